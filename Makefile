@@ -1,0 +1,76 @@
+# Every target creates what it needs; `make` alone lists them.
+.DEFAULT_GOAL := help
+.PHONY: help venv clean-venv install lock build clean-build rebuild clean lint format test test-integration \
+        test-integration-rebuild benchmark demo
+
+PYTHON ?= python3.11
+VENV   := venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.installed
+
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  %-26s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+$(BIN)/uv:
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --require-hashes --no-deps -r bootstrap-requirements.txt
+
+$(STAMP): $(BIN)/uv dev-requirements.txt pyproject.toml
+	VIRTUAL_ENV=$(VENV) $(BIN)/uv pip sync --quiet --require-hashes dev-requirements.txt
+	VIRTUAL_ENV=$(VENV) $(BIN)/uv pip install --quiet --no-deps --no-build-isolation --editable .
+	@touch $@
+
+venv: $(STAMP) ## Create the virtual environment with all developer requirements
+
+clean-venv: ## Remove the virtual environment
+	rm -rf $(VENV)
+
+install: ## Install the developer requirements again into the virtual environment
+	@rm -f $(STAMP)
+	@$(MAKE) --no-print-directory venv
+
+lock: $(BIN)/uv ## Pin the requirements anew from pyproject.toml, with hashes
+	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --upgrade --generate-hashes --no-header --no-annotate \
+	  --no-emit-index-url --no-emit-find-links pyproject.toml -o requirements.txt
+	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --upgrade --generate-hashes --no-header --no-annotate \
+	  --no-emit-index-url --no-emit-find-links --extra dev -c requirements.txt pyproject.toml -o dev-requirements.txt
+	echo uv | $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
+	  --no-emit-index-url --no-emit-find-links -c dev-requirements.txt - -o bootstrap-requirements.txt
+
+build: venv ## Build a wheel into build/, with its intermediate artifacts in dist/
+	@mkdir -p build
+	$(BIN)/python -m build --no-isolation --outdir dist .
+	cp dist/*.whl build/
+
+clean-build: ## Remove what `build` made
+	rm -rf build dist src/*.egg-info
+
+rebuild: clean-build build ## Build from nothing
+
+clean: clean-build clean-venv ## Remove everything that make made
+	rm -rf .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+
+lint: venv ## Check style, types and the direction of imports
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: venv ## Put the code into the house style
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+test: venv ## Run all tests but those that need servers
+	$(BIN)/python -m pytest -m "not integration"
+
+test-integration: venv ## Run the tests that start servers of their own
+	$(BIN)/python -m pytest -m integration
+
+test-integration-rebuild: clean-venv test-integration ## The same, in an environment made from nothing
+
+benchmark: venv ## Measure, and write the results to benchmarks/results
+	$(BIN)/python -m benchmarks.log
+	$(BIN)/python -m benchmarks.commits
+
+demo: venv ## Create a lake in a temporary folder and use it
+	$(BIN)/python -m examples.demo
