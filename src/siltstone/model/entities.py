@@ -1,0 +1,199 @@
+"""The things a lake holds: namespaces, tables, versions, streams, partitions, deltas and their files."""
+
+from typing import Any, Literal
+
+import pyarrow as pa
+
+from siltstone.errors import InvalidInputError
+from siltstone.model.locators import (
+    DeltaLocator,
+    Locator,
+    NamespaceLocator,
+    PartitionLocator,
+    StreamLocator,
+    TableLocator,
+    TableVersionLocator,
+)
+from siltstone.model.metafile import Model, field
+from siltstone.model.names import check_name
+from siltstone.model.schema import (
+    SchemaField,
+    check_key_types,
+    check_known,
+    check_partition_types,
+    schema_from_json,
+)
+
+DeltaType = Literal["append", "upsert", "delete", "add", "chrono"]
+MergeEngine = Literal["deduplicate", "partial_update", "first_row"]
+LifecycleState = Literal["created", "unreleased", "active", "deprecated", "beta"]
+CommitState = Literal["staged", "committed"]
+DEFAULT_STREAM = "deltas"
+
+
+class Metafile(Model):
+    """A model with a locator, which is its identity: sets and mappings find it by that."""
+
+    def identity(self) -> Locator:
+        """Return the locator."""
+        locator: Locator = self["locator"]
+        return locator
+
+    def __hash__(self) -> int:  # type: ignore[override]
+        return hash(self.identity())
+
+
+class Namespace(Metafile):
+    """A namespace."""
+
+    locator: NamespaceLocator
+    properties: dict[str, str] = field(default_factory=dict)
+    created_at: int = 0
+
+
+class VersionEntry(Model):
+    """What a table knows about one of its versions; the rest is in the version's own log."""
+
+    version: str = field(check=check_name)
+    lifecycle_state: LifecycleState = "active"
+
+
+class Table(Metafile):
+    """A table: its name, where its data is, and its versions in order of creation."""
+
+    locator: TableLocator
+    folder: str
+    description: str = ""
+    properties: dict[str, str] = field(default_factory=dict)
+    versions: list[VersionEntry] = field(default_factory=list)
+    created_at: int = 0
+
+
+class TableVersion(Metafile):
+    """One version of a table: its schema, keys and rules."""
+
+    locator: TableVersionLocator
+    fields: list[SchemaField]
+    schema_id: int = 1
+    primary_keys: list[str] = field(default_factory=list)
+    sort_keys: list[str] = field(default_factory=list)
+    partition_keys: list[str] = field(default_factory=list)
+    merge_engine: MergeEngine = "deduplicate"
+    drop_duplicates: bool = True
+    lifecycle_state: LifecycleState = "active"
+    description: str = ""
+    properties: dict[str, str] = field(default_factory=dict)
+    created_at: int = 0
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns as an Arrow schema."""
+        return schema_from_json(self.fields)
+
+    def validate(self) -> None:
+        """Check that keys are columns and that the merge engine has what it needs."""
+        schema = self.schema
+        for what, columns in (
+            ("primary key", self.primary_keys),
+            ("sort key", self.sort_keys),
+            ("partition key", self.partition_keys),
+        ):
+            check_known(columns, schema, what)
+            check_key_types(columns, schema, what)
+        check_partition_types(self.partition_keys, schema)
+        if not self.primary_keys and self.merge_engine != "deduplicate":
+            raise InvalidInputError(f"merge engine {self.merge_engine} needs primary keys; name them")
+        if self.sort_keys and not self.primary_keys:
+            raise InvalidInputError("sort keys choose among rows of one primary key; name the primary keys too")
+        if not self.drop_duplicates and self.merge_engine != "deduplicate":
+            raise InvalidInputError(f"merge engine {self.merge_engine} keeps one row per key; leave drop_duplicates on")
+
+
+class Stream(Metafile):
+    """A stream of deltas; `stream_position` is the newest committed one, 0 before the first."""
+
+    locator: StreamLocator
+    state: CommitState = "committed"
+    stream_format: str = "siltstone"
+    stream_position: int = 0
+    properties: dict[str, str] = field(default_factory=dict)
+    created_at: int = 0
+
+
+class Partition(Metafile):
+    """A partition of a stream; `stream_position` is that of its newest delta, 0 before the first."""
+
+    locator: PartitionLocator
+    state: CommitState = "committed"
+    stream_position: int = 0
+    created_at: int = 0
+
+
+class ManifestEntry(Model):
+    """One data file, named relative to the root, so that a root can be moved."""
+
+    uri: str
+    record_count: int
+    content_length: int
+    content_type: str = "application/vnd.apache.parquet"
+
+
+class Manifest(Model):
+    """The files of a delta."""
+
+    entries: list[ManifestEntry] = field(default_factory=list)
+
+    @property
+    def record_count(self) -> int:
+        """Rows in all files."""
+        return sum(entry.record_count for entry in self.entries)
+
+    @property
+    def content_length(self) -> int:
+        """Bytes of all files."""
+        return sum(entry.content_length for entry in self.entries)
+
+
+class Idempotency(Model):
+    """A writer's own name for a commit: the same one twice commits once."""
+
+    app_id: str
+    batch_id: int
+
+    def validate(self) -> None:
+        """Check that both can be part of a log key."""
+        if not self.app_id or len(self.app_id) > 256 or not self.app_id.isprintable():
+            raise InvalidInputError(f"idempotency app_id {self.app_id[:40]!r} must have 1 to 256 printable characters")
+        if self.batch_id < 0:
+            raise InvalidInputError(f"idempotency batch_id {self.batch_id} must be 0 or more")
+
+
+class Delta(Metafile):
+    """One immutable set of changes to one partition, committed at a stream position."""
+
+    locator: DeltaLocator
+    type: DeltaType
+    state: CommitState = "staged"
+    manifest: Manifest
+    fields: list[SchemaField] = field(default_factory=list)
+    delete_columns: list[str] | None = None
+    op_column: str | None = None
+    idempotency: Idempotency | None = None
+    previous_stream_position: int = 0
+    committed_at: int = 0
+    properties: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def stream_position(self) -> int:
+        """The position in the stream; 0 while staged."""
+        return self.locator.stream_position
+
+    @property
+    def partition_values(self) -> list[Any]:
+        """The values of the partition keys."""
+        return list(self.locator.partition_values)
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns of the files, operation column included."""
+        return schema_from_json(self.fields)

@@ -1,0 +1,269 @@
+"""Table schemas: which types a column may have, how they are written as JSON, how they may evolve.
+
+A schema is stored as a list of fields, `{"name": "id", "type": "int64", "nullable": true}`, with nested types as
+objects: `{"list": T}`, `{"struct": [fields]}`, `{"map": [K, V]}`.
+"""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from siltstone.errors import InvalidInputError
+from siltstone.model.metafile import Model, field
+from siltstone.model.names import check_column
+
+_SIMPLE: dict[str, pa.DataType] = {
+    "bool": pa.bool_(),
+    "int8": pa.int8(),
+    "int16": pa.int16(),
+    "int32": pa.int32(),
+    "int64": pa.int64(),
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "string": pa.string(),
+    "binary": pa.binary(),
+    "date": pa.date32(),
+    "time": pa.time64("us"),
+    "timestamp": pa.timestamp("us"),
+    "timestamp_utc": pa.timestamp("us", tz="UTC"),
+    "duration": pa.duration("us"),
+}
+_NAMES = {arrow: name for name, arrow in _SIMPLE.items()}
+_ALIASES = {
+    "boolean": "bool", "byte": "int8", "short": "int16", "int": "int32", "integer": "int32", "long": "int64",
+    "bigint": "int64", "float32": "float", "float64": "double", "str": "string", "text": "string", "date32": "date",
+}  # fmt: skip
+_DECIMAL = re.compile(r"decimal\(\s*(\d+)\s*,\s*(\d+)\s*\)\Z")
+_INTEGERS = [pa.int8(), pa.int16(), pa.int32(), pa.int64()]
+_UNSIGNED = {
+    pa.uint8(): pa.int16(),
+    pa.uint16(): pa.int32(),
+    pa.uint32(): pa.int64(),
+    pa.uint64(): pa.decimal128(20, 0),
+}
+_PARTITION_TYPES = (*_INTEGERS, pa.bool_(), pa.string(), pa.date32())
+
+
+class SchemaField(Model):
+    """One column."""
+
+    name: str = field(check=check_column)
+    type: Any
+    nullable: bool = True
+
+    def validate(self) -> None:
+        """Check that the type is one we can store."""
+        type_from_json(self.type, self.name)
+
+
+def schema_from_json(fields: Iterable[Mapping[str, Any]] | Mapping[str, Any]) -> pa.Schema:
+    """Make an Arrow schema of stored fields, or of a plain `{"column": "type"}` mapping. Raises: InvalidInputError."""
+    if isinstance(fields, Mapping):
+        fields = fields.get("fields") or [{"name": name, "type": kind} for name, kind in fields.items()]
+    if isinstance(fields, str | bytes) or not isinstance(fields, Iterable):
+        raise InvalidInputError('a schema is a list of {"name", "type"} fields or an object of "column": "type"')
+    checked = [_field(each) for each in fields]
+    schema = pa.schema([pa.field(each.name, type_from_json(each.type, each.name), each.nullable) for each in checked])
+    check_columns(schema)
+    return schema
+
+
+def _field(stored: object) -> SchemaField:
+    if not isinstance(stored, Mapping):
+        raise InvalidInputError(f'a schema field is an object with "name" and "type", not {stored!r}')
+    return SchemaField.from_serializable(dict(stored))
+
+
+def schema_to_json(schema: pa.Schema) -> list[SchemaField]:
+    """Write a normalized Arrow schema as fields."""
+    return [SchemaField(name=each.name, type=type_to_json(each.type), nullable=each.nullable) for each in schema]
+
+
+def type_from_json(kind: Any, column: str) -> pa.DataType:
+    """Read one type. Raises: InvalidInputError that names the column."""
+    if isinstance(kind, str):
+        text = kind.strip().lower()
+        simple = _SIMPLE.get(_ALIASES.get(text, text))
+        if simple is not None:
+            return simple
+        decimal = _DECIMAL.match(text)
+        if decimal and 1 <= int(decimal[1]) <= 38 and int(decimal[2]) <= int(decimal[1]):
+            return pa.decimal128(int(decimal[1]), int(decimal[2]))
+    elif isinstance(kind, Mapping) and len(kind) == 1:
+        ((shape, inner),) = kind.items()
+        if shape == "list":
+            return pa.list_(type_from_json(inner, column))
+        if shape == "struct" and isinstance(inner, list):
+            return pa.struct(list(schema_from_json(inner)))
+        if shape == "map" and isinstance(inner, list) and len(inner) == 2:
+            return pa.map_(type_from_json(inner[0], column), type_from_json(inner[1], column))
+    raise InvalidInputError(
+        f"column {column!r} has the unknown type {kind!r}; use one of {', '.join(_SIMPLE)}, decimal(p,s), "
+        '{"list": T}, {"struct": [fields]} or {"map": [K, V]}'
+    )
+
+
+def type_to_json(kind: pa.DataType) -> Any:
+    """Write one normalized type."""
+    if kind in _NAMES:
+        return _NAMES[kind]
+    if pa.types.is_decimal128(kind):
+        return f"decimal({kind.precision},{kind.scale})"
+    if pa.types.is_list(kind):
+        return {"list": type_to_json(kind.value_type)}
+    if pa.types.is_struct(kind):
+        return {"struct": [each.to_serializable() for each in schema_to_json(pa.schema(list(kind)))]}
+    if pa.types.is_map(kind):
+        return {"map": [type_to_json(kind.key_type), type_to_json(kind.item_type)]}
+    raise InvalidInputError(f"type {kind} is not normalized")
+
+
+def describe_type(kind: pa.DataType) -> str:
+    """Write a type for people, in messages."""
+    try:
+        written = type_to_json(normalize_type(kind, ""))
+    except InvalidInputError:
+        return str(kind)
+    return written if isinstance(written, str) else str(kind)
+
+
+def normalize_schema(schema: pa.Schema) -> pa.Schema:
+    """Bring every column to the one type we store for its kind. Raises: InvalidInputError."""
+    check_columns(schema)
+    return pa.schema([pa.field(each.name, normalize_type(each.type, each.name), each.nullable) for each in schema])
+
+
+def normalize_type(kind: pa.DataType, column: str) -> pa.DataType:
+    """Return the stored type of an Arrow type: microseconds, UTC, no unsigned, no dictionaries, no large variants."""
+    types = pa.types
+    if kind in _NAMES:
+        return kind
+    if types.is_dictionary(kind) or types.is_run_end_encoded(kind):
+        return normalize_type(kind.value_type, column)
+    if types.is_large_string(kind) or types.is_string_view(kind):
+        return pa.string()
+    if types.is_large_binary(kind) or types.is_binary_view(kind) or types.is_fixed_size_binary(kind):
+        return pa.binary()
+    if types.is_unsigned_integer(kind):
+        return _UNSIGNED[kind]
+    if types.is_float16(kind):
+        return pa.float32()
+    if types.is_date(kind):
+        return pa.date32()
+    if types.is_time(kind):
+        return pa.time64("us")
+    if types.is_timestamp(kind):
+        return pa.timestamp("us", tz="UTC" if kind.tz else None)
+    if types.is_duration(kind):
+        return pa.duration("us")
+    if types.is_decimal(kind) and kind.precision <= 38 and 0 <= kind.scale <= kind.precision:
+        return pa.decimal128(kind.precision, kind.scale)
+    if types.is_map(kind):
+        return pa.map_(normalize_type(kind.key_type, column), normalize_type(kind.item_type, column))
+    if types.is_struct(kind):
+        return pa.struct(list(normalize_schema(pa.schema(list(kind)))))
+    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
+        return pa.list_(normalize_type(kind.value_type, column))
+    if types.is_null(kind):
+        raise InvalidInputError(f"column {column!r} has only nulls and so no type; give it one")
+    raise InvalidInputError(f"column {column!r} has the type {kind}, which tables cannot hold; convert it first")
+
+
+def check_columns(schema: pa.Schema) -> None:
+    """Refuse names that Spark could not tell apart. Raises: InvalidInputError."""
+    if not len(schema):
+        raise InvalidInputError("the schema has no columns; give at least one")
+    seen: dict[str, str] = {}
+    for name in schema.names:
+        check_column(name)
+        other = seen.setdefault(name.lower(), name)
+        if other is not name:
+            raise InvalidInputError(
+                f"columns {other!r} and {name!r} differ only in case or not at all; rename one, since Spark cannot "
+                "tell them apart"
+            )
+
+
+def check_known(columns: Sequence[str], schema: pa.Schema, what: str) -> None:
+    """Refuse a list of columns with doubles or with one that is not there. Raises: InvalidInputError."""
+    if len(set(columns)) != len(columns):
+        raise InvalidInputError(f"{what} {', '.join(columns)} names a column twice")
+    for column in columns:
+        if column not in schema.names:
+            raise InvalidInputError(f"{what} {column!r} is not a column; there are {', '.join(schema.names)}")
+
+
+def check_key_types(columns: Sequence[str], schema: pa.Schema, what: str) -> None:
+    """Refuse keys that cannot be compared. Raises: InvalidInputError."""
+    for column in columns:
+        if pa.types.is_nested(schema.field(column).type):
+            raise InvalidInputError(f"{what} {column!r} is of the nested type {schema.field(column).type}; use scalars")
+
+
+def check_partition_types(columns: Sequence[str], schema: pa.Schema) -> None:
+    """Refuse partition keys whose values do not make good folder names. Raises: InvalidInputError."""
+    for column in columns:
+        kind = schema.field(column).type
+        if kind not in _PARTITION_TYPES:
+            raise InvalidInputError(
+                f"partition key {column!r} is of type {describe_type(kind)}; use text, integers, booleans or dates"
+            )
+
+
+def evolve(table: pa.Schema, delta: pa.Schema, *, add_columns: bool = True) -> pa.Schema:
+    """Return the table's schema after a delta with the normalized schema `delta`.
+
+    New columns come last and are nullable; a wider type widens the column. Raises: InvalidInputError that names
+    the column and both types for anything else.
+    """
+    fields = {each.name: each for each in table}
+    lowered = {name.lower(): name for name in table.names}
+    for incoming in delta:
+        known = fields.get(incoming.name)
+        if known is None:
+            same = lowered.get(incoming.name.lower())
+            if same is not None:
+                raise InvalidInputError(
+                    f"column {incoming.name!r} differs from the table's {same!r} only in case; rename it"
+                )
+            if not add_columns:
+                raise InvalidInputError(f"column {incoming.name!r} is not in the table ({', '.join(table.names)})")
+            fields[incoming.name] = incoming.with_nullable(True)
+            lowered[incoming.name.lower()] = incoming.name
+            continue
+        wider = widest(known.type, incoming.type)
+        if wider is None:
+            raise InvalidInputError(
+                f"column {incoming.name!r} is {describe_type(known.type)} in the table "
+                f"but {describe_type(incoming.type)} in the data; only wider integers, floats and decimals are taken over: convert the data"
+            )
+        fields[incoming.name] = known.with_type(wider)
+    return pa.schema(list(fields.values()))
+
+
+def widest(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
+    """Return the type that holds all values of both, or None where widening cannot give one."""
+    if one.equals(other) or _plain_type(one).equals(_plain_type(other)):
+        return one
+    if one in _INTEGERS and other in _INTEGERS:
+        return max(one, other, key=_INTEGERS.index)
+    if pa.types.is_floating(one) and pa.types.is_floating(other):
+        return pa.float64()
+    if pa.types.is_decimal(one) and pa.types.is_decimal(other):
+        scale = max(one.scale, other.scale)
+        precision = scale + max(one.precision - one.scale, other.precision - other.scale)
+        return pa.decimal128(precision, scale) if precision <= 38 else None
+    return None
+
+
+def _plain_type(kind: pa.DataType) -> pa.DataType:
+    """Forget nested nullability and field names of lists, which do not change what values fit."""
+    if pa.types.is_list(kind):
+        return pa.list_(_plain_type(kind.value_type))
+    if pa.types.is_map(kind):
+        return pa.map_(_plain_type(kind.key_type), _plain_type(kind.item_type))
+    if pa.types.is_struct(kind):
+        return pa.struct([pa.field(each.name, _plain_type(each.type)) for each in kind])
+    return kind
