@@ -1,0 +1,7 @@
+"""The compactible log: numbered batches of entries, of which every k-th holds all that is still needed."""
+
+from siltstone.log.codec import Codec, JsonCodec, ObjectCodec, RecordCodec
+from siltstone.log.compactible import CompactibleLog
+from siltstone.log.plain import MetadataLog
+
+__all__ = ["Codec", "CompactibleLog", "JsonCodec", "MetadataLog", "ObjectCodec", "RecordCodec"]
