@@ -3,5 +3,18 @@
 from siltstone.log.codec import Codec, JsonCodec, ObjectCodec, RecordCodec
 from siltstone.log.compactible import CompactibleLog
 from siltstone.log.plain import MetadataLog
+from siltstone.log.sink import SinkEntry, SinkLog
+from siltstone.log.source import SourceEntry, SourceLog
 
-__all__ = ["Codec", "CompactibleLog", "JsonCodec", "MetadataLog", "ObjectCodec", "RecordCodec"]
+__all__ = [
+    "Codec",
+    "CompactibleLog",
+    "JsonCodec",
+    "MetadataLog",
+    "ObjectCodec",
+    "RecordCodec",
+    "SinkEntry",
+    "SinkLog",
+    "SourceEntry",
+    "SourceLog",
+]

@@ -8,7 +8,7 @@ import itertools
 import logging
 import time
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from typing import ClassVar, Generic, NamedTuple, NoReturn, TypeVar
+from typing import ClassVar, Generic, NamedTuple, NoReturn, TypedDict, TypeVar
 
 from siltstone.errors import CorruptionError, InvalidInputError, NotFoundError, SiltstoneError
 from siltstone.log import wire
@@ -40,6 +40,18 @@ T = TypeVar("T")
 def system_now_ms() -> int:
     """Return the time in milliseconds since 1970."""
     return time.time_ns() // 1_000_000
+
+
+class LogOptions(TypedDict, total=False):
+    """What any compactible log can be told; see `CompactibleLog`."""
+
+    default_interval: int
+    min_batches_to_retain: int
+    cleanup_delay_ms: int
+    deletes_expired: bool
+    now_ms: Callable[[], int]
+    version: int
+    contiguous: bool
 
 
 class _Snapshot(NamedTuple, Generic[E]):

@@ -1,0 +1,164 @@
+"""The log that tells which files of an output directory count: Spark's `_spark_metadata`, read and written."""
+
+import io
+import itertools
+import os
+import re
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple, Unpack
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.json
+
+from siltstone.errors import InvalidInputError, NotFoundError
+from siltstone.log.batches import BatchFile
+from siltstone.log.codec import RecordCodec
+from siltstone.log.compactible import CompactibleLog, LogOptions
+from siltstone.log.uris import base_uri, file_uri
+from siltstone.objects import open_objects
+
+FOLDER = "_spark_metadata"
+BLOCK_SIZE = 32 << 20
+
+
+class SinkEntry(NamedTuple):
+    """One data file of an output directory; `path` is absolute, scheme-qualified and percent-encoded."""
+
+    path: str
+    size: int
+    is_dir: bool
+    modified_ms: int
+    block_replication: int = 1
+    block_size: int = BLOCK_SIZE
+    action: str = "add"
+
+
+SINK_CODEC = RecordCodec(
+    SinkEntry,
+    {
+        "path": str,
+        "size": int,
+        "isDir": bool,
+        "modificationTime": int,
+        "blockReplication": int,
+        "blockSize": int,
+        "action": str,
+    },
+)
+_FIELDS: "list[pa.Field[pa.DataType]]" = [
+    pa.field("path", pa.string()),
+    pa.field("size", pa.int64()),
+    pa.field("isDir", pa.bool_()),
+    pa.field("modificationTime", pa.int64()),
+    pa.field("blockReplication", pa.int32()),
+    pa.field("blockSize", pa.int64()),
+    pa.field("action", pa.string()),
+]
+_SCHEMA = pa.schema(_FIELDS)
+# Text inside a JSON string has its quotes escaped, so in valid JSON this tail can only be the entry's own last fields.
+_TAIL = re.compile(
+    rb',"modificationTime":([0-9]{1,19}),"blockReplication":[0-9]+,"blockSize":[0-9]+,"action":"[^"\\\n]*"\}$',
+    re.MULTILINE,
+)
+
+
+class SinkLog(CompactibleLog[SinkEntry]):
+    """The log of an output directory; whoever reads the directory by it sees the listed files and no others.
+
+    With `retention_ms`, entries of older files leave the log at the next compaction; the files stay.
+    """
+
+    def __init__(
+        self, output: str | os.PathLike[str], *, retention_ms: int | None = None, **options: Unpack[LogOptions]
+    ) -> None:
+        super().__init__(open_objects(output), FOLDER, SINK_CODEC, **options)
+        if retention_ms is not None and retention_ms < 0:
+            raise InvalidInputError(f"retention of {retention_ms} ms is negative; give None to keep everything")
+        self.retention_ms = retention_ms
+        self.base_uri = base_uri(output)
+
+    @property
+    def filters(self) -> bool:
+        """Whether there is a retention."""
+        return self.retention_ms is not None
+
+    def retain(self, entry: SinkEntry, now_ms: int) -> bool:
+        """Tell whether the file is within the retention."""
+        return self.retention_ms is None or not now_ms - entry.modified_ms > self.retention_ms
+
+    def retained_block(self, block: bytes, now_ms: int) -> bytes:
+        """Drop expired lines by the time near their end; only lines written otherwise are parsed."""
+        if self.retention_ms is None:
+            return block
+        oldest = now_ms - self.retention_ms
+        times = [int(digits) for digits in _TAIL.findall(block)]
+        if len(times) != block.count(b"\n") + 1:
+            return super().retained_block(block, now_ms)
+        if min(times) >= oldest:
+            return block
+        return b"\n".join(itertools.compress(block.split(b"\n"), (time >= oldest for time in times)))
+
+    def entry(self, path: str) -> SinkEntry:
+        """Describe the data file at `path`, relative to the output directory, by what the store says of it.
+
+        Raises: NotFoundError, InvalidInputError for a place or name that Spark would pass over in silence.
+        """
+        *folders, name = path.split("/")
+        if (
+            name.startswith(".")
+            or (name.startswith("_") and "=" not in name)
+            or any("=" not in part for part in folders)
+        ):
+            raise InvalidInputError(
+                f"{self.base_uri}/{path}: Spark reads no such file; put it into the output directory itself or into "
+                "column=value folders, under a name that starts with neither '_' nor '.'"
+            )
+        found = self.objects.info(path)
+        if found is None:
+            raise NotFoundError(f"{self.base_uri}/{path}: no such data file; write it before logging it")
+        return SinkEntry(file_uri(self.base_uri, path), found.size, False, found.modified_ms)
+
+    def add(self, batch_id: int, entries: Iterable[SinkEntry]) -> bool:
+        """Commit a batch of files, which must be durable by now; see `MetadataLog.add`.
+
+        Raises: InvalidInputError also for a file named twice, since its rows would count twice.
+        """
+        batch = list(entries)
+        if len({entry.path for entry in batch}) != len(batch):
+            raise InvalidInputError(f"{self.address()}: batch {batch_id} names a file twice; its rows would be doubled")
+        return super().add(batch_id, batch)
+
+    def all_files(self) -> list[SinkEntry]:
+        """Return the entries that count, oldest first; see `live_entries`."""
+        return self.live_entries()
+
+    def to_arrow(self) -> pa.Table:
+        """Return what `all_files` does as a table, its columns named like the fields of `SinkEntry`.
+
+        For logs of millions of files: faster, and a fraction of the memory. Raises: as `live_entries`.
+        """
+        table = self._with_latest_files(self._table).rename_columns(list(SinkEntry._fields))
+        if self.retention_ms is None:
+            return table
+        return table.filter(pc.field("modified_ms") >= self.now_ms() - self.retention_ms)
+
+    def _table(self, files: list[BatchFile]) -> pa.Table:
+        blocks = ((file.name, block) for file in files for block in self.read_blocks(file.name))
+        with ThreadPoolExecutor() as pool:
+            return pa.concat_tables([_SCHEMA.empty_table(), *pool.map(lambda named: self._columns(*named), blocks)])
+
+    def _columns(self, name: str, block: bytes) -> pa.Table:
+        try:
+            table = pyarrow.json.read_json(
+                io.BytesIO(block),
+                pyarrow.json.ReadOptions(use_threads=False, block_size=len(block) + 1),
+                pyarrow.json.ParseOptions(explicit_schema=_SCHEMA, unexpected_field_behavior="ignore"),
+            )
+        except pa.ArrowInvalid as error:
+            raise self.damaged(name, block, error) from error
+        incomplete = table.num_rows != block.count(b"\n") + 1 or any(column.null_count for column in table.columns)
+        if incomplete:
+            raise self.damaged(name, block, ValueError("an entry lacks a field"))
+        return table
