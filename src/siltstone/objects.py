@@ -8,13 +8,14 @@ Errors of the operating system and of `obstore` become errors of ours here and n
 import contextlib
 import datetime
 import errno
+import io
 import os
 import re
 import tempfile
 import threading
 import urllib.parse
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any, NamedTuple, Protocol, cast
 
@@ -87,6 +88,9 @@ def open_objects(root: str | os.PathLike[str]) -> Objects:
 
     Opening touches nothing; a process opens each root once.
     """
+    known = _opened.get(root) if isinstance(root, str) else None
+    if known is not None:
+        return known
     address = canonical_root(root)
     with _opened_lock:
         objects = _opened.get(address)
@@ -303,7 +307,15 @@ class LocalObjects:
     def open_writer(self, path: str) -> IO[bytes]:
         """Open a new file that is synced when closed."""
         with self._translated(path):
-            return cast("IO[bytes]", _SyncedFile(self._create_exclusively(self._path(path)), self._path(path)))
+            file = self._create_exclusively(self._path(path))
+
+        def finish() -> None:
+            with self._translated(path), file:
+                file.flush()
+                os.fsync(file.fileno())
+                _sync_folder(os.path.dirname(self._path(path)))
+
+        return cast("IO[bytes]", _NewObject(file.write, finish))
 
     @contextlib.contextmanager
     def _translated(self, path: str) -> Iterator[None]:
@@ -338,38 +350,60 @@ def _sync_folder(folder: str) -> None:
         os.close(descriptor)
 
 
-class _SyncedFile:
-    """A file object that reaches the disk, with its directory entry, before `close` returns."""
+class _NewObject(io.RawIOBase):
+    """A writer that knows its position, and that finishes the object when closed."""
 
-    def __init__(self, file: IO[bytes], path: str) -> None:
-        self._file = file
-        self._path = path
+    def __init__(self, write: Callable[[bytes], object], finish: Callable[[], None]) -> None:
+        self._write = write
+        self._finish = finish
+        self._position = 0
 
-    def write(self, data: bytes) -> int:
-        return self._file.write(data)
+    def writable(self) -> bool:
+        return True
 
-    def flush(self) -> None:
-        self._file.flush()
-
-    @property
-    def closed(self) -> bool:
-        return self._file.closed
+    def write(self, data: Any) -> int:
+        size = memoryview(data).nbytes
+        self._write(data)
+        self._position += size
+        return size
 
     def tell(self) -> int:
-        return self._file.tell()
+        return self._position
 
     def close(self) -> None:
-        if not self._file.closed:
-            self._file.flush()
-            os.fsync(self._file.fileno())
-            self._file.close()
-            _sync_folder(os.path.dirname(self._path))
+        if not self.closed:
+            super().close()
+            self._finish()
 
-    def __enter__(self) -> "_SyncedFile":
-        return self
 
-    def __exit__(self, *raised: object) -> None:
-        self.close()
+class _StoredObject(io.RawIOBase):
+    """A seekable reader over range requests."""
+
+    def __init__(self, size: int, read_range: Callable[[int, int], bytes]) -> None:
+        self._size = size
+        self._read_range = read_range
+        self._position = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        start = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._size}[whence]
+        self._position = max(0, start + offset)
+        return self._position
+
+    def tell(self) -> int:
+        return self._position
+
+    def read(self, size: int | None = -1) -> bytes:
+        left = max(0, self._size - self._position)
+        length = left if size is None or size < 0 else min(size, left)
+        data = self._read_range(self._position, length) if length else b""
+        self._position += len(data)
+        return data
 
 
 class StoreObjects:
@@ -443,14 +477,31 @@ class StoreObjects:
                 obstore.delete(self._store, list(paths))
 
     def open_reader(self, path: str) -> IO[bytes]:
-        """Open a buffered reader."""
-        with self._translated(path):
-            return cast("IO[bytes]", obstore.open_reader(self._store, _checked(path)))
+        """Open a reader that asks the store for the ranges it is asked for."""
+        found = self.info(path)
+        if found is None:
+            raise NotFoundError(f"{self.root}/{path}: no such object")
+
+        def read_range(start: int, length: int) -> bytes:
+            with self._translated(path):
+                return bytes(obstore.get_range(self._store, path, start=start, length=length))
+
+        return cast("IO[bytes]", _StoredObject(found.size, read_range))
 
     def open_writer(self, path: str) -> IO[bytes]:
         """Open a writer that uploads in parts."""
         with self._translated(path):
-            return cast("IO[bytes]", obstore.open_writer(self._store, _checked(path)))
+            upload = obstore.open_writer(self._store, _checked(path))
+
+        def write(data: bytes) -> None:
+            with self._translated(path):
+                upload.write(data)
+
+        def finish() -> None:
+            with self._translated(path):
+                upload.close()
+
+        return cast("IO[bytes]", _NewObject(write, finish))
 
     @contextlib.contextmanager
     def _translated(self, path: str) -> Iterator[None]:

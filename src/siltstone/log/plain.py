@@ -101,9 +101,7 @@ class MetadataLog(Generic[E]):
         Raises: InvalidInputError where `start` is after `end`, CorruptionError where one of them is missing.
         """
         if start is not None and end is not None and start > end:
-            raise InvalidInputError(
-                f"{self.address()}: range {start} to {end} ends before it starts; swap its bounds"
-            )
+            raise InvalidInputError(f"{self.address()}: range {start} to {end} ends before it starts; swap its bounds")
         names = {file.batch_id: file.name for file in self.listing().files}
         ids = sorted(i for i in names if (start is None or i >= start) and (end is None or i <= end))
         try:

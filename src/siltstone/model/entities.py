@@ -1,6 +1,6 @@
 """The things a lake holds: namespaces, tables, versions, streams, partitions, deltas and their files."""
 
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import pyarrow as pa
 
@@ -29,6 +29,7 @@ MergeEngine = Literal["deduplicate", "partial_update", "first_row"]
 LifecycleState = Literal["created", "unreleased", "active", "deprecated", "beta"]
 CommitState = Literal["staged", "committed"]
 DEFAULT_STREAM = "deltas"
+DELTA_TYPES: tuple[DeltaType, ...] = get_args(DeltaType)
 
 
 class Metafile(Model):
@@ -52,17 +53,17 @@ class Namespace(Metafile):
 
 
 class VersionEntry(Model):
-    """What a table knows about one of its versions; the rest is in the version's own log."""
+    """What a table knows about one of its versions; the rest is in the log in the version's folder."""
 
     version: str = field(check=check_name)
+    folder: str
     lifecycle_state: LifecycleState = "active"
 
 
 class Table(Metafile):
-    """A table: its name, where its data is, and its versions in order of creation."""
+    """A table: its name, and its versions in order of creation."""
 
     locator: TableLocator
-    folder: str
     description: str = ""
     properties: dict[str, str] = field(default_factory=dict)
     versions: list[VersionEntry] = field(default_factory=list)
@@ -121,11 +122,15 @@ class Stream(Metafile):
 
 
 class Partition(Metafile):
-    """A partition of a stream; `stream_position` is that of its newest delta, 0 before the first."""
+    """A partition of a stream.
+
+    `stream_position` is that of its newest delta, 0 before the first; deltas up to `trimmed_stream_position` are gone.
+    """
 
     locator: PartitionLocator
     state: CommitState = "committed"
     stream_position: int = 0
+    trimmed_stream_position: int = 0
     created_at: int = 0
 
 
@@ -169,15 +174,20 @@ class Idempotency(Model):
 
 
 class Delta(Metafile):
-    """One immutable set of changes to one partition, committed at a stream position."""
+    """One immutable set of changes to one partition, committed at a stream position.
+
+    `columns` are those of its files, operation column included; `fields` says their types while it is staged.
+    """
 
     locator: DeltaLocator
     type: DeltaType
     state: CommitState = "staged"
     manifest: Manifest
+    columns: list[str] = field(default_factory=list)
     fields: list[SchemaField] = field(default_factory=list)
     delete_columns: list[str] | None = None
     op_column: str | None = None
+    every_partition: bool = False
     idempotency: Idempotency | None = None
     previous_stream_position: int = 0
     committed_at: int = 0
@@ -195,5 +205,5 @@ class Delta(Metafile):
 
     @property
     def schema(self) -> pa.Schema:
-        """The columns of the files, operation column included."""
+        """The columns of the files of a staged delta, operation column included."""
         return schema_from_json(self.fields)

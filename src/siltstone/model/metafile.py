@@ -108,6 +108,15 @@ class Model(dict[str, Any]):
         self._check()
         return typing.cast("dict[str, Any]", _plain(self))
 
+    def without_defaults(self) -> dict[str, Any]:
+        """Return what `to_serializable` does, less the fields that have their default: reading puts them back."""
+        fields = self._fields
+        return {
+            key: each
+            for key, each in self.to_serializable().items()
+            if key not in fields or fields[key].required or each != fields[key].default()
+        }
+
     @classmethod
     def from_serializable(cls, data: dict[str, Any]) -> Self:
         """Make a checked model of what was stored, unknown keys included. Raises: InvalidInputError."""

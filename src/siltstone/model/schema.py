@@ -37,7 +37,7 @@ _ALIASES = {
 }  # fmt: skip
 _DECIMAL = re.compile(r"decimal\(\s*(\d+)\s*,\s*(\d+)\s*\)\Z")
 _INTEGERS = [pa.int8(), pa.int16(), pa.int32(), pa.int64()]
-_UNSIGNED = {
+_UNSIGNED: dict[pa.DataType, pa.DataType] = {
     pa.uint8(): pa.int16(),
     pa.uint16(): pa.int32(),
     pa.uint32(): pa.int64(),
@@ -237,7 +237,8 @@ def evolve(table: pa.Schema, delta: pa.Schema, *, add_columns: bool = True) -> p
         if wider is None:
             raise InvalidInputError(
                 f"column {incoming.name!r} is {describe_type(known.type)} in the table "
-                f"but {describe_type(incoming.type)} in the data; only wider integers, floats and decimals are taken over: convert the data"
+                f"but {describe_type(incoming.type)} in the data; convert it "
+                "(only wider integers, floats and decimals are taken over)"
             )
         fields[incoming.name] = known.with_type(wider)
     return pa.schema(list(fields.values()))

@@ -1,0 +1,1 @@
+"""Catalog: tables by name, over storage."""

@@ -1,0 +1,119 @@
+"""What a catalog implementation provides: module-level functions with these signatures.
+
+A catalog speaks of tables by name, `namespace.table`; versions, streams and partitions are found for the caller.
+An implementation is any module that has all these functions.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import pyarrow as pa
+
+from siltstone.model import Delta, DeltaType, Idempotency, MergeEngine, Namespace, Table, TableVersion
+from siltstone.storage.interface import ArrowData
+
+
+def list_namespaces(*, root: str) -> list[Namespace]:
+    """List all namespaces by name."""
+    raise NotImplementedError
+
+
+def create_namespace(namespace: str, *, properties: Mapping[str, str] | None = None, root: str) -> Namespace:
+    """Create a namespace. Raises: AlreadyExistsError."""
+    raise NotImplementedError
+
+
+def drop_namespace(namespace: str, *, root: str) -> None:
+    """Drop an empty namespace. Raises: NotFoundError, ConflictError."""
+    raise NotImplementedError
+
+
+def list_tables(namespace: str | None = None, *, root: str) -> list[Table]:
+    """List the tables of one namespace or of all, by name. Raises: NotFoundError."""
+    raise NotImplementedError
+
+
+def get_table(name: str, *, root: str) -> Table:
+    """Get a table. Raises: NotFoundError."""
+    raise NotImplementedError
+
+
+def table_exists(name: str, *, root: str) -> bool:
+    """Say whether there is such a table."""
+    raise NotImplementedError
+
+
+def create_table(
+    name: str,
+    *,
+    schema: pa.Schema,
+    primary_keys: Sequence[str] = (),
+    sort_keys: Sequence[str] = (),
+    partition_keys: Sequence[str] = (),
+    merge_engine: MergeEngine = "deduplicate",
+    drop_duplicates: bool = True,
+    description: str = "",
+    properties: Mapping[str, str] | None = None,
+    root: str,
+) -> TableVersion:
+    """Create a table with its first version, and its namespace where that is missing, in one commit.
+
+    Raises: AlreadyExistsError, InvalidInputError.
+    """
+    raise NotImplementedError
+
+
+def get_table_version(name: str, table_version: str | None = None, *, root: str) -> TableVersion:
+    """Get a version of a table, by default the newest active one. Raises: NotFoundError."""
+    raise NotImplementedError
+
+
+def alter_table(
+    name: str,
+    table_version: str | None = None,
+    *,
+    add_columns: pa.Schema | None = None,
+    description: str | None = None,
+    properties: Mapping[str, str | None] | None = None,
+    root: str,
+) -> TableVersion:
+    """Add columns (or widen them), describe, set properties (None removes one). Raises: NotFoundError, InvalidInputError."""
+    raise NotImplementedError
+
+
+def rename_table(name: str, new_name: str, *, root: str) -> Table:
+    """Rename a table, also into another namespace that exists. Raises: NotFoundError, AlreadyExistsError."""
+    raise NotImplementedError
+
+
+def drop_table(name: str, *, root: str) -> None:
+    """Drop a table; its files become orphans. Raises: NotFoundError."""
+    raise NotImplementedError
+
+
+def write_to_table(
+    data: ArrowData,
+    name: str,
+    *,
+    type: DeltaType = "upsert",
+    delete_columns: Sequence[str] | None = None,
+    op_column: str | None = None,
+    idempotency: Idempotency | None = None,
+    stream_position: int | None = None,
+    root: str,
+) -> int:
+    """Write data as one commit and return its stream position.
+
+    Raises: InvalidInputError, NotFoundError, ConflictError, CommitUnknownError.
+    """
+    raise NotImplementedError
+
+
+def list_deltas(
+    name: str,
+    *,
+    first_stream_position: int | None = None,
+    last_stream_position: int | None = None,
+    root: str,
+) -> list[Delta]:
+    """List the committed deltas of a table, all partitions, by stream position. Raises: NotFoundError."""
+    raise NotImplementedError

@@ -1,0 +1,179 @@
+"""The catalog implementation over storage: names, versions and properties; lookups and writes by name."""
+
+from collections.abc import Mapping, Sequence
+
+import pyarrow as pa
+
+from siltstone.errors import CommitUnknownError, SiltstoneError
+from siltstone.model import (
+    DEFAULT_STREAM,
+    Delta,
+    DeltaType,
+    Idempotency,
+    MergeEngine,
+    Namespace,
+    StreamLocator,
+    Table,
+    TableVersion,
+)
+from siltstone.model.names import split_table_name
+from siltstone.storage import object_store as storage
+from siltstone.storage.interface import ArrowData
+
+
+def list_namespaces(*, root: str) -> list[Namespace]:
+    """List all namespaces by name."""
+    return storage.list_namespaces(root=root)
+
+
+def create_namespace(namespace: str, *, properties: Mapping[str, str] | None = None, root: str) -> Namespace:
+    """Create a namespace."""
+    return storage.create_namespace(namespace, properties=properties, root=root)
+
+
+def drop_namespace(namespace: str, *, root: str) -> None:
+    """Drop an empty namespace."""
+    storage.delete_namespace(namespace, root=root)
+
+
+def list_tables(namespace: str | None = None, *, root: str) -> list[Table]:
+    """List the tables of one namespace or of all, by name."""
+    return storage.list_tables(namespace, root=root)
+
+
+def get_table(name: str, *, root: str) -> Table:
+    """Get a table."""
+    namespace, table = split_table_name(name)
+    return storage.get_table(namespace, table, root=root)
+
+
+def table_exists(name: str, *, root: str) -> bool:
+    """Say whether there is such a table."""
+    namespace, table = split_table_name(name)
+    return storage.table_exists(namespace, table, root=root)
+
+
+def create_table(
+    name: str,
+    *,
+    schema: pa.Schema,
+    primary_keys: Sequence[str] = (),
+    sort_keys: Sequence[str] = (),
+    partition_keys: Sequence[str] = (),
+    merge_engine: MergeEngine = "deduplicate",
+    drop_duplicates: bool = True,
+    description: str = "",
+    properties: Mapping[str, str] | None = None,
+    root: str,
+) -> TableVersion:
+    """Create a table with its first version, and its namespace where that is missing, in one commit."""
+    namespace, table = split_table_name(name)
+    return storage.create_table_version(
+        namespace,
+        table,
+        schema=schema,
+        primary_keys=primary_keys,
+        sort_keys=sort_keys,
+        partition_keys=partition_keys,
+        merge_engine=merge_engine,
+        drop_duplicates=drop_duplicates,
+        description=description,
+        properties=properties,
+        create_parents=True,
+        root=root,
+    )
+
+
+def get_table_version(name: str, table_version: str | None = None, *, root: str) -> TableVersion:
+    """Get a version of a table, by default the newest active one."""
+    namespace, table = split_table_name(name)
+    return storage.get_table_version(namespace, table, table_version, root=root)
+
+
+def alter_table(
+    name: str,
+    table_version: str | None = None,
+    *,
+    add_columns: pa.Schema | None = None,
+    description: str | None = None,
+    properties: Mapping[str, str | None] | None = None,
+    root: str,
+) -> TableVersion:
+    """Add columns (or widen them), describe, set properties (None removes one)."""
+    namespace, table = split_table_name(name)
+    return storage.update_table_version(
+        namespace,
+        table,
+        table_version,
+        add_columns=add_columns,
+        description=description,
+        properties=properties,
+        root=root,
+    )
+
+
+def rename_table(name: str, new_name: str, *, root: str) -> Table:
+    """Rename a table, also into another namespace that exists."""
+    namespace, table = split_table_name(name)
+    new_namespace, new_table = split_table_name(new_name)
+    return storage.update_table(namespace, table, new_namespace=new_namespace, new_table=new_table, root=root)
+
+
+def drop_table(name: str, *, root: str) -> None:
+    """Drop a table; its files become orphans."""
+    namespace, table = split_table_name(name)
+    storage.delete_table(namespace, table, root=root)
+
+
+def write_to_table(
+    data: ArrowData,
+    name: str,
+    *,
+    type: DeltaType = "upsert",
+    delete_columns: Sequence[str] | None = None,
+    op_column: str | None = None,
+    idempotency: Idempotency | None = None,
+    stream_position: int | None = None,
+    root: str,
+) -> int:
+    """Write data as one commit and return its stream position."""
+    stream = delta_stream(name, root=root)
+    if idempotency is not None:
+        before = storage.find_commit(stream, idempotency, root=root)
+        if before is not None:
+            return before
+    staged = storage.stage_deltas(
+        data, stream, type=type, delete_columns=delete_columns, op_column=op_column, root=root
+    )
+    try:
+        committed = storage.commit_deltas(
+            staged, stream, stream_position=stream_position, idempotency=idempotency, root=root
+        )
+    except CommitUnknownError:
+        raise  # the commit may name these files
+    except SiltstoneError:
+        storage.discard_deltas(staged, root=root)
+        raise
+    return committed.stream_position
+
+
+def list_deltas(
+    name: str,
+    *,
+    first_stream_position: int | None = None,
+    last_stream_position: int | None = None,
+    root: str,
+) -> list[Delta]:
+    """List the committed deltas of a table, all partitions, by stream position."""
+    return storage.list_deltas(
+        delta_stream(name, root=root),
+        first_stream_position=first_stream_position,
+        last_stream_position=last_stream_position,
+        root=root,
+    )
+
+
+def delta_stream(name: str, *, root: str) -> StreamLocator:
+    """Return the stream of deltas of a table's newest active version. Raises: NotFoundError."""
+    version = get_table_version(name, root=root)
+    return StreamLocator(**version.locator, stream=DEFAULT_STREAM)

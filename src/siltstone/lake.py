@@ -1,0 +1,192 @@
+"""What a person holds in Python: `open(root)` gives a lake, a lake gives tables. Thin: each call goes to the catalog."""
+
+import os
+from collections.abc import Mapping, Sequence
+
+import pyarrow as pa
+
+from siltstone.catalog import main as catalog
+from siltstone.model import Delta, DeltaType, Idempotency, MergeEngine, TableVersion
+from siltstone.model.schema import schema_from_json
+from siltstone.objects import canonical_root
+from siltstone.storage.interface import ArrowData
+
+SchemaLike = pa.Schema | Mapping[str, str] | Sequence[Mapping[str, object]]
+
+
+def open(root: str | os.PathLike[str]) -> "Lake":  # noqa: A001
+    """Open the lake under `root`: a local folder, or a URL such as `s3://bucket/lake`.
+
+    Nothing is read or written yet; an empty folder is an empty lake. Raises: InvalidInputError.
+    """
+    return Lake(root)
+
+
+class Lake:
+    """All tables under one root."""
+
+    def __init__(self, root: str | os.PathLike[str]) -> None:
+        self.root = canonical_root(root)
+
+    def __repr__(self) -> str:
+        return f"Lake({self.root!r})"
+
+    def namespaces(self) -> list[str]:
+        """Return the names of all namespaces."""
+        return [each.locator.namespace for each in catalog.list_namespaces(root=self.root)]
+
+    def create_namespace(self, namespace: str, *, properties: Mapping[str, str] | None = None) -> None:
+        """Create a namespace; `create_table` does so too where it is missing. Raises: AlreadyExistsError."""
+        catalog.create_namespace(namespace, properties=properties, root=self.root)
+
+    def drop_namespace(self, namespace: str) -> None:
+        """Drop an empty namespace. Raises: NotFoundError, ConflictError."""
+        catalog.drop_namespace(namespace, root=self.root)
+
+    def tables(self, namespace: str | None = None) -> list["Table"]:
+        """Return the tables of one namespace or of all, by name. Raises: NotFoundError."""
+        return [Table(self, each.locator.full_name) for each in catalog.list_tables(namespace, root=self.root)]
+
+    def table(self, name: str) -> "Table":
+        """Return a table by its name, e.g. `shop.orders`. Raises: NotFoundError."""
+        return Table(self, catalog.get_table(name, root=self.root).locator.full_name)
+
+    def has_table(self, name: str) -> bool:
+        """Say whether there is such a table."""
+        return catalog.table_exists(name, root=self.root)
+
+    def create_table(
+        self,
+        name: str,
+        *,
+        schema: SchemaLike,
+        primary_keys: Sequence[str] = (),
+        sort_keys: Sequence[str] = (),
+        partition_keys: Sequence[str] = (),
+        merge_engine: MergeEngine = "deduplicate",
+        drop_duplicates: bool = True,
+        description: str = "",
+        properties: Mapping[str, str] | None = None,
+    ) -> "Table":
+        """Create a table, and its namespace where that is missing.
+
+        The schema is an Arrow schema, or a mapping such as `{"order_id": "int64", "amount": "decimal(10,2)"}`.
+        Raises: AlreadyExistsError, InvalidInputError.
+        """
+        version = catalog.create_table(
+            name,
+            schema=_arrow_schema(schema),
+            primary_keys=_names(primary_keys),
+            sort_keys=_names(sort_keys),
+            partition_keys=_names(partition_keys),
+            merge_engine=merge_engine,
+            drop_duplicates=drop_duplicates,
+            description=description,
+            properties=properties,
+            root=self.root,
+        )
+        return Table(self, version.locator.table_locator.full_name)
+
+    def rename_table(self, name: str, new_name: str) -> "Table":
+        """Rename a table, also into another namespace. Raises: NotFoundError, AlreadyExistsError."""
+        return Table(self, catalog.rename_table(name, new_name, root=self.root).locator.full_name)
+
+    def drop_table(self, name: str) -> None:
+        """Drop a table; its files stay until they are vacuumed. Raises: NotFoundError."""
+        catalog.drop_table(name, root=self.root)
+
+
+class Table:
+    """One table of a lake, by its name; what it tells is always the newest."""
+
+    def __init__(self, lake: Lake, name: str) -> None:
+        self.lake = lake
+        self.name = name
+
+    def __repr__(self) -> str:
+        return f"Table({self.name!r} in {self.lake.root!r})"
+
+    @property
+    def version(self) -> TableVersion:
+        """The newest active version: schema, keys and rules. Raises: NotFoundError."""
+        return catalog.get_table_version(self.name, root=self.lake.root)
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns."""
+        return self.version.schema
+
+    @property
+    def properties(self) -> dict[str, str]:
+        """The properties."""
+        return self.version.properties
+
+    def write(
+        self,
+        data: ArrowData,
+        type: DeltaType = "upsert",
+        delete_columns: Sequence[str] | None = None,
+        op_column: str | None = None,
+        idempotency: Idempotency | tuple[str, int] | None = None,
+        stream_position: int | None = None,
+    ) -> int:
+        """Write an Arrow table, record batches, or a data frame that exports Arrow, as one commit.
+
+        Returns the stream position. `idempotency=("my-job", 17)` makes it safe to write the same again.
+        Raises: InvalidInputError, NotFoundError, ConflictError, CommitUnknownError.
+        """
+        if isinstance(idempotency, tuple):
+            app_id, batch_id = idempotency
+            idempotency = Idempotency(app_id=app_id, batch_id=batch_id)
+        return catalog.write_to_table(
+            data,
+            self.name,
+            type=type,
+            delete_columns=None if delete_columns is None else _names(delete_columns),
+            op_column=op_column,
+            idempotency=idempotency,
+            stream_position=stream_position,
+            root=self.lake.root,
+        )
+
+    def deltas(self, first_stream_position: int | None = None, last_stream_position: int | None = None) -> list[Delta]:
+        """Return the committed deltas by stream position; both bounds are inclusive."""
+        return catalog.list_deltas(
+            self.name,
+            first_stream_position=first_stream_position,
+            last_stream_position=last_stream_position,
+            root=self.lake.root,
+        )
+
+    def alter(
+        self,
+        *,
+        add_columns: SchemaLike | None = None,
+        description: str | None = None,
+        properties: Mapping[str, str | None] | None = None,
+    ) -> TableVersion:
+        """Add columns, describe, set properties; a property of None is removed. Raises: InvalidInputError."""
+        return catalog.alter_table(
+            self.name,
+            add_columns=None if add_columns is None else _arrow_schema(add_columns),
+            description=description,
+            properties=properties,
+            root=self.lake.root,
+        )
+
+    def rename(self, new_name: str) -> "Table":
+        """Rename the table. Raises: AlreadyExistsError."""
+        return self.lake.rename_table(self.name, new_name)
+
+    def drop(self) -> None:
+        """Drop the table; its files stay until they are vacuumed."""
+        self.lake.drop_table(self.name)
+
+
+def _arrow_schema(schema: SchemaLike) -> pa.Schema:
+    return schema if isinstance(schema, pa.Schema) else schema_from_json(schema)
+
+
+def _names(names: Sequence[str]) -> list[str]:
+    # A lone string is a sequence of letters; what is meant is one column.
+    return [names] if isinstance(names, str) else list(names)

@@ -1,0 +1,1 @@
+"""Storage: the interface, and its implementation on object stores and local folders."""

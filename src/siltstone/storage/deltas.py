@@ -1,0 +1,337 @@
+"""Committing, listing, trimming and reading deltas."""
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+
+from siltstone.errors import InvalidInputError, NotFoundError
+from siltstone.log.commit import Changes, Entry, LogState
+from siltstone.model import (
+    Delta,
+    DeltaLocator,
+    Idempotency,
+    Manifest,
+    ManifestEntry,
+    Partition,
+    PartitionLocator,
+    PartitionValue,
+    Stream,
+    StreamLocator,
+    TableVersion,
+)
+from siltstone.objects import open_objects
+from siltstone.storage.layout import (
+    VERSION_KEY,
+    delta_key,
+    delta_prefix,
+    partition_key,
+    partition_prefix,
+    stream_key,
+    transaction_key,
+)
+from siltstone.storage.parquet import read_data_file
+from siltstone.storage.staging import table_columns
+from siltstone.storage.streams import (
+    Located,
+    check_partition_values,
+    known_partition,
+    locate_stream,
+    partition_delta_keys,
+    partition_entry,
+    read_partition,
+)
+from siltstone.storage.versions import evolve_version, named, nameless
+
+MAX_STREAM_POSITION = (1 << 63) - 1
+
+
+def commit_delta(
+    delta: Delta, *, stream_position: int | None = None, idempotency: Idempotency | None = None, root: str
+) -> Delta:
+    """Commit one staged delta."""
+    stream = commit_deltas(
+        [delta], delta.locator.stream_locator, stream_position=stream_position, idempotency=idempotency, root=root
+    )
+    return get_delta(DeltaLocator(**{**delta.locator, "stream_position": stream.stream_position}), root=root)
+
+
+def commit_deltas(
+    deltas: Sequence[Delta],
+    stream: StreamLocator,
+    *,
+    stream_position: int | None = None,
+    idempotency: Idempotency | None = None,
+    root: str,
+) -> Stream:
+    """Commit staged deltas of one stream together, at one stream position."""
+    place = locate_stream(stream, root=root)
+    _check_staged(deltas, stream, place.version)
+    result: list[Stream] = []
+
+    def prepare(state: LogState) -> Changes:
+        known = place.read(state, stream.stream)
+        before = _position_of(state, stream, idempotency) if idempotency else None
+        if before is not None:
+            known.stream_position = before
+            result[:] = [known]
+            return {}
+        position = _next_position(known, deltas, stream_position, place.log.now_ms())
+        committed_at = max(place.log.now_ms(), state.time_ms)
+        changes: dict[str, Entry | None] = {**_schema_change(state, place, deltas)}
+        for delta, partition in _targets(state, place, stream, deltas):
+            changes.update(_delta_changes(delta, partition, position, committed_at, idempotency))
+        known.stream_position = position
+        changes[stream_key(stream.stream)] = nameless(known)
+        if idempotency is not None:
+            changes[transaction_key(stream.stream, idempotency)] = {
+                "stream_position": position,
+                "committed_at": committed_at,
+            }
+        result[:] = [known]
+        return changes
+
+    if place.log.commit("commit deltas", prepare) is None:
+        discard_deltas(deltas, root=root)
+    return result[0]
+
+
+def find_commit(stream: StreamLocator, idempotency: Idempotency, *, root: str) -> int | None:
+    """Return the stream position that was committed under an idempotency id, None where nothing was."""
+    return locate_stream(stream, root=root).log.read(lambda state: _position_of(state, stream, idempotency))
+
+
+def _position_of(state: LogState, stream: StreamLocator, idempotency: Idempotency) -> int | None:
+    entry = state.get(transaction_key(stream.stream, idempotency))
+    return None if entry is None else int(entry["stream_position"])
+
+
+def discard_deltas(deltas: Sequence[Delta], *, root: str) -> None:
+    """Delete the files of staged deltas that will not be committed."""
+    for delta in deltas:
+        if delta.state != "staged":
+            raise InvalidInputError(f"{delta.locator}: is committed; only staged deltas can be discarded")
+    open_objects(root).delete([entry.uri for delta in deltas for entry in delta.manifest.entries])
+
+
+def _check_staged(deltas: Sequence[Delta], stream: StreamLocator, version: TableVersion) -> None:
+    for delta in deltas:
+        if delta.state != "staged":
+            raise InvalidInputError(f"{delta.locator}: is committed already; stage a new delta")
+        if delta.locator.stream_locator != stream:
+            raise InvalidInputError(f"{delta.locator}: is staged for another stream than {stream}")
+        if not delta.every_partition:
+            check_partition_values(version, delta.partition_values)
+    segments = [delta.locator.partition_id for delta in deltas]
+    if len(set(segments)) != len(segments):
+        raise InvalidInputError(f"{stream}: one commit has two deltas for one partition; commit them one after another")
+
+
+def _next_position(stream: Stream, deltas: Sequence[Delta], wanted: int | None, now_ms: int) -> int:
+    newest = stream.stream_position
+    if wanted is None:
+        is_chrono = any(delta.type == "chrono" for delta in deltas)
+        return max(newest + 1, now_ms) if is_chrono else newest + 1
+    if not newest < wanted <= MAX_STREAM_POSITION:
+        raise InvalidInputError(
+            f"{stream.locator}: stream position {wanted} is not after the newest, {newest}; give a higher one or none"
+        )
+    return wanted
+
+
+def _schema_change(state: LogState, place: Located, deltas: Sequence[Delta]) -> dict[str, Entry]:
+    """Return the version entry if the deltas change the schema, checked against the newest one."""
+    entry = state.get(VERSION_KEY)
+    version: TableVersion = named(TableVersion, entry or {}, place.version.locator)
+    before = version.schema_id
+    for delta in deltas:
+        if delta.fields:
+            try:
+                evolve_version(version, table_columns(delta.schema, delta.op_column, version.schema))
+            except InvalidInputError as error:
+                raise InvalidInputError(f"{version.locator.table_locator.full_name}: {error}") from error
+    return {} if version.schema_id == before else {VERSION_KEY: nameless(version)}
+
+
+def _targets(
+    state: LogState, place: Located, stream: StreamLocator, deltas: Sequence[Delta]
+) -> list[tuple[Delta, Partition]]:
+    """Pair each delta with the partition it changes; one for every partition meets all that exist now."""
+    pairs = []
+    for delta in deltas:
+        if delta.every_partition:
+            entries = state.scan(partition_prefix(stream.stream))
+            pairs += [(delta, read_partition(entry, stream)) for entry in entries]
+            continue
+        locator = delta.locator.partition_locator
+        entry = state.get(partition_key(stream.stream, locator.partition_id))
+        partition = (
+            read_partition(entry, stream) if entry else Partition(locator=locator, created_at=place.log.now_ms())
+        )
+        pairs.append((delta, partition))
+    return pairs
+
+
+def _delta_changes(
+    delta: Delta, partition: Partition, position: int, committed_at: int, idempotency: Idempotency | None
+) -> dict[str, Entry]:
+    committed = Delta.from_serializable(
+        {
+            **delta,
+            "state": "committed",
+            "committed_at": committed_at,
+            "previous_stream_position": partition.stream_position,
+            "idempotency": idempotency,
+            "fields": [],
+            "locator": DeltaLocator(**partition.locator, stream_position=position),
+        }
+    )
+    partition.stream_position = position
+    locator = partition.locator
+    return {
+        partition_key(locator.stream, locator.partition_id): partition_entry(partition),
+        delta_key(locator.stream, position, locator.partition_id): _delta_entry(committed),
+    }
+
+
+def list_deltas(
+    stream: StreamLocator,
+    *,
+    first_stream_position: int | None = None,
+    last_stream_position: int | None = None,
+    ascending: bool = True,
+    root: str,
+) -> list[Delta]:
+    """List committed deltas of all partitions by stream position; both bounds are inclusive."""
+    place = locate_stream(stream, root=root)
+
+    def look(state: LogState) -> list[Entry]:
+        place.read(state, stream.stream)
+        keys = state.keys(delta_prefix(stream.stream))
+        return _entries_between(state, keys, first_stream_position, last_stream_position)
+
+    found = [_read_delta(entry, stream) for entry in place.log.read(look)]
+    return found if ascending else found[::-1]
+
+
+def list_partition_deltas(
+    partition: PartitionLocator,
+    *,
+    first_stream_position: int | None = None,
+    last_stream_position: int | None = None,
+    ascending: bool = True,
+    root: str,
+) -> list[Delta]:
+    """List committed deltas of one partition by stream position; both bounds are inclusive."""
+    place = locate_stream(partition, root=root)
+
+    def look(state: LogState) -> list[Entry]:
+        known_partition(state, place, partition)
+        return _entries_between(
+            state, partition_delta_keys(state, partition), first_stream_position, last_stream_position
+        )
+
+    found = [_read_delta(entry, partition.stream_locator) for entry in place.log.read(look)]
+    return found if ascending else found[::-1]
+
+
+def _entries_between(state: LogState, keys: list[str], first: int | None, last: int | None) -> list[Entry]:
+    chosen = []
+    for key in keys:
+        position = int(key.split("/")[2])
+        if (first is None or position >= first) and (last is None or position <= last):
+            entry = state.get(key)
+            if entry is not None:
+                chosen.append(entry)
+    return chosen
+
+
+def get_delta(delta: DeltaLocator, *, root: str) -> Delta:
+    """Get a committed delta."""
+    place = locate_stream(delta, root=root)
+    key = delta_key(delta.stream, delta.stream_position, delta.partition_id)
+
+    def look(state: LogState) -> Entry | None:
+        place.read(state, delta.stream)
+        return state.get(key)
+
+    entry = place.log.read(look)
+    if entry is None:
+        raise NotFoundError(f"{delta}: there is no such committed delta")
+    return _read_delta(entry, delta.stream_locator)
+
+
+def get_latest_delta(partition: PartitionLocator, *, root: str) -> Delta:
+    """Get the newest committed delta of a partition."""
+    place = locate_stream(partition, root=root)
+
+    def look(state: LogState) -> Entry | None:
+        newest = known_partition(state, place, partition).stream_position
+        return state.get(delta_key(partition.stream, newest, partition.partition_id))
+
+    entry = place.log.read(look)
+    if entry is None:
+        raise NotFoundError(f"{partition}: has no deltas")
+    return _read_delta(entry, partition.stream_locator)
+
+
+def get_delta_manifest(delta: DeltaLocator, *, root: str) -> Manifest:
+    """Get the manifest of a committed delta."""
+    return get_delta(delta, root=root).manifest
+
+
+def delete_deltas(partition: PartitionLocator, *, last_stream_position: int, root: str) -> int:
+    """Trim a partition: forget its deltas up to a position, inclusive, and remember that; return how many."""
+    place = locate_stream(partition, root=root)
+    counted = [0]
+
+    def prepare(state: LogState) -> Changes:
+        known = known_partition(state, place, partition)
+        if last_stream_position > known.stream_position:
+            raise InvalidInputError(
+                f"{partition}: cannot trim up to {last_stream_position}, the newest delta is at {known.stream_position}"
+            )
+        doomed = [
+            key for key in partition_delta_keys(state, partition) if int(key.split("/")[2]) <= last_stream_position
+        ]
+        counted[0] = len(doomed)
+        if last_stream_position <= known.trimmed_stream_position:
+            return {}
+        known.trimmed_stream_position = last_stream_position
+        changes: dict[str, Entry | None] = dict.fromkeys(doomed)
+        return {**changes, partition_key(partition.stream, partition.partition_id): partition_entry(known)}
+
+    place.log.commit("trim", prepare)
+    return counted[0]
+
+
+def download_delta(delta: Delta, *, columns: Sequence[str] | None = None, root: str) -> pa.Table:
+    """Read all rows of a delta in the order they were written."""
+    files = [read_data_file(root, entry, columns) for entry in delta.manifest.entries]
+    if files:
+        return pa.concat_tables(files)
+    known = locate_stream(delta.locator, root=root).version.schema
+    schema = pa.schema([known.field(name) for name in delta.columns if name in known.names])
+    return schema.empty_table().select(schema.names if columns is None else list(columns))
+
+
+def download_delta_manifest_entry(entry: ManifestEntry, *, columns: Sequence[str] | None = None, root: str) -> pa.Table:
+    """Read all rows of one data file."""
+    return read_data_file(root, entry, columns)
+
+
+def _delta_entry(delta: Delta) -> Entry:
+    values: list[PartitionValue] = list(delta.locator.partition_values)
+    return {"values": values, "stream_position": delta.stream_position, **nameless(delta)}
+
+
+def _read_delta(entry: Entry, stream: StreamLocator) -> Delta:
+    locator = DeltaLocator(
+        namespace=stream.namespace,
+        table=stream.table,
+        table_version=stream.table_version,
+        stream=stream.stream,
+        partition_values=entry.pop("values"),
+        stream_position=entry.pop("stream_position"),
+    )
+    found: Delta = named(Delta, entry, locator)
+    return found

@@ -1,0 +1,371 @@
+"""What a storage implementation provides: module-level functions with these signatures.
+
+An implementation is any module that has them all; `siltstone.testing.storage_conformance` checks signatures and
+behaviour. Functions keep no state between calls, so Spark executors can call them as they are. `root` says where the
+implementation keeps its data. Functions that get one thing raise NotFoundError where it is not there; functions that
+list return empty lists only for things that exist and are empty. What is staged is invisible until committed.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import pyarrow as pa
+
+from siltstone.model import (
+    Delta,
+    DeltaLocator,
+    DeltaType,
+    Idempotency,
+    Manifest,
+    ManifestEntry,
+    MergeEngine,
+    Namespace,
+    Partition,
+    PartitionLocator,
+    PartitionValue,
+    Stream,
+    StreamLocator,
+    Table,
+    TableVersion,
+)
+from siltstone.model.entities import LifecycleState
+
+ArrowData = pa.Table | pa.RecordBatch | pa.RecordBatchReader | Iterable[pa.RecordBatch]
+
+
+def list_namespaces(*, root: str) -> list[Namespace]:
+    """List all namespaces by name."""
+    raise NotImplementedError
+
+
+def get_namespace(namespace: str, *, root: str) -> Namespace:
+    """Get a namespace. Raises: NotFoundError."""
+    raise NotImplementedError
+
+
+def namespace_exists(namespace: str, *, root: str) -> bool:
+    """Say whether there is such a namespace."""
+    raise NotImplementedError
+
+
+def create_namespace(namespace: str, *, properties: Mapping[str, str] | None = None, root: str) -> Namespace:
+    """Create a namespace. Raises: AlreadyExistsError."""
+    raise NotImplementedError
+
+
+def update_namespace(namespace: str, *, properties: Mapping[str, str | None], root: str) -> Namespace:
+    """Set properties; None removes one. Raises: NotFoundError."""
+    raise NotImplementedError
+
+
+def delete_namespace(namespace: str, *, root: str) -> None:
+    """Delete an empty namespace. Raises: NotFoundError, ConflictError where it has tables."""
+    raise NotImplementedError
+
+
+def list_tables(namespace: str | None = None, *, root: str) -> list[Table]:
+    """List the tables of one namespace or of all, by name. Raises: NotFoundError."""
+    raise NotImplementedError
+
+
+def get_table(namespace: str, table: str, *, root: str) -> Table:
+    """Get a table. Raises: NotFoundError."""
+    raise NotImplementedError
+
+
+def table_exists(namespace: str, table: str, *, root: str) -> bool:
+    """Say whether there is such a table."""
+    raise NotImplementedError
+
+
+def create_table(
+    namespace: str, table: str, *, description: str = "", properties: Mapping[str, str] | None = None, root: str
+) -> Table:
+    """Create a table that has no version yet. Raises: AlreadyExistsError, NotFoundError without the namespace."""
+    raise NotImplementedError
+
+
+def update_table(
+    namespace: str,
+    table: str,
+    *,
+    new_namespace: str | None = None,
+    new_table: str | None = None,
+    description: str | None = None,
+    properties: Mapping[str, str | None] | None = None,
+    root: str,
+) -> Table:
+    """Rename, move to another namespace, describe, or set properties, in one commit.
+
+    Raises: NotFoundError, AlreadyExistsError where the new name is taken.
+    """
+    raise NotImplementedError
+
+
+def delete_table(namespace: str, table: str, *, root: str) -> None:
+    """Delete a table with all its versions; its files become orphans. Raises: NotFoundError."""
+    raise NotImplementedError
+
+
+def list_table_versions(namespace: str, table: str, *, root: str) -> list[TableVersion]:
+    """List the versions of a table in order of creation. Raises: NotFoundError."""
+    raise NotImplementedError
+
+
+def get_table_version(namespace: str, table: str, table_version: str | None = None, *, root: str) -> TableVersion:
+    """Get one version, by default the newest active one. Raises: NotFoundError."""
+    raise NotImplementedError
+
+
+def get_latest_table_version(namespace: str, table: str, *, root: str) -> TableVersion:
+    """Get the version created last. Raises: NotFoundError."""
+    raise NotImplementedError
+
+
+def get_latest_active_table_version(namespace: str, table: str, *, root: str) -> TableVersion:
+    """Get the active version created last. Raises: NotFoundError."""
+    raise NotImplementedError
+
+
+def table_version_exists(namespace: str, table: str, table_version: str, *, root: str) -> bool:
+    """Say whether there is such a version."""
+    raise NotImplementedError
+
+
+def create_table_version(
+    namespace: str,
+    table: str,
+    table_version: str | None = None,
+    *,
+    schema: pa.Schema,
+    primary_keys: Sequence[str] = (),
+    sort_keys: Sequence[str] = (),
+    partition_keys: Sequence[str] = (),
+    merge_engine: MergeEngine = "deduplicate",
+    drop_duplicates: bool = True,
+    lifecycle_state: LifecycleState = "active",
+    description: str = "",
+    properties: Mapping[str, str] | None = None,
+    create_parents: bool = False,
+    root: str,
+) -> TableVersion:
+    """Create a version with its stream of deltas; by default the next number.
+
+    With `create_parents`, a missing namespace or table is created in the same commit, and a table that exists is an
+    error. Raises: AlreadyExistsError, NotFoundError, InvalidInputError.
+    """
+    raise NotImplementedError
+
+
+def update_table_version(
+    namespace: str,
+    table: str,
+    table_version: str | None = None,
+    *,
+    add_columns: pa.Schema | None = None,
+    lifecycle_state: LifecycleState | None = None,
+    description: str | None = None,
+    properties: Mapping[str, str | None] | None = None,
+    root: str,
+) -> TableVersion:
+    """Add columns, set properties, describe, or change the state of a version. Raises: NotFoundError, InvalidInputError."""
+    raise NotImplementedError
+
+
+def get_table_version_schema(namespace: str, table: str, table_version: str | None = None, *, root: str) -> pa.Schema:
+    """Get the Arrow schema of a version. Raises: NotFoundError."""
+    raise NotImplementedError
+
+
+def get_table_version_column_names(
+    namespace: str, table: str, table_version: str | None = None, *, root: str
+) -> list[str]:
+    """Get the column names of a version, in order. Raises: NotFoundError."""
+    raise NotImplementedError
+
+
+def list_streams(namespace: str, table: str, table_version: str | None = None, *, root: str) -> list[Stream]:
+    """List the committed streams of a version. Raises: NotFoundError."""
+    raise NotImplementedError
+
+
+def get_stream(stream: StreamLocator, *, root: str) -> Stream:
+    """Get a committed stream. Raises: NotFoundError."""
+    raise NotImplementedError
+
+
+def stream_exists(stream: StreamLocator, *, root: str) -> bool:
+    """Say whether there is such a committed stream."""
+    raise NotImplementedError
+
+
+def stage_stream(stream: StreamLocator, *, properties: Mapping[str, str] | None = None, root: str) -> Stream:
+    """Make a stream that nobody sees until it is committed. Raises: NotFoundError without the table version."""
+    raise NotImplementedError
+
+
+def commit_stream(stream: Stream, *, root: str) -> Stream:
+    """Commit a staged stream. Raises: AlreadyExistsError, NotFoundError."""
+    raise NotImplementedError
+
+
+def delete_stream(stream: StreamLocator, *, root: str) -> None:
+    """Delete a stream with its partitions and deltas; files become orphans. Raises: NotFoundError."""
+    raise NotImplementedError
+
+
+def list_partitions(stream: StreamLocator, *, root: str) -> list[Partition]:
+    """List the committed partitions of a stream. Raises: NotFoundError."""
+    raise NotImplementedError
+
+
+def get_partition(partition: PartitionLocator, *, root: str) -> Partition:
+    """Get a committed partition. Raises: NotFoundError."""
+    raise NotImplementedError
+
+
+def partition_exists(partition: PartitionLocator, *, root: str) -> bool:
+    """Say whether there is such a committed partition."""
+    raise NotImplementedError
+
+
+def stage_partition(stream: StreamLocator, partition_values: Sequence[PartitionValue] = (), *, root: str) -> Partition:
+    """Make a partition that nobody sees until it is committed. Raises: NotFoundError, InvalidInputError."""
+    raise NotImplementedError
+
+
+def commit_partition(partition: Partition, *, root: str) -> Partition:
+    """Commit a staged partition; committing a delta into it does so too. Raises: AlreadyExistsError, NotFoundError."""
+    raise NotImplementedError
+
+
+def delete_partition(partition: PartitionLocator, *, root: str) -> None:
+    """Delete a partition with its deltas; files become orphans. Raises: NotFoundError."""
+    raise NotImplementedError
+
+
+def list_deltas(
+    stream: StreamLocator,
+    *,
+    first_stream_position: int | None = None,
+    last_stream_position: int | None = None,
+    ascending: bool = True,
+    root: str,
+) -> list[Delta]:
+    """List committed deltas of all partitions by stream position; both bounds are inclusive. Raises: NotFoundError."""
+    raise NotImplementedError
+
+
+def list_partition_deltas(
+    partition: PartitionLocator,
+    *,
+    first_stream_position: int | None = None,
+    last_stream_position: int | None = None,
+    ascending: bool = True,
+    root: str,
+) -> list[Delta]:
+    """List committed deltas of one partition by stream position; both bounds are inclusive. Raises: NotFoundError."""
+    raise NotImplementedError
+
+
+def get_delta(delta: DeltaLocator, *, root: str) -> Delta:
+    """Get a committed delta. Raises: NotFoundError."""
+    raise NotImplementedError
+
+
+def get_latest_delta(partition: PartitionLocator, *, root: str) -> Delta:
+    """Get the newest committed delta of a partition. Raises: NotFoundError."""
+    raise NotImplementedError
+
+
+def get_delta_manifest(delta: DeltaLocator, *, root: str) -> Manifest:
+    """Get the manifest of a committed delta. Raises: NotFoundError."""
+    raise NotImplementedError
+
+
+def stage_delta(
+    data: ArrowData,
+    partition: PartitionLocator,
+    *,
+    type: DeltaType = "upsert",
+    delete_columns: Sequence[str] | None = None,
+    op_column: str | None = None,
+    root: str,
+) -> Delta:
+    """Write the files of a delta to one partition; nobody sees it until it is committed.
+
+    Raises: InvalidInputError, also where a row belongs to another partition; NotFoundError.
+    """
+    raise NotImplementedError
+
+
+def stage_deltas(
+    data: ArrowData,
+    stream: StreamLocator,
+    *,
+    type: DeltaType = "upsert",
+    delete_columns: Sequence[str] | None = None,
+    op_column: str | None = None,
+    root: str,
+) -> list[Delta]:
+    """Write the files of one delta per partition that the rows belong to.
+
+    A delete whose columns do not include the partition keys concerns every partition: it is staged once and
+    committed to each partition that exists then. Raises: InvalidInputError, NotFoundError.
+    """
+    raise NotImplementedError
+
+
+def commit_delta(
+    delta: Delta, *, stream_position: int | None = None, idempotency: Idempotency | None = None, root: str
+) -> Delta:
+    """Commit one staged delta. Raises: as `commit_deltas`."""
+    raise NotImplementedError
+
+
+def commit_deltas(
+    deltas: Sequence[Delta],
+    stream: StreamLocator,
+    *,
+    stream_position: int | None = None,
+    idempotency: Idempotency | None = None,
+    root: str,
+) -> Stream:
+    """Commit staged deltas of one stream together, at one stream position, and return the stream as of then.
+
+    The position is the newest one plus one, or the given one, which must be higher than the newest. What was
+    committed under this idempotency id before is not committed again; the stream then has that commit's position.
+    The table's schema takes over new columns and wider types in the same commit.
+    Raises: InvalidInputError, NotFoundError, ConflictError, CommitUnknownError.
+    """
+    raise NotImplementedError
+
+
+def find_commit(stream: StreamLocator, idempotency: Idempotency, *, root: str) -> int | None:
+    """Return the stream position that was committed under an idempotency id, None where nothing was.
+
+    Raises: NotFoundError.
+    """
+    raise NotImplementedError
+
+
+def discard_deltas(deltas: Sequence[Delta], *, root: str) -> None:
+    """Delete the files of staged deltas that will not be committed. Raises: InvalidInputError."""
+    raise NotImplementedError
+
+
+def delete_deltas(partition: PartitionLocator, *, last_stream_position: int, root: str) -> int:
+    """Trim a partition: forget its deltas up to a position, inclusive, and remember that; return how many.
+
+    Files become orphans. Raises: NotFoundError, InvalidInputError.
+    """
+    raise NotImplementedError
+
+
+def download_delta(delta: Delta, *, columns: Sequence[str] | None = None, root: str) -> pa.Table:
+    """Read all rows of a delta in the order they were written. Raises: CorruptionError."""
+    raise NotImplementedError
+
+
+def download_delta_manifest_entry(entry: ManifestEntry, *, columns: Sequence[str] | None = None, root: str) -> pa.Table:
+    """Read all rows of one data file. Raises: CorruptionError."""
+    raise NotImplementedError

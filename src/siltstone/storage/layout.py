@@ -1,0 +1,89 @@
+"""Where things are under a root, and under which keys the logs know them.
+
+    catalog/                                  log: namespaces and tables
+    tables/<namespace>/<table>/<version>-<id>/
+        log/                                  log: the version, its streams, partitions and deltas
+        <stream>/<partition>/<file>.parquet   data files
+
+Folders keep their name when a table is renamed, and the entries inside them carry no table name: a rename is one
+entry in the catalog log.
+"""
+
+import urllib.parse
+import uuid
+
+from siltstone.log.commit import CommitLog, Entry, commit_log
+from siltstone.model import Idempotency
+
+CATALOG_FOLDER = "catalog"
+EVERY_PARTITION = "!every"
+VERSION_KEY = "version"
+NAMESPACE_PREFIX = "namespace/"
+TABLE_PREFIX = "table/"
+STREAM_PREFIX = "stream/"
+TRANSACTION_PREFIX = "transaction/"
+TRANSACTION_RETENTION_MS = 30 * 24 * 3600 * 1000
+
+
+def catalog_log(root: str) -> CommitLog:
+    """Return the log of namespaces and tables."""
+    return commit_log(root, CATALOG_FOLDER)
+
+
+def version_log(root: str, folder: str) -> CommitLog:
+    """Return the log of the table version in `folder`."""
+    return commit_log(root, f"{folder}/log", expires=_transaction_expires)
+
+
+def _transaction_expires(key: str, entry: Entry, now_ms: int) -> bool:
+    return key.startswith(TRANSACTION_PREFIX) and now_ms - int(entry["committed_at"]) > TRANSACTION_RETENTION_MS
+
+
+def new_version_folder(namespace: str, table: str, version: str) -> str:
+    """Return a folder that no other table version ever had or will have."""
+    return f"tables/{namespace}/{table}/{version}-{uuid.uuid4().hex[:12]}"
+
+
+def new_data_file(folder: str, stream: str, partition_id: str) -> str:
+    """Return a path for a data file that no other file ever had or will have."""
+    return f"{folder}/{stream}/{partition_id}/{uuid.uuid4().hex}.parquet"
+
+
+def namespace_key(namespace: str) -> str:
+    """Return the key of a namespace in the catalog log."""
+    return f"{NAMESPACE_PREFIX}{namespace}"
+
+
+def table_key(namespace: str, table: str) -> str:
+    """Return the key of a table in the catalog log."""
+    return f"{TABLE_PREFIX}{namespace}/{table}"
+
+
+def stream_key(stream: str) -> str:
+    """Return the key of a stream in a version's log."""
+    return f"{STREAM_PREFIX}{stream}"
+
+
+def partition_prefix(stream: str) -> str:
+    """Return what the keys of a stream's partitions begin with."""
+    return f"partition/{stream}/"
+
+
+def partition_key(stream: str, partition_id: str) -> str:
+    """Return the key of a partition in a version's log."""
+    return f"{partition_prefix(stream)}{partition_id}"
+
+
+def delta_prefix(stream: str) -> str:
+    """Return what the keys of a stream's deltas begin with."""
+    return f"delta/{stream}/"
+
+
+def delta_key(stream: str, position: int, partition_id: str) -> str:
+    """Return the key of a delta in a version's log."""
+    return f"{delta_prefix(stream)}{position}/{partition_id}"
+
+
+def transaction_key(stream: str, idempotency: Idempotency) -> str:
+    """Return the key that remembers a commit by its idempotency id."""
+    return f"{TRANSACTION_PREFIX}{stream}/{urllib.parse.quote(idempotency.app_id, safe='')}/{idempotency.batch_id}"

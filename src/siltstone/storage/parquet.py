@@ -1,0 +1,143 @@
+"""Parquet data files: written with settings that suit short-lived change data, read back whole or by column."""
+
+from collections.abc import Iterator, Sequence
+from typing import IO, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from siltstone.errors import CorruptionError, NotFoundError
+from siltstone.model import ManifestEntry
+from siltstone.objects import local_folder, open_objects
+
+ROW_GROUP_ROWS = 1 << 17
+TARGET_FILE_BYTES = 256 << 20
+_SAMPLE_ROWS = 4096
+_COMPRESSION_LEVEL = 1
+
+
+class DataFileWriter:
+    """Writes rows of one schema to new files, each cut at about `target_bytes`; rows wait for a full row group."""
+
+    def __init__(
+        self, root: str, new_path: Iterator[str], schema: pa.Schema, *, target_bytes: int = TARGET_FILE_BYTES
+    ) -> None:
+        self._objects = open_objects(root)
+        self._new_path = new_path
+        self._schema = schema
+        self._target_bytes = target_bytes
+        self._waiting: list[pa.RecordBatch] = []
+        self._waiting_rows = 0
+        self._rows = 0
+        self._path = ""
+        self._file: IO[bytes] | None = None
+        self._writer: pq.ParquetWriter | None = None
+        self.entries: list[ManifestEntry] = []
+        self.waiting_bytes = 0
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Take over a batch of the schema."""
+        self._waiting.append(batch)
+        self._waiting_rows += batch.num_rows
+        self.waiting_bytes += batch.nbytes
+        if self._waiting_rows >= ROW_GROUP_ROWS:
+            self.flush(keep_partial=True)
+
+    def flush(self, *, keep_partial: bool = False) -> None:
+        """Write the waiting rows as row groups; with `keep_partial`, full ones only."""
+        table = pa.Table.from_batches(self._waiting, self._schema)
+        ready = table.num_rows - table.num_rows % ROW_GROUP_ROWS if keep_partial else table.num_rows
+        rest = table.slice(ready)
+        if ready:
+            self._write_rows(table.slice(0, ready))
+        self._waiting = rest.to_batches()
+        self._waiting_rows = rest.num_rows
+        self.waiting_bytes = rest.nbytes
+
+    def _write_rows(self, table: pa.Table) -> None:
+        if self._writer is None:
+            self._path = next(self._new_path)
+            self._file = self._objects.open_writer(self._path)
+            self._writer = open_writer(self._file, table)
+        self._writer.write_table(table, row_group_size=ROW_GROUP_ROWS)
+        self._rows += table.num_rows
+        assert self._file is not None
+        if self._file.tell() >= self._target_bytes:
+            self._finish_file()
+
+    def _finish_file(self) -> None:
+        if self._writer is None or self._file is None:
+            return
+        self._writer.close()
+        size = self._file.tell()
+        self._file.close()
+        self.entries.append(ManifestEntry(uri=self._path, record_count=self._rows, content_length=size))
+        self._writer = self._file = None
+        self._rows = 0
+
+    def abandon(self) -> list[ManifestEntry]:
+        """Close without completing, and return entries of all files begun, for deletion."""
+        if self._file is not None:
+            self._file.close()
+            self.entries.append(ManifestEntry(uri=self._path, record_count=0, content_length=0))
+        self._writer = self._file = None
+        return self.entries
+
+    def close(self) -> list[ManifestEntry]:
+        """Write what waits, make all files durable and return their entries; no rows, no file."""
+        if self._waiting_rows:
+            self.flush()
+        self._finish_file()
+        return self.entries
+
+
+def open_writer(sink: IO[bytes], sample: pa.Table) -> pq.ParquetWriter:
+    """Open a Parquet writer for rows like `sample`.
+
+    Level 1 of zstd compresses nearly as well as the default and much faster; dictionaries are built only for
+    columns that repeat themselves, since building one for unique values is most of the cost of writing them.
+    """
+    return pq.ParquetWriter(
+        sink,
+        sample.schema,
+        compression="zstd",
+        compression_level=_COMPRESSION_LEVEL,
+        use_dictionary=[name for name in sample.schema.names if _repeats(sample.column(name))],  # type: ignore[arg-type]
+        write_page_index=True,
+        store_schema=True,
+    )
+
+
+def _repeats(column: "pa.ChunkedArray[Any]") -> bool:
+    if pa.types.is_nested(column.type) or pa.types.is_boolean(column.type):
+        return False
+    sample = column.slice(0, _SAMPLE_ROWS)
+    return bool(pc.count_distinct(sample, mode="all").as_py() * 4 <= len(sample))
+
+
+def open_parquet(root: str, uri: str) -> pq.ParquetFile:
+    """Open a data file that a log names. Raises: CorruptionError where it is missing or damaged."""
+    folder = local_folder(root)
+    try:
+        if folder is not None:
+            return pq.ParquetFile(folder / uri, memory_map=True)
+        return pq.ParquetFile(open_objects(root).open_reader(uri))
+    except (FileNotFoundError, NotFoundError) as error:
+        raise CorruptionError(f"{root}/{uri}: the data file is missing; restore it from a copy, or rebase") from error
+    except (pa.ArrowInvalid, OSError) as error:
+        raise CorruptionError(f"{root}/{uri}: the data file is damaged ({error}); restore it, or rebase") from error
+
+
+def read_data_file(root: str, entry: ManifestEntry, columns: Sequence[str] | None = None) -> pa.Table:
+    """Read a data file and check that it has the rows its entry promises. Raises: CorruptionError."""
+    with open_parquet(root, entry.uri) as file:
+        try:
+            table = file.read(columns=None if columns is None else list(columns))
+        except (pa.ArrowInvalid, OSError) as error:
+            raise CorruptionError(f"{root}/{entry.uri}: the data file is damaged ({error}); restore it") from error
+    if table.num_rows != entry.record_count:
+        raise CorruptionError(
+            f"{root}/{entry.uri}: has {table.num_rows} rows instead of {entry.record_count}; restore it, or rebase"
+        )
+    return table

@@ -1,0 +1,283 @@
+"""From Arrow data to staged deltas: check the rows, route them to their partitions, write the files.
+
+Everything that can be wrong with the input is found before or while files are written, and long before anything is
+committed; files of a refused write are deleted again.
+"""
+
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, cast
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from siltstone.errors import InvalidInputError, SiltstoneError
+from siltstone.model import Delta, DeltaLocator, DeltaType, Manifest, PartitionLocator, PartitionValue, StreamLocator
+from siltstone.model.entities import DELTA_TYPES
+from siltstone.model.locators import partition_id
+from siltstone.model.schema import describe_type, evolve, normalize_type, schema_to_json
+from siltstone.objects import open_objects
+from siltstone.storage.interface import ArrowData
+from siltstone.storage.layout import EVERY_PARTITION, new_data_file
+from siltstone.storage.parquet import DataFileWriter
+from siltstone.storage.streams import Located, check_partition_values, locate_stream
+
+OPERATIONS = ("c", "r", "u", "d", "I", "U", "D", "+I", "-U", "+U", "-D")
+_WAITING_BYTES_LIMIT = 512 << 20
+
+
+def stage_delta(
+    data: ArrowData,
+    partition: PartitionLocator,
+    *,
+    type: DeltaType = "upsert",
+    delete_columns: Sequence[str] | None = None,
+    op_column: str | None = None,
+    root: str,
+) -> Delta:
+    """Write the files of a delta to one partition; nobody sees it until it is committed."""
+    place = locate_stream(partition, root=root)
+    check_partition_values(place.version, partition.partition_values)
+    staging = _Staging(place, partition.stream, type, delete_columns, op_column, root)
+    only = list(partition.partition_values)
+    deltas = staging.stage(data, only=only)
+    return deltas[0] if deltas else staging.delta(only, [])
+
+
+def stage_deltas(
+    data: ArrowData,
+    stream: StreamLocator,
+    *,
+    type: DeltaType = "upsert",
+    delete_columns: Sequence[str] | None = None,
+    op_column: str | None = None,
+    root: str,
+) -> list[Delta]:
+    """Write the files of one delta per partition that the rows belong to."""
+    place = locate_stream(stream, root=root)
+    return _Staging(place, stream.stream, type, delete_columns, op_column, root).stage(data)
+
+
+class _Staging:
+    """One write on its way into files."""
+
+    def __init__(
+        self,
+        place: Located,
+        stream: str,
+        type: DeltaType,
+        delete_columns: Sequence[str] | None,
+        op_column: str | None,
+        root: str,
+    ) -> None:
+        version = place.version
+        self._name = version.locator.table_locator.full_name
+        if type not in DELTA_TYPES:
+            raise InvalidInputError(f"{self._name}: delta type {type!r} is not one of {', '.join(DELTA_TYPES)}")
+        if delete_columns is not None and type != "delete":
+            raise InvalidInputError(f"{self._name}: delete columns go with deltas of type delete, not {type}")
+        if op_column is not None and type != "upsert":
+            raise InvalidInputError(f"{self._name}: an operation column goes with deltas of type upsert, not {type}")
+        if op_column is not None and not version.primary_keys:
+            raise InvalidInputError(f"{self._name}: an operation column needs a primary key, and the table has none")
+        self._place = place
+        self._version = version
+        self._stream = stream
+        self._type = type
+        self._op_column = op_column
+        self._root = root
+        self._delete_columns = self._checked_delete_columns(delete_columns) if type == "delete" else None
+        self._every_partition = bool(
+            self._delete_columns is not None
+            and version.partition_keys
+            and not set(version.partition_keys) <= set(self._delete_columns)
+        )
+        self._schema: pa.Schema | None = None
+        self._writers: dict[str, tuple[list[PartitionValue], DataFileWriter]] = {}
+
+    def _checked_delete_columns(self, given: Sequence[str] | None) -> list[str]:
+        columns = list(self._version.primary_keys if given is None else given)
+        if not columns:
+            raise InvalidInputError(
+                f"{self._name}: a delete needs delete columns, since the table has no primary key; name them"
+            )
+        unknown = [column for column in columns if column not in self._version.schema.names]
+        if unknown or len(set(columns)) != len(columns):
+            raise InvalidInputError(
+                f"{self._name}: delete columns {', '.join(columns)} must be different columns of the table "
+                f"({', '.join(self._version.schema.names)})"
+            )
+        return columns
+
+    def stage(self, data: ArrowData, *, only: list[PartitionValue] | None = None) -> list[Delta]:
+        """Write all rows; with `only`, refuse rows of any other partition."""
+        try:
+            for batch in self._batches(data):
+                if batch.num_rows:
+                    self._write(batch, only)
+            deltas = [self.delta(values, writer.close()) for values, writer in self._writers.values()]
+        except SiltstoneError:
+            self._discard()
+            raise
+        if not deltas and (self._every_partition or not self._version.partition_keys):
+            deltas = [self.delta([], [])]
+        return deltas
+
+    def delta(self, values: Sequence[PartitionValue], entries: Sequence[Any]) -> Delta:
+        """Make the staged delta of one partition."""
+        locator = DeltaLocator(**self._place.stream(self._stream), partition_values=list(values))
+        return Delta(
+            locator=locator,
+            type=self._type,
+            manifest=Manifest(entries=list(entries)),
+            columns=self._schema.names if self._schema is not None else [],
+            fields=schema_to_json(self._schema) if self._schema is not None else [],
+            delete_columns=self._delete_columns,
+            op_column=self._op_column,
+            every_partition=self._every_partition,
+        )
+
+    def _discard(self) -> None:
+        for _, writer in self._writers.values():
+            open_objects(self._root).delete([entry.uri for entry in writer.abandon()])
+
+    def _batches(self, data: ArrowData) -> Iterator[pa.RecordBatch]:
+        for batch in _record_batches(data):
+            if self._schema is None:
+                self._schema = self._check_schema(batch.schema)
+            yield self._convert(batch)
+
+    def _check_schema(self, given: pa.Schema) -> pa.Schema:
+        """Return the schema of the files for data of a schema; all refusals that need no values are here."""
+        version, known = self._version, self._version.schema
+        if self._delete_columns is not None:
+            self._require(given, self._delete_columns, "delete column")
+            fields = [given.field(column) for column in self._delete_columns]
+        else:
+            self._require(given, version.primary_keys, "primary key")
+            self._require(given, version.sort_keys, "sort key")
+            self._require(given, version.partition_keys, "partition key")
+            if self._op_column is not None:
+                self._require(given, [self._op_column], "operation column")
+            fields = list(given)
+        schema = pa.schema([self._stored_field(field, known) for field in fields])
+        try:
+            evolve(known, table_columns(schema, self._op_column, known), add_columns=self._delete_columns is None)
+        except InvalidInputError as error:
+            raise InvalidInputError(f"{self._name}: {error}") from error
+        if self._delete_columns is None and version.merge_engine != "partial_update":
+            required = [field.name for field in known if not field.nullable]
+            self._require(given, required, "non-nullable column")
+        return schema
+
+    def _stored_field(self, field: "pa.Field[Any]", known: pa.Schema) -> "pa.Field[Any]":
+        if field.name == self._op_column:
+            return pa.field(field.name, pa.string())
+        if pa.types.is_null(field.type) and field.name in known.names:
+            return pa.field(field.name, known.field(field.name).type)
+        try:
+            return pa.field(field.name, normalize_type(field.type, field.name))
+        except InvalidInputError as error:
+            raise InvalidInputError(f"{self._name}: {error}") from error
+
+    def _require(self, given: pa.Schema, columns: Iterable[str], what: str) -> None:
+        for column in columns:
+            if given.names.count(column) != 1:
+                raise InvalidInputError(
+                    f"{self._name}: the data must have the {what} {column!r} once; it has {', '.join(given.names) or 'no columns'}"
+                )
+
+    def _convert(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Bring a batch to the stored types, and refuse values that do not fit."""
+        assert self._schema is not None
+        columns = []
+        for field in self._schema:
+            if field.name not in batch.schema.names:
+                raise InvalidInputError(
+                    f"{self._name}: column {field.name!r} of the first batch is missing in a later one; give all batches one schema"
+                )
+            columns.append(self._convert_column(batch.column(field.name), field))
+        if self._delete_columns is None and batch.num_columns != len(self._schema):
+            raise InvalidInputError(f"{self._name}: batches have different columns; give all batches one schema")
+        return pa.RecordBatch.from_arrays(columns, schema=self._schema)
+
+    def _convert_column(self, column: "pa.Array[Any]", field: "pa.Field[Any]") -> "pa.Array[Any]":
+        try:
+            if not column.type.equals(field.type):
+                column = column.cast(field.type)
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+            raise InvalidInputError(
+                f"{self._name}: column {field.name!r} does not convert from {column.type} to "
+                f"{describe_type(field.type)} without loss: {error}"
+            ) from error
+        known = self._version.schema
+        if column.null_count and field.name in known.names and not known.field(field.name).nullable:
+            raise InvalidInputError(
+                f"{self._name}: column {field.name!r} must not be null, but {column.null_count} rows are"
+            )
+        if field.name == self._op_column:
+            unknown = pc.filter(column, pc.invert(pc.is_in(column, pa.array(OPERATIONS)))) if len(column) else column
+            if len(unknown):
+                raise InvalidInputError(
+                    f"{self._name}: operation column {field.name!r} has {unknown[0].as_py()!r}; known are {', '.join(OPERATIONS)}"
+                )
+        return column
+
+    def _write(self, batch: pa.RecordBatch, only: list[PartitionValue] | None) -> None:
+        for values, rows in self._route(batch):
+            if only is not None and not self._every_partition and partition_id(values) != partition_id(only):
+                raise InvalidInputError(f"{self._name}: a row belongs to partition {values!r}, not to {only!r}")
+            self._writer(values).write(rows)
+        if sum(writer.waiting_bytes for _, writer in self._writers.values()) > _WAITING_BYTES_LIMIT:
+            for _, writer in self._writers.values():
+                writer.flush()
+
+    def _route(self, batch: pa.RecordBatch) -> Iterator[tuple[list[PartitionValue], pa.RecordBatch]]:
+        keys = self._version.partition_keys
+        if not keys or self._every_partition:
+            yield [], batch
+            return
+        rows = pa.table({**{key: batch.column(key) for key in keys}, "_siltstone_row": pa.array(range(batch.num_rows))})
+        for group in rows.group_by(keys, use_threads=False).aggregate([("_siltstone_row", "list")]).to_pylist():
+            taken = batch.take(pa.array(group["_siltstone_row_list"], pa.int64()))
+            yield [_partition_value(group[key]) for key in keys], taken
+
+    def _writer(self, values: list[PartitionValue]) -> DataFileWriter:
+        assert self._schema is not None
+        segment = EVERY_PARTITION if self._every_partition else partition_id(values)
+        if segment not in self._writers:
+            paths = (new_data_file(self._place.folder, self._stream, segment) for _ in itertools.count())
+            self._writers[segment] = (values, DataFileWriter(self._root, paths, self._schema))
+        return self._writers[segment][1]
+
+
+def table_columns(schema: pa.Schema, op_column: str | None, table: pa.Schema) -> pa.Schema:
+    """Return what a file's schema means for the table: the operation column is not one of its columns."""
+    if op_column is None or op_column in table.names:
+        return schema
+    return pa.schema([field for field in schema if field.name != op_column])
+
+
+def _partition_value(value: Any) -> PartitionValue:
+    return value if value is None or isinstance(value, bool | int | str) else value.isoformat()
+
+
+def _record_batches(data: ArrowData) -> Iterator[pa.RecordBatch]:
+    if isinstance(data, pa.RecordBatch):
+        yield data
+    elif isinstance(data, pa.Table):
+        # An empty table has no batches, but its schema is still checked.
+        yield from data.to_batches() or [pa.RecordBatch.from_pylist([], schema=data.schema)]
+    elif isinstance(data, pa.RecordBatchReader):
+        yield from itertools.chain([pa.RecordBatch.from_pylist([], schema=data.schema)], data)
+    elif hasattr(data, "__arrow_c_stream__"):
+        yield from _record_batches(pa.RecordBatchReader.from_stream(cast("Any", data)))
+    elif isinstance(data, Iterable) and not isinstance(data, str | bytes | dict):
+        for each in data:
+            if not isinstance(each, pa.RecordBatch | pa.Table):
+                raise InvalidInputError(f"data to write holds {type(each).__name__}, not Arrow record batches")
+            yield from _record_batches(each)
+    else:
+        raise InvalidInputError(
+            f"data to write is {type(data).__name__}; give an Arrow table, record batches, or a data frame that exports Arrow"
+        )

@@ -1,0 +1,220 @@
+"""Namespaces and tables: what the catalog log holds."""
+
+from collections.abc import Mapping
+
+from siltstone.errors import AlreadyExistsError, ConflictError, NotFoundError
+from siltstone.log.commit import Changes, Entry, LogState
+from siltstone.model import Namespace, NamespaceLocator, Table, TableLocator
+from siltstone.model.names import check_name, check_namespace
+from siltstone.storage.layout import (
+    NAMESPACE_PREFIX,
+    TABLE_PREFIX,
+    catalog_log,
+    namespace_key,
+    table_key,
+)
+
+
+def list_namespaces(*, root: str) -> list[Namespace]:
+    """List all namespaces by name."""
+    entries = catalog_log(root).read(lambda state: state.scan(NAMESPACE_PREFIX))
+    return sorted(map(_namespace, entries), key=lambda each: each.locator.namespace)
+
+
+def get_namespace(namespace: str, *, root: str) -> Namespace:
+    """Get a namespace."""
+    check_namespace(namespace)
+    return catalog_log(root).read(lambda state: _known_namespace(state, namespace, root))
+
+
+def namespace_exists(namespace: str, *, root: str) -> bool:
+    """Say whether there is such a namespace."""
+    check_namespace(namespace)
+    return catalog_log(root).read(lambda state: namespace_key(namespace) in state)
+
+
+def create_namespace(namespace: str, *, properties: Mapping[str, str] | None = None, root: str) -> Namespace:
+    """Create a namespace."""
+    log = catalog_log(root)
+    made = Namespace(locator=NamespaceLocator(namespace=namespace), properties=dict(properties or {}))
+
+    def prepare(state: LogState) -> Changes:
+        if namespace_key(namespace) in state:
+            raise AlreadyExistsError(f"{root}: namespace {namespace} exists already; use it, or choose another name")
+        made.created_at = log.now_ms()
+        return {namespace_key(namespace): namespace_entry(made)}
+
+    log.commit("create namespace", prepare)
+    return made
+
+
+def update_namespace(namespace: str, *, properties: Mapping[str, str | None], root: str) -> Namespace:
+    """Set properties; None removes one."""
+    updated: list[Namespace] = []
+
+    def prepare(state: LogState) -> Changes:
+        known = _known_namespace(state, namespace, root)
+        known.properties = merge_properties(known.properties, properties)
+        updated[:] = [known]
+        return {namespace_key(namespace): namespace_entry(known)}
+
+    catalog_log(root).commit("update namespace", prepare)
+    return updated[0]
+
+
+def delete_namespace(namespace: str, *, root: str) -> None:
+    """Delete an empty namespace."""
+
+    def prepare(state: LogState) -> Changes:
+        _known_namespace(state, namespace, root)
+        tables = state.keys(f"{TABLE_PREFIX}{namespace}/")
+        if tables:
+            raise ConflictError(f"{root}: namespace {namespace} still has {len(tables)} tables; drop them first")
+        return {namespace_key(namespace): None}
+
+    catalog_log(root).commit("delete namespace", prepare)
+
+
+def list_tables(namespace: str | None = None, *, root: str) -> list[Table]:
+    """List the tables of one namespace or of all, by name."""
+
+    def look(state: LogState) -> list[Entry]:
+        if namespace is None:
+            return state.scan(TABLE_PREFIX)
+        _known_namespace(state, namespace, root)
+        return state.scan(f"{TABLE_PREFIX}{namespace}/")
+
+    return sorted(map(_table, catalog_log(root).read(look)), key=lambda each: each.locator.canonical_string())
+
+
+def get_table(namespace: str, table: str, *, root: str) -> Table:
+    """Get a table."""
+    TableLocator(namespace=namespace, table=table)
+    return catalog_log(root).read(lambda state: known_table(state, namespace, table, root))
+
+
+def table_exists(namespace: str, table: str, *, root: str) -> bool:
+    """Say whether there is such a table."""
+    TableLocator(namespace=namespace, table=table)
+    return catalog_log(root).read(lambda state: table_key(namespace, table) in state)
+
+
+def create_table(
+    namespace: str, table: str, *, description: str = "", properties: Mapping[str, str] | None = None, root: str
+) -> Table:
+    """Create a table that has no version yet."""
+    log = catalog_log(root)
+    made = new_table(namespace, table, description=description, properties=properties)
+
+    def prepare(state: LogState) -> Changes:
+        _known_namespace(state, namespace, root)
+        refuse_existing_table(state, namespace, table, root)
+        made.created_at = log.now_ms()
+        return {table_key(namespace, table): table_entry(made)}
+
+    log.commit("create table", prepare)
+    return made
+
+
+def update_table(
+    namespace: str,
+    table: str,
+    *,
+    new_namespace: str | None = None,
+    new_table: str | None = None,
+    description: str | None = None,
+    properties: Mapping[str, str | None] | None = None,
+    root: str,
+) -> Table:
+    """Rename, move to another namespace, describe, or set properties, in one commit."""
+    target = TableLocator(namespace=new_namespace or namespace, table=new_table or table)
+    updated: list[Table] = []
+
+    def prepare(state: LogState) -> Changes:
+        known = known_table(state, namespace, table, root)
+        changes: dict[str, Entry | None] = {}
+        if target != known.locator:
+            _known_namespace(state, target.namespace, root)
+            refuse_existing_table(state, target.namespace, target.table, root)
+            changes[table_key(namespace, table)] = None
+            known.locator = target
+        if description is not None:
+            known.description = description
+        known.properties = merge_properties(known.properties, properties or {})
+        updated[:] = [known]
+        return {**changes, table_key(target.namespace, target.table): table_entry(known)}
+
+    catalog_log(root).commit("update table", prepare)
+    return updated[0]
+
+
+def delete_table(namespace: str, table: str, *, root: str) -> None:
+    """Delete a table with all its versions; its files become orphans."""
+
+    def prepare(state: LogState) -> Changes:
+        known_table(state, namespace, table, root)
+        return {table_key(namespace, table): None}
+
+    catalog_log(root).commit("delete table", prepare)
+
+
+def new_table(
+    namespace: str, table: str, *, description: str = "", properties: Mapping[str, str] | None = None
+) -> Table:
+    """Make a table that is not committed yet."""
+    return Table(
+        locator=TableLocator(namespace=namespace, table=table),
+        description=description,
+        properties=dict(properties or {}),
+    )
+
+
+def known_table(state: LogState, namespace: str, table: str, root: str) -> Table:
+    """Return a table from the catalog's state. Raises: NotFoundError."""
+    entry = state.get(table_key(check_namespace(namespace), check_name(table, "table")))
+    if entry is None:
+        raise NotFoundError(
+            f"{root}: there is no table {namespace}.{table}; `siltstone table list` shows what there is"
+        )
+    return _table(entry)
+
+
+def refuse_existing_table(state: LogState, namespace: str, table: str, root: str) -> None:
+    """Refuse a name that is taken. Raises: AlreadyExistsError."""
+    if table_key(namespace, table) in state:
+        raise AlreadyExistsError(
+            f"{root}: table {namespace}.{table} exists already; drop it first, or choose another name"
+        )
+
+
+def merge_properties(old: Mapping[str, str], new: Mapping[str, str | None]) -> dict[str, str]:
+    """Return `old` with `new` laid over it; None removes a property."""
+    merged = {**old, **new}
+    return {name: value for name, value in merged.items() if value is not None}
+
+
+def namespace_entry(namespace: Namespace) -> Entry:
+    """Write a namespace for the log."""
+    return namespace.to_serializable()
+
+
+def table_entry(table: Table) -> Entry:
+    """Write a table for the log."""
+    return table.to_serializable()
+
+
+def _known_namespace(state: LogState, namespace: str, root: str) -> Namespace:
+    entry = state.get(namespace_key(check_namespace(namespace)))
+    if entry is None:
+        raise NotFoundError(f"{root}: there is no namespace {namespace}; create it first")
+    return _namespace(entry)
+
+
+def _namespace(entry: Entry) -> Namespace:
+    del entry["key"]
+    return Namespace.from_serializable(entry)
+
+
+def _table(entry: Entry) -> Table:
+    del entry["key"]
+    return Table.from_serializable(entry)

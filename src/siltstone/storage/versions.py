@@ -1,0 +1,243 @@
+"""Table versions: schema, keys and rules, kept in each version's own log."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from siltstone.errors import AlreadyExistsError, CorruptionError, NotFoundError
+from siltstone.log.commit import Changes, CommitLog, Entry, LogState
+from siltstone.model import (
+    DEFAULT_STREAM,
+    MergeEngine,
+    Namespace,
+    NamespaceLocator,
+    Stream,
+    StreamLocator,
+    Table,
+    TableVersion,
+    TableVersionLocator,
+)
+from siltstone.model.entities import LifecycleState, VersionEntry
+from siltstone.model.schema import evolve, normalize_schema, schema_to_json
+from siltstone.storage import tables
+from siltstone.storage.layout import (
+    VERSION_KEY,
+    catalog_log,
+    namespace_key,
+    new_version_folder,
+    stream_key,
+    table_key,
+    version_log,
+)
+
+
+def list_table_versions(namespace: str, table: str, *, root: str) -> list[TableVersion]:
+    """List the versions of a table in order of creation."""
+    known = tables.get_table(namespace, table, root=root)
+    return [_read_version(known, each, root) for each in known.versions]
+
+
+def get_table_version(namespace: str, table: str, table_version: str | None = None, *, root: str) -> TableVersion:
+    """Get one version, by default the newest active one."""
+    known = tables.get_table(namespace, table, root=root)
+    return _read_version(known, choose_version(known, table_version), root)
+
+
+def get_latest_table_version(namespace: str, table: str, *, root: str) -> TableVersion:
+    """Get the version created last."""
+    known = tables.get_table(namespace, table, root=root)
+    if not known.versions:
+        raise NotFoundError(f"table {namespace}.{table} has no version yet")
+    return _read_version(known, known.versions[-1], root)
+
+
+def get_latest_active_table_version(namespace: str, table: str, *, root: str) -> TableVersion:
+    """Get the active version created last."""
+    return get_table_version(namespace, table, root=root)
+
+
+def table_version_exists(namespace: str, table: str, table_version: str, *, root: str) -> bool:
+    """Say whether there is such a version."""
+    try:
+        known = tables.get_table(namespace, table, root=root)
+    except NotFoundError:
+        return False
+    return any(each.version == table_version for each in known.versions)
+
+
+def create_table_version(
+    namespace: str,
+    table: str,
+    table_version: str | None = None,
+    *,
+    schema: pa.Schema,
+    primary_keys: Sequence[str] = (),
+    sort_keys: Sequence[str] = (),
+    partition_keys: Sequence[str] = (),
+    merge_engine: MergeEngine = "deduplicate",
+    drop_duplicates: bool = True,
+    lifecycle_state: LifecycleState = "active",
+    description: str = "",
+    properties: Mapping[str, str] | None = None,
+    create_parents: bool = False,
+    root: str,
+) -> TableVersion:
+    """Create a version with its stream of deltas.
+
+    The version's log is written first, in a folder that nobody knows; the commit to the catalog makes it real.
+    """
+    log = catalog_log(root)
+    fresh = tables.new_table(namespace, table) if create_parents else None
+    made: list[TableVersion] = []
+
+    def prepare(state: LogState) -> Changes:
+        changes: dict[str, Entry | None] = {}
+        if fresh is not None:
+            tables.refuse_existing_table(state, namespace, table, root)
+            if namespace_key(namespace) not in state:
+                parent = Namespace(locator=NamespaceLocator(namespace=namespace), created_at=log.now_ms())
+                changes[namespace_key(namespace)] = tables.namespace_entry(parent)
+            parent_table = Table.from_serializable({**fresh, "created_at": log.now_ms(), "versions": []})
+        else:
+            parent_table = tables.known_table(state, namespace, table, root)
+        number = table_version or _next_number(parent_table)
+        if any(each.version == number for each in parent_table.versions):
+            raise AlreadyExistsError(f"{root}: table {namespace}.{table} has a version {number} already")
+        version = TableVersion(
+            locator=TableVersionLocator(namespace=namespace, table=table, table_version=number),
+            fields=schema_to_json(normalize_schema(schema)),
+            primary_keys=list(primary_keys),
+            sort_keys=list(sort_keys),
+            partition_keys=list(partition_keys),
+            merge_engine=merge_engine,
+            drop_duplicates=drop_duplicates,
+            lifecycle_state=lifecycle_state,
+            description=description,
+            properties=dict(properties or {}),
+            created_at=log.now_ms(),
+        )
+        folder = new_version_folder(namespace, table, number)
+        _write_first_batch(folder, version, root)
+        parent_table.versions = [
+            *parent_table.versions,
+            VersionEntry(version=number, folder=folder, lifecycle_state=lifecycle_state),
+        ]
+        made[:] = [version]
+        return {**changes, table_key(namespace, table): tables.table_entry(parent_table)}
+
+    log.commit("create table version", prepare)
+    return made[0]
+
+
+def _write_first_batch(folder: str, version: TableVersion, root: str) -> None:
+    stream = Stream(locator=StreamLocator(**version.locator, stream=DEFAULT_STREAM), created_at=version.created_at)
+    changes = {VERSION_KEY: nameless(version), stream_key(DEFAULT_STREAM): nameless(stream)}
+    version_log(root, folder).commit("create table version", lambda _: changes)
+
+
+def update_table_version(
+    namespace: str,
+    table: str,
+    table_version: str | None = None,
+    *,
+    add_columns: pa.Schema | None = None,
+    lifecycle_state: LifecycleState | None = None,
+    description: str | None = None,
+    properties: Mapping[str, str | None] | None = None,
+    root: str,
+) -> TableVersion:
+    """Add columns, set properties, describe, or change the state of a version."""
+    known = tables.get_table(namespace, table, root=root)
+    chosen = choose_version(known, table_version)
+    if lifecycle_state is not None:
+        _update_lifecycle(known, chosen.version, lifecycle_state, root)
+        chosen.lifecycle_state = lifecycle_state
+    log = version_log(root, chosen.folder)
+
+    def prepare(state: LogState) -> Changes:
+        version = version_of(state, log, known, chosen)
+        before = nameless(version)
+        if add_columns is not None:
+            evolve_version(version, normalize_schema(add_columns))
+        if description is not None:
+            version.description = description
+        version.properties = tables.merge_properties(version.properties, properties or {})
+        after = nameless(version)
+        return {} if after == before else {VERSION_KEY: after}
+
+    log.commit("update table version", prepare)
+    return _read_version(known, chosen, root)
+
+
+def _update_lifecycle(table: Table, version: str, lifecycle_state: LifecycleState, root: str) -> None:
+    name = table.locator
+
+    def prepare(state: LogState) -> Changes:
+        known = tables.known_table(state, name.namespace, name.table, root)
+        for each in known.versions:
+            if each.version == version:
+                each.lifecycle_state = lifecycle_state
+        return {table_key(name.namespace, name.table): tables.table_entry(known)}
+
+    catalog_log(root).commit("update lifecycle state", prepare)
+
+
+def get_table_version_schema(namespace: str, table: str, table_version: str | None = None, *, root: str) -> pa.Schema:
+    """Get the Arrow schema of a version."""
+    return get_table_version(namespace, table, table_version, root=root).schema
+
+
+def get_table_version_column_names(
+    namespace: str, table: str, table_version: str | None = None, *, root: str
+) -> list[str]:
+    """Get the column names of a version, in order."""
+    return [each.name for each in get_table_version(namespace, table, table_version, root=root).fields]
+
+
+def choose_version(table: Table, version: str | None) -> VersionEntry:
+    """Return the entry of a version, by default of the newest active one. Raises: NotFoundError."""
+    for each in reversed(table.versions):
+        if each.version == version or (version is None and each.lifecycle_state == "active"):
+            return each
+    there = ", ".join(f"{each.version} ({each.lifecycle_state})" for each in table.versions) or "none"
+    wanted = "active version" if version is None else f"version {version}"
+    raise NotFoundError(f"table {table.locator.full_name} has no {wanted}; there are: {there}")
+
+
+def evolve_version(version: TableVersion, schema: pa.Schema) -> None:
+    """Let a version's schema take over new columns and wider types. Raises: InvalidInputError."""
+    before = version.schema
+    after = evolve(before, schema)
+    if not after.equals(before):
+        version.fields = schema_to_json(after)
+        version.schema_id += 1
+
+
+def version_of(state: LogState, log: CommitLog, table: Table, chosen: VersionEntry) -> TableVersion:
+    """Return the version from the state of its log. Raises: CorruptionError."""
+    entry = state.get(VERSION_KEY)
+    if entry is None:
+        raise CorruptionError(f"{log.folder}: the log of {table.locator.full_name} is missing or empty; restore it")
+    locator = TableVersionLocator(**table.locator, table_version=chosen.version)
+    version: TableVersion = named(TableVersion, {**entry, "lifecycle_state": chosen.lifecycle_state}, locator)
+    return version
+
+
+def _read_version(table: Table, chosen: VersionEntry, root: str) -> TableVersion:
+    log = version_log(root, chosen.folder)
+    return log.read(lambda state: version_of(state, log, table, chosen))
+
+
+def _next_number(table: Table) -> str:
+    return str(max((int(each.version) for each in table.versions if each.version.isdigit()), default=0) + 1)
+
+
+def nameless(model: Any) -> Entry:
+    """Write a model for a version's log: without its locator, since tables can be renamed, and without defaults."""
+    return {key: each for key, each in model.without_defaults().items() if key != "locator"}
+
+
+def named(kind: Any, entry: Entry, locator: Any) -> Any:
+    """Read a model from a version's log, with the locator it has by today's table name."""
+    return kind.from_serializable({"locator": locator, **{key: each for key, each in entry.items() if key != "key"}})
