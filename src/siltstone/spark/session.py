@@ -11,8 +11,8 @@ from pyspark.sql import SparkSession
 _LOGGING = """\
 rootLogger.level = error
 rootLogger.appenderRef.console.ref = console
-logger.repl.name = org.apache.spark.repl.Main
-logger.repl.level = error
+logger.gateway.name = org.apache.spark.api.python.PythonGatewayServer
+logger.gateway.level = error
 appender.console.type = Console
 appender.console.name = console
 appender.console.target = SYSTEM_ERR
