@@ -15,7 +15,7 @@ from siltstone.errors import InvalidInputError, SiltstoneError
 from siltstone.model import Delta, DeltaLocator, DeltaType, Manifest, PartitionLocator, PartitionValue, StreamLocator
 from siltstone.model.entities import DELTA_TYPES
 from siltstone.model.locators import partition_id
-from siltstone.model.schema import describe_type, evolve, normalize_type, schema_to_json
+from siltstone.model.schema import check_columns, describe_type, evolve, normalize_type, schema_to_json
 from siltstone.objects import open_objects
 from siltstone.storage.interface import ArrowData
 from siltstone.storage.layout import EVERY_PARTITION, new_data_file
@@ -160,8 +160,9 @@ class _Staging:
             if self._op_column is not None:
                 self._require(given, [self._op_column], "operation column")
             fields = list(given)
-        schema = pa.schema([self._stored_field(field, known) for field in fields])
         try:
+            schema = pa.schema([self._stored_field(field, known) for field in fields])
+            check_columns(schema)
             evolve(known, table_columns(schema, self._op_column, known), add_columns=self._delete_columns is None)
         except InvalidInputError as error:
             raise InvalidInputError(f"{self._name}: {error}") from error
@@ -175,10 +176,7 @@ class _Staging:
             return pa.field(field.name, pa.string())
         if pa.types.is_null(field.type) and field.name in known.names:
             return pa.field(field.name, known.field(field.name).type)
-        try:
-            return pa.field(field.name, normalize_type(field.type, field.name))
-        except InvalidInputError as error:
-            raise InvalidInputError(f"{self._name}: {error}") from error
+        return pa.field(field.name, normalize_type(field.type, field.name))
 
     def _require(self, given: pa.Schema, columns: Iterable[str], what: str) -> None:
         for column in columns:

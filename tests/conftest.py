@@ -1,0 +1,79 @@
+"""Fixtures for all tests: roots on every kind of store, and an S3 server of our own."""
+
+import os
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from siltstone.log.commit import forget_logs
+
+BUCKET = "siltstone-tests"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_real_cloud() -> Iterator[None]:
+    """Nothing in a test reaches a real account, whatever the environment says."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in [name for name in os.environ if name.startswith("AWS_")]:
+            patch.delenv(name)
+        patch.setenv("AWS_ACCESS_KEY_ID", "testing")
+        patch.setenv("AWS_SECRET_ACCESS_KEY", "testing")
+        patch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+        patch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+        patch.setenv("AWS_CONFIG_FILE", os.devnull)
+        patch.setenv("AWS_SHARED_CREDENTIALS_FILE", os.devnull)
+        yield
+
+
+@pytest.fixture(scope="session")
+def s3_endpoint(no_real_cloud: None) -> Iterator[str]:
+    """An S3 API server on a free port of the loopback address."""
+    import logging
+
+    import boto3
+    from moto.server import ThreadedMotoServer
+
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    _, port = server.get_host_and_port()
+    endpoint = f"http://127.0.0.1:{port}"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AWS_ENDPOINT_URL", endpoint)
+        boto3.client("s3").create_bucket(Bucket=BUCKET)
+        yield endpoint
+    server.stop()
+
+
+@pytest.fixture
+def new_root(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[[str], str]]:
+    """Make new empty roots by kind of store: local, memory or s3."""
+    made: list[str] = []
+
+    def make(kind: str) -> str:
+        if kind == "local":
+            made.append(str(tmp_path / uuid.uuid4().hex))
+        elif kind == "memory":
+            made.append(f"memory://{uuid.uuid4().hex}")
+        else:
+            request.getfixturevalue("s3_endpoint")
+            made.append(f"s3://{BUCKET}/{uuid.uuid4().hex}")
+        return made[-1]
+
+    yield make
+    for root in made:
+        forget_logs(root)
+
+
+@pytest.fixture(params=["local", "memory", "s3"])
+def root(request: pytest.FixtureRequest, new_root: Callable[[str], str]) -> str:
+    """A new empty root, on each kind of store in turn."""
+    return new_root(request.param)
+
+
+@pytest.fixture
+def local_root(new_root: Callable[[str], str]) -> str:
+    """A new empty local root."""
+    return new_root("local")
