@@ -1,5 +1,7 @@
 """Siltstone compacts streams of change deltas into query-ready tables and documents, on Spark."""
 
+from typing import TYPE_CHECKING
+
 from siltstone._version import __version__
 from siltstone.errors import (
     AccessDeniedError,
@@ -13,7 +15,9 @@ from siltstone.errors import (
     SiltstoneError,
     StorageError,
 )
-from siltstone.lake import Lake, Table, open
+
+if TYPE_CHECKING:
+    from siltstone.lake import Lake, Table, open  # noqa: A004
 
 __all__ = [
     "AccessDeniedError",
@@ -31,3 +35,18 @@ __all__ = [
     "__version__",
     "open",
 ]
+
+_FROM_LAKE = ("Lake", "Table", "open")
+
+
+def __getattr__(name: str) -> object:
+    # The command line imports this package for every answer, also for `--help`; Arrow waits until a lake is opened.
+    if name in _FROM_LAKE:
+        from siltstone import lake
+
+        return getattr(lake, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__
