@@ -200,6 +200,14 @@ class _Staging:
         return pa.RecordBatch.from_arrays(columns, schema=self._schema)
 
     def _convert_column(self, column: "pa.Array[Any]", field: "pa.Field[Any]") -> "pa.Array[Any]":
+        is_foreign = not pa.types.is_null(column.type) and not normalize_type(column.type, field.name).equals(
+            field.type
+        )
+        if is_foreign and field.name != self._op_column:
+            raise InvalidInputError(
+                f"{self._name}: column {field.name!r} is {describe_type(field.type)} in the first batch and "
+                f"{describe_type(column.type)} in a later one; give all batches one schema"
+            )
         try:
             if not column.type.equals(field.type):
                 column = column.cast(field.type)

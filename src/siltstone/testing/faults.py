@@ -39,9 +39,13 @@ class FaultyObjects:
         self._kind = kind
         self._dead = False
 
-    def _call(self, name: str, path: str, do: Callable[[], T]) -> T:
+    def check_alive(self) -> None:
+        """Raise Killed once the process is dead."""
         if self._dead:
-            raise Killed(f"{name} {path} after the process died")
+            raise Killed("the process died")
+
+    def _call(self, name: str, path: str, do: Callable[[], T]) -> T:
+        self.check_alive()
         self.calls += 1
         self.history.append(f"{name} {path}")
         if self.calls != self._at_call:
@@ -96,12 +100,12 @@ class FaultyObjects:
         return self._call("open reader", path, lambda: self._objects.open_reader(path))
 
     def open_writer(self, path: str) -> IO[bytes]:
-        """Count, then open a writer whose writes and close count as well."""
+        """Count, then open a writer whose closing counts as well."""
         return cast("IO[bytes]", self._call("open writer", path, lambda: _FaultyWriter(self, path)))
 
 
 class _FaultyWriter:
-    """A writer whose every call goes through the counter."""
+    """A writer whose closing goes through the counter."""
 
     def __init__(self, store: FaultyObjects, path: str) -> None:
         self._store = store
@@ -113,7 +117,9 @@ class _FaultyWriter:
         return self._file.closed
 
     def write(self, data: Any) -> int:
-        return self._store._call("write", self._path, lambda: self._file.write(data))
+        # Not a call of its own: what is written becomes an object, or not, when the writer is closed.
+        self._store.check_alive()
+        return self._file.write(data)
 
     def flush(self) -> None:
         self._file.flush()
