@@ -208,6 +208,10 @@ class MetadataLog(Generic[E]):
         """Return all entries of a file. Raises: NotFoundError, CorruptionError."""
         return [entry for entries in self.stream_entries(name) for entry in entries]
 
+    def count_entries(self, name: str) -> int:
+        """Count a file's entries without parsing them. Raises: NotFoundError, CorruptionError."""
+        return sum(block.count(b"\n") + 1 for block in self.read_blocks(name))
+
     def _decoded(self, name: str, block: bytes, lines_before: int) -> list[E]:
         try:
             return self.codec.decode_block(block)

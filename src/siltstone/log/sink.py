@@ -67,13 +67,19 @@ _TAIL = re.compile(
 class SinkLog(CompactibleLog[SinkEntry]):
     """The log of an output directory; whoever reads the directory by it sees the listed files and no others.
 
-    With `retention_ms`, entries of older files leave the log at the next compaction; the files stay.
+    With `retention_ms`, entries of older files leave the log at the next compaction; the files stay. `folder` is
+    where the log lies in the output directory; Spark looks nowhere but in the default.
     """
 
     def __init__(
-        self, output: str | os.PathLike[str], *, retention_ms: int | None = None, **options: Unpack[LogOptions]
+        self,
+        output: str | os.PathLike[str],
+        *,
+        retention_ms: int | None = None,
+        folder: str = FOLDER,
+        **options: Unpack[LogOptions],
     ) -> None:
-        super().__init__(open_objects(output), FOLDER, SINK_CODEC, **options)
+        super().__init__(open_objects(output), folder, SINK_CODEC, **options)
         if retention_ms is not None and retention_ms < 0:
             raise InvalidInputError(f"retention of {retention_ms} ms is negative; give None to keep everything")
         self.retention_ms = retention_ms

@@ -33,13 +33,6 @@ def file_uri(base: str, path: str) -> str:
     return f"{base}/{urllib.parse.quote(path, safe=_UNCODED)}"
 
 
-def relative_path(base: str, uri: str) -> str | None:
-    """Return the path of `uri` relative to the folder `base`, None where it lies elsewhere."""
-    folder = decoded(base) + "/"
-    address = decoded(uri)
-    return address[len(folder) :] if address.startswith(folder) else None
-
-
 def decoded(uri: str) -> str:
     """Return one readable spelling for a URI: decoded, and `file:/a` as `file:///a`."""
     text = urllib.parse.unquote(uri)

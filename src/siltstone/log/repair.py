@@ -1,0 +1,157 @@
+"""Making an oversized log of Spark's small again, while no query uses it."""
+
+import itertools
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from siltstone.errors import CorruptionError, InvalidInputError
+from siltstone.log.batches import BatchFile, BatchListing
+from siltstone.log.compactible import system_now_ms
+from siltstone.log.opening import Kind, open_log
+from siltstone.log.sink import SinkLog
+from siltstone.log.source import SourceLog
+from siltstone.objects import CHUNK_BYTES, local_folder
+
+
+@dataclass
+class CompactionReport:
+    """What `compact` did, or would do in a dry run; entries and bytes are those of the newest compact file."""
+
+    address: str
+    kind: Kind
+    dry_run: bool
+    compact_file: str | None = None
+    entries_before: int = 0
+    entries_after: int = 0
+    bytes_before: int = 0
+    bytes_after: int = 0
+    backup_file: str | None = None
+    deleted_files: list[str] = field(default_factory=list)
+    deleted_bytes: int = 0
+    message: str = "nothing to do"
+
+
+class _Measured:
+    """Counts the bytes and lines that pass through."""
+
+    def __init__(self, chunks: Iterator[bytes]) -> None:
+        self._chunks = chunks
+        self.bytes = 0
+        self.entries = 0
+
+    def __iter__(self) -> Iterator[bytes]:
+        for chunk in self._chunks:
+            self.bytes += len(chunk)
+            self.entries += chunk.count(b"\n")
+            yield chunk
+
+
+def compact(
+    path: str | os.PathLike[str],
+    *,
+    retention_ms: int | None = None,
+    dry_run: bool = False,
+    backup: bool = True,
+    now_ms: Callable[[], int] = system_now_ms,
+) -> CompactionReport:
+    """Shrink the log of a file sink or source, which no query may use meanwhile.
+
+    The newest compact file is replaced by itself without the entries past the retention, and files that nobody
+    needs any more are deleted. No batch is added: a query that starts again goes on where it stopped. The compact
+    file before the newest stays too, shrunk alike, since from both Spark tells the interval. With `backup` the
+    newest one is first copied to a name that Spark and we pass over.
+
+    Raises: NotFoundError, InvalidInputError for a retention on a source log, which has none, or for a log that
+    compacts itself, CorruptionError where the log has a gap: then nothing is changed.
+    """
+    opened = open_log(path)
+    log = opened.log
+    report = CompactionReport(log.address(), opened.kind, dry_run)
+    if not isinstance(log, SinkLog | SourceLog):
+        raise InvalidInputError(
+            f"{log.address()}: this log compacts itself; only logs of Spark's are compacted by hand"
+        )
+    if retention_ms is not None:
+        if not isinstance(log, SinkLog):
+            raise InvalidInputError(
+                f"{log.address()}: a source log has no retention, since a forgotten file would be read again; "
+                "compact it without one"
+            )
+        if retention_ms < 0:
+            raise InvalidInputError(f"retention of {retention_ms} ms is negative")
+        log.retention_ms = retention_ms
+    listing = log.listing()
+    newest = listing.newest_compact()
+    if newest is None:
+        return report
+    if listing.chain()[1]:
+        raise CorruptionError(f"{log.address()}: batches are missing; run verify, restore them, then compact")
+    previous = listing.newest_compact(newest.batch_id - 1)
+    report.compact_file = newest.name
+    _shrink(log, listing, newest, previous, report, backup=backup, now_ms=now_ms())
+    superfluous = [file for file in listing.files if file.batch_id < newest.batch_id and file != previous]
+    report.deleted_files = [file.name for file in superfluous]
+    report.deleted_bytes = sum(file.size for file in superfluous)
+    if not dry_run:
+        log.delete_files(superfluous, listing)
+    dropped = report.entries_before - report.entries_after
+    if dropped or superfluous:
+        verb = "would be" if dry_run else "were"
+        report.message = f"{dropped} entries {verb} dropped, {len(superfluous)} files {verb} deleted"
+    return report
+
+
+def _shrink(
+    log: SinkLog | SourceLog,
+    listing: BatchListing,
+    newest: BatchFile,
+    previous: BatchFile | None,
+    report: CompactionReport,
+    *,
+    backup: bool,
+    now_ms: int,
+) -> None:
+    report.entries_before = log.count_entries(newest.name)
+    report.bytes_before = newest.size
+    if not log.filters:
+        report.entries_after, report.bytes_after = report.entries_before, report.bytes_before
+        return
+    result = _Measured(log.compact_content([newest], [], now_ms))
+    for _ in result:
+        continue
+    report.entries_after, report.bytes_after = result.entries, result.bytes
+    if report.entries_after == report.entries_before:
+        report.bytes_after = report.bytes_before
+        return
+    if backup:
+        report.backup_file = _free_name(log, newest)
+    if report.dry_run:
+        return
+    if report.backup_file is not None:
+        log.objects.create(log.path(report.backup_file), log.objects.stream(log.path(newest.name)))
+    for file in (newest, previous):
+        if file is not None:
+            _replace(log, listing, file, now_ms)
+
+
+def _replace(log: SinkLog | SourceLog, listing: BatchListing, file: BatchFile, now_ms: int) -> None:
+    checksum = f".{file.name}.crc"
+    if checksum in listing.checksum_names:
+        log.objects.delete([log.path(checksum)])
+    content = log.compact_content([file], [], now_ms)
+    if local_folder(log.objects.root) is not None:
+        log.objects.replace(log.path(file.name), content)
+        return
+    # A store cannot read one object while it sends another from the same thread, so the content waits on disk.
+    with tempfile.TemporaryFile() as spool:
+        spool.writelines(content)
+        spool.seek(0)
+        log.objects.replace(log.path(file.name), iter(lambda: spool.read(CHUNK_BYTES), b""))
+
+
+def _free_name(log: SinkLog | SourceLog, file: BatchFile) -> str:
+    taken = {found.path.rpartition("/")[2] for found in log.objects.list_objects(log.folder)}
+    names = (f"_backup-{number}-{file.name}" for number in itertools.count(1))
+    return next(name for name in names if name not in taken)

@@ -1,0 +1,200 @@
+"""Checking a log, and the files it lists, against what is really there."""
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from siltstone.errors import CorruptionError, NotFoundError, SiltstoneError
+from siltstone.log import wire
+from siltstone.log.batches import BatchFile, BatchListing, batch_name, batches_needed
+from siltstone.log.codec import DECODING_ERRORS
+from siltstone.log.opening import Entry, Kind, OpenedLog, open_log
+from siltstone.log.sink import SinkEntry, SinkLog
+from siltstone.log.uris import decoded
+from siltstone.objects import Objects, open_objects
+
+_STORES = ("s3", "s3a", "gs", "az", "abfs", "abfss")
+_BAD_LINES_PER_FILE = 100
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something wrong: a stable `code`, the file it is about, what is the matter, and what to do."""
+
+    code: str
+    file: str
+    message: str
+    action: str
+
+
+@dataclass
+class VerificationReport:
+    """What was looked at, and what was found; no findings means sound."""
+
+    address: str
+    kind: Kind
+    batches: int
+    entries: int = 0
+    data_files_checked: int = 0
+    findings: list[Finding] = field(default_factory=list)
+
+    def add(self, code: str, file: str, message: str, action: str) -> None:
+        """Note a finding."""
+        self.findings.append(Finding(code, file, message, action))
+
+
+def verify(path: str | os.PathLike[str], *, data_files: bool = True) -> VerificationReport:
+    """Check the log at `path`: gaps, versions, each line of the newest state, and for a sink its data files.
+
+    Folders of data files are listed once each, so it costs little more than the listing. Raises: NotFoundError.
+    """
+    opened = open_log(path)
+    listing = opened.log.listing()
+    report = VerificationReport(opened.log.address(), opened.kind, len(listing.ids))
+    chain, missing = listing.chain()
+    for gap in missing:
+        report.add(
+            "gap",
+            opened.log.address(str(gap.start)),
+            f"batches {gap.start} to {gap.stop - 1} are missing, although batch {listing.latest} is there",
+            "restore them from a copy; without them the log cannot be read",
+        )
+    _check_names(opened, listing, report, complete=not missing)
+    _check_older_files(opened, listing, chain, report)
+    data = _DataFiles(opened.log if isinstance(opened.log, SinkLog) else None)
+    for file in chain:
+        for entry in _sound_entries(opened, file, report):
+            report.entries += 1
+            if not isinstance(entry, dict):
+                data.expect(entry.path, entry.size if isinstance(entry, SinkEntry) else 0, file.name, report)
+    if data_files and opened.kind == "sink":
+        data.check(report)
+    return report
+
+
+def _check_names(opened: OpenedLog, listing: BatchListing, report: VerificationReport, *, complete: bool) -> None:
+    """Spark finds files by names that follow from the interval: what it needs must have that name."""
+    if opened.kind == "siltstone" or not complete or len(listing.compact_ids) < 2 or listing.latest is None:
+        return
+    present = {file.name for file in listing.files}
+    interval = opened.log.interval
+    for batch_id in batches_needed(listing.latest, interval):
+        name = batch_name(batch_id, interval)
+        if name not in present:
+            report.add(
+                "interval",
+                opened.log.address(name),
+                f"the compact files say that the interval is {interval}, but then batch {batch_id} should be {name}",
+                "Spark cannot read this log; restore the compact files it was written with",
+            )
+
+
+def _check_older_files(
+    opened: OpenedLog, listing: BatchListing, chain: list[BatchFile], report: VerificationReport
+) -> None:
+    for file in listing.files:
+        if file not in chain:
+            try:
+                next(opened.log.read_blocks(file.name), b"")
+            except CorruptionError as error:
+                report.add("bad-file", opened.log.address(file.name), str(error), "delete it; newer files replace it")
+            except NotFoundError:
+                continue
+
+
+def _sound_entries(opened: OpenedLog, file: BatchFile, report: VerificationReport) -> Iterator[Entry]:
+    """Yield the entries that can be read, and report the lines that cannot."""
+    address = opened.log.address(file.name)
+    line_number = 1
+    bad_lines = 0
+    try:
+        for block in opened.log.read_blocks(file.name):
+            for part in wire.split_block(block):
+                try:
+                    yield from opened.log.codec.decode_block(part)
+                except DECODING_ERRORS:
+                    for number, line in enumerate(part.split(b"\n"), line_number + 1):
+                        try:
+                            yield opened.log.codec.decode(line)
+                        except DECODING_ERRORS as error:
+                            bad_lines += 1
+                            if bad_lines <= _BAD_LINES_PER_FILE:
+                                _report_line(report, address, number, line, error)
+                line_number += part.count(b"\n") + 1
+    except CorruptionError as error:
+        report.add("bad-file", address, str(error), "restore it from a copy")
+    except NotFoundError as error:
+        report.add("vanished", address, str(error), "somebody writes this log now; verify again")
+
+
+def _report_line(report: VerificationReport, address: str, number: int, line: bytes, error: Exception) -> None:
+    message = f"line {number}, {wire.excerpt(line)}, is no entry: {error}"
+    report.add("bad-line", address, message, "restore the file from a copy")
+
+
+class _DataFiles:
+    """The data files a log lists, by folder, to be compared with one listing per folder."""
+
+    def __init__(self, log: SinkLog | None) -> None:
+        self._log = log
+        self._folders: dict[str, dict[str, int]] = {}
+
+    def expect(self, uri: str, size: int, batch_file: str, report: VerificationReport) -> None:
+        folder, _, name = decoded(uri).rpartition("/")
+        names = self._folders.setdefault(folder, {})
+        if name in names:
+            report.add(
+                "duplicate-path",
+                uri,
+                f"it is listed twice, for the second time in {batch_file}",
+                "its rows count twice for Spark; remove one of the entries",
+            )
+        names[name] = size
+
+    def check(self, report: VerificationReport) -> None:
+        for folder, names in self._folders.items():
+            located = self._locate(folder)
+            if located is None:
+                report.add(
+                    "unchecked", folder, f"{len(names)} files lie in a store that only Spark reaches", "use Spark"
+                )
+                continue
+            objects, path, is_inside = located
+            if not is_inside:
+                report.add(
+                    "foreign-path",
+                    folder,
+                    f"{len(names)} files are not in the output directory as it is addressed now",
+                    "Spark passes over them in silence; was the directory moved? Log them anew under its address",
+                )
+            try:
+                present = {found.path.rpartition("/")[2]: found.size for found in objects.list_objects(path)}
+            except SiltstoneError as error:
+                report.add("unchecked", folder, str(error), "make the folder accessible, then verify again")
+                continue
+            self._compare(folder, names, present, report)
+
+    def _compare(self, folder: str, names: dict[str, int], present: dict[str, int], report: VerificationReport) -> None:
+        for name, size in names.items():
+            report.data_files_checked += 1
+            found = present.get(name)
+            file = f"{folder}/{name}"
+            if found is None:
+                report.add(
+                    "missing-file", file, "the log lists it, but it is not there", "restore it; reads fail until then"
+                )
+            elif found != size:
+                message = f"the log says {size} bytes, but it has {found}"
+                report.add("size-mismatch", file, message, "restore the file as it was when it was logged")
+
+    def _locate(self, folder: str) -> tuple[Objects, str, bool] | None:
+        """Return the store and path of a folder, and whether it is in the log's output directory."""
+        if self._log is not None:
+            base = decoded(self._log.base_uri)
+            if folder == base or folder.startswith(base + "/"):
+                return self._log.objects, folder[len(base) :].strip("/"), True
+        scheme, _, rest = folder.partition("://")
+        if scheme == "file":
+            return open_objects("/"), rest.strip("/"), False
+        bucket, _, path = rest.partition("/")
+        return (open_objects(f"{scheme}://{bucket}"), path.strip("/"), False) if scheme in _STORES else None
