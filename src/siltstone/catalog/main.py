@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 import pyarrow as pa
 
 from siltstone.errors import CommitUnknownError, SiltstoneError
+from siltstone.log.commit import steady
 from siltstone.model import (
     DEFAULT_STREAM,
     Delta,
@@ -137,6 +138,20 @@ def write_to_table(
     root: str,
 ) -> int:
     """Write data as one commit and return its stream position."""
+    with steady():
+        return _write(data, name, type, delete_columns, op_column, idempotency, stream_position, root)
+
+
+def _write(
+    data: ArrowData,
+    name: str,
+    type: DeltaType,
+    delete_columns: Sequence[str] | None,
+    op_column: str | None,
+    idempotency: Idempotency | None,
+    stream_position: int | None,
+    root: str,
+) -> int:
     stream = delta_stream(name, root=root)
     if idempotency is not None:
         before = storage.find_commit(stream, idempotency, root=root)

@@ -26,6 +26,7 @@ from siltstone.errors import (
     ConflictError,
     CorruptionError,
     NotFoundError,
+    SiltstoneError,
     StorageError,
 )
 from siltstone.log import wire
@@ -46,6 +47,7 @@ CHECKPOINT_SHARE = 1000
 # believed for less than that: beyond, an old id might be free because its batch is long checkpointed and gone.
 TRUST_SECONDS = 60.0
 PUT_SECONDS_LIMIT = 300.0
+CLEANUP_PAUSE_SECONDS = 60.0
 _ATTEMPTS = 200
 _PUT_ATTEMPTS = 5
 _LOAD_ATTEMPTS = 5
@@ -168,22 +170,36 @@ class CommitLog(CompactibleLog[Entry]):
     def read(self, look: Callable[[LogState], T]) -> T:
         """Call `look` on the newest state, which stands still meanwhile. Raises: CorruptionError, StorageError."""
         with self._lock:
-            self._refresh()
+            seen = getattr(_steady, "seen", None)
+            if seen is None or self not in seen or not self._is_trusted():
+                self._refresh()
+            if seen is not None:
+                seen.add(self)
             return look(self._state)
 
     def commit(self, operation: str, prepare: Callable[[LogState], Changes]) -> Commit | None:
         """Commit what `prepare` makes of the newest state; with no changes, commit nothing and return None.
 
-        Where another writer is faster, `prepare` is called again on the state that writer left. What it raises
-        escapes, and nothing is written.
-        Raises: ConflictError, CommitUnknownError, CorruptionError, StorageError.
+        The state known already is good enough to begin with: where another writer was faster, the batch is taken,
+        and `prepare` is called again on the state that writer left. What it raises on the newest state escapes, and
+        nothing is written. Raises: ConflictError, CommitUnknownError, CorruptionError, StorageError.
         """
         with self._lock:
+            is_newest = False
             for attempt in range(_ATTEMPTS):
-                self._refresh()
-                changes = prepare(self._state)
+                if attempt or not self._is_trusted():
+                    self._refresh()
+                    is_newest = True
+                try:
+                    changes = prepare(self._state)
+                except SiltstoneError:
+                    if is_newest:
+                        raise
+                    continue
                 if not changes:
-                    return None
+                    if is_newest:
+                        return None
+                    continue
                 commit_time = max(self.now_ms(), self._state.time_ms)
                 write_id = uuid.uuid4().hex
                 head: Entry = {"write_id": write_id, "time": commit_time, "operation": operation}
@@ -194,7 +210,8 @@ class CommitLog(CompactibleLog[Entry]):
                     self._state.batch_id = batch_id
                     self._checkpoint_if_due()
                     return Commit(batch_id, commit_time)
-                time.sleep(random.uniform(0, min(0.001 * 2**attempt, 0.25)))
+                if attempt:
+                    time.sleep(random.uniform(0, min(0.001 * 2**attempt, 0.25)))
         raise ConflictError(f"{self.address('')}: {_ATTEMPTS} other commits came first; try again when it is less busy")
 
     def checkpoint(self) -> int | None:
@@ -207,8 +224,11 @@ class CommitLog(CompactibleLog[Entry]):
             self._clean_up()
             return self._state.checkpoint_id
 
+    def _is_trusted(self) -> bool:
+        return self._verified_at is not None and self._monotonic() - self._verified_at <= TRUST_SECONDS
+
     def _refresh(self) -> None:
-        if self._verified_at is None or self._monotonic() - self._verified_at > TRUST_SECONDS:
+        if not self._is_trusted():
             self._load()
             return
         while True:
@@ -259,7 +279,7 @@ class CommitLog(CompactibleLog[Entry]):
         """Create the batch; False where another writer has it. A lost answer is settled by reading back."""
         path, where = self.path(str(batch_id)), self.address(str(batch_id))
         started_at = self._monotonic()
-        if self._verified_at is None or started_at - self._verified_at > TRUST_SECONDS:
+        if not self._is_trusted():
             return False
         problem: StorageError | None = None
         for attempt in range(_PUT_ATTEMPTS):
@@ -290,6 +310,7 @@ class CommitLog(CompactibleLog[Entry]):
                 f"{where}: the commit took over {PUT_SECONDS_LIMIT:.0f} s, too long to be sure that it counts. Look at "
                 "the table before writing again, or write again with the same idempotency id"
             )
+        self._verified_at = started_at
         return True
 
     def _is_ours(self, batch_id: int, write_id: str) -> bool:
@@ -302,7 +323,7 @@ class CommitLog(CompactibleLog[Entry]):
             return
         try:
             self._write_checkpoint()
-            if self._cleaned_at is None or self._monotonic() - self._cleaned_at > TRUST_SECONDS:
+            if self._cleaned_at is None or self._monotonic() - self._cleaned_at > CLEANUP_PAUSE_SECONDS:
                 self._clean_up()
         except (StorageError, NotFoundError, AlreadyExistsError) as error:
             _log.warning(
@@ -331,6 +352,22 @@ class CommitLog(CompactibleLog[Entry]):
             before_ms = self.now_ms() - CLEANUP_DELAY_MS
             old = [file for file in listing.files if file.batch_id < checkpoints[-2] and file.modified_ms <= before_ms]
             self.delete_files(old, listing)
+
+
+_steady = threading.local()
+
+
+@contextlib.contextmanager
+def steady() -> Iterator[None]:
+    """Let this thread ask the store once per log for what is new, however many reads one operation makes."""
+    if getattr(_steady, "seen", None) is not None:
+        yield
+        return
+    _steady.seen = set()
+    try:
+        yield
+    finally:
+        _steady.seen = None
 
 
 _logs: dict[tuple[str, str], CommitLog] = {}

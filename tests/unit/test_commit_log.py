@@ -1,0 +1,391 @@
+"""The commit log: one winner per batch, lost answers settled, old state never trusted too long."""
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from siltstone.errors import CommitUnknownError, ConflictError, CorruptionError, InvalidInputError, StorageError
+from siltstone.log import commit as commit_module
+from siltstone.log.commit import CommitLog, commit_log, forget_logs, steady
+from siltstone.objects import open_objects
+from siltstone.testing import FaultyObjects
+
+
+class Clock:
+    """A wall clock and a monotonic clock that move only when told."""
+
+    def __init__(self) -> None:
+        self.seconds = 1_000_000.0
+
+    def monotonic(self) -> float:
+        return self.seconds
+
+    def now_ms(self) -> int:
+        return int(self.seconds * 1000)
+
+
+class AgingObjects(FaultyObjects):
+    """A store whose objects are stamped by the test's clock."""
+
+    def __init__(self, root: str, clock: Clock) -> None:
+        super().__init__(open_objects(root))
+        self._clock = clock
+        self._stamps: dict[str, int] = {}
+
+    def create(self, path: str, data: Any) -> None:
+        super().create(path, data)
+        self._stamps[path] = self._clock.now_ms()
+
+    def replace(self, path: str, data: Any) -> None:
+        super().replace(path, data)
+        self._stamps[path] = self._clock.now_ms()
+
+    def list_objects(self, prefix: str, *, recursive: bool = False) -> list[Any]:
+        listed = super().list_objects(prefix, recursive=recursive)
+        return [each._replace(modified_ms=self._stamps[each.path]) for each in listed]
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def open_log(new_root: Callable[[str], str], clock: Clock) -> Callable[..., CommitLog]:
+    """Open the same log anew, as another process would."""
+    root = new_root("memory")
+    store = AgingObjects(root, clock)
+
+    def make(**settings: Any) -> CommitLog:
+        log = CommitLog(root, "log", now_ms=clock.now_ms, monotonic=clock.monotonic, **settings)
+        log.objects = store
+        return log
+
+    return make
+
+
+def put(log: CommitLog, **entries: int | None) -> int | None:
+    changes = {key: None if value is None else {"value": value} for key, value in entries.items()}
+    made = log.commit("test", lambda _: changes)
+    return None if made is None else made.batch_id
+
+
+def content(log: CommitLog) -> dict[str, int]:
+    return log.read(
+        lambda state: {key: (state.get(key) or {})["value"] for key in state.keys() if key != "commit"}  # noqa: SIM118
+    )
+
+
+def names(log: CommitLog) -> list[str]:
+    return sorted(file.name for file in log.listing().files)
+
+
+def test_later_entries_replace_and_removals_drop(open_log: Callable[[], CommitLog]) -> None:
+    log = open_log()
+    assert content(log) == {}
+    assert put(log, a=1, b=2) == 0
+    assert put(log, a=3, c=4) == 1
+    assert put(log, b=None, never_there=None) == 2
+    assert content(log) == content(open_log()) == {"a": 3, "c": 4}
+
+
+def test_no_changes_commit_nothing(open_log: Callable[[], CommitLog]) -> None:
+    log = open_log()
+    assert log.commit("test", lambda _: {}) is None
+    assert names(log) == []
+
+
+def test_processes_see_each_others_commits_and_take_turns(open_log: Callable[[], CommitLog]) -> None:
+    one, two = open_log(), open_log()
+    assert [put(one, a=1), put(two, b=2), put(one, c=3), put(two, a=4)] == [0, 1, 2, 3]
+    assert content(one) == content(two) == {"a": 4, "b": 2, "c": 3}
+
+
+def test_prepare_sees_what_the_faster_writer_left(open_log: Callable[[], CommitLog]) -> None:
+    one, two = open_log(), open_log()
+    put(one, counter=1)
+    content(two)
+    seen: list[int] = []
+
+    def increase(state: Any) -> dict[str, Any]:
+        value = state.get("counter")["value"]
+        seen.append(value)
+        if len(seen) == 1:
+            put(one, counter=10)
+        return {"counter": {"value": value + 1}}
+
+    two.commit("test", increase)
+    assert seen == [1, 10]
+    assert content(one) == {"counter": 11}
+
+
+def test_a_refusal_is_decided_on_the_newest_state(open_log: Callable[[], CommitLog]) -> None:
+    one, two = open_log(), open_log()
+    put(one, a=1)
+    content(two)
+    put(one, a=None)
+
+    def refuse_if_there(state: Any) -> dict[str, Any]:
+        if "a" in state:
+            raise InvalidInputError("a is there")
+        return {"a": {"value": 2}}
+
+    two.commit("test", refuse_if_there)
+    assert content(two) == {"a": 2}
+    with pytest.raises(InvalidInputError):
+        two.commit("test", refuse_if_there)
+    assert content(one) == {"a": 2}
+
+
+def test_checkpoints_come_beside_batches_and_hold_all_that_is_live(open_log: Callable[[], CommitLog]) -> None:
+    log = open_log()
+    for number in range(10):
+        put(log, a=number, **{f"k{number}": number}, **({f"k{number - 1}": None} if number else {}))
+    assert names(log) == [*"0123456789", "9.compact"]
+    assert content(open_log()) == {"a": 9, "k9": 9}
+    assert len(list(log.read_lines("9.compact"))) == 3, "two live entries and the newest commit"
+
+
+def test_readers_need_only_the_newest_checkpoint_and_what_follows(open_log: Callable[[], CommitLog]) -> None:
+    log = open_log()
+    for number in range(12):
+        put(log, **{f"k{number}": number})
+    log.objects.delete([f"log/{number}" for number in range(10)])
+    assert content(open_log()) == {f"k{number}": number for number in range(12)}
+
+
+def test_checkpoints_of_large_logs_are_rarer(open_log: Callable[[], CommitLog]) -> None:
+    log = open_log()
+    put(log, **{f"k{number}": number for number in range(30_000)})
+    for number in range(40):
+        put(log, extra=number)
+    assert [name for name in names(log) if name.endswith(".compact")] == ["29.compact"]
+
+
+def test_old_batches_go_when_two_checkpoints_cover_them_and_time_has_passed(
+    open_log: Callable[[], CommitLog], clock: Clock
+) -> None:
+    log = open_log()
+    for number in range(20):
+        put(log, a=number)
+    assert len(names(log)) == 22, "nothing is old enough"
+    clock.seconds += 3600
+    for number in range(20, 30):
+        put(log, a=number)
+    left = names(log)
+    assert "18" not in left
+    assert "9.compact" not in left
+    assert {"19", "19.compact", "20", "29", "29.compact"} <= set(left)
+    assert content(open_log()) == content(log) == {"a": 29}
+
+
+def test_a_writer_that_slept_does_not_reuse_an_id_that_was_cleaned_up(
+    open_log: Callable[[], CommitLog], clock: Clock
+) -> None:
+    sleeper, worker = open_log(), open_log()
+    put(sleeper, a=1)
+    for number in range(30):
+        put(worker, b=number)
+        clock.seconds += 60
+    clock.seconds += 3600
+    for number in range(10):
+        put(worker, c=number)
+    assert "1" not in names(worker), "the batch after the one that the sleeper knows is gone"
+    assert put(sleeper, a=2) == 41
+    assert content(worker) == {"a": 2, "b": 29, "c": 9}
+
+
+def test_a_reader_that_slept_catches_up(open_log: Callable[[], CommitLog], clock: Clock) -> None:
+    sleeper, worker = open_log(), open_log()
+    assert content(sleeper) == {}
+    for number in range(30):
+        put(worker, b=number)
+        clock.seconds += 600
+    assert content(sleeper) == {"b": 29}
+
+
+def test_a_commit_that_hangs_for_too_long_is_not_reported_as_done(
+    open_log: Callable[[], CommitLog], clock: Clock
+) -> None:
+    log = open_log()
+    put(log, a=1)
+    create = log.objects.create
+
+    def hang(path: str, data: Any) -> None:
+        clock.seconds += commit_module.PUT_SECONDS_LIMIT + 1
+        create(path, data)
+
+    log.objects.create = hang  # type: ignore[method-assign]
+    with pytest.raises(CommitUnknownError, match="Look at the table"):
+        put(log, a=2)
+
+
+@pytest.mark.parametrize("kind", ["fail", "lose"])
+def test_a_commit_whose_answer_is_lost_happens_once(
+    open_log: Callable[[], CommitLog], kind: Any, new_root: Callable[[str], str]
+) -> None:
+    root = new_root("memory")
+    log = CommitLog(root, "log")
+    put(log, a=1)
+    log.objects = FaultyObjects(open_objects(root), at_call=1, kind=kind)
+    assert put(log, a=2) == 1
+    assert names(log) == ["0", "1"]
+    assert content(CommitLog(root, "log")) == {"a": 2}
+
+
+def test_a_store_that_repeats_a_put_by_itself_does_not_make_us_our_own_rival(new_root: Callable[[str], str]) -> None:
+    root = new_root("memory")
+    log = CommitLog(root, "log")
+
+    class Repeating(FaultyObjects):
+        def create(self, path: str, data: Any) -> None:
+            super().create(path, data)
+            super().create(path, data)
+
+    log.objects = Repeating(open_objects(root))
+    assert put(log, a=1) == 0
+    assert names(log) == ["0"]
+
+
+def test_a_lost_answer_while_another_writer_wins_is_committed_after_it(new_root: Callable[[str], str]) -> None:
+    root = new_root("memory")
+    one, two = CommitLog(root, "log"), CommitLog(root, "log")
+    put(one, a=1)
+    store = FaultyObjects(open_objects(root), at_call=1, kind="fail")
+    real_create = store.create
+    calls: list[str] = []
+
+    def create(path: str, data: Any) -> None:
+        calls.append(path)
+        if len(calls) == 1:
+            put(two, b=1)
+        real_create(path, data)
+
+    store.create = create  # type: ignore[method-assign]
+    one.objects = store
+    assert put(one, c=1) == 2
+    assert content(two) == {"a": 1, "b": 1, "c": 1}
+
+
+def test_a_store_that_never_answers_leaves_the_outcome_unknown(new_root: Callable[[str], str]) -> None:
+    root = new_root("memory")
+    log = CommitLog(root, "log")
+    put(log, a=1)
+
+    class Dead(FaultyObjects):
+        def create(self, path: str, data: Any) -> None:
+            raise StorageError("no answer")
+
+    log.objects = Dead(open_objects(root))
+    with pytest.raises(CommitUnknownError, match="no answer"):
+        put(log, a=2)
+
+
+def test_a_failing_checkpoint_does_not_fail_the_commit(
+    new_root: Callable[[str], str], caplog: pytest.LogCaptureFixture
+) -> None:
+    root = new_root("memory")
+    log = CommitLog(root, "log")
+
+    class NoCheckpoints(FaultyObjects):
+        def replace(self, path: str, data: Any) -> None:
+            raise StorageError("disk full")
+
+    log.objects = NoCheckpoints(open_objects(root))
+    for number in range(12):
+        assert put(log, a=number) == number
+    assert "disk full" in caplog.text
+    assert content(CommitLog(root, "log")) == {"a": 11}
+
+
+def test_a_gap_is_an_error_that_names_the_batch(local_root: str) -> None:
+    log = CommitLog(local_root, "log")
+    for number in range(4):
+        put(log, a=number)
+    (Path(local_root) / "log" / "2").unlink()
+    with pytest.raises(CorruptionError, match=r"log/2.*gap"):
+        content(CommitLog(local_root, "log"))
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        (b"", "Incomplete log file"),
+        (b"v9\n{}", "v9"),
+        (b"v1\nnot json", "not json"),
+        (b'v1\n{"key":"a","val', "is no entry"),
+        (b'v1\n["key"]', "is no entry"),
+    ],
+)
+def test_damage_is_an_error_that_names_the_file(local_root: str, damage: bytes, words: str) -> None:
+    log = CommitLog(local_root, "log")
+    put(log, a=1)
+    (Path(local_root) / "log" / "0").write_bytes(damage)
+    with pytest.raises(CorruptionError, match=words) as raised:
+        content(CommitLog(local_root, "log"))
+    assert "log/0" in str(raised.value)
+
+
+def test_entries_expire_at_a_checkpoint(open_log: Callable[..., CommitLog], clock: Clock) -> None:
+    log = open_log(expires=lambda key, entry, now_ms: key.startswith("old") and entry["value"] < 5)
+    for number in range(10):
+        put(log, **{f"old{number}": number})
+    assert content(log) == content(open_log()) == {f"old{number}": number for number in range(5, 10)}
+
+
+def test_threads_share_a_log(new_root: Callable[[str], str]) -> None:
+    root = new_root("memory")
+
+    def work(worker: int) -> None:
+        for number in range(25):
+            put(commit_log(root, "log"), **{f"{worker}-{number}": number})
+
+    threads = [threading.Thread(target=work, args=(worker,)) for worker in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(content(commit_log(root, "log"))) == 100
+    forget_logs(root)
+    assert len(content(commit_log(root, "log"))) == 100
+
+
+def test_endless_competition_ends_in_a_conflict(new_root: Callable[[str], str], monkeypatch: Any) -> None:
+    monkeypatch.setattr(commit_module, "_ATTEMPTS", 4)
+    root = new_root("memory")
+    one, two = CommitLog(root, "log"), CommitLog(root, "log")
+
+    def prepare(_: Any) -> dict[str, Any]:
+        put(two, b=1)
+        return {"a": {"value": 1}}
+
+    with pytest.raises(ConflictError, match="came first"):
+        one.commit("test", prepare)
+
+
+def test_one_operation_asks_the_store_once_for_what_is_new(new_root: Callable[[str], str]) -> None:
+    root = new_root("memory")
+    log, other = CommitLog(root, "log"), CommitLog(root, "log")
+    put(log, a=1)
+    store = FaultyObjects(open_objects(root))
+    log.objects = store
+    with steady():
+        for _ in range(3):
+            content(log)
+        put(other, a=2)
+        assert content(log) == {"a": 1}
+    assert store.calls == 1
+    assert content(log) == {"a": 2}
+
+
+def test_commit_times_never_go_back(open_log: Callable[[], CommitLog], clock: Clock) -> None:
+    log = open_log()
+    first = log.commit("test", lambda _: {"a": {"value": 1}})
+    clock.seconds -= 100
+    second = log.commit("test", lambda _: {"a": {"value": 2}})
+    assert first is not None
+    assert second is not None
+    assert second.time_ms == first.time_ms
