@@ -1,0 +1,231 @@
+"""What the doctor looks at: this machine, and the root of the lake."""
+
+import contextlib
+import importlib
+import importlib.metadata
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from siltstone.cli.results import Check
+from siltstone.cli.units import spell_bytes
+from siltstone.errors import AlreadyExistsError, SiltstoneError
+
+PROBE_FOLDER = ".doctor"
+MIN_PYTHON = (3, 11)
+MIN_JAVA, MAX_TESTED_JAVA = 17, 21
+RACERS = 8
+_LOW_DISK_BYTES = 10 << 30
+_NO_DISK_BYTES = 1 << 30
+# Clean-up compares the store's times with ours, and trusts them to a minute.
+_SKEW_WARNING_MS, _SKEW_LIMIT_MS = 5_000, 60_000
+_EARLIEST_YEAR = 2025
+
+
+def check_all(root: str, *, with_spark: bool = False) -> Iterator[Check]:
+    """Yield the findings one by one, as they are made."""
+    yield _python()
+    java = _java()
+    yield java
+    yield _package("pyspark", at_least=(4, 1), below=(5,))
+    yield _package("pyarrow", at_least=(18,), loads=True)
+    yield _package("obstore", at_least=(0, 8), loads=True)
+    if with_spark:
+        yield _spark() if java.state != "failed" else Check("spark", "failed", "not tried", "install Java first")
+    yield from _root(root)
+
+
+def _python() -> Check:
+    version = ".".join(map(str, sys.version_info[:3]))
+    detail = f"{version} at {sys.executable}"
+    if sys.version_info[:2] < MIN_PYTHON:
+        return Check("python", "failed", detail, "install Python 3.11 or newer")
+    return Check("python", "ok", detail)
+
+
+def _java() -> Check:
+    """Look where Spark looks: JAVA_HOME first, then the PATH."""
+    home = os.environ.get("JAVA_HOME")
+    how = "JAVA_HOME" if home else "PATH"
+    java = f"{home}/bin/java" if home else shutil.which("java")
+    if java is None:
+        return Check("java", "failed", "not found", f"install Java {MIN_JAVA}, or set JAVA_HOME to where it is")
+    try:
+        answer = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30, check=True)  # noqa: S603
+    except (OSError, subprocess.SubprocessError) as error:
+        return Check(
+            "java", "failed", f"{java} (by {how}) does not run: {error}", f"set JAVA_HOME to a Java {MIN_JAVA}"
+        )
+    match = re.search(r'version "(?:1\.)?(\d+)[^"]*"', answer.stderr + answer.stdout)
+    major = int(match[1]) if match else 0
+    version = match[0].removeprefix("version ").strip('"') if match else "of an unknown version"
+    detail = f"{version} at {java} (by {how})"
+    if major < MIN_JAVA:
+        return Check("java", "failed", detail, f"install Java {MIN_JAVA} or newer, and point JAVA_HOME to it")
+    if major > MAX_TESTED_JAVA:
+        return Check("java", "warning", detail, f"if Spark fails to start, use Java {MIN_JAVA} or {MAX_TESTED_JAVA}")
+    return Check("java", "ok", detail)
+
+
+def _package(
+    name: str, *, at_least: tuple[int, ...], below: tuple[int, ...] | None = None, loads: bool = False
+) -> Check:
+    wanted = f"{name}>={'.'.join(map(str, at_least))}{'' if below is None else ',<' + '.'.join(map(str, below))}"
+    fix = f'pip install "{wanted}"'
+    try:
+        version = importlib.metadata.version(name)
+        if loads:
+            importlib.import_module(name)
+    except importlib.metadata.PackageNotFoundError:
+        return Check(name, "failed", "not installed", fix)
+    except ImportError as error:
+        return Check(name, "failed", f"{version} does not load: {error}", fix)
+    numbers = tuple(int(part) for part in re.findall(r"\d+", version)[:2])
+    if numbers < at_least or (below is not None and numbers >= below):
+        return Check(name, "failed", version, fix)
+    return Check(name, "ok", version)
+
+
+def _spark() -> Check:
+    started = time.monotonic()
+    try:
+        from siltstone.spark.session import local_session
+
+        session = local_session("siltstone-doctor")
+        rows = session.range(1000).selectExpr("sum(id) AS total").collect()
+        version = session.version
+        session.stop()
+    except Exception as error:  # noqa: BLE001
+        reason = str(error).strip().partition("\n")[0]
+        return Check("spark", "failed", f"{type(error).__name__}: {reason}", "see what Java says above")
+    seconds = time.monotonic() - started
+    if rows[0]["total"] != 499_500:
+        return Check("spark", "failed", f"{version} counts wrong: {rows[0]['total']}", "install pyspark again")
+    return Check("spark", "ok", f"{version} started and ran a job in {seconds:.1f} s")
+
+
+def _root(root: str) -> Iterator[Check]:
+    from siltstone.objects import canonical_root, local_folder, open_objects
+
+    try:
+        address = canonical_root(root)
+        objects = open_objects(address)
+        folder = local_folder(address)
+        is_new = folder is not None and not folder.exists()
+        objects.list_folders("")
+    except SiltstoneError as error:
+        yield Check("root", "failed", str(error), "fix --root, SILTSTONE_ROOT, or the credentials")
+        return
+    if folder is not None and not is_new and not folder.is_dir():
+        yield Check("root", "failed", f"{address} is not a folder", "choose another root")
+        return
+    yield Check("root", "ok", f"{address}{' (does not exist yet)' if is_new else ''}")
+    probe = f"{PROBE_FOLDER}/{uuid.uuid4().hex}"
+    made = _missing_folders(folder, probe)
+    try:
+        yield _writable(address, probe)
+        yield _create_if_absent(address, probe)
+        yield _clock(address, probe)
+    except SiltstoneError as error:
+        yield Check("root writable", "failed", str(error), "make the root writable, or choose another one")
+    finally:
+        _clean_up(address, probe, made)
+    if folder is not None:
+        yield _disk(folder)
+
+
+def _missing_folders(folder: Path | None, probe: str) -> list[Path]:
+    """Return the folders that the probe will make, innermost first."""
+    if folder is None:
+        return []
+    inner = folder / probe
+    return [each for each in (inner, *inner.parents) if not each.exists()]
+
+
+def _clean_up(root: str, probe: str, made: list[Path]) -> None:
+    from siltstone.objects import open_objects
+
+    with contextlib.suppress(SiltstoneError):
+        objects = open_objects(root)
+        objects.delete([found.path for found in objects.list_objects(probe, recursive=True)])
+    for folder in made:
+        with contextlib.suppress(OSError):
+            folder.rmdir()
+
+
+def _writable(root: str, probe: str) -> Check:
+    from siltstone.objects import open_objects
+
+    objects = open_objects(root)
+    started = time.monotonic()
+    objects.create(f"{probe}/written", b"probe")
+    seconds = time.monotonic() - started
+    if objects.read(f"{probe}/written") != b"probe":
+        return Check("root writable", "failed", "what was written is not what is read", "choose another root")
+    return Check("root writable", "ok", f"a durable write takes {seconds * 1000:.0f} ms")
+
+
+def _create_if_absent(root: str, probe: str) -> Check:
+    """Try what every commit relies on: of all who create an object, one does."""
+    from siltstone.objects import open_objects
+
+    objects = open_objects(root)
+    name = "create-if-absent"
+    fix = "use a local disk, or a store with conditional writes; commits are not safe on this one"
+    with contextlib.suppress(AlreadyExistsError):
+        objects.create(f"{probe}/written", b"again")
+        return Check(name, "failed", "an object was created a second time", fix)
+
+    def create(number: int) -> bool:
+        try:
+            objects.create(f"{probe}/raced", b"%d" % number)
+        except AlreadyExistsError:
+            return False
+        return True
+
+    with ThreadPoolExecutor(RACERS) as pool:
+        winners = [number for number, won in enumerate(pool.map(create, range(RACERS))) if won]
+    if len(winners) != 1 or objects.read(f"{probe}/raced") != b"%d" % winners[0]:
+        return Check(name, "failed", f"of {RACERS} racing creations, {len(winners)} succeeded instead of 1", fix)
+    return Check(name, "ok", f"a second creation is refused; of {RACERS} racing ones, one succeeded")
+
+
+def _clock(root: str, probe: str) -> Check:
+    from siltstone.objects import open_objects
+
+    objects = open_objects(root)
+    objects.create(f"{probe}/clock", b"")
+    now_ms = time.time_ns() // 1_000_000
+    found = objects.info(f"{probe}/clock")
+    if time.gmtime().tm_year < _EARLIEST_YEAR:
+        return Check(
+            "clock", "failed", time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime()), "set the clock, e.g. by NTP"
+        )
+    if found is None:
+        return Check("clock", "failed", "an object that was just created is not there", "choose another root")
+    # Stores tell whole seconds, rounded down.
+    skew_ms = max(0, abs(now_ms - found.modified_ms) - 1000)
+    detail = f"{skew_ms / 1000:.0f} s apart from the store's"
+    if skew_ms > _SKEW_LIMIT_MS:
+        return Check("clock", "failed", detail, "set the clock, e.g. by NTP")
+    if skew_ms > _SKEW_WARNING_MS:
+        return Check("clock", "warning", detail, "let NTP keep the clock")
+    return Check("clock", "ok", "agrees with the store's")
+
+
+def _disk(folder: Path) -> Check:
+    there = next(each for each in (folder, *folder.parents) if each.exists())
+    usage = shutil.disk_usage(there)
+    detail = f"{spell_bytes(usage.free)} of {spell_bytes(usage.total)} free"
+    if usage.free < _NO_DISK_BYTES:
+        return Check("disk space", "failed", detail, "free some space, or choose another root")
+    if usage.free < _LOW_DISK_BYTES:
+        return Check("disk space", "warning", detail, "compaction needs room for the files it rewrites")
+    return Check("disk space", "ok", detail)

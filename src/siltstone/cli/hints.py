@@ -1,0 +1,34 @@
+"""Guesses at what was meant, where a name is not known."""
+
+import difflib
+from collections.abc import Sequence
+
+from siltstone.errors import InvalidInputError, NotFoundError, SiltstoneError
+from siltstone.lake import Lake, Table
+from siltstone.objects import local_folder
+
+
+def find_table(lake: Lake, name: str) -> Table:
+    """Return a table. Raises: NotFoundError that also guesses which one was meant."""
+    try:
+        return lake.table(name)
+    except (NotFoundError, InvalidInputError) as error:
+        raise type(error)(f"{error}{_guess(lake, name)}") from error
+
+
+def _guess(lake: Lake, name: str) -> str:
+    folder = local_folder(lake.root)
+    if folder is not None and not folder.is_dir():
+        return f"; the folder {lake.root} does not exist, is the root right?"
+    try:
+        return did_you_mean(name, [table.name for table in lake.tables()])
+    except SiltstoneError:
+        return ""
+
+
+def did_you_mean(name: str, known: Sequence[str]) -> str:
+    """Return a question that names what is close, or nothing."""
+    lowered = {each.lower(): each for each in known}
+    close = difflib.get_close_matches(name.lower(), lowered, n=2, cutoff=0.7)
+    close = close or [each for each in lowered if each.rpartition(".")[2] == name.lower().rpartition(".")[2]][:2]
+    return f"; did you mean {' or '.join(lowered[each] for each in close)}?" if close else ""

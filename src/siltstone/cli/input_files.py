@@ -1,0 +1,71 @@
+"""Data files that people hand in, read as record batches with bounded memory: Parquet, CSV and JSON lines.
+
+Text has no types of its own: known columns are read with the table's types, so that a key "007" stays text; the
+types of the others are judged by all their values, in a pass of its own. Every error names the file, and column and
+line where they are known.
+"""
+
+import contextlib
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Literal
+
+from siltstone.cli.input_csv import CsvFile
+from siltstone.cli.input_json import JsonLinesFile
+from siltstone.cli.input_parquet import ParquetFile
+from siltstone.cli.input_place import Compression, InputFile, Place
+from siltstone.errors import InvalidInputError
+
+Format = Literal["parquet", "csv", "jsonl"]
+STANDARD_INPUT = "-"
+_FORMATS: dict[str, Format] = {
+    ".parquet": "parquet",
+    ".pq": "parquet",
+    ".csv": "csv",
+    ".tsv": "csv",
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".json": "jsonl",
+}
+_COMPRESSIONS: dict[str, Compression] = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd"}
+
+
+@contextlib.contextmanager
+def open_input(name: str, format: Format | None = None, delimiter: str | None = None) -> Iterator[InputFile]:
+    """Open a data file, `-` for JSON lines from standard input. Raises: InvalidInputError."""
+    if name != STANDARD_INPUT:
+        if "://" not in name:
+            _check_file(name)
+        yield _input_file(Place(name, name, _COMPRESSIONS.get(Path(name).suffix.lower())), format, delimiter)
+        return
+    # It is read twice, and a pipe can be read once.
+    with tempfile.NamedTemporaryFile(prefix="siltstone-stdin-") as copy:
+        shutil.copyfileobj(sys.stdin.buffer, copy)
+        copy.flush()
+        yield _input_file(Place("standard input", copy.name, None), format or "jsonl", delimiter)
+
+
+def _check_file(name: str) -> None:
+    path = Path(name)
+    if path.is_dir():
+        raise InvalidInputError(f"{name}: is a folder; name the files in it, e.g. {name.rstrip('/')}/*.parquet")
+    if not path.exists():
+        raise InvalidInputError(f"{name}: there is no such file")
+
+
+def _input_file(place: Place, format: Format | None, delimiter: str | None) -> InputFile:
+    suffixes = [each.lower() for each in Path(place.name).suffixes]
+    if place.compression is not None:
+        suffixes = suffixes[:-1]
+    suffix = suffixes[-1] if suffixes else ""
+    chosen = format or _FORMATS.get(suffix)
+    if chosen is None:
+        raise InvalidInputError(f"{place.name}: its name does not tell the format; say --format parquet, csv or jsonl")
+    if chosen == "parquet":
+        return ParquetFile(place)
+    if chosen == "csv":
+        return CsvFile(place, delimiter or ("\t" if suffix == ".tsv" else ","))
+    return JsonLinesFile(place)

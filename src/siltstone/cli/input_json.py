@@ -1,0 +1,215 @@
+"""Files of JSON lines: one object per line, read by Arrow in chunks of whole lines."""
+
+import io
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import orjson
+import pyarrow as pa
+import pyarrow.json
+
+from siltstone.cli.inference import TextColumn
+from siltstone.cli.input_place import Looked, Place
+from siltstone.errors import InvalidInputError
+from siltstone.model.schema import describe_type
+
+CHUNK_BYTES = 8 << 20
+# What JSON has as text or number only is read as that, then converted.
+_SPELLED_AS: dict[pa.DataType, pa.DataType] = {
+    pa.date32(): pa.string(),
+    pa.time64("us"): pa.string(),
+    pa.duration("us"): pa.int64(),
+}
+
+
+class JsonLinesFile:
+    """A file of JSON objects, one per line. A column that only some lines have is null in the others."""
+
+    def __init__(self, place: Place) -> None:
+        self.name = place.name
+        self._place = place
+
+    def schema(self, known: pa.Schema, looked: Looked) -> pa.Schema:
+        """Return the columns that at least one line has."""
+        columns = _Columns(self.name, known)
+        for first_line, chunk in self._chunks():
+            table = self._parsed(chunk, first_line, columns.readable, "infer")
+            columns.look(table, chunk)
+            looked(table.num_rows)
+        return columns.schema()
+
+    def batches(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        """Yield the rows, their columns in the order of `schema`."""
+        for first_line, chunk in self._chunks():
+            yield from self._parsed(chunk, first_line, schema, "ignore").to_batches()
+
+    def _chunks(self) -> Iterator[tuple[int, bytes]]:
+        """Yield whole lines, a few megabytes at a time, with the number of the first one."""
+        line, parts = 1, list[bytes]()
+        with self._place.opened() as stream:
+            while data := stream.read(CHUNK_BYTES):
+                head, newline, tail = data.rpartition(b"\n")
+                if not newline:
+                    parts.append(data)
+                    continue
+                chunk = b"".join([*parts, head])
+                if chunk.strip():
+                    yield line, chunk
+                line += chunk.count(b"\n") + 1
+                parts = [tail]
+        rest = b"".join(parts)
+        if rest.strip():
+            yield line, rest
+
+    def _parsed(self, chunk: bytes, first_line: int, schema: pa.Schema, unexpected: Any) -> pa.Table:
+        try:
+            return _parse(chunk, schema, unexpected)
+        except (ValueError, pa.ArrowException) as error:
+            raise self._located(chunk, first_line, schema, unexpected, error) from error
+
+    def _located(
+        self, chunk: bytes, first_line: int, schema: pa.Schema, unexpected: Any, error: Exception
+    ) -> InvalidInputError:
+        """Find the first line that is wrong, by halves."""
+        lines = chunk.split(b"\n")
+        start, stop = 0, len(lines)
+        while stop - start > 1:
+            middle = (start + stop) // 2
+            if _fails(lines[start:middle], schema, unexpected):
+                stop = middle
+            elif _fails(lines[middle:stop], schema, unexpected):
+                start = middle
+            else:
+                break
+        if stop - start > 1:
+            # Each line is right by itself, they only do not go together.
+            column = re.search(r"Column\(/([^)]*)\)", str(error))
+            where = f"column {column[1]!r}: " if column else ""
+            return InvalidInputError(f"{self.name}: {where}lines {first_line} and later disagree: {_reason(error)}")
+        return InvalidInputError(f"{self.name}: line {first_line + start}{_complaint(lines[start], schema, error)}")
+
+
+def _parse(chunk: bytes, schema: pa.Schema, unexpected: Any) -> pa.Table:
+    chunk.decode()
+    spelled = pa.schema([pa.field(each.name, _SPELLED_AS.get(each.type, each.type)) for each in schema])
+    table = pyarrow.json.read_json(
+        io.BytesIO(chunk),
+        pyarrow.json.ReadOptions(use_threads=False, block_size=len(chunk) + 1),
+        pyarrow.json.ParseOptions(explicit_schema=spelled, unexpected_field_behavior=unexpected),
+    )
+    if table.num_rows != sum(1 for line in chunk.split(b"\n") if line.strip()):
+        raise ValueError("each line must be one JSON object")
+    others = [each for each in table.schema if each.name not in schema.names]
+    if unexpected == "ignore" or not others:
+        return table.select(schema.names).cast(schema)
+    return table.cast(pa.schema([*schema, *others]))
+
+
+def _fails(lines: Sequence[bytes], schema: pa.Schema, unexpected: Any) -> bool:
+    chunk = b"\n".join(lines)
+    if not chunk.strip():
+        return False
+    try:
+        _parse(chunk, schema, unexpected)
+    except (ValueError, pa.ArrowException):
+        return True
+    return False
+
+
+def _complaint(line: bytes, schema: pa.Schema, error: Exception) -> str:
+    """Say what is wrong with one line, and with which of its columns."""
+    try:
+        row = orjson.loads(line.removeprefix(b"\xef\xbb\xbf"))
+    except orjson.JSONDecodeError as problem:
+        return f": is no JSON object: {problem}"
+    if not isinstance(row, dict):
+        return f": is a JSON {type(row).__name__}; each line must be one object"
+    for field in schema:
+        if _fails([line], pa.schema([field]), "ignore"):
+            value = orjson.dumps(row.get(field.name)).decode()
+            return f", column {field.name!r}: {value:.80} does not convert to {describe_type(field.type)}"
+    return f": {_reason(error)}"
+
+
+def _reason(error: Exception) -> str:
+    return re.sub(r" in row \d+$", "", str(error).removeprefix("JSON parse error: "))
+
+
+class _Columns:
+    """The columns seen so far, and what they can be."""
+
+    def __init__(self, name: str, known: pa.Schema) -> None:
+        self._name = name
+        self._known = known
+        self.readable = pa.schema([each for each in known if not _has_map(each.type)])
+        self._present: set[str] = set()
+        self._texts: dict[str, TextColumn] = {}
+        self._types: dict[str, pa.DataType] = {}
+
+    def look(self, table: pa.Table, chunk: bytes) -> None:
+        """Take a chunk into account."""
+        for field in table.schema:
+            values = table.column(field.name)
+            if field.name in self.readable.names:
+                self._check_nested(field)
+                if values.null_count < len(values) or _mentions(chunk, field.name):
+                    self._present.add(field.name)
+            elif field.name in self._known.names:
+                raise InvalidInputError(
+                    f"{self._name}: column {field.name!r} is {self._known.field(field.name).type} in the table, "
+                    "which JSON lines cannot hold; use Parquet"
+                )
+            else:
+                self._look_at_new(field, values, chunk)
+
+    def _check_nested(self, field: "pa.Field[Any]") -> None:
+        expected = self.readable.field(field.name).type
+        if field.type != expected:
+            raise InvalidInputError(
+                f"{self._name}: column {field.name!r} has fields that the table's {expected} has not: {field.type}"
+            )
+
+    def _look_at_new(self, field: "pa.Field[Any]", values: Any, chunk: bytes) -> None:
+        name = field.name
+        text = self._texts.setdefault(name, TextColumn(times_only=True))
+        before = self._types.setdefault(name, pa.null())
+        if pa.types.is_timestamp(field.type):
+            # Arrow takes text for times; whether it is a day, or has a zone, shows in the text itself.
+            values = _parse(chunk, pa.schema([pa.field(name, pa.string())]), "ignore").column(name)
+        if pa.types.is_string(values.type):
+            text.look(values)
+        else:
+            try:
+                merged = pa.unify_schemas(
+                    [pa.schema([pa.field(name, before)]), pa.schema([field])], promote_options="permissive"
+                )
+            except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+                raise InvalidInputError(
+                    f"{self._name}: column {name!r} is {before} in some lines and {field.type} in others"
+                ) from error
+            self._types[name] = merged.field(name).type
+        if text.type is not None and not pa.types.is_null(self._types[name]):
+            raise InvalidInputError(
+                f"{self._name}: column {name!r} is text in some lines and {self._types[name]} in others"
+            )
+
+    def schema(self) -> pa.Schema:
+        """Return the columns that are there."""
+        fields = [each for each in self.readable if each.name in self._present]
+        for name, kind in self._types.items():
+            fields.append(pa.field(name, self._texts[name].type or kind))
+        return pa.schema(fields)
+
+
+def _has_map(kind: pa.DataType) -> bool:
+    if pa.types.is_map(kind):
+        return True
+    return any(_has_map(kind.field(number).type) for number in range(kind.num_fields))
+
+
+def _mentions(chunk: bytes, name: str) -> bool:
+    """Tell whether any line has the column, be it as null: leaving a column out and nulling it are two things."""
+    if not re.search(re.escape(orjson.dumps(name)) + rb"\s*:", chunk):
+        return False
+    return any(name in orjson.loads(line) for line in chunk.split(b"\n") if line.strip())

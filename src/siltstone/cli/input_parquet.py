@@ -1,0 +1,38 @@
+"""Parquet files, which have types of their own."""
+
+import contextlib
+from collections.abc import Iterator
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from siltstone.cli.input_place import Looked, Place
+
+BATCH_ROWS = 1 << 16
+
+
+class ParquetFile:
+    """A Parquet file."""
+
+    def __init__(self, place: Place) -> None:
+        self.name = place.name
+        self._place = place
+
+    @contextlib.contextmanager
+    def _opened(self) -> Iterator[pq.ParquetFile]:
+        with self._place.opened() as stream:
+            if self._place.compression is not None:
+                stream = pa.BufferReader(stream.read_buffer())
+            with pq.ParquetFile(stream) as file:
+                yield file
+
+    def schema(self, known: pa.Schema, looked: Looked) -> pa.Schema:
+        """Return the file's own columns."""
+        with self._opened() as file:
+            return file.schema_arrow.remove_metadata()
+
+    def batches(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        """Yield batches of the file's row groups."""
+        with self._opened() as file:
+            for batch in file.iter_batches(BATCH_ROWS, columns=schema.names):
+                yield batch.select(schema.names)

@@ -1,0 +1,119 @@
+"""The `siltstone` command: the commands in one place, and how errors become messages and exit codes.
+
+Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted, 141 the reader of the output went away.
+"""
+
+import contextlib
+import os
+import sys
+import traceback
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from siltstone._version import __version__
+from siltstone.cli import data_commands, doctor_command, log_commands, table_commands
+from siltstone.cli.shell import DEFAULT_ROOT, ROOT_VARIABLE, Debug, Json, Shell, examples, shell_of
+from siltstone.errors import SiltstoneError
+
+INTERRUPTED = 130
+READER_GONE = 141
+
+
+class _Commands(TyperGroup):
+    """The root of all commands, where every error arrives that is not about usage."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command; turn errors into one message and an exit code."""
+        try:
+            result = super().invoke(ctx)
+            sys.stdout.flush()
+        except SiltstoneError as error:
+            raise _failed(shell_of(ctx), error, str(error)) from error
+        except BrokenPipeError as error:
+            _forget_output()
+            raise typer.Exit(READER_GONE) from error
+        except KeyboardInterrupt as error:
+            sys.stderr.write("Interrupted.\n")
+            raise typer.Exit(INTERRUPTED) from error
+        except Exception as error:
+            if type(error).__module__.startswith(("typer", "click")):
+                raise
+            shell = shell_of(ctx)
+            hint = "" if shell.debug else "; --debug shows where, please report it"
+            raise _failed(shell, error, f"unexpected {type(error).__name__}: {error}{hint}") from error
+        return result
+
+
+def _failed(shell: Shell, error: Exception, message: str) -> typer.Exit:
+    if shell.debug:
+        traceback.print_exception(error, file=sys.stderr)
+    with contextlib.suppress(BrokenPipeError):
+        shell.output.failure(type(error).__name__, message)
+        sys.stdout.flush()
+        return typer.Exit(1)
+    _forget_output()
+    return typer.Exit(READER_GONE)
+
+
+def _forget_output() -> None:
+    # Python flushes once more when it ends; what is left goes nowhere instead of into a closed pipe.
+    with contextlib.suppress(OSError, ValueError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+
+
+app = typer.Typer(
+    cls=_Commands,
+    no_args_is_help=True,
+    add_completion=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog=examples("siltstone table create shop.orders --key order_id --from orders.csv --write"),
+)
+app.add_typer(table_commands.app, name="table")
+app.command("write", epilog=data_commands.WRITE_EXAMPLES)(data_commands.write)
+app.command("deltas", epilog=data_commands.DELTAS_EXAMPLES)(data_commands.deltas)
+app.add_typer(log_commands.app, name="log")
+app.command("doctor", epilog=doctor_command.EXAMPLES)(doctor_command.doctor)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"siltstone {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def siltstone(
+    context: typer.Context,
+    root: Annotated[
+        str,
+        typer.Option(
+            "--root",
+            metavar="PATH",
+            envvar=ROOT_VARIABLE,
+            help="Where the lake is: a local folder, s3://…, gs://… or az://….",
+        ),
+    ] = DEFAULT_ROOT,
+    json: Json = False,
+    debug: Debug = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
+    """Compact streams of change deltas into query-ready tables and documents.
+
+    --root and --json can be given before or after any command.
+    """
+    shell_of(context, root, json, debug)
+
+
+def main() -> None:
+    """Run the command line of this process."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(AttributeError):
+            stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+    app(prog_name="siltstone")

@@ -1,0 +1,50 @@
+"""Where results go: one interface, for people as text and for programs as JSON."""
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Protocol
+
+from siltstone.cli.results import Check, DeltaLine, TableChanged, TableDetails, TableSummary, Written
+
+if TYPE_CHECKING:
+    from siltstone.log.inspection import CompactionReport, LogSummary, VerificationReport
+    from siltstone.log.opening import Entry
+
+
+class Output(Protocol):
+    """Shows what commands found or did; only `failure` and `warning` tell of trouble."""
+
+    def tables(self, tables: Sequence[TableSummary], root: str) -> None:
+        """Show a list of tables."""
+
+    def table(self, table: TableDetails) -> None:
+        """Show all about one table."""
+
+    def changed(self, change: TableChanged) -> None:
+        """Show what happened to a table."""
+
+    def written(self, written: Written) -> None:
+        """Show what a write did."""
+
+    def deltas(self, table: str, deltas: Sequence[DeltaLine]) -> None:
+        """Show a list of deltas."""
+
+    def checks(self, checks: Iterable[Check]) -> bool:
+        """Show findings as they come in; tell whether none of them failed."""
+
+    def log(self, log: "LogSummary") -> None:
+        """Show the batches of a log."""
+
+    def log_entries(self, entries: "Iterable[Entry]") -> None:
+        """Show entries as they come in."""
+
+    def log_verified(self, report: "VerificationReport") -> None:
+        """Show what was found wrong with a log."""
+
+    def log_compacted(self, report: "CompactionReport") -> None:
+        """Show what a compaction did."""
+
+    def warning(self, message: str) -> None:
+        """Show something to know that stops nothing."""
+
+    def failure(self, kind: str, message: str) -> None:
+        """Show why the command failed."""

@@ -1,0 +1,95 @@
+"""Output for programs: one JSON document on standard output, or one per line where a command streams."""
+
+import dataclasses
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from siltstone.cli.results import Check, DeltaLine, TableChanged, TableDetails, TableSummary, Written
+from siltstone.cli.units import iso_time
+
+if TYPE_CHECKING:
+    from siltstone.log.inspection import CompactionReport, LogSummary, VerificationReport
+    from siltstone.log.opening import Entry
+
+_TIMES = ("created_at", "committed_at", "modified_at")
+
+
+class JsonOutput:
+    """Writes records as JSON, field by field; times as ISO 8601 in UTC, sizes as numbers of bytes."""
+
+    def tables(self, tables: Sequence[TableSummary], root: str) -> None:
+        """Write an array of tables."""
+        self._document([_fields(table) for table in tables])
+
+    def table(self, table: TableDetails) -> None:
+        """Write one table."""
+        self._document(_fields(table))
+
+    def changed(self, change: TableChanged) -> None:
+        """Write what happened, with the table as it is then."""
+        self._document(_fields(change))
+
+    def written(self, written: Written) -> None:
+        """Write one write."""
+        self._document(_fields(written))
+
+    def deltas(self, table: str, deltas: Sequence[DeltaLine]) -> None:
+        """Write an array of deltas."""
+        self._document([_fields(delta) for delta in deltas])
+
+    def checks(self, checks: Iterable[Check]) -> bool:
+        """Write an array of findings."""
+        found = list(checks)
+        self._document([_fields(check) for check in found])
+        return all(check.state != "failed" for check in found)
+
+    def log(self, log: "LogSummary") -> None:
+        """Write a log with its batches."""
+        self._document(_fields(log))
+
+    def log_entries(self, entries: "Iterable[Entry]") -> None:
+        """Write one entry per line."""
+        for entry in entries:
+            sys.stdout.write(_dumps(entry if isinstance(entry, dict) else entry._asdict()) + "\n")
+
+    def log_verified(self, report: "VerificationReport") -> None:
+        """Write the findings."""
+        self._document(_fields(report))
+
+    def log_compacted(self, report: "CompactionReport") -> None:
+        """Write what was done."""
+        self._document(_fields(report))
+
+    def warning(self, message: str) -> None:
+        """Write the message to standard error, so that the document stays one."""
+        sys.stderr.write(f"Warning: {message}\n")
+
+    def failure(self, kind: str, message: str) -> None:
+        """Write an error in place of the result."""
+        self._document({"error": {"type": kind, "message": message}})
+
+    def _document(self, value: object) -> None:
+        sys.stdout.write(_dumps(value, indent=2) + "\n")
+
+
+def _dumps(value: object, indent: int | None = None) -> str:
+    encoding = (sys.stdout.encoding or "").lower().replace("-", "")
+    return json.dumps(value, indent=indent, ensure_ascii=encoding != "utf8", default=str)
+
+
+def _fields(record: object) -> dict[str, object]:
+    assert dataclasses.is_dataclass(record)
+    fields = {each.name: getattr(record, each.name) for each in dataclasses.fields(record)}
+    return {name: _plain(name, value) for name, value in fields.items()}
+
+
+def _plain(name: str, value: object) -> object:
+    if name in _TIMES and isinstance(value, int):
+        return iso_time(value)
+    if dataclasses.is_dataclass(value):
+        return _fields(value)
+    if isinstance(value, list | tuple):
+        return [_plain("", each) for each in value]
+    return value

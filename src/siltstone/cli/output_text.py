@@ -1,0 +1,302 @@
+"""Output for people: tables and short sentences, in colour on a terminal, whole lines in a pipe."""
+
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from typing import IO, TYPE_CHECKING, NoReturn
+
+from rich.console import Console, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from siltstone.cli.results import Check, DeltaLine, TableChanged, TableDetails, TableSummary, Written
+from siltstone.cli.units import spell_bytes, spell_count, spell_time
+
+if TYPE_CHECKING:
+    from siltstone.log.inspection import CompactionReport, LogSummary, VerificationReport
+    from siltstone.log.opening import Entry
+
+# Wide enough that nothing is ever cut where no window says how wide it is.
+_PIPE_WIDTH = 100_000
+_STYLES = {"ok": "green", "warning": "yellow", "failed": "bold red"}
+
+
+class _Console(Console):
+    """A console that leaves it to the command to end when nobody reads any more."""
+
+    def on_broken_pipe(self) -> NoReturn:
+        raise BrokenPipeError
+
+
+def new_console(file: IO[str]) -> Console:
+    """Make a console for one of the standard streams."""
+    is_terminal = file.isatty()
+    return _Console(
+        file=file,
+        width=None if is_terminal else _PIPE_WIDTH,
+        markup=False,
+        highlight=False,
+        emoji=False,
+        soft_wrap=False,
+    )
+
+
+class TextOutput:
+    """Writes tables and sentences to standard output, trouble to standard error."""
+
+    def __init__(self) -> None:
+        self._console = new_console(sys.stdout)
+
+    def tables(self, tables: Sequence[TableSummary], root: str) -> None:
+        """Show one line per table."""
+        if not tables:
+            self._say(f"No tables in {root}.")
+            return
+        grid = _grid("table", "primary key", ">columns", "engine", ">position", "description")
+        for table in tables:
+            if table.problem is not None:
+                grid.add_row(_text(table.name), *[""] * 4, Text(table.problem, style="red"))
+                continue
+            grid.add_row(
+                _text(table.name),
+                _text(", ".join(table.primary_keys)),
+                _text(table.columns),
+                _text(table.merge_engine),
+                _text(table.stream_position),
+                _text(table.description),
+            )
+        self._print(grid)
+
+    def table(self, table: TableDetails) -> None:
+        """Show values, then columns."""
+        self._print(Text(table.name, style="bold"))
+        if table.description:
+            self._say(f"  {table.description}")
+        facts = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
+        facts.add_column(no_wrap=True, style="dim")
+        facts.add_column(overflow="fold")
+        for name, value in _facts(table):
+            facts.add_row(name, _text(value))
+        self._print(Padding(facts, (0, 0, 0, 2), expand=False))
+        self._say("")
+        grid = _grid("column", "type", "")
+        for column in table.columns:
+            kind = column.type if isinstance(column.type, str) else json.dumps(column.type)
+            grid.add_row(_text(column.name), _text(kind), _text(_roles(column.name, column.nullable, table)))
+        self._print(Padding(grid, (0, 0, 0, 2), expand=False))
+
+    def changed(self, change: TableChanged) -> None:
+        """Show each change on a line of its own, then the table where that helps."""
+        if not change.changes:
+            self._say(f"{change.name} is like that already; nothing to change.")
+        elif change.dry_run:
+            self._say("Dry run; nothing has changed. Without it:")
+        for line in change.changes:
+            self._say(f"  {line}" if change.dry_run else line)
+        if change.written is not None:
+            self.written(change.written)
+        if change.table is not None:
+            self._say("")
+            self.table(change.table)
+
+    def written(self, written: Written) -> None:
+        """Show one sentence and what is new about the schema."""
+        what = (
+            f"{spell_count(written.rows, 'row')} as {written.type} "
+            f"({spell_count(written.files, 'file')}, {spell_bytes(written.bytes)}, "
+            f"{spell_count(written.partitions, 'partition')})"
+        )
+        if written.repeated:
+            self._say(f"{written.table}: was written before, at position {written.stream_position}; nothing to do.")
+        elif written.dry_run:
+            self._say(f"{written.table}: would write {what}.")
+        else:
+            self._say(f"{written.table}: wrote {what} at position {written.stream_position}.")
+        if written.new_columns:
+            self._say(f"New columns: {', '.join(written.new_columns)}.")
+
+    def deltas(self, table: str, deltas: Sequence[DeltaLine]) -> None:
+        """Show one line per delta."""
+        if not deltas:
+            self._say(f"No such deltas of {table}.")
+            return
+        has_partitions = any(delta.partition for delta in deltas)
+        has_ids = any(delta.idempotency for delta in deltas)
+        grid = _grid(
+            ">position",
+            "time (UTC)",
+            "type",
+            *(["partition"] if has_partitions else []),
+            ">rows",
+            ">size",
+            ">files",
+            *(["idempotency"] if has_ids else []),
+            "columns",
+        )
+        for delta in deltas:
+            grid.add_row(
+                _text(delta.stream_position),
+                _text(spell_time(delta.committed_at)),
+                _text(_kind(delta)),
+                *([_text(", ".join(map(_value, delta.partition)))] if has_partitions else []),
+                _text(f"{delta.rows:,}"),
+                _text(spell_bytes(delta.bytes)),
+                _text(delta.files),
+                *([_text(delta.idempotency or "")] if has_ids else []),
+                _text(", ".join(delta.columns)),
+            )
+        self._print(grid)
+
+    def checks(self, checks: Iterable[Check]) -> bool:
+        """Show each finding when it is there, its fix under it."""
+        states = []
+        for check in checks:
+            states.append(check.state)
+            line = Text.assemble((f"{check.state:<7}", _STYLES[check.state]), f"  {check.name:<16}  {check.detail}")
+            self._print(line)
+            if check.fix:
+                self._print(Text(f"{'':<27}→ {check.fix}", style="bold"))
+        failed, warnings = states.count("failed"), states.count("warning")
+        self._say("")
+        self._say(f"{failed} failed, {warnings} with a warning." if failed or warnings else "All is well.")
+        return not failed
+
+    def log(self, log: "LogSummary") -> None:
+        """Show one line per batch file, and what they amount to."""
+        live = "an unknown number of" if log.live_entries is None else f"{log.live_entries:,}"
+        self._print(Text(log.address, style="bold"))
+        self._say(
+            f"  {log.kind} log, {spell_count(len(log.batches), 'file')} with {spell_bytes(log.bytes)}, "
+            f"{live} live entries, a compact file every {log.interval} batches"
+        )
+        self._say("")
+        grid = _grid(">batch", "file", ">entries", ">size", "time (UTC)", "")
+        for batch in log.batches:
+            grid.add_row(
+                _text(batch.batch_id),
+                _text(batch.file),
+                _text("?" if batch.entries is None else f"{batch.entries:,}"),
+                _text(spell_bytes(batch.bytes)),
+                _text(spell_time(batch.modified_ms)),
+                Text(batch.problem or "", style="red"),
+            )
+        self._print(grid)
+
+    def log_entries(self, entries: "Iterable[Entry]") -> None:
+        """Show one line per entry, at once: there may be millions."""
+        for entry in entries:
+            sys.stdout.write(_entry_line(entry) + "\n")
+
+    def log_verified(self, report: "VerificationReport") -> None:
+        """Show each finding with what to do about it."""
+        for finding in report.findings:
+            self._print(Text.assemble((finding.code, "bold red"), f"  {finding.file}"))
+            self._say(f"  {finding.message}")
+            self._say(f"  → {finding.action}")
+        looked = (
+            f"{spell_count(report.batches, 'batch', 'batches')}, {spell_count(report.entries, 'entry', 'entries')}, "
+            f"{spell_count(report.data_files_checked, 'data file')}"
+        )
+        result = spell_count(len(report.findings), "finding") if report.findings else "all is well"
+        self._say(f"{report.address}: {looked}: {result}.")
+
+    def log_compacted(self, report: "CompactionReport") -> None:
+        """Show what became smaller."""
+        self._say(f"{report.address}: {report.message}.")
+        if report.compact_file is not None:
+            self._say(
+                f"  {report.compact_file}: {report.entries_before:,} → {spell_count(report.entries_after, 'entry', 'entries')}, "
+                f"{spell_bytes(report.bytes_before)} → {spell_bytes(report.bytes_after)}"
+            )
+        if report.deleted_files:
+            self._say(
+                f"  deleted: {spell_count(len(report.deleted_files), 'file')}, {spell_bytes(report.deleted_bytes)}"
+            )
+        if report.backup_file is not None:
+            self._say(f"  backup: {report.backup_file}")
+
+    def warning(self, message: str) -> None:
+        """Show the message on standard error."""
+        new_console(sys.stderr).print(Text.assemble(("Warning: ", "yellow"), message), soft_wrap=True)
+
+    def failure(self, kind: str, message: str) -> None:
+        """Show the message on standard error."""
+        new_console(sys.stderr).print(Text.assemble(("Error: ", "bold red"), message), soft_wrap=True)
+
+    def _say(self, line: str) -> None:
+        self._console.print(Text(line), soft_wrap=True)
+
+    def _print(self, what: RenderableType) -> None:
+        if isinstance(what, Text) or self._console.is_terminal:
+            self._console.print(what, soft_wrap=isinstance(what, Text))
+            return
+        with self._console.capture() as captured:
+            self._console.print(what)
+        sys.stdout.writelines(f"{line.rstrip()}\n" for line in captured.get().splitlines())
+
+
+def _grid(*headers: str) -> Table:
+    grid = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    for header in headers:
+        is_number = header.startswith(">")
+        grid.add_column(header.removeprefix(">"), justify="right" if is_number else "left", overflow="fold")
+    return grid
+
+
+def _text(value: object) -> Text:
+    # Text, not markup: a column called [red] is called that.
+    return Text("" if value is None else str(value))
+
+
+def _value(value: object) -> str:
+    return "null" if value is None else str(value)
+
+
+def _kind(delta: DeltaLine) -> str:
+    if delta.op_column:
+        return f"{delta.type} by {delta.op_column}"
+    if delta.delete_columns:
+        return f"{delta.type} on {', '.join(delta.delete_columns)}"
+    return delta.type
+
+
+def _facts(table: TableDetails) -> list[tuple[str, object]]:
+    facts: list[tuple[str, object]] = [
+        ("primary key", ", ".join(table.primary_keys) or "none"),
+        ("sort key", ", ".join(table.sort_keys)),
+        ("partitioned by", ", ".join(table.partition_keys)),
+        ("merge engine", table.merge_engine if table.drop_duplicates else f"{table.merge_engine}, keeps duplicates"),
+        ("version", f"{table.version}, schema {table.schema_id}"),
+    ]
+    if table.folder is not None:
+        facts += [
+            ("created", f"{spell_time(table.created_at)} UTC"),
+            ("position", table.stream_position),
+            ("deltas", f"{table.deltas:,} with {spell_count(table.rows, 'row')}, {spell_bytes(table.bytes)}"),
+            ("partitions", table.partitions if table.partition_keys else ""),
+            ("folder", table.folder),
+        ]
+    facts += [(f"property {name}", value or '""') for name, value in table.properties.items()]
+    return [(name, value) for name, value in facts if value != ""]
+
+
+def _roles(column: str, nullable: bool, table: TableDetails) -> str:
+    roles = [
+        role
+        for role, columns in (
+            ("primary key", table.primary_keys),
+            ("sort key", table.sort_keys),
+            ("partition key", table.partition_keys),
+        )
+        if column in columns
+    ]
+    return ", ".join([*roles, *([] if nullable else ["not null"])])
+
+
+def _entry_line(entry: "Entry") -> str:
+    if isinstance(entry, dict):
+        return json.dumps(entry, ensure_ascii=False)
+    if len(entry) == 3:
+        return f"{entry.batch_id:>8}  {spell_time(entry.timestamp_ms)}  {entry.path}"
+    return f"{entry.size:>14,}  {spell_time(entry.modified_ms)}  {entry.path}"

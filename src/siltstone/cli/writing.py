@@ -1,0 +1,329 @@
+"""What `write` and `deltas` do: files into one delta, also as a dry run, and the list of what was committed."""
+
+import contextlib
+import dataclasses
+import io
+from collections.abc import Callable, Iterator, Sequence
+from typing import IO, Any, NamedTuple, cast
+
+import pyarrow as pa
+
+from siltstone.catalog import main as catalog
+from siltstone.cli.hints import find_table
+from siltstone.cli.input_files import Format, open_input
+from siltstone.cli.input_place import InputFile
+from siltstone.cli.results import DeltaLine, TableChanged, Written
+from siltstone.cli.tables import describe_table, distinct_files
+from siltstone.errors import InvalidInputError, SiltstoneError
+from siltstone.lake import Lake
+from siltstone.model import Delta, DeltaType, Idempotency, StreamLocator
+from siltstone.model.schema import evolve, normalize_schema
+from siltstone.objects import Objects, open_objects, replaced
+from siltstone.storage import object_store as storage
+
+Report = Callable[[str], None]
+
+
+class WriteRules(NamedTuple):
+    """How a delta is to be taken."""
+
+    type: DeltaType = "upsert"
+    delete_columns: Sequence[str] | None = None
+    op_column: str | None = None
+    idempotency: tuple[str, int] | None = None
+    stream_position: int | None = None
+
+
+def _silent(message: str) -> None:
+    """Show nothing."""
+
+
+def schema_of_file(
+    file: str,
+    *,
+    format: Format | None = None,
+    delimiter: str | None = None,
+    report: Report = _silent,
+    warn: Report = _silent,
+) -> pa.Schema:
+    """Return the columns of a data file; one without any value is taken for text. Raises: InvalidInputError."""
+    with open_input(file, format, delimiter) as opened:
+        found = opened.schema(pa.schema([]), _counter(f"Looking at {opened.name}", report))
+        fields = []
+        for field in found:
+            if pa.types.is_null(field.type):
+                warn(f"{opened.name}: column {field.name!r} has no values; its type is taken to be string")
+                field = field.with_type(pa.string())
+            fields.append(field)
+        with _naming(lambda: opened.name):
+            return normalize_schema(pa.schema(fields))
+
+
+def write_files(
+    lake: Lake,
+    name: str,
+    files: Sequence[str],
+    rules: WriteRules,
+    *,
+    format: Format | None = None,
+    delimiter: str | None = None,
+    dry_run: bool = False,
+    report: Report = _silent,
+    warn: Report = _silent,
+) -> Written:
+    """Write all rows of the files, in their order, as one delta. Raises: as `Table.write`."""
+    table = find_table(lake, name)
+    stream = catalog.delta_stream(name, root=lake.root)
+    known = table.schema
+    before = _committed_before(stream, rules, lake.root)
+    if before is not None:
+        return _written(name, rules, table.deltas(before, before), known, position=before, repeated=True)
+    doubles = [file for number, file in enumerate(files) if file in files[:number]]
+    if doubles:
+        raise InvalidInputError(f"{doubles[0]}: is named twice; its rows would be written twice")
+    with contextlib.ExitStack() as stack:
+        inputs = [stack.enter_context(open_input(file, format, delimiter)) for file in files]
+        wanted = (rules.delete_columns or table.version.primary_keys) if rules.type == "delete" else None
+        rows = _Rows(inputs, _readable(known, rules), wanted, report, warn)
+        with _naming(lambda: rows.current):
+            if dry_run:
+                staged = _stage_nowhere(rows.batches(), stream, rules, lake.root)
+                _check_position(stream, rules, lake.root)
+                return _written(name, rules, staged, known, dry_run=True)
+            position = table.write(rows.batches(), **rules._asdict())
+    return _written(name, rules, table.deltas(position, position), known, position=position)
+
+
+def write_first(lake: Lake, created: TableChanged, file: str, *, report: Report = _silent) -> TableChanged:
+    """Write the file that a table was made for. Raises: InvalidInputError that says that the table stays."""
+    try:
+        written = write_files(lake, created.name, [file], WriteRules(), report=report)
+    except SiltstoneError as error:
+        raise type(error)(f"{created.name} was created, but stays empty: {error}") from error
+    return dataclasses.replace(created, written=written, table=describe_table(lake, created.name))
+
+
+def _committed_before(stream: StreamLocator, rules: WriteRules, root: str) -> int | None:
+    if rules.idempotency is None:
+        return None
+    app_id, batch_id = rules.idempotency
+    return storage.find_commit(stream, Idempotency(app_id=app_id, batch_id=batch_id), root=root)
+
+
+def _readable(known: pa.Schema, rules: WriteRules) -> pa.Schema:
+    """Return the columns whose types are known before the files are looked at."""
+    if rules.op_column is None or rules.op_column in known.names:
+        return known
+    return known.append(pa.field(rules.op_column, pa.string()))
+
+
+class _Rows:
+    """The rows of several files as one stream of batches with one schema."""
+
+    def __init__(
+        self,
+        inputs: Sequence[InputFile],
+        known: pa.Schema,
+        wanted: Sequence[str] | None,
+        report: Report,
+        warn: Report,
+    ) -> None:
+        self._inputs = inputs
+        self._report = report
+        self.current = inputs[0].name
+        self._schemas = [
+            _selected(each.schema(known, _counter(f"Looking at {each.name}", report)), wanted) for each in inputs
+        ]
+        self._settle_empty_columns(known, warn)
+        self._schema = self._combined()
+
+    def _settle_empty_columns(self, known: pa.Schema, warn: Report) -> None:
+        """Give columns without values the type they have elsewhere; without one they say nothing and are left out."""
+        types = {
+            field.name: field.type for schema in (*self._schemas, known) for field in schema if not _is_empty(field)
+        }
+        empty = {field.name: None for schema in self._schemas for field in schema if _is_empty(field)}
+        for name in empty:
+            if name not in types:
+                warn(f"column {name!r} is not in the table and has no values; it is left out")
+        self._schemas = [
+            pa.schema(
+                [
+                    field.with_type(types[field.name]) if _is_empty(field) else field
+                    for field in schema
+                    if field.name in types
+                ]
+            )
+            for schema in self._schemas
+        ]
+
+    def _combined(self) -> pa.Schema:
+        first = self._schemas[0]
+        combined = first
+        for each, schema in zip(self._inputs[1:], self._schemas[1:], strict=True):
+            self.current = each.name
+            if set(schema.names) != set(first.names):
+                odd = sorted(set(schema.names) ^ set(first.names))
+                raise InvalidInputError(
+                    f"{each.name}: differs from {self._inputs[0].name} in the columns {', '.join(odd)}; files of one "
+                    "delta must have the same columns, so write them one by one"
+                )
+            combined = evolve(normalize_schema(combined), normalize_schema(schema))
+        self.current = self._inputs[0].name
+        return combined
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """Yield all rows, after an empty batch, so that files without rows are checked as well."""
+        yield pa.RecordBatch.from_pylist([], schema=self._schema)
+        for each, schema in zip(self._inputs, self._schemas, strict=True):
+            self.current = each.name
+            count = _counter(f"Writing {each.name}", self._report)
+            for batch in each.batches(schema):
+                yield self._conformed(batch)
+                count(batch.num_rows)
+
+    def _conformed(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        if batch.schema.equals(self._schema):
+            return batch
+        try:
+            columns = [batch.column(field.name).cast(field.type) for field in self._schema]
+        except pa.ArrowException as error:
+            raise InvalidInputError(str(error)) from error
+        return pa.RecordBatch.from_arrays(columns, schema=self._schema)
+
+
+def _selected(schema: pa.Schema, wanted: Sequence[str] | None) -> pa.Schema:
+    return schema if wanted is None else pa.schema([field for field in schema if field.name in wanted])
+
+
+def _is_empty(field: "pa.Field[Any]") -> bool:
+    return pa.types.is_null(field.type)
+
+
+def _counter(what: str, report: Report) -> Callable[[int], None]:
+    total = [0]
+
+    def count(rows: int) -> None:
+        total[0] += rows
+        report(f"{what}: {total[0]:,} rows")
+
+    return count
+
+
+@contextlib.contextmanager
+def _naming(current: Callable[[], str]) -> Iterator[None]:
+    """Name the file in errors about its rows."""
+    try:
+        yield
+    except InvalidInputError as error:
+        name = current()
+        raise error if name in str(error) else InvalidInputError(f"{name}: {error}") from error
+
+
+class _Nowhere(io.RawIOBase):
+    """Takes any number of bytes and keeps none."""
+
+    def __init__(self) -> None:
+        self._position = 0
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        size = memoryview(data).nbytes
+        self._position += size
+        return size
+
+    def tell(self) -> int:
+        return self._position
+
+
+class _ReadOnlyObjects:
+    """Objects as they are, but what is written goes nowhere."""
+
+    def __init__(self, objects: Objects) -> None:
+        self._objects = objects
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("create", "replace"):
+            raise AssertionError(f"a dry run must not {name}")
+        return getattr(self._objects, name)
+
+    def open_writer(self, path: str) -> IO[bytes]:
+        return cast("IO[bytes]", _Nowhere())
+
+    def delete(self, paths: Sequence[str]) -> None:
+        pass
+
+
+def _stage_nowhere(rows: Iterator[pa.RecordBatch], stream: StreamLocator, rules: WriteRules, root: str) -> list[Delta]:
+    """Do all that a write does before it commits, with the same checks, except for keeping the files."""
+    objects = cast("Objects", _ReadOnlyObjects(open_objects(root)))
+    with replaced(root, objects):
+        return storage.stage_deltas(
+            rows,
+            stream,
+            type=rules.type,
+            delete_columns=rules.delete_columns,
+            op_column=rules.op_column,
+            root=root,
+        )
+
+
+def _check_position(stream: StreamLocator, rules: WriteRules, root: str) -> None:
+    newest = storage.get_stream(stream, root=root).stream_position
+    if rules.stream_position is not None and rules.stream_position <= newest:
+        raise InvalidInputError(
+            f"stream position {rules.stream_position} is not after the newest, {newest}; give a higher one or none"
+        )
+
+
+def _written(
+    name: str,
+    rules: WriteRules,
+    deltas: Sequence[Delta],
+    known: pa.Schema,
+    *,
+    position: int | None = None,
+    repeated: bool = False,
+    dry_run: bool = False,
+) -> Written:
+    files = distinct_files(deltas)
+    columns = {column: None for delta in deltas for column in delta.columns}
+    return Written(
+        table=name,
+        type=rules.type,
+        stream_position=position,
+        rows=sum(rows for rows, _ in files.values()),
+        bytes=sum(size for _, size in files.values()),
+        files=len(files),
+        partitions=len(deltas),
+        new_columns=[column for column in columns if column not in known.names and column != rules.op_column],
+        repeated=repeated,
+        dry_run=dry_run,
+    )
+
+
+def list_deltas(
+    lake: Lake, name: str, *, first: int | None = None, last: int | None = None, limit: int | None = None
+) -> list[DeltaLine]:
+    """List committed deltas by stream position, with a limit the newest of them. Raises: NotFoundError."""
+    deltas = find_table(lake, name).deltas(first, last)
+    if limit is not None:
+        deltas = deltas[max(0, len(deltas) - limit) :]
+    return [
+        DeltaLine(
+            stream_position=delta.stream_position,
+            committed_at=delta.committed_at,
+            type=delta.type,
+            partition=delta.partition_values,
+            rows=delta.manifest.record_count,
+            bytes=delta.manifest.content_length,
+            files=len(delta.manifest.entries),
+            columns=delta.columns,
+            delete_columns=delta.delete_columns,
+            op_column=delta.op_column,
+            idempotency=f"{delta.idempotency.app_id}:{delta.idempotency.batch_id}" if delta.idempotency else None,
+        )
+        for delta in deltas
+    ]
