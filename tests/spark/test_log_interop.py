@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from siltstone.log import CompactibleLog, SinkEntry, SinkLog, SourceEntry, SourceLog, wire
+from siltstone.log.inspection import compact, verify
 from siltstone.log.uris import partition_folder
 
 INTERVAL = 3
@@ -249,3 +250,22 @@ def test_retention_keeps_and_drops_what_spark_keeps_and_drops(compacting: SparkS
     written = (tmp_path / "ours/_spark_metadata/2.compact").read_bytes()
     assert written == (tmp_path / "theirs/_spark_metadata/2.compact").read_bytes()
     assert [entry.path for entry in ours.all_files()] == ["file:///o/0", "file:///o/90", "file:///o/50"]
+
+
+def test_a_query_goes_on_after_its_logs_were_compacted_by_hand(compacting: SparkSession, tmp_path: Path) -> None:
+    compacting.conf.set("spark.sql.streaming.minBatchesToRetain", "100")
+    query = Query(compacting, tmp_path)
+    query.run(7)
+    assert verify(query.output).findings == []
+    in_the_future = query.sink_log().all_files()[4].modified_ms + 10_000
+    done = compact(query.output, retention_ms=10_000, now_ms=lambda: in_the_future)
+    assert (done.entries_before, done.entries_after) == (6, 2)
+    assert compact(query.checkpoint).deleted_files == ["0", "1", "3", "4"]
+    kept = query.values()
+    assert len(kept) == 3
+    query.run(6)
+    assert query.sink_log().latest_id() == 12
+    assert query.sink_log().interval == INTERVAL
+    assert query.values() == sorted([*kept, *(f"line {each:04}" for each in range(7, 13))])
+    assert_both_read_the_same(query, query.sink_log(), query.source_log())
+    assert verify(query.output).findings == verify(query.checkpoint).findings == []

@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar, cast
 import orjson
 
 from siltstone.errors import InvalidInputError
-from siltstone.log.wire import check_objects
+from siltstone.log.wire import check_lines, check_objects
 
 E = TypeVar("E")
 R = TypeVar("R", bound=tuple[Any, ...])
@@ -37,8 +37,9 @@ class Codec(Generic[E]):
         """Return the entries of a block; override where many at once are cheaper than one by one."""
         return list(map(self.decode, block.split(b"\n")))
 
-    def check_block(self, block: bytes) -> None:
+    def check_block(self, block: bytes, *, edges_only: bool = False) -> None:
         """Look over a block that is copied unparsed; raise ValueError where it cannot be whole entries."""
+        check_lines(block)
 
 
 class JsonCodec(Codec[object]):
@@ -67,9 +68,9 @@ class ObjectCodec(Codec[dict[str, object]]):
             raise TypeError("an entry must be a JSON object")
         return cast("dict[str, object]", entry)
 
-    def check_block(self, block: bytes) -> None:
-        """Check that each line is braced."""
-        check_objects(block)
+    def check_block(self, block: bytes, *, edges_only: bool = False) -> None:
+        """Check that lines are braced."""
+        check_objects(block, edges_only=edges_only)
 
 
 class RecordCodec(Codec[R]):
@@ -102,9 +103,9 @@ class RecordCodec(Codec[R]):
         self._check_types(records)
         return records
 
-    def check_block(self, block: bytes) -> None:
-        """Check that each line is braced."""
-        check_objects(block)
+    def check_block(self, block: bytes, *, edges_only: bool = False) -> None:
+        """Check that lines are braced."""
+        check_objects(block, edges_only=edges_only)
 
     def _check_types(self, records: Iterable[R]) -> None:
         for name, expected, column in zip(self.fields, self._types, zip(*records, strict=True), strict=True):

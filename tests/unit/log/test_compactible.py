@@ -429,3 +429,23 @@ def test_entries_that_are_no_longer_wanted_leave_at_compaction_and_show_no_more(
     log.add(4, [])
     log.add(5, [])
     assert objects.read("log/5.compact") == b"v1"
+
+
+def test_a_compact_file_cut_short_does_not_spread_by_compaction(objects: Objects) -> None:
+    log = CompactibleLog(objects, "log", ObjectCodec(), default_interval=2)
+    for batch_id in range(3):
+        log.add(batch_id, [{"a": batch_id}])
+    objects.replace("log/1.compact", objects.read("log/1.compact")[:-1])
+    with pytest.raises(CorruptionError, match=r"/log/1\.compact\."):
+        log.add(3, [])
+    assert names(objects) == spelled("0 1c 2")
+
+
+@pytest.mark.parametrize("data", [b"v1\n\n1", b"v1\n1\n\n", b"v1\n\n"])
+def test_a_blank_line_is_damage(open_log: OpenLog, objects: Objects, data: bytes) -> None:
+    objects.create("log/0", data)
+    objects.create("log/1", b"v1")
+    with pytest.raises(CorruptionError, match="Failed to read log file"):
+        open_log().live_entries()
+    with pytest.raises(CorruptionError, match="Failed to read log file"):
+        open_log().add(2, [])

@@ -1,12 +1,22 @@
 """Bytes of batch files."""
 
+import orjson
 import pytest
 
 from siltstone.errors import CorruptionError, InvalidInputError
 from siltstone.log import JsonCodec, SinkEntry
 from siltstone.log.codec import dumps
 from siltstone.log.sink import SINK_CODEC
-from siltstone.log.wire import decode, encode, encode_chunks, parse_version, read_blocks, read_lines, split_block
+from siltstone.log.wire import (
+    check_objects,
+    decode,
+    encode,
+    encode_chunks,
+    parse_version,
+    read_blocks,
+    read_lines,
+    split_block,
+)
 
 
 def test_a_batch_is_its_version_and_a_line_per_entry_without_a_last_newline() -> None:
@@ -41,12 +51,28 @@ def test_an_empty_file_is_incomplete() -> None:
         decode(b"", "x/0")
 
 
-@pytest.mark.parametrize("data", [b'v1\n\n"a"', b'v1\n"a"\n\n"b"', b'v1\n"a"\n\n'])
+@pytest.mark.parametrize("data", [b"v1\n\n1", b"v1\n1\n\n2", b"v1\n1\n\n", b"v1\n\n"])
 @pytest.mark.parametrize("chunk_bytes", [1, 2, 3, 1000])
-def test_a_blank_line_is_damage(data: bytes, chunk_bytes: int) -> None:
+def test_a_blank_line_is_no_entry_wherever_chunks_are_cut(data: bytes, chunk_bytes: int) -> None:
     chunks = [data[start : start + chunk_bytes] for start in range(0, len(data), chunk_bytes)]
-    with pytest.raises(CorruptionError, match=r"x/0\..*blank line"):
-        list(read_blocks(chunks, "x/0"))
+    assert b"" in list(read_lines(chunks, "x/0"))
+    codec = JsonCodec()
+    with pytest.raises(ValueError, match="line"):
+        list(map(codec.check_block, read_blocks(chunks, "x/0")))
+    with pytest.raises(orjson.JSONDecodeError):
+        list(map(codec.decode_block, read_blocks(chunks, "x/0")))
+
+
+@pytest.mark.parametrize("block", [b"", b"{}\n", b"\n{}", b"{}\n\n{}", b"{}\n{", b"{}\n}\n{}", b"{}\n{\n{}"])
+def test_torn_lines_show_without_parsing(block: bytes) -> None:
+    with pytest.raises(ValueError, match="is not a whole entry"):
+        check_objects(block)
+
+
+def test_looking_at_the_edges_finds_a_block_cut_short() -> None:
+    check_objects(b'{}\n{"a":{}}', edges_only=True)
+    with pytest.raises(ValueError, match="is not a whole entry"):
+        check_objects(b'{}\n{"a":', edges_only=True)
 
 
 @pytest.mark.parametrize("text", ["", "xyz", "v10.x", "10", "v0", "v-10", "v", "v 1", "v01", "V1", "v\u0661"])

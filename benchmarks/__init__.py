@@ -1,0 +1,1 @@
+"""Measurements; each module runs by itself, `python -m benchmarks.<name>`."""
