@@ -29,13 +29,13 @@ install: ## Install the developer requirements again into the virtual environmen
 	@rm -f $(STAMP)
 	@$(MAKE) --no-print-directory venv
 
+COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
+           --no-emit-index-url --no-emit-find-links
+
 lock: $(BIN)/uv ## Pin the requirements anew from pyproject.toml, with hashes
-	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --upgrade --generate-hashes --no-header --no-annotate \
-	  --no-emit-index-url --no-emit-find-links pyproject.toml -o requirements.txt
-	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --upgrade --generate-hashes --no-header --no-annotate \
-	  --no-emit-index-url --no-emit-find-links --extra dev -c requirements.txt pyproject.toml -o dev-requirements.txt
-	echo uv | $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
-	  --no-emit-index-url --no-emit-find-links -c dev-requirements.txt - -o bootstrap-requirements.txt
+	$(COMPILE) --upgrade --extra dev pyproject.toml -o dev-requirements.txt
+	$(COMPILE) --upgrade -c dev-requirements.txt pyproject.toml -o requirements.txt
+	echo uv | $(COMPILE) --upgrade -c dev-requirements.txt - -o bootstrap-requirements.txt
 
 build: venv ## Build a wheel into build/, with its intermediate artifacts in dist/
 	@mkdir -p build

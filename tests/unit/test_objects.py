@@ -1,0 +1,187 @@
+"""The store behind everything: whole objects, created once, with errors of ours."""
+
+import os
+import pickle
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from siltstone import errors
+from siltstone.objects import LocalObjects, canonical_root, open_objects
+
+
+def test_an_object_is_created_once_and_whole(root: str) -> None:
+    objects = open_objects(root)
+    objects.create("a/b/1", b"one")
+    objects.create("a/b/2", iter([b"t", b"w", b"o"]))
+    with pytest.raises(errors.AlreadyExistsError, match="a/b/1"):
+        objects.create("a/b/1", b"other")
+    with pytest.raises(errors.AlreadyExistsError):
+        objects.create("a/b/2", iter([b"other"]))
+    assert (objects.read("a/b/1"), b"".join(objects.stream("a/b/2"))) == (b"one", b"two")
+
+
+def test_one_of_many_racing_creators_wins(root: str) -> None:
+    objects = open_objects(root)
+    winners: list[int] = []
+
+    def race(racer: int) -> None:
+        try:
+            objects.create("prize", str(racer).encode())
+        except errors.AlreadyExistsError:
+            return
+        winners.append(racer)
+
+    threads = [threading.Thread(target=race, args=(racer,)) for racer in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [objects.read("prize")] == [str(winner).encode() for winner in winners]
+
+
+def test_listing_shows_a_folder_and_below_it_only_when_asked(root: str) -> None:
+    objects = open_objects(root)
+    for path in ("x/1", "x/2", "x/y/3", "xx/4"):
+        objects.create(path, b"abc")
+    assert sorted(each.path for each in objects.list_objects("x")) == ["x/1", "x/2"]
+    assert sorted(each.path for each in objects.list_objects("x", recursive=True)) == ["x/1", "x/2", "x/y/3"]
+    assert sorted(objects.list_folders("")) == ["x", "xx"]
+    assert objects.list_folders("x") == ["y"]
+    assert objects.list_objects("nowhere") == []
+    assert {each.size for each in objects.list_objects("x")} == {3}
+    assert all(each.modified_ms > 1_600_000_000_000 for each in objects.list_objects("x"))
+
+
+def test_missing_objects_are_not_found_and_deleting_them_is_no_error(root: str) -> None:
+    objects = open_objects(root)
+    for call in (objects.read, objects.open_reader, lambda path: list(objects.stream(path))):
+        with pytest.raises(errors.NotFoundError, match="nope"):
+            call("nope")
+    assert objects.info("nope") is None
+    objects.create("there", b"x")
+    objects.delete(["nope", "there"])
+    assert objects.info("there") is None
+    objects.delete([])
+
+
+def test_replacing_is_whole(root: str) -> None:
+    objects = open_objects(root)
+    objects.replace("r", b"one")
+    objects.replace("r", iter([b"tw", b"o"]))
+    assert objects.read("r") == b"two"
+
+
+def test_writers_and_readers_move_large_objects_in_pieces(root: str) -> None:
+    objects = open_objects(root)
+    piece = os.urandom(1 << 20)
+    with objects.open_writer("big") as writer:
+        for _ in range(12):
+            writer.write(piece)
+        assert writer.tell() == 12 << 20
+    info = objects.info("big")
+    assert info is not None
+    assert info.size == 12 << 20
+    with objects.open_reader("big") as reader:
+        reader.seek(-10, os.SEEK_END)
+        assert reader.read() == piece[-10:]
+        reader.seek(1 << 20)
+        assert reader.read(5) == piece[:5]
+    assert sum(map(len, objects.stream("big"))) == 12 << 20
+
+
+@pytest.mark.parametrize("path", ["", "/etc/passwd", "../x", "a/../../x", "a//b", "./a", "a/."])
+def test_no_path_leaves_the_root(root: str, path: str) -> None:
+    objects = open_objects(root)
+    for call in (objects.read, lambda path: objects.create(path, b"x"), lambda path: objects.delete([path])):
+        with pytest.raises(errors.InvalidInputError):
+            call(path)
+
+
+def test_awkward_names_are_kept_as_they_are(root: str) -> None:
+    objects = open_objects(root)
+    names = ["a b", "a+b", "é", "100%", "a%20b", "k=v", "!null,x"]
+    for name in names:
+        objects.create(f"d/{name}", name.encode())
+    assert sorted(each.path for each in objects.list_objects("d")) == sorted(f"d/{name}" for name in names)
+    assert all(objects.read(f"d/{name}") == name.encode() for name in names)
+
+
+def test_files_being_written_are_not_listed(local_root: str) -> None:
+    objects = open_objects(local_root)
+    objects.create("d/1", b"x")
+    (Path(local_root) / "d" / ".2.0123.tmp").write_bytes(b"half")
+    assert [each.path for each in objects.list_objects("d")] == ["d/1"]
+
+
+def test_a_failed_creation_leaves_nothing(local_root: str) -> None:
+    def broken() -> object:
+        yield b"half"
+        raise errors.StorageError("source broke")
+
+    with pytest.raises(errors.StorageError, match="source broke"):
+        open_objects(local_root).create("d/1", broken())  # type: ignore[arg-type]
+    assert list((Path(local_root) / "d").iterdir()) == []
+
+
+def test_a_folder_that_cannot_be_written_is_a_clear_error() -> None:
+    objects = LocalObjects(Path("/proc/siltstone"))
+    with pytest.raises(errors.SiltstoneError, match="/proc/siltstone"):
+        objects.create("x", b"y")
+
+
+def test_a_root_below_a_file_is_a_clear_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    objects = open_objects(tmp_path / "file" / "lake")
+    with pytest.raises(errors.InvalidInputError, match="not a folder"):
+        objects.create("x", b"y")
+    with pytest.raises(errors.InvalidInputError, match="not a folder"):
+        objects.list_objects("x")
+
+
+def test_a_missing_bucket_is_a_clear_error(s3_endpoint: str) -> None:
+    objects = open_objects("s3://no-such-bucket-here/lake")
+    for call in (lambda: objects.read("x"), lambda: objects.create("x", b"y"), lambda: objects.list_objects("x")):
+        with pytest.raises(errors.StorageError, match="no-such-bucket-here"):
+            call()
+
+
+@pytest.mark.parametrize(
+    ("given", "canonical"),
+    [
+        ("s3://bucket/a/", "s3://bucket/a"),
+        ("s3a://bucket/a", "s3://bucket/a"),
+        ("S3://bucket", "s3://bucket"),
+        ("file:///tmp/a%20b", "/tmp/a b"),
+        ("memory://x/", "memory://x"),
+        ("gs://bucket/x", "gs://bucket/x"),
+    ],
+)
+def test_each_root_has_one_spelling(given: str, canonical: str) -> None:
+    assert canonical_root(given) == canonical
+
+
+def test_relative_and_home_roots_become_absolute(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    assert canonical_root("lake") == canonical_root(Path("./lake")) == str(tmp_path / "lake")
+    assert canonical_root("~/lake") == str(tmp_path / "home" / "lake")
+
+
+@pytest.mark.parametrize("given", ["", "ftp://x/y", "s3:/bucket", "s3://", "http://x", "file://host/x", "a\0b"])
+def test_what_is_no_root_is_refused(given: str) -> None:
+    with pytest.raises(errors.InvalidInputError):
+        canonical_root(given)
+
+
+def test_errors_survive_pickling() -> None:
+    kinds: list[Callable[[str], Exception]] = [
+        value for value in vars(errors).values() if isinstance(value, type) and issubclass(value, errors.SiltstoneError)
+    ]
+    assert len(kinds) >= 10
+    for kind in kinds:
+        copy = pickle.loads(pickle.dumps(kind("what, where, why")))
+        assert type(copy) is kind
+        assert str(copy) == "what, where, why"
