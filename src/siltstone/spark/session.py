@@ -2,6 +2,7 @@
 
 import atexit
 import shutil
+import sys
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -40,6 +41,8 @@ def local_session(
         "spark.driver.host": "127.0.0.1",
         "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={logging.as_uri()}",
         "spark.local.dir": str(folder / "local"),
+        # The workers need what this process has installed, whichever Python comes first on the path.
+        "spark.pyspark.python": sys.executable,
         "spark.sql.catalogImplementation": "in-memory",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
         "spark.sql.session.timeZone": "UTC",
