@@ -1,7 +1,7 @@
 """Compacting and loading a sink log: ours against Spark's own `FileStreamSinkLog`, on the same files.
 
 `python -m benchmarks.log [--entries 1000000] [--json]` prints a table and writes benchmarks/results/log.json.
-Both do each piece of work twice on a copy of the same directory, and the better time counts, so that Spark's JVM is warm.
+Both do each piece of work three times on a copy of the same directory, and the best time counts: Spark's JVM is warm.
 """
 
 import argparse
@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sized
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from siltstone.spark import local_session
 
 RESULTS = Path(__file__).parent / "results/log.json"
 LAST = 19
-REPEATS = 2
+REPEATS = 3
 RETENTION_MS = 100 * 24 * 3_600_000
 ENTRY = (
     '{"path":"file:///data/events/day=2024-01-%02d/part-%05d-3f1c2a9e-7d5b-4a52-9a51-%012x-c000.snappy.parquet",'
@@ -59,11 +59,11 @@ class Ours:
     def compact(self) -> None:
         assert self.log.add(LAST, [SinkEntry("file:///data/events/last", 1, False, int(time.time() * 1000))])
 
-    def load(self) -> int:
-        return len(self.log.all_files())
+    def load(self) -> Sized:
+        return self.log.all_files()
 
-    def load_columns(self) -> int:
-        return self.log.to_arrow().num_rows
+    def load_columns(self) -> Sized:
+        return self.log.to_arrow()
 
 
 class Sparks:
@@ -82,18 +82,20 @@ class Sparks:
     def compact(self) -> None:
         assert self.log.add(LAST, self.batch)
 
-    def load(self) -> int:
-        return len(self.log.allFiles())
+    def load(self) -> Sized:
+        entries: Sized = self.log.allFiles()
+        return entries
 
 
-def best(work: Callable[[], object], prepare: Callable[[], None]) -> float:
-    """Seconds of the better of some runs; `prepare` is not counted."""
+def best(work: Callable[[], object], prepare: Callable[[], None] = lambda: None) -> float:
+    """Seconds of the best of some runs; neither `prepare` nor freeing the result counts."""
     seconds = []
     for _ in range(REPEATS):
         prepare()
         started = time.perf_counter()
-        work()
+        result = work()
         seconds.append(time.perf_counter() - started)
+        del result
     return min(seconds)
 
 
@@ -108,33 +110,27 @@ def measure(folder: Path, entries: int) -> dict[str, Any]:
     shutil.copytree(ours, theirs)
     spark = local_session("benchmark", conf={"spark.driver.memory": "6g"})
     rows = []
-
-    def compare(work: str, mine: Callable[[], object], sparks: Callable[[], object], *, fresh: bool) -> None:
-        prepare_mine = (lambda: forget_last(ours)) if fresh else (lambda: None)
-        prepare_sparks = (lambda: forget_last(theirs)) if fresh else (lambda: None)
-        mine_seconds = best(mine, prepare_mine)
-        spark_seconds = best(sparks, prepare_sparks)
-        rows.append({
-            "work": work,
-            "siltstone_seconds": round(mine_seconds, 3),
-            "spark_seconds": round(spark_seconds, 3),
-            "ratio": round(spark_seconds / mine_seconds, 1),
-        })  # fmt: skip
-
-    compare(
-        "compact, dropping half by retention",
-        lambda: Ours(ours, RETENTION_MS).compact(),
-        lambda: Sparks(spark, theirs, RETENTION_MS).compact(),
-        fresh=True,
-    )
-    compare("compact", lambda: Ours(ours).compact(), lambda: Sparks(spark, theirs).compact(), fresh=True)
+    for work, retention_ms in (("compact, dropping half by retention", RETENTION_MS), ("compact", None)):
+        compact_ours, compact_theirs = Ours(ours, retention_ms).compact, Sparks(spark, theirs, retention_ms).compact
+        mine = best(compact_ours, lambda: forget_last(ours))
+        rows.append(compared(work, mine, best(compact_theirs, lambda: forget_last(theirs))))
     ours_bytes = (ours / f"_spark_metadata/{LAST}.compact").read_bytes()
     assert ours_bytes.count(b"\n") == (theirs / f"_spark_metadata/{LAST}.compact").read_bytes().count(b"\n")
-    compare("load as list", lambda: Ours(ours).load(), lambda: Sparks(spark, theirs).load(), fresh=False)
-    compare("load as columns", lambda: Ours(ours).load_columns(), lambda: Sparks(spark, theirs).load(), fresh=False)
-    assert Ours(ours).load() == Sparks(spark, theirs).load() == entries + 91
+    sparks = best(lambda: Sparks(spark, theirs).load())
+    rows.append(compared("load as a list", best(lambda: Ours(ours).load()), sparks))
+    rows.append(compared("load as columns", best(lambda: Ours(ours).load_columns()), sparks))
+    assert len(Ours(ours).load()) == len(Sparks(spark, theirs).load()) == entries + 91
     spark.stop()
     return {"entries": entries, "compact_bytes": len(ours_bytes), "work": rows}
+
+
+def compared(work: str, ours: float, sparks: float) -> dict[str, object]:
+    return {
+        "work": work,
+        "siltstone_seconds": round(ours, 3),
+        "spark_seconds": round(sparks, 3),
+        "ratio": round(sparks / ours, 1),
+    }
 
 
 def peak_growth_bytes(folder: Path, entries: int) -> int:
@@ -152,6 +148,7 @@ def peak_growth_bytes(folder: Path, entries: int) -> int:
 
 def compact_only(output: Path) -> int:
     log = Ours(output)
+    Path("/proc/self/clear_refs").write_text("5")  # the peak counts from here
     before = _status_kib("VmRSS")
     log.compact()
     return (_status_kib("VmHWM") - before) * 1024
