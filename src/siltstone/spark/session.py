@@ -1,6 +1,7 @@
 """The one place that builds a SparkSession."""
 
 import atexit
+import os
 import shutil
 import sys
 import tempfile
@@ -41,8 +42,6 @@ def local_session(
         "spark.driver.host": "127.0.0.1",
         "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={logging.as_uri()}",
         "spark.local.dir": str(folder / "local"),
-        # The workers need what this process has installed, whichever Python comes first on the path.
-        "spark.pyspark.python": sys.executable,
         "spark.sql.catalogImplementation": "in-memory",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
         "spark.sql.session.timeZone": "UTC",
@@ -52,6 +51,8 @@ def local_session(
         "spark.ui.showConsoleProgress": "false",
         **(conf or {}),
     }
+    # The workers need what this process has installed, whichever Python comes first on the path.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.master(f"local[{cores}]").appName(name)
     for key, value in settings.items():
         builder = builder.config(key, value)
