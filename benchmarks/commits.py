@@ -1,0 +1,121 @@
+"""Many small commits by several threads on one partition: none lost, and no commit dearer than the ones before.
+
+`python -m benchmarks.commits [--commits 1000] [--threads 8] [--json]` prints a table and writes
+benchmarks/results/commits.json. The second table repeats the work with a log alone, without data files, and with
+ten times as many commits, to show how the time per commit grows with the number of earlier commits: it should not.
+"""
+
+import argparse
+import json
+import statistics
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from rich.console import Console
+from rich.table import Table
+
+import siltstone
+from siltstone.log.commit import CommitLog
+
+RESULTS = Path(__file__).parent / "results/commits.json"
+PARTS = 10
+
+
+def run(commits: int, threads: int, commit: Callable[[int], int]) -> tuple[float, list[tuple[int, float]]]:
+    """Let the threads share the commits; return the seconds in all, and (position, seconds) of each commit."""
+    numbers = iter(range(commits))
+    lock = threading.Lock()
+    done: list[tuple[int, float]] = []
+
+    def work() -> None:
+        while True:
+            with lock:
+                number = next(numbers, None)
+            if number is None:
+                return
+            started = time.perf_counter()
+            position = commit(number)
+            done.append((position, time.perf_counter() - started))
+
+    workers = [threading.Thread(target=work) for _ in range(threads)]
+    started = time.perf_counter()
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    return time.perf_counter() - started, sorted(done)
+
+
+def summarize(commits: int, threads: int, seconds: float, done: list[tuple[int, float]]) -> dict[str, Any]:
+    size = max(1, commits // PARTS)
+    parts = [statistics.median(each for _, each in done[start : start + size]) for start in range(0, commits, size)]
+    return {
+        "commits": commits,
+        "threads": threads,
+        "commits_per_second": round(commits / seconds, 1),
+        "median_ms_by_tenth": [round(part * 1000, 2) for part in parts],
+        "last_tenth_to_first": round(parts[-1] / parts[0], 2),
+    }
+
+
+def measure_writes(folder: Path, commits: int, threads: int) -> dict[str, Any]:
+    table = siltstone.open(folder / "lake").create_table(
+        "shop.orders", schema={"order_id": "int64", "note": "string"}, primary_keys=["order_id"]
+    )
+    data = pa.table({"order_id": range(100), "note": [f"note {number}" for number in range(100)]})
+    seconds, done = run(commits, threads, lambda number: table.write(data, idempotency=("benchmark", number)))
+    positions = [position for position, _ in done]
+    assert positions == list(range(1, commits + 1)), "a commit was lost or doubled"
+    assert [delta.stream_position for delta in table.deltas()] == positions
+    return {"work": "write a delta of 100 rows", **summarize(commits, threads, seconds, done)}
+
+
+def measure_log(folder: Path, commits: int, threads: int) -> dict[str, Any]:
+    log = CommitLog(str(folder), f"log-{commits}-{threads}")
+
+    def commit(number: int) -> int:
+        entry = {"rows": number, "uri": f"tables/shop/orders/1/deltas/{number:032x}.parquet"}
+        made = log.commit("benchmark", lambda _: {f"delta/{number}": entry})
+        assert made is not None
+        return made.batch_id
+
+    seconds, done = run(commits, threads, commit)
+    assert [batch for batch, _ in done] == list(range(commits))
+    assert len(CommitLog(str(folder), log.folder).read(lambda state: state.keys("delta/"))) == commits
+    return {"work": "commit to the log alone", **summarize(commits, threads, seconds, done)}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--commits", type=int, default=1000)
+    parser.add_argument("--threads", type=int, default=8)
+    parser.add_argument("--json", action="store_true", help="print the results as JSON")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="siltstone-benchmark-") as name:
+        folder = Path(name)
+        rows = [
+            measure_writes(folder, options.commits, options.threads),
+            measure_log(folder, options.commits, options.threads),
+            measure_log(folder, options.commits * 10, options.threads),
+        ]
+    RESULTS.parent.mkdir(exist_ok=True)
+    RESULTS.write_text(json.dumps(rows, indent=2) + "\n")
+    if options.json:
+        sys.stdout.write(json.dumps(rows) + "\n")
+        return
+    shown = Table("work", "commits", "threads", "commits/s", "median ms, first tenth", "last tenth", "last : first")
+    for row in rows:
+        tenths = row["median_ms_by_tenth"]
+        cells = [row["work"], row["commits"], row["threads"], row["commits_per_second"], tenths[0], tenths[-1]]
+        shown.add_row(*map(str, cells), str(row["last_tenth_to_first"]))
+    Console().print(shown)
+
+
+if __name__ == "__main__":
+    main()
