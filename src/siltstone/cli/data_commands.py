@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from siltstone.cli.shell import Debug, DryRun, Json, Root, examples, shell_of
-from siltstone.cli.table_commands import TableName
+from siltstone.cli.table_commands import Delimiter, FormatOption, TableName
 from siltstone.cli.units import parse_idempotency, parse_names
 
 WRITE_EXAMPLES = examples(
@@ -27,14 +27,6 @@ class DeltaTypeChoice(enum.StrEnum):
     delete = "delete"
     add = "add"
     chrono = "chrono"
-
-
-class FormatChoice(enum.StrEnum):
-    """How a data file is written."""
-
-    parquet = "parquet"
-    csv = "csv"
-    jsonl = "jsonl"
 
 
 def write(
@@ -63,12 +55,8 @@ def write(
     stream_position: Annotated[
         int | None, typer.Option("--stream-position", metavar="N", min=1, help="Commit at this position.")
     ] = None,
-    format: Annotated[
-        FormatChoice | None, typer.Option("--format", help="The format, where file names do not tell it.")
-    ] = None,
-    delimiter: Annotated[
-        str | None, typer.Option("--delimiter", metavar="CHAR", help="What separates CSV fields, where not a comma.")
-    ] = None,
+    format: FormatOption = None,
+    delimiter: Delimiter = None,
     dry_run: DryRun = False,
     root: Root = None,
     json: Json = False,
@@ -81,11 +69,10 @@ def write(
     """
     shell = shell_of(context, root, json, debug)
     batch = parse_idempotency(idempotency) if idempotency is not None else None
-    if delimiter is not None and len(delimiter) != 1:
-        raise typer.BadParameter(f"{delimiter!r} is not one character", param_hint="--delimiter")
     if "-" in files and sys.stdin.isatty():
         typer.echo("Reading JSON lines from the terminal; end with Ctrl-D.", err=True)
     from siltstone.cli import writing
+    from siltstone.cli.rehearsal import WriteRules
 
     output = shell.output
     with shell.progress() as report:
@@ -93,15 +80,14 @@ def write(
             shell.lake,
             name,
             files,
-            writing.WriteRules(
+            WriteRules(
                 type=type.value,
                 delete_columns=parse_names(delete_columns) if delete_columns else None,
                 op_column=op_column,
                 idempotency=batch,
                 stream_position=stream_position,
             ),
-            format=format.value if format else None,
-            delimiter=delimiter,
+            writing.Reading(format.value if format else None, delimiter),
             dry_run=dry_run,
             report=report,
             warn=output.warning,

@@ -3,7 +3,6 @@
 import contextlib
 import re
 from collections.abc import Iterator
-from typing import Any, cast
 
 import pyarrow as pa
 import pyarrow.csv
@@ -29,6 +28,18 @@ class CsvFile:
         """Return the header's columns."""
         with self._opened({}) as rows:
             self._header = rows.schema.names
+        self._check_header(known)
+        found = self._look({name: TextColumn() for name in self._header if name not in known.names}, looked)
+        types = {name: known.field(name).type if name in known.names else found[name] for name in self._header}
+        return pa.schema(list(types.items()))
+
+    def _check_header(self, known: pa.Schema) -> None:
+        if len(self._header) == 1 and self._header[0] not in known.names:
+            for delimiter in ";\t|":
+                if delimiter in self._header[0]:
+                    raise InvalidInputError(
+                        f"{self.name}: its only column is {self._header[0]!r}; say --delimiter {delimiter!r}"
+                    )
         with self._named():
             check_columns(pa.schema([pa.field(name, pa.string()) for name in self._header]))
         for field in known:
@@ -37,9 +48,6 @@ class CsvFile:
                     f"{self.name}: column {field.name!r} is {field.type} in the table, which CSV cannot hold; "
                     "use Parquet or JSON lines"
                 )
-        found = self._look({name: TextColumn() for name in self._header if name not in known.names}, looked)
-        types = {name: known.field(name).type if name in known.names else found[name] for name in self._header}
-        return pa.schema(list(types.items()))
 
     def _look(self, columns: dict[str, TextColumn], looked: Looked) -> dict[str, pa.DataType]:
         if columns:
@@ -62,7 +70,7 @@ class CsvFile:
     ) -> Iterator["pyarrow.csv.CSVStreamingReader"]:
         with self._named(), self._place.opened() as stream:
             yield pyarrow.csv.open_csv(
-                cast("Any", stream),
+                stream,
                 # One thread knows in which row it is, and says so in errors.
                 pyarrow.csv.ReadOptions(use_threads=False, block_size=BLOCK_BYTES),
                 pyarrow.csv.ParseOptions(delimiter=self._delimiter, newlines_in_values=True),
@@ -94,6 +102,10 @@ class CsvFile:
         number, row, kind, reason = match.groups()
         column = self._header[int(number)] if int(number) < len(self._header) else f"#{number}"
         where = f"{self.name}: row {row}, column {column!r}" if row else f"{self.name}: column {column!r}"
+        reason = reason.replace(
+            " If these timestamps are in local time, parse them as timestamps without timezone, then call assume_timezone.",
+            " Write e.g. Z or +01:00 after it",
+        )
         if "UTF8" in reason:
             reason = "is not UTF-8; convert the file first, e.g. with iconv"
         return f"{where}: {reason}{f' for {kind}' if kind and 'invalid value' in reason else ''}"

@@ -30,7 +30,7 @@ _FORMATS: dict[str, Format] = {
     ".ndjson": "jsonl",
     ".json": "jsonl",
 }
-_COMPRESSIONS: dict[str, Compression] = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd"}
+_COMPRESSIONS: dict[str, Compression] = {".gz": "gzip", ".bz2": "bz2"}
 
 
 @contextlib.contextmanager
@@ -65,6 +65,8 @@ def _input_file(place: Place, format: Format | None, delimiter: str | None) -> I
     if chosen is None:
         raise InvalidInputError(f"{place.name}: its name does not tell the format; say --format parquet, csv or jsonl")
     if chosen == "parquet":
+        if place.compression is not None:
+            raise InvalidInputError(f"{place.name}: unpack it first; Parquet files are compressed inside")
         return ParquetFile(place)
     if chosen == "csv":
         return CsvFile(place, delimiter or ("\t" if suffix == ".tsv" else ","))

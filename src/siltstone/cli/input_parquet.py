@@ -20,11 +20,8 @@ class ParquetFile:
 
     @contextlib.contextmanager
     def _opened(self) -> Iterator[pq.ParquetFile]:
-        with self._place.opened() as stream:
-            if self._place.compression is not None:
-                stream = pa.BufferReader(stream.read_buffer())
-            with pq.ParquetFile(stream) as file:
-                yield file
+        with self._place.opened() as stream, pq.ParquetFile(stream) as file:
+            yield file
 
     def schema(self, known: pa.Schema, looked: Looked) -> pa.Schema:
         """Return the file's own columns."""

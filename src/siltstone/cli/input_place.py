@@ -1,15 +1,19 @@
 """What a data file is to its readers: a name, bytes that can be read again and again, columns and rows."""
 
+import bz2
 import contextlib
+import gzip
+import zlib
 from collections.abc import Callable, Iterator
-from typing import Any, Literal, NamedTuple, Protocol, cast
+from pathlib import Path
+from typing import IO, Literal, NamedTuple, Protocol, cast
 
 import pyarrow as pa
 
 from siltstone.errors import InvalidInputError
 from siltstone.objects import open_objects
 
-Compression = Literal["gzip", "bz2", "zstd"]
+Compression = Literal["gzip", "bz2"]
 Looked = Callable[[int], None]
 
 
@@ -36,16 +40,25 @@ class Place(NamedTuple):
     compression: Compression | None
 
     @contextlib.contextmanager
-    def opened(self) -> Iterator[pa.NativeFile]:
-        """Open from the start, unpacked."""
-        with reading(self.name):
-            if "://" in self.path:
-                folder, _, name = self.path.rpartition("/")
-                raw: Any = pa.PythonFile(cast("Any", open_objects(folder).open_reader(name)), mode="r")
+    def opened(self) -> Iterator[IO[bytes]]:
+        """Open from the start, unpacked.
+
+        A Python file on purpose: Arrow's CSV reader reads ahead in a thread of its own, also after the file was
+        closed. A file of Arrow's then goes on with the bare descriptor, which by that time may be another file's,
+        and steals from it; a Python file refuses.
+        """
+        with reading(self.name), self._raw() as raw:
+            if self.compression is None:
+                yield raw
             else:
-                raw = pa.OSFile(self.path, "rb")
-            with raw, pa.CompressedInputStream(raw, self.compression) if self.compression else raw as stream:
-                yield stream
+                with gzip.open(raw) if self.compression == "gzip" else bz2.open(raw) as unpacked:
+                    yield cast("IO[bytes]", unpacked)
+
+    def _raw(self) -> IO[bytes]:
+        if "://" in self.path:
+            folder, _, name = self.path.rpartition("/")
+            return open_objects(folder).open_reader(name)
+        return Path(self.path).open("rb")
 
 
 @contextlib.contextmanager
@@ -53,7 +66,8 @@ def reading(name: str) -> Iterator[None]:
     """Turn what Arrow and the system say about a file into errors of ours that name it."""
     try:
         yield
-    except OSError as error:
-        raise InvalidInputError(f"{name}: cannot be read: {error.strerror or error}") from error
+    except (OSError, EOFError, zlib.error) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise InvalidInputError(f"{name}: cannot be read: {reason}") from error
     except pa.ArrowException as error:
         raise InvalidInputError(f"{name}: {error}") from error

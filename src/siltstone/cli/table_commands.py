@@ -20,6 +20,29 @@ class MergeEngineChoice(enum.StrEnum):
     first_row = "first_row"
 
 
+class FormatChoice(enum.StrEnum):
+    """How a data file is written."""
+
+    parquet = "parquet"
+    csv = "csv"
+    jsonl = "jsonl"
+
+
+def _one_character(text: str | None) -> str | None:
+    if text is not None and len(text) != 1:
+        raise typer.BadParameter(f"{text!r} is not one character")
+    return text
+
+
+FormatOption = Annotated[
+    FormatChoice | None, typer.Option("--format", help="The format, where file names do not tell it.")
+]
+Delimiter = Annotated[
+    str | None,
+    typer.Option(
+        "--delimiter", metavar="CHAR", callback=_one_character, help="What separates CSV fields, where not a comma."
+    ),
+]
 TableName = Annotated[str, typer.Argument(metavar="TABLE", help="The table, e.g. shop.orders.", show_default=False)]
 
 
@@ -56,6 +79,8 @@ def create(
         typer.Option("--schema", metavar="FILE", help='Take the columns of a JSON file, e.g. {"order_id": "int64"}.'),
     ] = None,
     write: Annotated[bool, typer.Option("--write", help="Also write the rows of the --from file.")] = False,
+    format: FormatOption = None,
+    delimiter: Delimiter = None,
     merge_engine: Annotated[
         MergeEngineChoice, typer.Option("--merge-engine", help="How rows of one key become one.")
     ] = MergeEngineChoice.deduplicate,
@@ -75,14 +100,15 @@ def create(
     shell = shell_of(context, root, json, debug)
     if (from_file is None) == (schema_file is None):
         raise typer.BadParameter("give one of --from FILE and --schema FILE", param_hint="--from / --schema")
-    if write and from_file is None:
+    if write and from_file in (None, "-"):
         raise typer.BadParameter("needs the rows of a --from file", param_hint="--write")
     from siltstone.cli import tables, writing
 
     lake, output = shell.lake, shell.output
     with shell.progress() as report:
         if from_file is not None:
-            schema = writing.schema_of_file(from_file, report=report, warn=output.warning)
+            reading = writing.Reading(format.value if format else None, delimiter)
+            schema = writing.schema_of_file(from_file, reading, report=report, warn=output.warning)
         else:
             schema = tables.read_schema_file(schema_file or "")
         result = tables.create_table(
@@ -99,7 +125,7 @@ def create(
             dry_run=dry_run,
         )
         if write and from_file is not None and not dry_run:
-            result = writing.write_first(lake, result, from_file, report=report)
+            result = writing.write_first(lake, result, from_file, reading, report=report)
     output.changed(result)
 
 

@@ -2,9 +2,8 @@
 
 import contextlib
 import dataclasses
-import io
 from collections.abc import Callable, Iterator, Sequence
-from typing import IO, Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
@@ -12,26 +11,27 @@ from siltstone.catalog import main as catalog
 from siltstone.cli.hints import find_table
 from siltstone.cli.input_files import Format, open_input
 from siltstone.cli.input_place import InputFile
+from siltstone.cli.rehearsal import WriteRules, rehearse
 from siltstone.cli.results import DeltaLine, TableChanged, Written
 from siltstone.cli.tables import describe_table, distinct_files
 from siltstone.errors import InvalidInputError, SiltstoneError
 from siltstone.lake import Lake
-from siltstone.model import Delta, DeltaType, Idempotency, StreamLocator
+from siltstone.model import Delta, Idempotency, StreamLocator
 from siltstone.model.schema import evolve, normalize_schema
-from siltstone.objects import Objects, open_objects, replaced
 from siltstone.storage import object_store as storage
 
 Report = Callable[[str], None]
 
 
-class WriteRules(NamedTuple):
-    """How a delta is to be taken."""
+class Reading(NamedTuple):
+    """How files are to be read, where their names do not tell."""
 
-    type: DeltaType = "upsert"
-    delete_columns: Sequence[str] | None = None
-    op_column: str | None = None
-    idempotency: tuple[str, int] | None = None
-    stream_position: int | None = None
+    format: Format | None = None
+    delimiter: str | None = None
+
+
+AS_NAMED = Reading()
+UPSERT = WriteRules()
 
 
 def _silent(message: str) -> None:
@@ -40,14 +40,13 @@ def _silent(message: str) -> None:
 
 def schema_of_file(
     file: str,
+    reading: Reading = AS_NAMED,
     *,
-    format: Format | None = None,
-    delimiter: str | None = None,
     report: Report = _silent,
     warn: Report = _silent,
 ) -> pa.Schema:
     """Return the columns of a data file; one without any value is taken for text. Raises: InvalidInputError."""
-    with open_input(file, format, delimiter) as opened:
+    with open_input(file, reading.format, reading.delimiter) as opened:
         found = opened.schema(pa.schema([]), _counter(f"Looking at {opened.name}", report))
         fields = []
         for field in found:
@@ -63,10 +62,9 @@ def write_files(
     lake: Lake,
     name: str,
     files: Sequence[str],
-    rules: WriteRules,
+    rules: WriteRules = UPSERT,
+    reading: Reading = AS_NAMED,
     *,
-    format: Format | None = None,
-    delimiter: str | None = None,
     dry_run: bool = False,
     report: Report = _silent,
     warn: Report = _silent,
@@ -82,22 +80,23 @@ def write_files(
     if doubles:
         raise InvalidInputError(f"{doubles[0]}: is named twice; its rows would be written twice")
     with contextlib.ExitStack() as stack:
-        inputs = [stack.enter_context(open_input(file, format, delimiter)) for file in files]
+        inputs = [stack.enter_context(open_input(file, reading.format, reading.delimiter)) for file in files]
         wanted = (rules.delete_columns or table.version.primary_keys) if rules.type == "delete" else None
         rows = _Rows(inputs, _readable(known, rules), wanted, report, warn)
         with _naming(lambda: rows.current):
             if dry_run:
-                staged = _stage_nowhere(rows.batches(), stream, rules, lake.root)
-                _check_position(stream, rules, lake.root)
+                staged = rehearse(rows.batches(), stream, rules, lake.root)
                 return _written(name, rules, staged, known, dry_run=True)
             position = table.write(rows.batches(), **rules._asdict())
     return _written(name, rules, table.deltas(position, position), known, position=position)
 
 
-def write_first(lake: Lake, created: TableChanged, file: str, *, report: Report = _silent) -> TableChanged:
+def write_first(
+    lake: Lake, created: TableChanged, file: str, reading: Reading = AS_NAMED, *, report: Report = _silent
+) -> TableChanged:
     """Write the file that a table was made for. Raises: InvalidInputError that says that the table stays."""
     try:
-        written = write_files(lake, created.name, [file], WriteRules(), report=report)
+        written = write_files(lake, created.name, [file], UPSERT, reading, report=report)
     except SiltstoneError as error:
         raise type(error)(f"{created.name} was created, but stays empty: {error}") from error
     return dataclasses.replace(created, written=written, table=describe_table(lake, created.name))
@@ -218,64 +217,6 @@ def _naming(current: Callable[[], str]) -> Iterator[None]:
     except InvalidInputError as error:
         name = current()
         raise error if name in str(error) else InvalidInputError(f"{name}: {error}") from error
-
-
-class _Nowhere(io.RawIOBase):
-    """Takes any number of bytes and keeps none."""
-
-    def __init__(self) -> None:
-        self._position = 0
-
-    def writable(self) -> bool:
-        return True
-
-    def write(self, data: Any) -> int:
-        size = memoryview(data).nbytes
-        self._position += size
-        return size
-
-    def tell(self) -> int:
-        return self._position
-
-
-class _ReadOnlyObjects:
-    """Objects as they are, but what is written goes nowhere."""
-
-    def __init__(self, objects: Objects) -> None:
-        self._objects = objects
-
-    def __getattr__(self, name: str) -> Any:
-        if name in ("create", "replace"):
-            raise AssertionError(f"a dry run must not {name}")
-        return getattr(self._objects, name)
-
-    def open_writer(self, path: str) -> IO[bytes]:
-        return cast("IO[bytes]", _Nowhere())
-
-    def delete(self, paths: Sequence[str]) -> None:
-        pass
-
-
-def _stage_nowhere(rows: Iterator[pa.RecordBatch], stream: StreamLocator, rules: WriteRules, root: str) -> list[Delta]:
-    """Do all that a write does before it commits, with the same checks, except for keeping the files."""
-    objects = cast("Objects", _ReadOnlyObjects(open_objects(root)))
-    with replaced(root, objects):
-        return storage.stage_deltas(
-            rows,
-            stream,
-            type=rules.type,
-            delete_columns=rules.delete_columns,
-            op_column=rules.op_column,
-            root=root,
-        )
-
-
-def _check_position(stream: StreamLocator, rules: WriteRules, root: str) -> None:
-    newest = storage.get_stream(stream, root=root).stream_position
-    if rules.stream_position is not None and rules.stream_position <= newest:
-        raise InvalidInputError(
-            f"stream position {rules.stream_position} is not after the newest, {newest}; give a higher one or none"
-        )
 
 
 def _written(
