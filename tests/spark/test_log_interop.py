@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from siltstone.log import CompactibleLog, SinkEntry, SinkLog, SourceEntry, SourceLog, wire
+from siltstone.log.batches import derive_interval, is_compaction_batch, next_compaction_batch
 from siltstone.log.inspection import compact, verify
 from siltstone.log.uris import partition_folder
 
@@ -269,3 +270,17 @@ def test_a_query_goes_on_after_its_logs_were_compacted_by_hand(compacting: Spark
     assert query.values() == sorted([*kept, *(f"line {each:04}" for each in range(7, 13))])
     assert_both_read_the_same(query, query.sink_log(), query.source_log())
     assert verify(query.output).findings == verify(query.checkpoint).findings == []
+
+
+def test_the_arithmetic_is_sparks_own(spark: SparkSession) -> None:
+    jvm: Any = spark._jvm
+    theirs = getattr(jvm.org.apache.spark.sql.execution.streaming.runtime, "CompactibleFileStreamLog$")
+    module = getattr(theirs, "MODULE$")
+    pairs = [(default, latest) for default in range(1, 13) for latest in range(40)]
+    assert [derive_interval(*pair) for pair in pairs] == [module.deriveCompactInterval(*pair) for pair in pairs]
+    assert [is_compaction_batch(latest, k) for k, latest in pairs] == [
+        module.isCompactionBatch(latest, k) for k, latest in pairs
+    ]
+    assert [next_compaction_batch(latest, k) for k, latest in pairs] == [
+        module.nextCompactionBatchId(latest, k) for k, latest in pairs
+    ]

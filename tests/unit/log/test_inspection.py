@@ -77,6 +77,12 @@ def test_a_log_of_our_own_shows_what_is_live(root: str) -> None:
         compact(root)
 
 
+@pytest.mark.parametrize("entry", [{"key": "a"}, {"kind": "a"}])
+def test_a_log_of_our_own_is_known_by_its_entries(tmp_path: Path, entry: dict[str, object]) -> None:
+    CompactibleLog(open_objects(tmp_path), "sources/0", ObjectCodec()).add(0, [entry])
+    assert open_log(tmp_path / "sources/0").kind == "siltstone"
+
+
 def test_where_there_is_no_log_the_error_says_what_to_give(root: str) -> None:
     with pytest.raises(NotFoundError, match="no log here; give an output directory"):
         open_log(root)

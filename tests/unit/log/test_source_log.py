@@ -73,3 +73,10 @@ def test_a_query_that_starts_again_knows_all_files_and_goes_on(folder: str) -> N
     assert log.restore() == log.all_files() == [made(batch_id) for batch_id in range(5)]
     log.add(5, [made(5)])
     assert [entry.batch_id for entry in log.get(5) or []] == list(range(6))
+
+
+def test_entries_of_another_batch_do_not_count_for_the_batch_whose_file_holds_them(folder: str) -> None:
+    log = SourceLog(folder)
+    log.add(0, [made(0)])
+    log.add(1, [made(0), made(1)])
+    assert log.get_range(1, 1) == [(1, [made(1)])]
