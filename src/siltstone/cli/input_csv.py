@@ -40,6 +40,9 @@ class CsvFile:
                     raise InvalidInputError(
                         f"{self.name}: its only column is {self._header[0]!r}; say --delimiter {delimiter!r}"
                     )
+        for number, name in enumerate(self._header):
+            if name in self._header[:number]:
+                raise InvalidInputError(f"{self.name}: its header names the column {name!r} twice; rename one")
         with self._named():
             check_columns(pa.schema([pa.field(name, pa.string()) for name in self._header]))
         for field in known:

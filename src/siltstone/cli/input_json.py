@@ -7,6 +7,7 @@ from typing import Any
 
 import orjson
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.json
 
 from siltstone.cli.inference import TextColumn
@@ -42,7 +43,7 @@ class JsonLinesFile:
     def batches(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         """Yield the rows, their columns in the order of `schema`."""
         for first_line, chunk in self._chunks():
-            yield from self._parsed(chunk, first_line, schema, "ignore").to_batches()
+            yield from self._parsed(chunk, first_line, schema, "ignore").select(schema.names).to_batches()
 
     def _chunks(self) -> Iterator[tuple[int, bytes]]:
         """Yield whole lines, a few megabytes at a time, with the number of the first one."""
@@ -100,10 +101,23 @@ def _parse(chunk: bytes, schema: pa.Schema, unexpected: Any) -> pa.Table:
     )
     if table.num_rows != sum(1 for line in chunk.split(b"\n") if line.strip()):
         raise ValueError("each line must be one JSON object")
-    others = [each for each in table.schema if each.name not in schema.names]
-    if unexpected == "ignore" or not others:
-        return table.select(schema.names).cast(schema)
-    return table.cast(pa.schema([*schema, *others]))
+    for expected in spelled:
+        found = table.schema.field(expected.name).type
+        if found != expected.type:
+            raise ValueError(f"column {expected.name!r} has fields that the table's {expected.type} has not: {found}")
+    columns = {name: table.column(name) for name in table.column_names if unexpected == "infer" or name in schema.names}
+    for field in schema:
+        columns[field.name] = _converted(columns[field.name], field.type)
+    return pa.table(columns)
+
+
+def _converted(values: Any, kind: pa.DataType) -> "pa.ChunkedArray[Any]":
+    if pa.types.is_time(kind):
+        # Arrow converts times of day only as part of a timestamp.
+        day: Any = "1970-01-01"
+        values = pc.binary_join_element_wise(day, values, " ").cast(pa.timestamp("us"))
+    converted: pa.ChunkedArray[Any] = values.cast(kind)
+    return converted
 
 
 def _fails(lines: Sequence[bytes], schema: pa.Schema, unexpected: Any) -> bool:
@@ -152,7 +166,6 @@ class _Columns:
         for field in table.schema:
             values = table.column(field.name)
             if field.name in self.readable.names:
-                self._check_nested(field)
                 if values.null_count < len(values) or _mentions(chunk, field.name):
                     self._present.add(field.name)
             elif field.name in self._known.names:
@@ -162,13 +175,6 @@ class _Columns:
                 )
             else:
                 self._look_at_new(field, values, chunk)
-
-    def _check_nested(self, field: "pa.Field[Any]") -> None:
-        expected = self.readable.field(field.name).type
-        if field.type != expected:
-            raise InvalidInputError(
-                f"{self._name}: column {field.name!r} has fields that the table's {expected} has not: {field.type}"
-            )
 
     def _look_at_new(self, field: "pa.Field[Any]", values: Any, chunk: bytes) -> None:
         name = field.name

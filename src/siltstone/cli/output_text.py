@@ -211,7 +211,7 @@ class TextOutput:
             )
         if report.deleted_files:
             self._say(
-                f"  deleted: {spell_count(len(report.deleted_files), 'file')}, {spell_bytes(report.deleted_bytes)}"
+                f"  {'to delete' if report.dry_run else 'deleted'}: {spell_count(len(report.deleted_files), 'file')}, {spell_bytes(report.deleted_bytes)}"
             )
         if report.backup_file is not None:
             self._say(f"  backup: {report.backup_file}")

@@ -60,10 +60,12 @@ class Shell:
         if self.json or not sys.stderr.isatty():
             yield _ignore
             return
+        from rich.text import Text
+
         from siltstone.cli.output_text import new_console
 
         with new_console(sys.stderr).status("") as status:
-            yield lambda message: status.update(message)
+            yield lambda message: status.update(Text(message))
 
 
 def _ignore(message: str) -> None:

@@ -1,0 +1,65 @@
+"""The page that documents the commands is run, and must tell the truth."""
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from siltstone.cli.main import app
+from siltstone.log import SinkLog
+
+PAGE = Path(__file__).parents[3] / "docs" / "commands.md"
+STEP = re.compile(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", re.MULTILINE)
+
+
+def steps() -> list[tuple[str, str]]:
+    """Return every command of the page with the output it claims."""
+    blocks = re.findall(r"```console\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    return [(match[1], match[2]) for block in blocks for match in STEP.finditer(block)]
+
+
+def masked(text: str, folder: Path) -> str:
+    """Take out what differs from run to run: times, sizes, identifiers, and so the width of columns."""
+    text = text.replace(str(folder), "/data")
+    for pattern, name in (
+        (r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(\.\d+Z)?", "TIME"),
+        (r"\b\d{13}\b", "TIME"),
+        (r"\d+(\.\d+)? [kM]?B\b", "SIZE"),
+        (r'"bytes": \d+', "SIZE"),
+        (r"1-[0-9a-f]{12}", "FOLDER"),
+        (r"[ \t]+", " "),
+    ):
+        text = re.sub(pattern, name, text)
+    return text.strip()
+
+
+def test_every_command_on_the_page_prints_what_the_page_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "events").mkdir()
+    log = SinkLog(tmp_path / "events")
+    for batch_id in range(12):
+        (tmp_path / "events" / f"part-{batch_id:05}.parquet").write_bytes(b"x" * 1000)
+        log.add(batch_id, [log.entry(f"part-{batch_id:05}.parquet")])
+    for line, claimed in steps():
+        command, _, head = line.partition(" | head -n ")
+        program, *args = shlex.split(command)
+        if program == "cat":
+            (tmp_path / args[0]).write_text(claimed, encoding="utf-8")
+            continue
+        result = CliRunner(env={"SILTSTONE_ROOT": None}).invoke(app, args, prog_name=program)
+        told = "".join(result.output.splitlines(keepends=True)[: int(head) if head else None])
+        if args == ["doctor"]:
+            names = re.compile(r"^(?:ok|warning|failed) +(\S+(?: \S+)*?)  ", re.MULTILINE)
+            assert names.findall(told) == names.findall(claimed)
+            continue
+        assert masked(told, tmp_path) == masked(claimed, tmp_path), line
+
+
+def test_every_command_is_on_the_page() -> None:
+    from tests.unit.cli.test_shell import commands
+
+    shown = {" ".join(shlex.split(line)[1:]) for line, _ in steps()}
+    for command in commands():
+        assert any(line.startswith(" ".join(command)) for line in shown), command

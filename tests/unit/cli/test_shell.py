@@ -1,0 +1,179 @@
+import json
+import os
+import pty
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+import siltstone
+from siltstone.cli import tables
+from siltstone.cli.data_commands import DeltaTypeChoice
+from siltstone.cli.main import app
+from siltstone.cli.table_commands import FormatChoice, MergeEngineChoice
+from siltstone.cli.units import parse_duration_ms, spell_bytes, spell_time
+from tests.unit.cli.command_line import Cli
+
+SILTSTONE = [sys.executable, "-c", "from siltstone.cli.main import main; main()"]
+
+
+def commands() -> list[list[str]]:
+    """Return the path of every command."""
+    found = []
+    for name, command in typer.main.get_command(app).commands.items():  # type: ignore[attr-defined]
+        inner = getattr(command, "commands", None)
+        found += [[name, each] for each in inner] if inner else [[name]]
+    return found
+
+
+def test_version_is_the_packages(cli: Cli) -> None:
+    assert cli("--version").stdout == f"siltstone {siltstone.__version__}\n"
+
+
+@pytest.mark.parametrize("command", commands(), ids=" ".join)
+def test_every_command_has_help_with_an_example_and_json(cli: Cli, command: list[str]) -> None:
+    text = cli(*command, "--help").stdout
+    assert re.search(r"Examples?:\n +.*siltstone ", text)
+    assert "--json" in text
+    assert "…" not in text.replace("s3://…", "")
+
+
+def test_choices_are_those_of_the_model() -> None:
+    from typing import get_args
+
+    from siltstone.cli.input_files import Format
+    from siltstone.model import DeltaType, MergeEngine
+
+    assert {str(each) for each in DeltaTypeChoice} == set(get_args(DeltaType))
+    assert {str(each) for each in MergeEngineChoice} == set(get_args(MergeEngine))
+    assert {str(each) for each in FormatChoice} == set(get_args(Format))
+
+
+def test_root_and_json_count_before_and_after_the_command(cli: Cli, tmp_path: Path) -> None:
+    other = str(tmp_path / "other")
+    schema = cli.file("schema.json", '{"id": "int64"}')
+    cli("table", "create", "shop.t", "--schema", schema, "--root", other)
+    for args in (
+        ["--root", other, "--json", "table", "list"],
+        ["table", "--root", other, "--json", "list"],
+        ["table", "list", "--root", other, "--json"],
+        ["--root", "nosuch", "table", "list", "--root", other, "--json"],
+    ):
+        assert [table["name"] for table in json.loads(cli(*args).stdout)] == ["shop.t"]
+    assert cli.json("table", "list") == []
+
+
+def test_a_mistyped_command_gets_a_suggestion(cli: Cli) -> None:
+    assert "table" in cli.misused("tabel", "list")
+    assert "list" in cli.misused("table", "lst")
+
+
+def test_errors_are_one_line_or_one_document(cli: Cli) -> None:
+    assert "shop.t" in cli.fails("table", "show", "shop.t")
+    result = cli("--json", "table", "show", "shop.t", exit_code=1)
+    error = json.loads(result.stdout)["error"]
+    assert error["type"] == "NotFoundError"
+    assert "shop.t" in error["message"]
+    assert result.stderr == ""
+
+
+def test_unexpected_errors_show_where_only_when_asked(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise KeyError("surprise")
+
+    monkeypatch.setattr(tables, "list_tables", fail)
+    message = cli.fails("table", "list")
+    assert "KeyError" in message
+    assert "surprise" in message
+    assert "--debug" in message
+    debugged = CliRunner().invoke(app, ["table", "list", "--debug", "--root", str(cli.root)])
+    assert "Traceback" in debugged.stderr
+    assert debugged.exit_code == 1
+    assert json.loads(cli("table", "list", "--json", exit_code=1).stdout)["error"]["type"] == "KeyError"
+
+
+def test_an_interrupt_exits_with_130(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(tables, "list_tables", interrupt)
+    assert cli("table", "list", exit_code=130).stdout == ""
+
+
+def test_a_reader_that_goes_away_ends_the_command_quietly(cli: Cli) -> None:
+    schema = cli.file("schema.json", '{"id": "int64"}')
+    cli("table", "create", "shop.t", "--schema", schema)
+    for options in ([], ["--json"]):
+        process = subprocess.Popen(
+            [*SILTSTONE, "--root", str(cli.root), "table", "show", "shop.t", *options],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        assert process.stderr.read() == b""
+        assert process.wait() in (141, -signal.SIGPIPE)
+        process.stderr.close()
+
+
+def test_a_terminal_gets_colours_unless_it_wants_none(cli: Cli) -> None:
+    cli("table", "create", "shop.t", "--schema", cli.file("schema.json", '{"id": "int64"}'))
+
+    def shown(**environment: str) -> str:
+        leader, follower = pty.openpty()
+        subprocess.run(
+            [*SILTSTONE, "--root", str(cli.root), "table", "show", "shop.t"],
+            stdout=follower,
+            stderr=subprocess.DEVNULL,
+            env={**os.environ, "TERM": "xterm-256color", "COLUMNS": "40", **environment},
+            check=True,
+        )
+        os.close(follower)
+        text = os.read(leader, 100_000).decode()
+        os.close(leader)
+        return text
+
+    assert "\x1b[" in shown(NO_COLOR="")
+    plain = shown(NO_COLOR="1")
+    assert not re.search(r"\x1b\[3[0-9]", plain)
+    assert "int64" in plain
+
+
+def test_text_that_no_terminal_can_show_does_not_break_the_output(cli: Cli) -> None:
+    message = cli.fails("write", "shop.t\udcff", "x.csv")
+    assert r"t\udcff" in message
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("90s", 90), ("15m", 900), ("12h", 43200), ("7d", 604800), ("2w", 1209600), (" 1 D ", 86400)]
+)
+def test_durations(text: str, seconds: int) -> None:
+    assert parse_duration_ms(text, "--retention") == seconds * 1000
+
+
+@pytest.mark.parametrize(
+    ("size", "text"),
+    [
+        (0, "0 B"),
+        (999, "999 B"),
+        (1000, "1.0 kB"),
+        (99_949, "99.9 kB"),
+        (123_456, "123 kB"),
+        (999_999, "1.0 MB"),
+        (10**15, "1.0 PB"),
+        (10**19, "10000 PB"),
+    ],
+)
+def test_sizes(size: int, text: str) -> None:
+    assert spell_bytes(size) == text
+
+
+def test_times_are_in_utc() -> None:
+    assert spell_time(0) == "1970-01-01 00:00:00"
+    assert spell_time(1_700_000_000_999) == "2023-11-14 22:13:20"
