@@ -443,16 +443,17 @@ class StoreObjects:
             if isinstance(data, bytes):
                 obstore.put(self._store, _checked(path), data, mode="create", use_multipart=False)
                 return
-            with tempfile.TemporaryFile() as spool:
-                for chunk in data:
-                    spool.write(chunk)
-                spool.seek(0)
+            with _spooled(data) as spool:
                 obstore.put(self._store, _checked(path), spool, mode="create", use_multipart=False)
 
     def replace(self, path: str, data: bytes | Iterable[bytes]) -> None:
-        """Put, in parts where the data is large."""
+        """Put, in parts where the data is large; a stream is spooled, since it may come from the same store."""
         with self._translated(path):
-            obstore.put(self._store, _checked(path), data if isinstance(data, bytes) else iter(data))
+            if isinstance(data, bytes):
+                obstore.put(self._store, _checked(path), data)
+                return
+            with _spooled(data) as spool:
+                obstore.put(self._store, _checked(path), spool)
 
     def list_objects(self, prefix: str, *, recursive: bool = False) -> list[ObjectInfo]:
         """Return the objects in a folder."""
@@ -520,6 +521,16 @@ class StoreObjects:
             ) from error
         except (BaseError, OSError) as error:
             raise StorageError(f"{where}: {_reason(error)}") from error
+
+
+@contextlib.contextmanager
+def _spooled(data: Iterable[bytes]) -> Iterator[IO[bytes]]:
+    """Write chunks to a temporary file; small ones stay in memory."""
+    with tempfile.SpooledTemporaryFile(max_size=CHUNK_BYTES) as spool:
+        for chunk in data:
+            spool.write(chunk)
+        spool.seek(0)
+        yield spool
 
 
 def _object_info(meta: Any) -> ObjectInfo:

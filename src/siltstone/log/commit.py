@@ -15,7 +15,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 import orjson
 
@@ -31,12 +31,11 @@ from siltstone.errors import (
 )
 from siltstone.log import wire
 from siltstone.log.batches import COMPACT_SUFFIX, BatchListing
-from siltstone.log.codec import ObjectCodec
-from siltstone.log.compactible import CLEANUP_DELAY_MS, CompactibleLog, system_now_ms
+from siltstone.log.compactible import CLEANUP_DELAY_MS, system_now_ms
+from siltstone.log.keyed import Entry, KeyedLog
 from siltstone.objects import open_objects
 
 T = TypeVar("T")
-Entry = dict[str, Any]
 Changes = Mapping[str, Entry | None]
 
 COMMIT_KEY = "commit"
@@ -130,13 +129,11 @@ def _encode(key: str, entry: Entry | None) -> bytes:
     return orjson.dumps(body)
 
 
-class CommitLog(CompactibleLog[Entry]):
+class CommitLog(KeyedLog):
     """One commit log; safe to share between threads.
 
     `monotonic` is the clock that decides how long the known state may be trusted, `now_ms` the one of entries.
     """
-
-    reconciles = True
 
     def __init__(
         self,
@@ -147,25 +144,13 @@ class CommitLog(CompactibleLog[Entry]):
         now_ms: Callable[[], int] = system_now_ms,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        super().__init__(open_objects(root), folder, ObjectCodec(), now_ms=now_ms)
+        super().__init__(open_objects(root), folder, now_ms=now_ms)
         self._expires = expires
         self._monotonic = monotonic
         self._lock = threading.RLock()
         self._state = LogState()
         self._verified_at: float | None = None
         self._cleaned_at: float | None = None
-
-    def key(self, entry: Entry) -> str:
-        """Return what a later entry must share to replace this one."""
-        return str(entry["key"])
-
-    def is_removal(self, entry: Entry) -> bool:
-        """Tell whether the entry only drops what has its key."""
-        return entry.get("removed") is True
-
-    def name_of(self, batch_id: int) -> str:
-        """Return the one name under which a batch can be committed, whatever the interval."""
-        return str(batch_id)
 
     def read(self, look: Callable[[LogState], T]) -> T:
         """Call `look` on the newest state, which stands still meanwhile. Raises: CorruptionError, StorageError."""

@@ -2,7 +2,6 @@
 
 import itertools
 import os
-from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -10,8 +9,7 @@ import orjson
 
 from siltstone.errors import CorruptionError, NotFoundError
 from siltstone.log.batches import BatchListing
-from siltstone.log.codec import ObjectCodec
-from siltstone.log.compactible import CompactibleLog
+from siltstone.log.keyed import KeyedLog
 from siltstone.log.sink import FOLDER, SinkEntry, SinkLog
 from siltstone.log.source import SourceEntry, SourceLog
 from siltstone.objects import open_objects
@@ -19,21 +17,6 @@ from siltstone.objects import open_objects
 Kind = Literal["sink", "source", "siltstone"]
 Entry = SinkEntry | SourceEntry | dict[str, object]
 _PEEKED_FILES = 20
-
-
-class KeyedLog(CompactibleLog[dict[str, object]]):
-    """A log of Siltstone's own: entries with a key, of which the latest counts, unless it is a removal."""
-
-    reconciles = True
-
-    def key(self, entry: dict[str, object]) -> Hashable | None:
-        """Return the entry's key."""
-        key = entry.get("key")
-        return key if isinstance(key, str) else None
-
-    def is_removal(self, entry: dict[str, object]) -> bool:
-        """Tell whether the entry only removes its key."""
-        return entry.get("removed") is True
 
 
 @dataclass(frozen=True)
@@ -70,7 +53,7 @@ def open_log(path: str | os.PathLike[str]) -> OpenedLog:
     if kind is None:
         kind = "source" if parent.rpartition("/")[2] == "sources" else "siltstone"
     if kind == "siltstone":
-        return OpenedLog(kind, KeyedLog(open_objects(text), "", ObjectCodec()))
+        return OpenedLog(kind, KeyedLog(open_objects(text), ""))
     # Entries of a sink elsewhere than under their output directory: a copy, say, that somebody looks into.
     return OpenedLog(kind, SourceLog(text) if kind == "source" else SinkLog(text, folder=""))
 

@@ -2,17 +2,17 @@
 
 import itertools
 import os
-import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from siltstone.errors import CorruptionError, InvalidInputError
-from siltstone.log.batches import BatchFile, BatchListing
+from siltstone.log.batches import COMPACT_SUFFIX, BatchFile, BatchListing
+from siltstone.log.commit import CommitLog
 from siltstone.log.compactible import system_now_ms
+from siltstone.log.keyed import KeyedLog
 from siltstone.log.opening import Kind, open_log
 from siltstone.log.sink import SinkLog
 from siltstone.log.source import SourceLog
-from siltstone.objects import CHUNK_BYTES, local_folder
 
 
 @dataclass
@@ -56,23 +56,23 @@ def compact(
     backup: bool = True,
     now_ms: Callable[[], int] = system_now_ms,
 ) -> CompactionReport:
-    """Shrink the log of a file sink or source, which no query may use meanwhile.
+    """Shrink the log of a file sink or source, which no query may use meanwhile, or sum up a commit log of ours.
 
     The newest compact file is replaced by itself without the entries past the retention, and files that nobody
     needs any more are deleted. No batch is added: a query that starts again goes on where it stopped. The compact
     file before the newest stays too, shrunk alike, since from both Spark tells the interval. With `backup` the
     newest one is first copied to a name that Spark and we pass over.
 
-    Raises: NotFoundError, InvalidInputError for a retention on a source log, which has none, or for a log that
-    compacts itself, CorruptionError where the log has a gap: then nothing is changed.
+    Raises: NotFoundError, InvalidInputError for a retention on a log that has none, CorruptionError where the log
+    has a gap: then nothing is changed.
     """
     opened = open_log(path)
     log = opened.log
     report = CompactionReport(log.address(), opened.kind, dry_run)
     if not isinstance(log, SinkLog | SourceLog):
-        raise InvalidInputError(
-            f"{log.address()}: this log compacts itself; only logs of Spark's are compacted by hand"
-        )
+        if retention_ms is not None:
+            raise InvalidInputError(f"{log.address()}: a commit log has no retention; compact it without one")
+        return _write_checkpoint(log, report)
     if retention_ms is not None:
         if not isinstance(log, SinkLog):
             raise InvalidInputError(
@@ -100,6 +100,23 @@ def compact(
     if dropped or superfluous:
         verb = "would be" if dry_run else "were"
         report.message = f"{dropped} entries {verb} dropped, {len(superfluous)} files {verb} deleted"
+    return report
+
+
+def _write_checkpoint(log: KeyedLog, report: CompactionReport) -> CompactionReport:
+    """Sum up a commit log beside its newest batch, which is safe while it is in use."""
+    files = log.listing().chain()[0]
+    if not files or files[-1].is_compact:
+        return report
+    live = len(log.live_entries())
+    report.compact_file = f"{files[-1].batch_id}{COMPACT_SUFFIX}"
+    report.entries_before = sum(log.count_entries(file.name) for file in files)
+    report.entries_after = live
+    report.bytes_before = report.bytes_after = sum(file.size for file in files)
+    report.message = f"{live} live entries {'would be' if report.dry_run else 'were'} summed up"
+    if not report.dry_run:
+        CommitLog(log.objects.root, log.folder).checkpoint()
+        report.bytes_after = sum(file.size for file in log.listing().chain()[0])
     return report
 
 
@@ -140,15 +157,7 @@ def _replace(log: SinkLog | SourceLog, listing: BatchListing, file: BatchFile, n
     checksum = f".{file.name}.crc"
     if checksum in listing.checksum_names:
         log.objects.delete([log.path(checksum)])
-    content = log.compact_content([file], [], now_ms)
-    if local_folder(log.objects.root) is not None:
-        log.objects.replace(log.path(file.name), content)
-        return
-    # A store cannot read one object while it sends another from the same thread, so the content waits on disk.
-    with tempfile.TemporaryFile() as spool:
-        spool.writelines(content)
-        spool.seek(0)
-        log.objects.replace(log.path(file.name), iter(lambda: spool.read(CHUNK_BYTES), b""))
+    log.objects.replace(log.path(file.name), log.compact_content([file], [], now_ms))
 
 
 def _free_name(log: SinkLog | SourceLog, file: BatchFile) -> str:

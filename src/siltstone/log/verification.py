@@ -3,11 +3,13 @@
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 from siltstone.errors import CorruptionError, NotFoundError, SiltstoneError
 from siltstone.log import wire
 from siltstone.log.batches import BatchFile, BatchListing, batch_name, batches_needed
 from siltstone.log.codec import DECODING_ERRORS
+from siltstone.log.keyed import KeyedLog
 from siltstone.log.opening import Entry, Kind, OpenedLog, open_log
 from siltstone.log.sink import SinkEntry, SinkLog
 from siltstone.log.uris import decoded
@@ -44,7 +46,7 @@ class VerificationReport:
 
 
 def verify(path: str | os.PathLike[str], *, data_files: bool = True) -> VerificationReport:
-    """Check the log at `path`: gaps, versions, each line of the newest state, and for a sink its data files.
+    """Check the log at `path`: gaps, versions, each line of the newest state, and the data files it names.
 
     Folders of data files are listed once each, so it costs little more than the listing. Raises: NotFoundError.
     """
@@ -62,14 +64,57 @@ def verify(path: str | os.PathLike[str], *, data_files: bool = True) -> Verifica
     _check_names(opened, listing, report, complete=not missing)
     _check_older_files(opened, listing, chain, report)
     data = _DataFiles(opened.log if isinstance(opened.log, SinkLog) else None)
+    own: list[dict[str, object]] = []
     for file in chain:
         for entry in _sound_entries(opened, file, report):
             report.entries += 1
-            if not isinstance(entry, dict):
+            if isinstance(entry, dict):
+                own.append(entry)
+            else:
                 data.expect(entry.path, entry.size if isinstance(entry, SinkEntry) else 0, file.name, report)
     if data_files and opened.kind == "sink":
         data.check(report)
+    if data_files and isinstance(opened.log, KeyedLog):
+        _check_manifests(opened.log, opened.log.reconcile(own), report)
     return report
+
+
+def _check_manifests(log: KeyedLog, entries: list[dict[str, Any]], report: VerificationReport) -> None:
+    """Check the data files that the live entries of a table's log name, relative to the root of the lake."""
+    named: dict[str, dict[str, int]] = {}
+    for entry in entries:
+        for file in (entry.get("manifest") or {}).get("entries", []):
+            folder, _, name = str(file["uri"]).rpartition("/")
+            named.setdefault(folder, {})[name] = int(file["content_length"])
+    for folder, names in named.items():
+        root = _root_of(log, folder)
+        if root is None:
+            report.add("unchecked", folder, f"{len(names)} files: this log is a copy", "verify it in its place")
+            continue
+        present = {found.path.rpartition("/")[2]: found.size for found in open_objects(root).list_objects(folder)}
+        _compare(f"{root}/{folder}", names, present, report)
+
+
+def _root_of(log: KeyedLog, folder: str) -> str | None:
+    """Return the root that data files are named from: what the log's address has before their common part."""
+    address = log.address().rstrip("/").removesuffix("/log")
+    parts = folder.split("/")
+    endings = ("/" + "/".join(parts[:count]) for count in range(len(parts), 0, -1))
+    return next((address.removesuffix(ending) for ending in endings if address.endswith(ending)), None)
+
+
+def _compare(folder: str, names: dict[str, int], present: dict[str, int], report: VerificationReport) -> None:
+    for name, size in names.items():
+        report.data_files_checked += 1
+        found = present.get(name)
+        file = f"{folder}/{name}"
+        if found is None:
+            report.add(
+                "missing-file", file, "the log lists it, but it is not there", "restore it; reads fail until then"
+            )
+        elif found != size:
+            message = f"the log says {size} bytes, but it has {found}"
+            report.add("size-mismatch", file, message, "restore the file as it was when it was logged")
 
 
 def _check_names(opened: OpenedLog, listing: BatchListing, report: VerificationReport, *, complete: bool) -> None:
@@ -172,20 +217,7 @@ class _DataFiles:
             except SiltstoneError as error:
                 report.add("unchecked", folder, str(error), "make the folder accessible, then verify again")
                 continue
-            self._compare(folder, names, present, report)
-
-    def _compare(self, folder: str, names: dict[str, int], present: dict[str, int], report: VerificationReport) -> None:
-        for name, size in names.items():
-            report.data_files_checked += 1
-            found = present.get(name)
-            file = f"{folder}/{name}"
-            if found is None:
-                report.add(
-                    "missing-file", file, "the log lists it, but it is not there", "restore it; reads fail until then"
-                )
-            elif found != size:
-                message = f"the log says {size} bytes, but it has {found}"
-                report.add("size-mismatch", file, message, "restore the file as it was when it was logged")
+            _compare(folder, names, present, report)
 
     def _locate(self, folder: str) -> tuple[Objects, str, bool] | None:
         """Return the store and path of a folder, and whether it is in the log's output directory."""

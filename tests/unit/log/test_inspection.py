@@ -11,6 +11,7 @@ from tests.unit.log.conftest import names, spelled
 
 from siltstone.errors import CorruptionError, InvalidInputError, NotFoundError
 from siltstone.log import CompactibleLog, ObjectCodec, SinkEntry, SinkLog, SourceEntry, SourceLog
+from siltstone.log.commit import CommitLog
 from siltstone.log.inspection import compact, files, open_log, show, verify
 from siltstone.objects import open_objects
 
@@ -73,8 +74,38 @@ def test_a_log_of_our_own_shows_what_is_live(root: str) -> None:
     log.add(1, [{"key": "a", "removed": True}])
     assert open_log(root).kind == "siltstone"
     assert list(files(root)) == [{"key": "b", "v": 1}]
-    with pytest.raises(InvalidInputError, match="compacts itself"):
-        compact(root)
+
+
+def test_a_commit_log_is_summed_up_beside_its_batches(local_root: str) -> None:
+    log = CommitLog(local_root, "log")
+    for value in range(3):
+        log.commit("test", lambda _, value=value: {"a": {"value": value}, f"b{value}": {"value": value}})  # type: ignore[misc]
+    address = f"{local_root}/log"
+    planned = compact(address, dry_run=True)
+    assert (planned.compact_file, planned.entries_before, planned.entries_after) == ("2.compact", 9, 5)
+    assert [file.name for file in log.listing().files] == ["0", "1", "2"]
+    assert compact(address).bytes_after > 0
+    assert [file.name for file in log.listing().files] == ["0", "1", "2", "2.compact"]
+    assert compact(address).message == "nothing to do"
+    assert CommitLog(local_root, "log").read(len) == 5
+    with pytest.raises(InvalidInputError, match="no retention"):
+        compact(address, retention_ms=1)
+
+
+def test_data_files_that_a_tables_log_names_are_verified(local_root: str) -> None:
+    log = CommitLog(local_root, "tables/t/1/log")
+    for number in range(3):
+        entry = {"uri": f"tables/t/1/deltas/_/{number}.parquet", "record_count": 1, "content_length": 3}
+        open_objects(local_root).create(entry["uri"], b"abc")  # type: ignore[arg-type]
+        log.commit("test", lambda _, n=number, e=entry: {f"delta/{n}": {"manifest": {"entries": [e]}}})  # type: ignore[misc]
+    address = f"{local_root}/tables/t/1/log"
+    assert (verify(address).data_files_checked, verify(address).findings) == (3, [])
+    log.commit("trim", lambda _: {"delta/0": None})
+    (Path(local_root) / "tables/t/1/deltas/_/0.parquet").unlink()
+    assert verify(address).findings == []
+    (Path(local_root) / "tables/t/1/deltas/_/1.parquet").unlink()
+    (Path(local_root) / "tables/t/1/deltas/_/2.parquet").write_bytes(b"a")
+    assert [finding.code for finding in verify(address).findings] == ["missing-file", "size-mismatch"]
 
 
 @pytest.mark.parametrize("entry", [{"key": "a"}, {"kind": "a"}])
