@@ -50,7 +50,8 @@ def _failed(shell: Shell, error: Exception, message: str) -> typer.Exit:
     if shell.debug:
         traceback.print_exception(error, file=sys.stderr)
     with contextlib.suppress(BrokenPipeError):
-        shell.output.failure(type(error).__name__, message)
+        # What a store answers can be a page of XML; a failure is told in one line.
+        shell.output.failure(type(error).__name__, " ".join(message.split()))
         sys.stdout.flush()
         return typer.Exit(1)
     _forget_output()

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 # Wide enough that nothing is ever cut where no window says how wide it is.
 _PIPE_WIDTH = 100_000
+_SHORT = ("time (UTC)", "engine", "file", "type")
 _STYLES = {"ok": "green", "warning": "yellow", "failed": "bold red"}
 
 
@@ -240,7 +241,12 @@ def _grid(*headers: str) -> Table:
     grid = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
     for header in headers:
         is_number = header.startswith(">")
-        grid.add_column(header.removeprefix(">"), justify="right" if is_number else "left", overflow="fold")
+        grid.add_column(
+            header.removeprefix(">"),
+            justify="right" if is_number else "left",
+            overflow="fold",
+            no_wrap=is_number or header in _SHORT,
+        )
     return grid
 
 
