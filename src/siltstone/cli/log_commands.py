@@ -83,7 +83,7 @@ def compact(
     json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Make a log of Spark's small again, while no query uses it."""
+    """Make a log of Spark's small again, while no query uses it; sum up a lake's own log at any time."""
     shell = shell_of(context, None, json, debug)
     retention_ms = parse_duration_ms(retention, "--retention") if retention is not None else None
     from siltstone.log import inspection
