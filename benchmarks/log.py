@@ -63,7 +63,8 @@ class Ours:
         return self.log.all_files()
 
     def load_columns(self) -> Sized:
-        return self.log.to_arrow()
+        table: Sized = self.log.to_arrow()
+        return table
 
 
 class Sparks:

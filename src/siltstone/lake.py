@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Mapping, Sequence
+from typing import TypeAlias
 
 import pyarrow as pa
 
@@ -11,7 +12,7 @@ from siltstone.model.schema import schema_from_json
 from siltstone.objects import canonical_root
 from siltstone.storage.interface import ArrowData
 
-SchemaLike = pa.Schema | Mapping[str, str] | Sequence[Mapping[str, object]]
+SchemaLike: TypeAlias = pa.Schema | Mapping[str, str] | Sequence[Mapping[str, object]]
 
 
 def open(root: str | os.PathLike[str]) -> "Lake":  # noqa: A001

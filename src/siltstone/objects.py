@@ -504,14 +504,17 @@ class StoreObjects:
 
         return cast("IO[bytes]", _NewObject(write, finish))
 
+    def _check_bucket(self, error: Exception) -> None:
+        if "NoSuchBucket" in str(error):
+            raise StorageError(f"{self.root}: the bucket does not exist; create it or fix the root") from error
+
     @contextlib.contextmanager
     def _translated(self, path: str) -> Iterator[None]:
         where = f"{self.root}/{path}"
         try:
             yield
         except FileNotFoundError as error:
-            if "NoSuchBucket" in str(error):
-                raise StorageError(f"{self.root}: the bucket does not exist; create it or fix the root") from error
+            self._check_bucket(error)
             raise NotFoundError(f"{where}: no such object") from error
         except ObstoreAlreadyExistsError as error:
             raise AlreadyExistsError(f"{where}: exists already") from error
@@ -520,6 +523,7 @@ class StoreObjects:
                 f"{where}: access denied; check credentials and policy ({_reason(error)})"
             ) from error
         except (BaseError, OSError) as error:
+            self._check_bucket(error)
             raise StorageError(f"{where}: {_reason(error)}") from error
 
 

@@ -119,9 +119,9 @@ def test_data_frames_are_written_as_they_are(orders: siltstone.Table) -> None:
         """What pandas, polars and DuckDB results have in common."""
 
         def __arrow_c_stream__(self, requested_schema: object = None) -> object:
-            return pa.table({"order_id": [1, 2]}).__arrow_c_stream__(requested_schema)  # type: ignore[no-untyped-call]
+            return pa.table({"order_id": [1, 2]}).__arrow_c_stream__(requested_schema)
 
-    orders.write(Frame())  # type: ignore[arg-type]
+    orders.write(Frame())
     (delta,) = orders.deltas()
     assert delta.manifest.record_count == 2
 

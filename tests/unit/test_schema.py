@@ -132,3 +132,9 @@ def test_an_incompatible_column_is_named_with_both_types() -> None:
 def test_columns_that_differ_only_in_case_are_refused() -> None:
     with pytest.raises(InvalidInputError, match="case"):
         evolve(columns(id=pa.int64()), columns(ID=pa.int64()))
+
+
+@pytest.mark.parametrize("names", [("a", "a"), ("a", "A"), ("id", "x", "id")])
+def test_a_column_cannot_be_there_twice(names: tuple[str, ...]) -> None:
+    with pytest.raises(InvalidInputError, match="differ only in case or not at all"):
+        normalize_schema(pa.schema([pa.field(name, pa.int64()) for name in names]))

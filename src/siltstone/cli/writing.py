@@ -196,7 +196,7 @@ def _selected(schema: pa.Schema, wanted: Sequence[str] | None) -> pa.Schema:
 
 
 def _is_empty(field: "pa.Field[Any]") -> bool:
-    return pa.types.is_null(field.type)
+    return bool(pa.types.is_null(field.type))
 
 
 def _counter(what: str, report: Report) -> Callable[[int], None]:

@@ -68,10 +68,14 @@ def show(path: str | os.PathLike[str]) -> LogSummary:
         kind=opened.kind,
         interval=opened.log.interval,
         latest=listing.latest,
-        live_entries=None if missing or len(known) < len(live) else sum(known),
+        live_entries=None if missing or len(known) < len(live) else _count_live(opened, sum(known)),
         bytes=sum(file.size for file in listing.files),
         batches=batches,
     )
+
+
+def _count_live(opened: OpenedLog, listed: int) -> int:
+    return len(opened.log.live_entries()) if opened.log.reconciles else listed
 
 
 def _summary(opened: OpenedLog, file: BatchFile) -> BatchSummary:

@@ -178,12 +178,13 @@ def check_columns(schema: pa.Schema) -> None:
     seen: dict[str, str] = {}
     for name in schema.names:
         check_column(name)
-        other = seen.setdefault(name.lower(), name)
-        if other is not name:
+        other = seen.get(name.lower())
+        if other is not None:
             raise InvalidInputError(
                 f"columns {other!r} and {name!r} differ only in case or not at all; rename one, since Spark cannot "
                 "tell them apart"
             )
+        seen[name.lower()] = name
 
 
 def check_known(columns: Sequence[str], schema: pa.Schema, what: str) -> None:

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 import pyarrow as pa
 
 from siltstone.errors import InvalidInputError, NotFoundError
-from siltstone.log.commit import Changes, Entry, LogState
+from siltstone.log.commit import Changes, LogState
+from siltstone.log.keyed import Entry
 from siltstone.model import (
     Delta,
     DeltaLocator,

@@ -7,6 +7,7 @@ list return empty lists only for things that exist and are empty. What is staged
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import TypeAlias
 
 import pyarrow as pa
 
@@ -29,7 +30,7 @@ from siltstone.model import (
 )
 from siltstone.model.entities import LifecycleState
 
-ArrowData = pa.Table | pa.RecordBatch | pa.RecordBatchReader | Iterable[pa.RecordBatch]
+ArrowData: TypeAlias = pa.Table | pa.RecordBatch | pa.RecordBatchReader | Iterable[pa.RecordBatch]
 
 
 def list_namespaces(*, root: str) -> list[Namespace]:

@@ -12,7 +12,8 @@ entry in the catalog log.
 import urllib.parse
 import uuid
 
-from siltstone.log.commit import CommitLog, Entry, commit_log
+from siltstone.log.commit import CommitLog, commit_log
+from siltstone.log.keyed import Entry
 from siltstone.model import Idempotency
 
 CATALOG_FOLDER = "catalog"

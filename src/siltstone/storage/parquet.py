@@ -103,7 +103,7 @@ def open_writer(sink: IO[bytes], sample: pa.Table) -> pq.ParquetWriter:
         sample.schema,
         compression="zstd",
         compression_level=_COMPRESSION_LEVEL,
-        use_dictionary=[name for name in sample.schema.names if _repeats(sample.column(name))],  # type: ignore[arg-type]
+        use_dictionary=[name for name in sample.schema.names if _repeats(sample.column(name))],
         write_page_index=True,
         store_schema=True,
     )

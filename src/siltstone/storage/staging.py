@@ -11,7 +11,7 @@ from typing import Any, cast
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from siltstone.errors import InvalidInputError, SiltstoneError
+from siltstone.errors import InvalidInputError
 from siltstone.model import Delta, DeltaLocator, DeltaType, Manifest, PartitionLocator, PartitionValue, StreamLocator
 from siltstone.model.entities import DELTA_TYPES
 from siltstone.model.locators import partition_id
@@ -116,7 +116,7 @@ class _Staging:
                 if batch.num_rows:
                     self._write(batch, only)
             deltas = [self.delta(values, writer.close()) for values, writer in self._writers.values()]
-        except SiltstoneError:
+        except BaseException:
             self._discard()
             raise
         if not deltas and (self._every_partition or not self._version.partition_keys):

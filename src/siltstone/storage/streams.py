@@ -4,7 +4,8 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from siltstone.errors import AlreadyExistsError, InvalidInputError, NotFoundError
-from siltstone.log.commit import Changes, CommitLog, Entry, LogState
+from siltstone.log.commit import Changes, CommitLog, LogState
+from siltstone.log.keyed import Entry
 from siltstone.model import Partition, PartitionLocator, PartitionValue, Stream, StreamLocator, TableVersion
 from siltstone.storage import tables
 from siltstone.storage.layout import (

@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 
 from siltstone.errors import AlreadyExistsError, ConflictError, NotFoundError
-from siltstone.log.commit import Changes, Entry, LogState
+from siltstone.log.commit import Changes, LogState
+from siltstone.log.keyed import Entry
 from siltstone.model import Namespace, NamespaceLocator, Table, TableLocator
 from siltstone.model.names import check_name, check_namespace
 from siltstone.storage.layout import (

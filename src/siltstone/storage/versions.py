@@ -6,7 +6,8 @@ from typing import Any
 import pyarrow as pa
 
 from siltstone.errors import AlreadyExistsError, CorruptionError, NotFoundError
-from siltstone.log.commit import Changes, CommitLog, Entry, LogState
+from siltstone.log.commit import Changes, CommitLog, LogState
+from siltstone.log.keyed import Entry
 from siltstone.model import (
     DEFAULT_STREAM,
     MergeEngine,

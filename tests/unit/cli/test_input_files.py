@@ -46,7 +46,8 @@ EXPECTED = {
 def read(path: str, known: pa.Schema | None = None) -> list[dict[str, object]]:
     with open_input(path) as file:
         schema = file.schema(known or pa.schema([]), lambda rows: None)
-        return pa.Table.from_batches(file.batches(schema), schema).to_pylist()
+        rows: list[dict[str, object]] = pa.Table.from_batches(file.batches(schema), schema).to_pylist()
+        return rows
 
 
 def test_csv_is_read_with_the_types_of_the_table(orders: Orders) -> None:
