@@ -1,0 +1,190 @@
+"""What rows mean: deltas folded one row at a time in plain Python, for engines to be compared with.
+
+Nothing here is fast and nothing is shared with an engine, so that both are not wrong in the same way.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Self
+
+import pyarrow as pa
+
+from siltstone.catalog.main import delta_stream
+from siltstone.errors import InvalidInputError
+from siltstone.lake import Table
+from siltstone.model import DeltaType, MergeEngine, PartitionValue, TableVersion
+from siltstone.storage import object_store as storage
+
+Row = dict[str, object]
+Key = tuple[tuple[int, str, Any], ...]
+
+_UPSERTS = ("c", "r", "u", "I", "U", "+I", "+U")
+_DELETES = ("d", "D", "-D")
+_BEFORE_IMAGE = "-U"
+_SHOWN_ROWS = 20
+
+
+class Oracle:
+    """The rows of a table after some writes.
+
+    A key has a current row, or a tombstone, or neither. Each partition is by itself: a row of one never replaces a
+    row of another. Tombstones do not expire here.
+    """
+
+    def __init__(
+        self,
+        *,
+        columns: Iterable[str] = (),
+        primary_keys: Sequence[str] = (),
+        sort_keys: Sequence[str] = (),
+        partition_keys: Sequence[str] = (),
+        merge_engine: MergeEngine = "deduplicate",
+        drop_duplicates: bool = True,
+    ) -> None:
+        if merge_engine == "first_row" and sort_keys:
+            raise InvalidInputError("merge engine first_row goes by arrival; leave out the sort keys")
+        self.columns = list(columns)
+        self._primary_keys = list(primary_keys)
+        self._identity = [*partition_keys, *primary_keys] if primary_keys else []
+        self._one_row_per_key = bool(primary_keys) and drop_duplicates
+        self._sort_keys = list(sort_keys) if self._one_row_per_key else []
+        self._merge_engine = merge_engine
+        self._rows: dict[Key, list[Row]] = {}
+        self._tombstones: dict[Key, Row] = {}
+
+    @classmethod
+    def of_version(cls, version: TableVersion) -> Self:
+        """Make the oracle of a table that has no rows yet."""
+        return cls(
+            columns=version.schema.names,
+            primary_keys=version.primary_keys,
+            sort_keys=version.sort_keys,
+            partition_keys=version.partition_keys,
+            merge_engine=version.merge_engine,
+            drop_duplicates=version.drop_duplicates,
+        )
+
+    def rows(self) -> list[Row]:
+        """Return the current rows, each with all columns known so far."""
+        return [{name: row.get(name) for name in self.columns} for rows in self._rows.values() for row in rows]
+
+    def tombstones(self) -> list[Row]:
+        """Return the key and sort-key columns of each row-level delete that keeps older rows of its key out."""
+        return [dict(tombstone) for tombstone in self._tombstones.values()]
+
+    def write(
+        self,
+        data: pa.Table,
+        type: DeltaType = "upsert",
+        delete_columns: Sequence[str] | None = None,
+        op_column: str | None = None,
+    ) -> None:
+        """Apply what `Table.write` would write."""
+        self.apply(
+            data.to_pylist(), type=type, columns=data.column_names, delete_columns=delete_columns, op_column=op_column
+        )
+
+    def apply(
+        self,
+        rows: Sequence[Mapping[str, object]],
+        *,
+        type: DeltaType = "upsert",
+        columns: Sequence[str] | None = None,
+        delete_columns: Sequence[str] | None = None,
+        op_column: str | None = None,
+    ) -> None:
+        """Apply a delta with these columns (by default, those of its rows); what a row lacks of them is null."""
+        if type == "delete":
+            self._delete(rows, self._primary_keys if delete_columns is None else delete_columns)
+            return
+        columns = list(dict.fromkeys(name for row in rows for name in row)) if columns is None else columns
+        # The operation column is no column of the table, unless the table has one of that name.
+        columns = [name for name in columns if name != op_column or name in self.columns]
+        self.columns += [name for name in columns if name not in self.columns]
+        for row in rows:
+            self._apply_row({name: row.get(name) for name in columns}, "u" if op_column is None else row[op_column])
+
+    def _delete(self, rows: Sequence[Mapping[str, object]], columns: Sequence[str]) -> None:
+        doomed = {_key(row, columns) for row in rows}
+        for key, current in list(self._rows.items()):
+            self._rows[key] = [row for row in current if _key(row, columns) not in doomed]
+
+    def _apply_row(self, row: Row, operation: object) -> None:
+        if operation == _BEFORE_IMAGE:
+            return
+        assert operation in _UPSERTS or operation in _DELETES, operation
+        key = _key(row, self._identity)
+        current = self._rows.setdefault(key, [])
+        if self._one_row_per_key and self._is_late(row, key):
+            return
+        if operation in _DELETES:
+            current.clear()
+            if self._sort_keys:
+                self._tombstones[key] = {name: row[name] for name in [*self._identity, *self._sort_keys]}
+            return
+        self._tombstones.pop(key, None)
+        if not self._one_row_per_key or not current:
+            current.append(row)
+        elif self._merge_engine == "partial_update":
+            current[0] = {**current[0], **row}
+        elif self._merge_engine == "deduplicate":
+            current[0] = row
+
+    def _is_late(self, row: Row, key: Key) -> bool:
+        """Say whether the key has a row or tombstone with greater sort keys."""
+        standing = [*self._rows[key], *([self._tombstones[key]] if key in self._tombstones else [])]
+        return any(_key(row, self._sort_keys) < _key(each, self._sort_keys) for each in standing)
+
+
+def comparable(value: object) -> tuple[int, str, Any]:
+    """Return what stands for a value in comparisons: null equals null and is least, NaN greatest, -0.0 is 0.0."""
+    if value is None:
+        return 0, "", None
+    if isinstance(value, float):
+        return (2, "float", None) if value != value else (1, "float", value + 0.0)
+    if isinstance(value, bytes | bytearray):
+        return 1, "bytes", bytes(value)
+    if isinstance(value, list | tuple):
+        return 1, "list", tuple(comparable(each) for each in value)
+    if isinstance(value, Mapping):
+        return 1, "struct", tuple((name, comparable(value[name])) for name in sorted(value))
+    return 1, type(value).__name__, value
+
+
+def _key(row: Mapping[str, object], columns: Sequence[str]) -> Key:
+    return tuple(comparable(row.get(name)) for name in columns)
+
+
+def oracle_of(table: Table, upto: int | None = None, *, partition: Sequence[PartitionValue] | None = None) -> Oracle:
+    """Fold the committed deltas of a table, or of one partition, up to a stream position, inclusive.
+
+    Columns are those of the table now. Raises: InvalidInputError where deltas have been trimmed.
+    """
+    root = table.lake.root
+    for each in storage.list_partitions(delta_stream(table.name, root=root), root=root):
+        if each.trimmed_stream_position:
+            raise InvalidInputError(f"{each.locator}: deltas up to {each.trimmed_stream_position} are trimmed")
+    oracle = Oracle.of_version(table.version)
+    for delta in table.deltas(last_stream_position=upto):
+        if partition is None or delta.partition_values == list(partition):
+            data = storage.download_delta(delta, root=root)
+            oracle.write(data, delta.type, delta.delete_columns, delta.op_column)
+    return oracle
+
+
+def same_rows(found: pa.Table | Sequence[Mapping[str, object]], expected: Sequence[Mapping[str, object]]) -> None:
+    """Compare rows by value, in any order; null equals null, NaN equals NaN, -0.0 equals 0.0, 1 differs from 1.0.
+
+    Raises: AssertionError that shows which rows are missing and which are not expected.
+    """
+    rows: Sequence[Mapping[str, object]] = found.to_pylist() if isinstance(found, pa.Table) else found
+    have, want = Counter(map(comparable, rows)), Counter(map(comparable, expected))
+    if have == want:
+        return
+    by_value = {comparable(row): row for row in [*rows, *expected]}
+    lines = [f"{len(rows)} rows instead of {len(expected)}"]
+    for title, left in (("missing", want - have), ("not expected", have - want)):
+        lines += [f"{title}: {left.total()}"]
+        lines += [f"  {count} x {dict(by_value[row])!r}" for row, count in left.most_common(_SHOWN_ROWS)]
+        lines += ["  ..."] if len(left) > _SHOWN_ROWS else []
+    raise AssertionError("\n".join(lines))
