@@ -1,15 +1,20 @@
 """The oracle of row semantics, pinned down by hand; other tests believe it."""
 
 import math
+import uuid
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from hypothesis import given, settings
 
 import siltstone
+from siltstone.catalog.main import delta_stream
 from siltstone.errors import InvalidInputError
+from siltstone.log.commit import forget_logs
 from siltstone.storage import object_store as storage
 from siltstone.testing.oracle import Oracle, Row, oracle_of, same_rows
+from siltstone.testing.strategies import TableSettings, Write, histories
 
 NAN = math.nan
 
@@ -285,3 +290,30 @@ def test_the_oracle_of_a_table_folds_its_deltas(local_root: str) -> None:
     storage.delete_deltas(table.deltas()[0].locator.partition_locator, last_stream_position=1, root=table.lake.root)
     with pytest.raises(InvalidInputError, match="trimmed"):
         oracle_of(table)
+
+
+@given(histories())
+@settings(max_examples=120, deadline=None)
+def test_a_table_keeps_the_order_and_the_values_of_its_writes(history: tuple[TableSettings, list[Write]]) -> None:
+    table_settings, writes = history
+    lake = siltstone.open(f"memory://{uuid.uuid4().hex}")
+    try:
+        table, expected = table_settings.create(lake), table_settings.oracle()
+        states = [(0, expected.rows())]
+        for write in writes:
+            write.apply_to(expected)
+            states.append((write.write_to(table), expected.rows()))
+        found = oracle_of(table)
+        assert found.columns == expected.columns == table.schema.names
+        same_rows(found.rows(), expected.rows())
+        same_rows(found.tombstones(), expected.tombstones())
+        position, rows_then = states[len(states) // 2]
+        columns_now = dict.fromkeys(found.columns)
+        same_rows(oracle_of(table, upto=position).rows(), [{**columns_now, **row} for row in rows_then])
+        stream = delta_stream(table.name, root=lake.root)
+        partitions = [each.locator.partition_values for each in storage.list_partitions(stream, root=lake.root)]
+        parts = [oracle_of(table, partition=values) for values in partitions]
+        same_rows([row for part in parts for row in part.rows()], expected.rows())
+        same_rows([row for part in parts for row in part.tombstones()], expected.tombstones())
+    finally:
+        forget_logs(lake.root)
