@@ -104,6 +104,15 @@ class TableVersion(Metafile):
         check_partition_types(self.partition_keys, schema)
         if not self.primary_keys and self.merge_engine != "deduplicate":
             raise InvalidInputError(f"merge engine {self.merge_engine} needs primary keys; name them")
+        if self.merge_engine == "first_row" and self.sort_keys:
+            raise InvalidInputError("merge engine first_row takes rows as they come; leave out the sort keys")
+        if self.merge_engine == "partial_update":
+            keys = {*self.primary_keys, *self.sort_keys, *self.partition_keys}
+            strict = [each.name for each in self.fields if not each.nullable and each.name not in keys]
+            if strict:
+                raise InvalidInputError(
+                    f"merge engine partial_update may leave {', '.join(strict)} out; make it nullable"
+                )
         if self.sort_keys and not self.primary_keys:
             raise InvalidInputError("sort keys choose among rows of one primary key; name the primary keys too")
         if not self.drop_duplicates and self.merge_engine != "deduplicate":
@@ -176,7 +185,8 @@ class Idempotency(Model):
 class Delta(Metafile):
     """One immutable set of changes to one partition, committed at a stream position.
 
-    `columns` are those of its files, operation column included; `fields` says their types while it is staged.
+    `columns` are the table's columns in its files, without an operation column that the table does not have; `fields`
+    has the types of all columns in the files while the delta is staged.
     """
 
     locator: DeltaLocator

@@ -15,7 +15,7 @@ from siltstone.errors import InvalidInputError
 from siltstone.model import Delta, DeltaLocator, DeltaType, Manifest, PartitionLocator, PartitionValue, StreamLocator
 from siltstone.model.entities import DELTA_TYPES
 from siltstone.model.locators import partition_id
-from siltstone.model.schema import check_columns, describe_type, evolve, normalize_type, schema_to_json
+from siltstone.model.schema import check_columns, check_key_types, describe_type, evolve, normalize_type, schema_to_json
 from siltstone.objects import open_objects
 from siltstone.storage.interface import ArrowData
 from siltstone.storage.layout import EVERY_PARTITION, new_data_file
@@ -23,6 +23,7 @@ from siltstone.storage.parquet import DataFileWriter
 from siltstone.storage.streams import Located, check_partition_values, locate_stream
 
 OPERATIONS = ("c", "r", "u", "d", "I", "U", "D", "+I", "-U", "+U", "-D")
+REMOVALS = ("d", "D", "-D")
 _WAITING_BYTES_LIMIT = 512 << 20
 
 
@@ -78,6 +79,10 @@ class _Staging:
             raise InvalidInputError(f"{self._name}: delete columns go with deltas of type delete, not {type}")
         if op_column is not None and type != "upsert":
             raise InvalidInputError(f"{self._name}: an operation column goes with deltas of type upsert, not {type}")
+        if op_column is not None and op_column in version.primary_keys:
+            raise InvalidInputError(
+                f"{self._name}: {op_column!r} is a primary key, so it cannot be the operation column"
+            )
         if op_column is not None and not version.primary_keys:
             raise InvalidInputError(f"{self._name}: an operation column needs a primary key, and the table has none")
         self._place = place
@@ -101,12 +106,14 @@ class _Staging:
             raise InvalidInputError(
                 f"{self._name}: a delete needs delete columns, since the table has no primary key; name them"
             )
-        unknown = [column for column in columns if column not in self._version.schema.names]
+        known = self._version.schema
+        unknown = [column for column in columns if column not in known.names]
         if unknown or len(set(columns)) != len(columns):
             raise InvalidInputError(
                 f"{self._name}: delete columns {', '.join(columns)} must be different columns of the table "
-                f"({', '.join(self._version.schema.names)})"
+                f"({', '.join(known.names)})"
             )
+        check_key_types(columns, known, f"{self._name}: delete column")
         return columns
 
     def stage(self, data: ArrowData, *, only: list[PartitionValue] | None = None) -> list[Delta]:
@@ -130,12 +137,18 @@ class _Staging:
             locator=locator,
             type=self._type,
             manifest=Manifest(entries=list(entries)),
-            columns=self._schema.names if self._schema is not None else [],
+            columns=self._table_columns(),
             fields=schema_to_json(self._schema) if self._schema is not None else [],
             delete_columns=self._delete_columns,
             op_column=self._op_column,
             every_partition=self._every_partition,
         )
+
+    def _table_columns(self) -> list[str]:
+        if self._schema is None:
+            return []
+        columns: list[str] = table_columns(self._schema, self._op_column, self._version.schema).names
+        return columns
 
     def _discard(self) -> None:
         for _, writer in self._writers.values():
@@ -197,7 +210,22 @@ class _Staging:
             columns.append(self._convert_column(batch.column(field.name), field))
         if self._delete_columns is None and batch.num_columns != len(self._schema):
             raise InvalidInputError(f"{self._name}: batches have different columns; give all batches one schema")
-        return pa.RecordBatch.from_arrays(columns, schema=self._schema)
+        converted = pa.RecordBatch.from_arrays(columns, schema=self._schema)
+        self._check_nulls(converted)
+        return converted
+
+    def _check_nulls(self, batch: pa.RecordBatch) -> None:
+        """Refuse null where the table has none; rows that are deleted need no more than their key."""
+        known = self._version.schema
+        strict = [name for name in batch.schema.names if name in known.names and not known.field(name).nullable]
+        if not any(batch.column(name).null_count for name in strict):
+            return
+        if self._op_column is not None:
+            batch = batch.filter(pc.invert(pc.is_in(batch.column(self._op_column), pa.array(REMOVALS))))
+        for name in strict:
+            nulls = batch.column(name).null_count
+            if nulls:
+                raise InvalidInputError(f"{self._name}: column {name!r} must not be null, but {nulls} rows are")
 
     def _convert_column(self, column: "pa.Array[Any]", field: "pa.Field[Any]") -> "pa.Array[Any]":
         is_foreign = not pa.types.is_null(column.type) and not normalize_type(column.type, field.name).equals(
@@ -216,11 +244,6 @@ class _Staging:
                 f"{self._name}: column {field.name!r} does not convert from {column.type} to "
                 f"{describe_type(field.type)} without loss: {error}"
             ) from error
-        known = self._version.schema
-        if column.null_count and field.name in known.names and not known.field(field.name).nullable:
-            raise InvalidInputError(
-                f"{self._name}: column {field.name!r} must not be null, but {column.null_count} rows are"
-            )
         if field.name == self._op_column:
             unknown = pc.filter(column, pc.invert(pc.is_in(column, pa.array(OPERATIONS)))) if len(column) else column
             if len(unknown):

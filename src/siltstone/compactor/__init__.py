@@ -1,0 +1,1 @@
+"""Compaction of rows by primary key: plan, kernels (Arrow in, Arrow out), rounds, completion, index."""

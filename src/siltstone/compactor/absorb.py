@@ -1,0 +1,150 @@
+"""Two ways to absorb the changes of a bucket: beside its files (minor), or by rewriting it (major)."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+from pyroaring import BitMap64
+
+from siltstone.compactor.columns import Integers
+from siltstone.compactor.files import CompactedWriter, StoredFile, write_vector
+from siltstone.compactor.hashing import hash_keys
+from siltstone.compactor.job import RoundJob
+from siltstone.compactor.state import MAX_DEPTH, Accounting, Bucket, CompactedFile
+from siltstone.compactor.tombstones import Tombstones, write_tombstones
+from siltstone.errors import CorruptionError
+
+Action = Literal["untouched", "minor", "major"]
+
+
+@dataclass(frozen=True)
+class Change:
+    """What the deltas do to a bucket: rows that die, by file; rows that come; tombstones, where there are any."""
+
+    dead: list[Integers]
+    rows: pa.Table
+    accounting: Accounting
+    tombstones: Tombstones | None = None
+
+    @property
+    def dead_count(self) -> int:
+        """How many compacted rows die."""
+        return sum(map(len, self.dead))
+
+
+def choose(job: RoundJob, bucket: Bucket, new_rows: int, dead_rows: int) -> tuple[Action, str]:
+    """Choose how a bucket absorbs its changes, and say why."""
+    settings = job.settings
+    if settings.full:
+        return "major", "a full compaction was asked for"
+    if not new_rows and not dead_rows:
+        return "untouched", "no row changes"
+    if not bucket.files:
+        return "major", "the bucket is empty"
+    stored = bucket.record_count
+    dead = stored - bucket.live_count + dead_rows
+    if dead > settings.max_dead_fraction * stored:
+        return "major", f"{dead} of {stored} rows would be dead, more than {settings.max_dead_fraction:.0%}"
+    if new_rows > settings.max_delta_fraction * stored:
+        return "major", f"{new_rows} new rows come to {stored}, more than {settings.max_delta_fraction:.0%}"
+    if len(bucket.files) + 1 > settings.max_files:
+        return "major", f"it would have {len(bucket.files) + 1} files, more than {settings.max_files}"
+    return "minor", f"{new_rows} new and {dead_rows} dead rows are few beside {stored}"
+
+
+def absorb(job: RoundJob, bucket: Bucket, stored: Sequence[StoredFile], change: Change) -> dict[str, Any]:
+    """Write what a bucket's changes need and return its new shape. Raises: CorruptionError where rows do not add up."""
+    action, reason = choose(job, bucket, change.rows.num_rows, change.dead_count)
+    if action == "major":
+        buckets, written = _rewrite(job, bucket, stored, change)
+    elif action == "minor":
+        buckets, written = _add(job, bucket, stored, change)
+    else:
+        buckets, written = [Bucket(**bucket)], []
+    if change.tombstones is not None:
+        for each in buckets:
+            each.tombstones = write_tombstones(job, change.tombstones.of_bucket(job, each))
+    accounting = change.accounting
+    accounting.live_rows = sum(each.live_count for each in buckets)
+    if not accounting.is_balanced:
+        raise CorruptionError(
+            f"bucket {bucket.name}: rows do not add up, so nothing is committed: {dict(accounting)}; keep the data and "
+            "report this"
+        )
+    return {
+        "action": action,
+        "reason": reason,
+        "buckets": buckets,
+        "accounting": accounting,
+        "written_files": len(written),
+        "written_bytes": sum(file.content_length for file in written),
+        "written_rows": sum(file.record_count for file in written),
+    }
+
+
+def _writer(job: RoundJob) -> CompactedWriter:
+    return CompactedWriter(
+        job.root,
+        job.folder,
+        job.schema,
+        job.primary_keys,
+        target_bytes=job.settings.target_file_bytes,
+        target_rows=job.settings.records_per_compacted_file,
+    )
+
+
+def _add(
+    job: RoundJob, bucket: Bucket, stored: Sequence[StoredFile], change: Change
+) -> tuple[list[Bucket], list[CompactedFile]]:
+    files = []
+    for file, dead in zip(stored, change.dead, strict=True):
+        if not len(dead):
+            files.append(file.file)
+            continue
+        all_dead = file.dead | BitMap64(dead.tolist())
+        if len(all_dead) < file.file.record_count:
+            vector = write_vector(job.root, job.folder, all_dead)
+            files.append(CompactedFile(**{**file.file, "deletion_vector": vector}))
+    writer = _writer(job)
+    writer.write(change.rows)
+    written = writer.close()
+    return [Bucket(**{**bucket, "files": [*files, *written]})], written
+
+
+def _rewrite(
+    job: RoundJob, bucket: Bucket, stored: Sequence[StoredFile], change: Change
+) -> tuple[list[Bucket], list[CompactedFile]]:
+    rows_after = bucket.live_count - change.dead_count + change.rows.num_rows
+    children = _children(job, bucket, rows_after)
+    writers = [_writer(job) for _ in children]
+
+    def write(table: pa.Table) -> None:
+        if len(writers) == 1:
+            writers[0].write(table)
+            return
+        depth = children[0].depth
+        bits = (hash_keys(table, job.primary_keys) >> np.uint64(64 - depth)).astype(np.int64) - children[0].bits
+        for number, writer in enumerate(writers):
+            writer.write(table.filter(pa.array(bits == number)))
+
+    for file, dead in zip(stored, change.dead, strict=True):
+        live = file.live_flags()
+        live[dead] = False
+        is_whole = bool(live.all())
+        for start, table in file.scan(job.schema):
+            write(table if is_whole else table.filter(pa.array(live[start : start + table.num_rows])))
+    write(change.rows)
+    for child, writer in zip(children, writers, strict=True):
+        child.files = writer.close()
+    return children, [file for child in children for file in child.files]
+
+
+def _children(job: RoundJob, bucket: Bucket, rows: int) -> list[Bucket]:
+    """Return the bucket, or as many as it takes to bring each one's rows down to the target."""
+    splits = 0
+    while job.primary_keys and rows >> splits > 2 * job.settings.bucket_rows and bucket.depth + splits < MAX_DEPTH:
+        splits += 1
+    depth = bucket.depth + splits
+    return [Bucket(depth=depth, bits=(bucket.bits << splits) + number) for number in range(1 << splits)]

@@ -1,0 +1,103 @@
+"""The state of a compacted partition: its log of rounds, and the round completion files that the log names."""
+
+import uuid
+from typing import NamedTuple
+
+import orjson
+
+from siltstone.compactor.state import RoundCompletion
+from siltstone.errors import ConflictError, CorruptionError, InvalidInputError, NotFoundError
+from siltstone.log.commit import Changes, CommitLog, LogState, commit_log
+from siltstone.log.keyed import Entry
+from siltstone.model import PartitionLocator
+from siltstone.objects import open_objects
+from siltstone.storage.streams import locate_stream
+
+CURRENT_KEY = "round"
+ROUND_PREFIX = "round/"
+
+
+class Destination(NamedTuple):
+    """Where a compacted partition is."""
+
+    locator: PartitionLocator
+    folder: str
+    log: CommitLog
+    root: str
+
+
+def locate_destination(partition: PartitionLocator, *, root: str) -> Destination:
+    """Find a compacted partition's folder and log; neither needs to exist. Raises: NotFoundError without the table."""
+    place = locate_stream(partition, root=root)
+    folder = f"{place.folder}/{partition.stream}/{partition.partition_id}"
+    return Destination(partition, folder, commit_log(root, f"{folder}/log"), root)
+
+
+def current_completion(destination: Destination) -> RoundCompletion | None:
+    """Return the completion of the round that is current, None before the first. Raises: CorruptionError."""
+    entry = destination.log.read(lambda state: state.get(CURRENT_KEY))
+    return None if entry is None else read_completion(destination, entry)
+
+
+def list_rounds(destination: Destination) -> list[Entry]:
+    """Return what the log tells about each round, oldest first."""
+    return destination.log.read(lambda state: state.scan(ROUND_PREFIX))
+
+
+def get_round(destination: Destination, round_id: int) -> RoundCompletion:
+    """Return the completion of one round. Raises: NotFoundError, CorruptionError."""
+    entry = destination.log.read(lambda state: state.get(f"{ROUND_PREFIX}{round_id}"))
+    if entry is None:
+        raise NotFoundError(f"{destination.locator}: there is no round {round_id}; `siltstone rounds` lists them")
+    return read_completion(destination, entry)
+
+
+def read_completion(destination: Destination, entry: Entry) -> RoundCompletion:
+    """Read a round completion file. Raises: CorruptionError that names it."""
+    where = f"{destination.root}/{entry['uri']}"
+    try:
+        return RoundCompletion.from_serializable(orjson.loads(open_objects(destination.root).read(entry["uri"])))
+    except NotFoundError as error:
+        raise CorruptionError(f"{where}: the round completion file is missing; restore it, or rebase") from error
+    except (orjson.JSONDecodeError, InvalidInputError) as error:
+        raise CorruptionError(
+            f"{where}: the round completion file is damaged ({error}); restore it, or rebase the partition"
+        ) from error
+
+
+def write_completion(destination: Destination, completion: RoundCompletion) -> str:
+    """Write a round completion file under a new name, and return that."""
+    path = f"{destination.folder}/rounds/{completion.round_id}-{uuid.uuid4().hex}.json"
+    open_objects(destination.root).create(path, orjson.dumps(completion.to_serializable()))
+    return path
+
+
+def commit_round(destination: Destination, completion: RoundCompletion, uri: str, planned_on: int | None) -> None:
+    """Make a round real, if the one it was planned on is still the current one. Raises: ConflictError."""
+    entry: Entry = {
+        "round_id": completion.round_id,
+        "uri": uri,
+        "high_watermark": completion.high_watermark,
+        "source": str(completion.source_partition_locator),
+        "completed_at": completion.completed_at,
+        "live_rows": completion.live_rows,
+        "files": len(completion.files),
+    }
+
+    def prepare(state: LogState) -> Changes:
+        current = state.get(CURRENT_KEY)
+        found = None if current is None else int(current["round_id"])
+        if found != planned_on:
+            raise ConflictError(
+                f"{destination.locator}: round {completion.round_id} was planned on round {planned_on}, but round "
+                f"{found} is current; plan again"
+            )
+        return {CURRENT_KEY: entry, f"{ROUND_PREFIX}{completion.round_id}": entry}
+
+    destination.log.commit("round", prepare)
+
+
+def next_round_id(destination: Destination) -> int:
+    """Return the number of the next round."""
+    numbers = [int(entry["round_id"]) for entry in list_rounds(destination)]
+    return max(numbers, default=0) + 1

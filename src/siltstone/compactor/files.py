@@ -1,0 +1,192 @@
+"""Compacted data files: reading the live rows of one, and writing new ones with their index."""
+
+import uuid
+from collections.abc import Iterator, Sequence
+from typing import IO
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyroaring import BitMap64
+
+from siltstone.compactor.columns import Integers, align
+from siltstone.compactor.fold import Flags
+from siltstone.compactor.hashing import Hashes, hash_keys
+from siltstone.compactor.index import StoredIndex, write_index
+from siltstone.compactor.state import CompactedFile, DeletionVector
+from siltstone.errors import CorruptionError, NotFoundError
+from siltstone.objects import open_objects
+from siltstone.storage.parquet import ROW_GROUP_ROWS, open_parquet, open_writer
+
+
+class StoredFile:
+    """One compacted file being read; nothing is opened before it is needed."""
+
+    def __init__(self, root: str, file: CompactedFile) -> None:
+        self._root = root
+        self.file = file
+        self._parquet: pq.ParquetFile | None = None
+        self._index: StoredIndex | None = None
+        self._dead: BitMap64 | None = None
+
+    @property
+    def parquet(self) -> pq.ParquetFile:
+        """The data file. Raises: CorruptionError."""
+        if self._parquet is None:
+            opened = open_parquet(self._root, self.file.uri)
+            if opened.metadata.num_rows != self.file.record_count:
+                raise CorruptionError(
+                    f"{self._root}/{self.file.uri}: has {opened.metadata.num_rows} rows instead of "
+                    f"{self.file.record_count}; restore it, or rebase the partition"
+                )
+            self._parquet = opened
+        return self._parquet
+
+    @property
+    def index(self) -> StoredIndex:
+        """The primary key index. Raises: CorruptionError."""
+        if self._index is None:
+            self._index = StoredIndex(self._root, self.file.index_uri or "", self.file.record_count)
+        return self._index
+
+    @property
+    def dead(self) -> BitMap64:
+        """The dead rows. Raises: CorruptionError."""
+        if self._dead is None:
+            vector = self.file.deletion_vector
+            self._dead = read_vector(self._root, vector) if vector is not None else BitMap64()
+        return self._dead
+
+    def live_flags(self) -> Flags:
+        """Flag each row that is not dead."""
+        flags = np.ones(self.file.record_count, np.bool_)
+        if self.file.deletion_vector is not None:
+            flags[np.fromiter(self.dead, np.int64, len(self.dead))] = False
+        return flags
+
+    def live_among(self, rows: Integers) -> Integers:
+        """Return those of `rows` that are not dead."""
+        return rows[self.live_flags()[rows]] if self.file.deletion_vector is not None else rows
+
+    def read_rows(self, rows: Integers, schema: pa.Schema) -> pa.Table:
+        """Read some rows, given in rising order, reading only the row groups that have them."""
+        pieces = []
+        for start, table in self.scan(schema, groups_with=rows):
+            inside = rows[(rows >= start) & (rows < start + table.num_rows)] - start
+            pieces.append(table.take(pa.array(inside)))
+        return pa.concat_tables(pieces) if pieces else schema.empty_table()
+
+    def scan(self, schema: pa.Schema, *, groups_with: Integers | None = None) -> Iterator[tuple[int, pa.Table]]:
+        """Yield (first row, rows) of each row group, dead rows included, with the columns of `schema`."""
+        stored = set(self.parquet.schema_arrow.names)
+        columns = [name for name in schema.names if name in stored]
+        start = 0
+        for group in range(self.parquet.num_row_groups):
+            size = self.parquet.metadata.row_group(group).num_rows
+            if groups_with is None or np.any((groups_with >= start) & (groups_with < start + size)):
+                yield start, self._read_group(group, columns, size, schema)
+            start += size
+
+    def _read_group(self, group: int, columns: Sequence[str], size: int, schema: pa.Schema) -> pa.Table:
+        if not columns:
+            return pa.Table.from_arrays([pa.nulls(size, each.type) for each in schema], names=schema.names)
+        try:
+            return align(self.parquet.read_row_group(group, columns=list(columns)), schema)
+        except (pa.ArrowInvalid, OSError) as error:
+            raise CorruptionError(
+                f"{self._root}/{self.file.uri}: the data file is damaged ({error}); restore it, or rebase the partition"
+            ) from error
+
+
+def read_vector(root: str, vector: DeletionVector) -> BitMap64:
+    """Read a deletion vector. Raises: CorruptionError."""
+    try:
+        dead = BitMap64.deserialize(open_objects(root).read(vector.uri))
+    except NotFoundError as error:
+        raise CorruptionError(f"{root}/{vector.uri}: the deletion vector is missing; rebase the partition") from error
+    except (ValueError, TypeError) as error:
+        raise CorruptionError(f"{root}/{vector.uri}: the deletion vector is damaged ({error}); rebase") from error
+    if len(dead) != vector.record_count:
+        raise CorruptionError(
+            f"{root}/{vector.uri}: has {len(dead)} rows instead of {vector.record_count}; rebase the partition"
+        )
+    return dead
+
+
+def write_vector(root: str, folder: str, dead: BitMap64) -> DeletionVector:
+    """Write a deletion vector under a new name."""
+    path = f"{folder}/{uuid.uuid4().hex}.dv"
+    with open_objects(root).open_writer(path) as file:
+        file.write(dead.serialize())
+    return DeletionVector(uri=path, record_count=len(dead))
+
+
+class CompactedWriter:
+    """Writes rows of one schema to new files of bounded size, each with its index."""
+
+    def __init__(
+        self, root: str, folder: str, schema: pa.Schema, keys: Sequence[str], *, target_bytes: int, target_rows: int
+    ) -> None:
+        self._root = root
+        self._folder = folder
+        self._schema = schema
+        self._keys = list(keys)
+        self._target_bytes = target_bytes
+        self._target_rows = target_rows
+        self._waiting: list[pa.Table] = []
+        self._waiting_rows = 0
+        self._rows = 0
+        self._hashes: list[Hashes] = []
+        self._name = ""
+        self._file: IO[bytes] | None = None
+        self._writer: pq.ParquetWriter | None = None
+        self.files: list[CompactedFile] = []
+
+    def write(self, table: pa.Table) -> None:
+        """Take over rows; they are written a row group at a time."""
+        while table.num_rows:
+            room = min(ROW_GROUP_ROWS - self._waiting_rows, self._target_rows - self._rows - self._waiting_rows)
+            part = table.slice(0, room)
+            table = table.slice(part.num_rows)
+            self._waiting.append(part)
+            self._waiting_rows += part.num_rows
+            if self._waiting_rows == ROW_GROUP_ROWS or self._rows + self._waiting_rows == self._target_rows:
+                self._flush()
+
+    def _flush(self) -> None:
+        if not self._waiting_rows:
+            return
+        group = pa.concat_tables(self._waiting).combine_chunks()
+        self._waiting, self._waiting_rows = [], 0
+        if self._writer is None or self._file is None:
+            self._name = f"{self._folder}/{uuid.uuid4().hex}"
+            self._file = open_objects(self._root).open_writer(f"{self._name}.parquet")
+            self._writer = open_writer(self._file, group)
+        self._writer.write_table(group, row_group_size=ROW_GROUP_ROWS)
+        self._rows += group.num_rows
+        if self._keys:
+            self._hashes.append(hash_keys(group, self._keys))
+        if self._file.tell() >= self._target_bytes or self._rows >= self._target_rows:
+            self._finish_file()
+
+    def _finish_file(self) -> None:
+        if self._writer is None or self._file is None:
+            return
+        self._writer.close()
+        size = self._file.tell()
+        self._file.close()
+        index = None
+        if self._keys:
+            index = f"{self._name}.pki"
+            write_index(self._root, index, np.concatenate(self._hashes))
+        self.files.append(
+            CompactedFile(uri=f"{self._name}.parquet", record_count=self._rows, content_length=size, index_uri=index)
+        )
+        self._writer = self._file = None
+        self._rows, self._hashes = 0, []
+
+    def close(self) -> list[CompactedFile]:
+        """Write what waits and return all files; no rows, no file."""
+        self._flush()
+        self._finish_file()
+        return self.files

@@ -1,0 +1,211 @@
+"""The meaning of deltas, a run at a time: which rows are current after all of them.
+
+Rows are numbered: first the compacted rows that take part, then the rows of the deltas in stream order. Keys are
+numbered too. A run is what one delta brings to a bucket: rows, or equality deletes. Folding runs in order is the
+sequential reading of the stream; within a run, all rows are resolved at once.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from siltstone.compactor.columns import Integers
+from siltstone.model import MergeEngine
+
+Flags = npt.NDArray[np.bool_]
+NONE = -1
+
+
+@dataclass(frozen=True)
+class RowsRun:
+    """Rows `start` to `stop` of the deltas' rows, with the columns that their delta has."""
+
+    start: int
+    stop: int
+    columns: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class DeleteRun:
+    """An equality delete: by keys, or by any columns, in which case `hits` flags the rows that it describes."""
+
+    keys: Integers | None = None
+    hits: Flags | None = None
+
+
+@dataclass(frozen=True)
+class FoldInput:
+    """All that takes part. `ranks` order rows by their sort keys, None without; removals are row-level deletes."""
+
+    key_count: int
+    base_keys: Integers
+    delta_keys: Integers
+    removals: Flags
+    runs: Sequence[RowsRun | DeleteRun]
+    ranks: Integers | None = None
+    tombstone_keys: Integers = field(default_factory=lambda: np.zeros(0, np.int64))
+    tombstone_ranks: Integers = field(default_factory=lambda: np.zeros(0, np.int64))
+    column_count: int = 0
+
+    @property
+    def base_count(self) -> int:
+        """How many compacted rows take part."""
+        return len(self.base_keys)
+
+
+@dataclass
+class FoldResult:
+    """Per key: the row that is current, or NONE; whether a tombstone is left; the rank of either.
+
+    `tombstone_rows` has the row-level delete that left the tombstone, NONE where it was there before. `sources` tells for partial updates, per column and key, the row that its value comes from.
+    """
+
+    winners: Integers
+    is_tombstone: Flags
+    tombstone_rows: Integers
+    ranks: Integers
+    sources: Integers | None = None
+
+
+def fold(given: FoldInput, engine: MergeEngine) -> FoldResult:
+    """Fold all runs for tables that keep one row per key."""
+    state = FoldResult(
+        winners=np.full(given.key_count, NONE, np.int64),
+        is_tombstone=np.zeros(given.key_count, np.bool_),
+        tombstone_rows=np.full(given.key_count, NONE, np.int64),
+        ranks=np.full(given.key_count, NONE, np.int64),
+    )
+    base = np.arange(given.base_count)
+    state.winners[given.base_keys] = base
+    if given.ranks is not None:
+        state.ranks[given.base_keys] = given.ranks[: given.base_count]
+        state.ranks[given.tombstone_keys] = given.tombstone_ranks
+        state.is_tombstone[given.tombstone_keys] = True
+    if engine == "partial_update":
+        state.sources = np.full((given.column_count, given.key_count), NONE, np.int64)
+        state.sources[:, given.base_keys] = base
+    for run in given.runs:
+        if isinstance(run, DeleteRun):
+            _delete(run, state)
+        elif engine == "partial_update":
+            _update_partially(run, given, state)
+        elif engine == "first_row":
+            _keep_first(run, given, state)
+        elif given.ranks is None:
+            _replace(run, given, state)
+        else:
+            _replace_by_rank(run, given, state)
+    return state
+
+
+def fold_appended(given: FoldInput, seen_at: Integers, removed_at: Integers) -> Flags:
+    """Tell which rows are left in tables that keep all rows of a key.
+
+    `seen_at` numbers the run of each row (NONE for compacted ones); `removed_at` is, per key, the number of the last
+    row-level delete, counted like rows, or NONE.
+    """
+    rows = np.arange(given.base_count + len(given.delta_keys))
+    keys = np.concatenate([given.base_keys, given.delta_keys])
+    alive = np.concatenate([np.ones(given.base_count, np.bool_), ~given.removals])
+    if len(removed_at):
+        alive &= rows > removed_at[keys]
+    for number, run in enumerate(given.runs):
+        if not isinstance(run, DeleteRun):
+            continue
+        hits = np.isin(keys, run.keys) if run.keys is not None else run.hits
+        assert hits is not None
+        alive &= ~(hits & (seen_at < number))
+    return alive
+
+
+def _delete(run: DeleteRun, state: FoldResult) -> None:
+    if run.keys is not None:
+        hit = run.keys[state.winners[run.keys] != NONE]
+    else:
+        assert run.hits is not None
+        present = np.flatnonzero(state.winners != NONE)
+        hit = present[run.hits[state.winners[present]]]
+    state.winners[hit] = NONE
+    state.ranks[hit] = NONE
+    if state.sources is not None:
+        state.sources[:, hit] = NONE
+
+
+def _rows_of(run: RowsRun, given: FoldInput) -> tuple[Integers, Integers, Flags]:
+    part = slice(run.start, run.stop)
+    return given.delta_keys[part], np.arange(run.start, run.stop) + given.base_count, given.removals[part]
+
+
+def _replace(run: RowsRun, given: FoldInput, state: FoldResult) -> None:
+    keys, rows, removals = _rows_of(run, given)
+    # Of several values assigned to one place the last one stays, which is the newest row.
+    state.winners[keys] = np.where(removals, NONE, rows)
+
+
+def _replace_by_rank(run: RowsRun, given: FoldInput, state: FoldResult) -> None:
+    keys, rows, removals = _rows_of(run, given)
+    assert given.ranks is not None
+    ranks = given.ranks[rows]
+    order = np.lexsort((rows, ranks, keys))
+    greatest = order[_last_of_each(keys[order])]
+    taken = greatest[ranks[greatest] >= state.ranks[keys[greatest]]]
+    state.winners[keys[taken]] = np.where(removals[taken], NONE, rows[taken])
+    state.is_tombstone[keys[taken]] = removals[taken]
+    state.tombstone_rows[keys[taken]] = rows[taken]
+    state.ranks[keys[taken]] = ranks[taken]
+
+
+def _keep_first(run: RowsRun, given: FoldInput, state: FoldResult) -> None:
+    keys, rows, removals = _rows_of(run, given)
+    state.winners[keys[removals]] = NONE
+    rest = rows > _last_removals(keys, rows, removals, given.key_count)[keys]
+    keys, rows = keys[rest], rows[rest]
+    vacant = state.winners[keys] == NONE
+    # Assigned backwards, the first row of a key comes last and stays.
+    state.winners[keys[vacant][::-1]] = rows[vacant][::-1]
+
+
+def _update_partially(run: RowsRun, given: FoldInput, state: FoldResult) -> None:
+    keys, rows, removals = _rows_of(run, given)
+    assert state.sources is not None
+    if given.ranks is not None:
+        taken = _accepted(keys, given.ranks[rows], state.ranks)
+        keys, rows, removals = keys[taken], rows[taken], removals[taken]
+        # Accepted ranks rise along a key, so the last one assigned is the greatest.
+        state.ranks[keys] = given.ranks[rows]
+        state.is_tombstone[keys] = removals
+        state.tombstone_rows[keys] = rows
+    gone = keys[removals]
+    state.winners[gone] = NONE
+    state.sources[:, gone] = NONE
+    rest = rows > _last_removals(keys, rows, removals, given.key_count)[keys]
+    state.winners[keys[rest]] = rows[rest]
+    for column in run.columns:
+        state.sources[column, keys[rest]] = rows[rest]
+
+
+def _last_removals(keys: Integers, rows: Integers, removals: Flags, key_count: int) -> Integers:
+    last = np.full(key_count, NONE, np.int64)
+    last[keys[removals]] = rows[removals]
+    return last
+
+
+def _accepted(keys: Integers, ranks: Integers, known: Integers) -> Integers:
+    """Return, in order, which rows are not older than all rows of their key before them."""
+    if not len(keys):
+        return keys
+    order = np.argsort(keys, kind="stable")
+    sorted_keys, sorted_ranks = keys[order], ranks[order]
+    starts = np.flatnonzero(np.concatenate([[True], sorted_keys[1:] != sorted_keys[:-1]]))
+    groups = np.repeat(np.arange(len(starts)), np.diff(np.append(starts, len(order))))
+    # One running maximum for all keys: each key's ranks are lifted above all those of the keys before it.
+    lift = groups * (int(max(ranks.max(initial=0), known.max(initial=0))) + 2)
+    floor = known[sorted_keys] + 1
+    highest = np.maximum.accumulate(np.maximum(sorted_ranks + 1, floor) + lift) - lift
+    return np.sort(order[sorted_ranks + 1 >= highest])
+
+
+def _last_of_each(sorted_keys: Integers) -> Flags:
+    return np.concatenate([sorted_keys[1:] != sorted_keys[:-1], [True]]) if len(sorted_keys) else np.zeros(0, np.bool_)

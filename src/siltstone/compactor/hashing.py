@@ -1,0 +1,143 @@
+"""Hashes of keys: 64 bits per row, the same for equal keys on every machine and in every version.
+
+They are stored (buckets, primary key indices), so what is computed here must never change. Equal keys hash alike
+across widened types: integers as 64-bit integers, floats as doubles with one NaN and one zero.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from siltstone.errors import InvalidInputError
+
+Hashes = npt.NDArray[np.uint64]
+
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
+_MIX_2 = np.uint64(0x94D049BB133111EB)
+_BYTE_FACTOR = np.uint64(0x00000100000001B3 | 0x5851F42D00000000)
+_PRIME = np.uint64((1 << 61) - 1)
+NULL_HASH = np.uint64(0x6E756C6C6E756C6C)
+_ROWS_PER_STEP = 1 << 16
+
+
+def hash_keys(table: pa.Table | pa.RecordBatch, columns: Sequence[str]) -> Hashes:
+    """Return one hash for each row, of the values of `columns` in this order."""
+    result = np.zeros(table.num_rows, np.uint64)
+    for position, column in enumerate(columns):
+        values = _hash_column(_combined(table.column(column)))
+        with np.errstate(over="ignore"):
+            result = values if position == 0 else _mix(result * _MIX_1 + values + _GOLDEN)
+    return result
+
+
+def is_exact(types: Sequence[pa.DataType]) -> bool:
+    """Tell whether different keys of these types always hash differently, null aside: then no key needs a look."""
+    return len(types) == 1 and (
+        pa.types.is_integer(types[0]) or pa.types.is_temporal(types[0]) or pa.types.is_floating(types[0])
+    )
+
+
+def hash_sequence(numbers: npt.NDArray[np.int64]) -> Hashes:
+    """Return hashes of plain numbers: where rows without a key go."""
+    return _mix(numbers.view(np.uint64))
+
+
+def normalized(column: "pa.Array[Any]") -> "pa.Array[Any]":
+    """Return key values such that equal keys are equal values: one zero, one NaN, in one float type."""
+    if not pa.types.is_floating(column.type):
+        return column
+    doubles = column.cast(pa.float64())
+    # Adding zero turns -0.0 into 0.0; NaNs become the one that Arrow knows.
+    doubles = pc.add(doubles, 0.0)
+    return pc.if_else(pc.is_nan(doubles), float("nan"), doubles)
+
+
+def _combined(column: Any) -> "pa.Array[Any]":
+    return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+
+
+def _hash_column(column: "pa.Array[Any]") -> Hashes:
+    kind = column.type
+    if pa.types.is_string(kind) or pa.types.is_binary(kind):
+        hashes = _hash_bytes(column.cast(pa.binary()))
+    elif pa.types.is_decimal128(kind):
+        hashes = _hash_decimals(column)
+    else:
+        hashes = _mix(_as_integers(column).view(np.uint64))
+    if column.null_count:
+        hashes = np.where(pc.is_null(column).to_numpy(zero_copy_only=False), NULL_HASH, hashes)
+    return hashes
+
+
+def _as_integers(column: "pa.Array[Any]") -> npt.NDArray[np.int64]:
+    kind = column.type
+    if pa.types.is_floating(kind):
+        doubles = pc.fill_null(normalized(column), 0.0).to_numpy(zero_copy_only=False)
+        return np.ascontiguousarray(doubles, np.float64).view(np.int64)
+    if pa.types.is_boolean(kind) or pa.types.is_integer(kind):
+        integers = column.cast(pa.int64())
+    elif pa.types.is_date32(kind):
+        integers = column.view(pa.int32()).cast(pa.int64())
+    elif pa.types.is_temporal(kind):
+        integers = column.view(pa.int64())
+    else:
+        raise InvalidInputError(f"type {kind} cannot be a key; use scalars")
+    return np.ascontiguousarray(pc.fill_null(integers, 0).to_numpy(zero_copy_only=False), np.int64)
+
+
+def _hash_decimals(column: "pa.Array[Any]") -> Hashes:
+    """Hash the value, not its digits: 1.5 and 1.50 alike. It is taken modulo a prime, where tenths are whole numbers."""
+    words = np.frombuffer(column.buffers()[1], np.uint64)
+    words = words[2 * column.offset : 2 * (column.offset + len(column))].reshape(-1, 2)
+    high = np.mod(words[:, 1].view(np.int64), np.int64(_PRIME)).astype(np.uint64)
+    # 2 ** 64 is 8 modulo the prime.
+    digits = (high * np.uint64(8) % _PRIME + words[:, 0] % _PRIME) % _PRIME
+    return _mix(_multiply(digits, pow(10, -column.type.scale, int(_PRIME))))
+
+
+def _multiply(values: Hashes, factor: int) -> Hashes:
+    """Multiply modulo the prime 2 ** 61 - 1, in halves that do not overflow."""
+    low, high = values & np.uint64(0x7FFFFFFF), values >> np.uint64(31)
+    factor_low, factor_high = np.uint64(factor & 0x7FFFFFFF), np.uint64(factor >> 31)
+    middle = low * factor_high + high * factor_low
+    carried = ((middle & np.uint64(0x3FFFFFFF)) << np.uint64(31)) + (middle >> np.uint64(30))
+    return (high * factor_high * np.uint64(2) + carried % _PRIME + low * factor_low) % _PRIME
+
+
+def _hash_bytes(column: "pa.Array[Any]") -> Hashes:
+    """Hash byte strings by a polynomial over all rows at once; a step at a time, to bound the memory it takes."""
+    steps = [_hash_step(column.slice(start, _ROWS_PER_STEP)) for start in range(0, len(column), _ROWS_PER_STEP)]
+    return np.concatenate(steps) if steps else np.zeros(0, np.uint64)
+
+
+def _hash_step(column: "pa.Array[Any]") -> Hashes:
+    _, offsets_buffer, data_buffer = column.buffers()
+    offsets = np.frombuffer(offsets_buffer, np.int32)[column.offset : column.offset + len(column) + 1].astype(np.int64)
+    lengths = np.diff(offsets)
+    first, last = int(offsets[0]), int(offsets[-1])
+    sums = np.zeros(len(lengths), np.uint64)
+    if last > first and data_buffer is not None:
+        data = np.frombuffer(data_buffer, np.uint8)[first:last].astype(np.uint64)
+        filled = lengths > 0
+        starts = (offsets[:-1] - first)[filled]
+        places = np.arange(last - first) - np.repeat(starts, lengths[filled])
+        with np.errstate(over="ignore"):
+            powers = np.multiply.accumulate(np.full(int(lengths.max()) + 1, _BYTE_FACTOR, np.uint64))
+            terms = (data + np.uint64(1)) * powers[places]
+            sums[filled] = np.add.reduceat(terms, starts)
+    with np.errstate(over="ignore"):
+        return _mix(sums + lengths.astype(np.uint64) * _GOLDEN)
+
+
+def _mix(values: Hashes) -> Hashes:
+    """Spread the bits; different inputs give different outputs."""
+    with np.errstate(over="ignore"):
+        mixed = values + _GOLDEN
+        mixed = (mixed ^ (mixed >> np.uint64(30))) * _MIX_1
+        mixed = (mixed ^ (mixed >> np.uint64(27))) * _MIX_2
+        return mixed ^ (mixed >> np.uint64(31))

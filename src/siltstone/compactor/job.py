@@ -1,0 +1,96 @@
+"""What a round asks of its tasks: plain data that travels to wherever a task runs, and the two steps of a task."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from siltstone.compactor.state import Bucket, DeletionVector
+from siltstone.model import MergeEngine
+from siltstone.model.schema import schema_from_json
+
+MIB = 1 << 20
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How files and buckets are sized, and when a bucket is rewritten."""
+
+    target_file_bytes: int = 128 * MIB
+    records_per_compacted_file: int = 4_000_000
+    bucket_rows: int = 500_000
+    max_dead_fraction: float = 0.25
+    max_delta_fraction: float = 0.5
+    max_files: int = 8
+    tombstone_retention_ms: int = 7 * 24 * 3600 * 1000
+    full: bool = False
+
+
+@dataclass(frozen=True)
+class ReadTask:
+    """One data file of a delta; `run` numbers the deltas of a round, `first_row` the rows of all of them."""
+
+    uri: str
+    run: int
+    first_row: int
+    record_count: int
+    content_length: int
+    is_delete: bool
+    columns: tuple[str, ...] = ()
+    op_column: str | None = None
+    delete_columns: tuple[str, ...] = ()
+    deletion_vector: DeletionVector | None = None
+
+
+@dataclass(frozen=True)
+class RoundJob:
+    """Everything a task needs to know about a round."""
+
+    root: str
+    folder: str
+    fields: tuple[dict[str, Any], ...]
+    primary_keys: tuple[str, ...]
+    sort_keys: tuple[str, ...]
+    merge_engine: MergeEngine
+    drop_duplicates: bool
+    buckets: tuple[Bucket, ...]
+    reads: tuple[ReadTask, ...]
+    settings: Settings
+    now_ms: int
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns of the compacted rows."""
+        return schema_from_json(list(self.fields))
+
+    @property
+    def keeps_one_row(self) -> bool:
+        """Whether a key has one row at most."""
+        return bool(self.primary_keys) and self.drop_duplicates
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """Rows of one delta for one bucket, in stream order; on the way between tasks it is bytes."""
+
+    run: int
+    first_row: int
+    is_delete: bool
+    delete_columns: tuple[str, ...]
+    columns: tuple[str, ...]
+    table: pa.Table
+
+
+Engine = Callable[[RoundJob], Iterator[dict[str, Any]]]
+"""Runs the tasks of a round, wherever, and yields the result of each bucket that has one."""
+
+
+def gather(parts: Iterable[Part]) -> list[Part]:
+    """Put the parts of a bucket into stream order."""
+    return sorted(parts, key=lambda part: (part.run, part.first_row))
+
+
+def bucket_starts(buckets: Sequence[Bucket]) -> list[int]:
+    """Return the first hash of each bucket; buckets are kept in this order."""
+    return [bucket.first_hash for bucket in buckets]

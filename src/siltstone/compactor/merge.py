@@ -1,0 +1,267 @@
+"""The second step of a task: what the deltas of a bucket mean for its compacted rows."""
+
+import json
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from siltstone.compactor.absorb import Change, absorb
+from siltstone.compactor.columns import Integers, align, equal_ids, sort_ranks
+from siltstone.compactor.files import StoredFile
+from siltstone.compactor.fold import NONE, DeleteRun, Flags, FoldInput, FoldResult, RowsRun, fold, fold_appended
+from siltstone.compactor.hashing import NULL_HASH, Hashes, hash_keys, is_exact
+from siltstone.compactor.job import Part, RoundJob, gather
+from siltstone.compactor.reading import decode_part, read_parts, removal_flags
+from siltstone.compactor.state import Accounting, Bucket
+from siltstone.compactor.tombstones import Tombstones, read_tombstones
+
+
+def run_here(job: RoundJob) -> Iterator[dict[str, Any]]:
+    """Run all tasks of a round in this process, one after another."""
+    gathered: dict[int, list[bytes]] = {}
+    for bucket, part in read_parts(job, job.reads):
+        gathered.setdefault(bucket, []).append(part)
+    for number in range(len(job.buckets)):
+        result = merge_bucket(job, number, gathered.pop(number, []))
+        if result is not None:
+            yield result
+
+
+def merge_bucket(job: RoundJob, number: int, parts: Sequence[bytes]) -> dict[str, Any] | None:
+    """Absorb a bucket's parts of deltas; return what became of it, None where it stays as it is."""
+    bucket = job.buckets[number]
+    if not parts and not (job.settings.full and bucket.files):
+        return None
+    started = time.perf_counter()
+    deltas = _Deltas(job, gather(map(decode_part, parts)))
+    stored = [StoredFile(job.root, file) for file in bucket.files]
+    tombstones = read_tombstones(job, bucket)
+    base = _find_base(job, deltas, stored)
+    read_at = time.perf_counter()
+    change = (_change if job.keeps_one_row else _appended_change)(job, bucket, deltas, base, tombstones)
+    folded_at = time.perf_counter()
+    result = absorb(job, bucket, stored, change)
+    seconds = {
+        "read": read_at - started,
+        "merge": folded_at - read_at,
+        "write": time.perf_counter() - folded_at,
+    }
+    return json.loads(json.dumps({"number": number, **result, "seconds": seconds}))  # type: ignore[no-any-return]
+
+
+class _Deltas:
+    """The rows and deletes of a bucket's parts, in stream order."""
+
+    def __init__(self, job: RoundJob, parts: Sequence[Part]) -> None:
+        schema = job.schema
+        rows: list[pa.Table] = []
+        removals: list[Flags] = []
+        self.runs: list[RowsRun | Part] = []
+        count = 0
+        for part in parts:
+            if part.is_delete:
+                self.runs.append(part)
+                continue
+            rows.append(align(part.table, schema))
+            removals.append(removal_flags(part.table))
+            columns = tuple(schema.names.index(name) for name in part.columns)
+            self.runs.append(RowsRun(count, count + part.table.num_rows, columns))
+            count += part.table.num_rows
+        self.rows: pa.Table = pa.concat_tables(rows) if rows else schema.empty_table()
+        self.removals: Flags = np.concatenate(removals) if removals else np.zeros(0, np.bool_)
+        self.key_deletes = [
+            run for run in self.runs if isinstance(run, Part) and set(run.delete_columns) == set(job.primary_keys)
+        ]
+        self.other_deletes = [run for run in self.runs if isinstance(run, Part) and run not in self.key_deletes]
+
+
+@dataclass
+class _Base:
+    """The compacted rows that take part: by file, as a table of the columns needed, and their hashes if known."""
+
+    rows: list[Integers]
+    table: pa.Table
+    hashes: Hashes | None
+
+
+def _find_base(job: RoundJob, deltas: _Deltas, stored: Sequence[StoredFile]) -> _Base:
+    wanted = _wanted_hashes(job, deltas)
+    is_by_hash = (
+        job.keeps_one_row
+        and not deltas.other_deletes
+        and is_exact([job.schema.field(name).type for name in job.primary_keys])
+        and NULL_HASH not in wanted
+    )
+    columns = _needed_columns(job, deltas, is_by_hash=is_by_hash)
+    rows: list[Integers] = []
+    tables: list[pa.Table] = [columns.empty_table()]
+    hashes: list[Hashes] = [np.zeros(0, np.uint64)]
+    for file in stored:
+        found = np.zeros(0, np.int64)
+        if len(wanted):
+            found, own = file.index.find(wanted)
+            live = file.live_flags()[found]
+            found, own = found[live], own[live]
+            hashes.append(own)
+        for delete in deltas.other_deletes:
+            found = np.union1d(found, file.live_among(_matching_rows(job, file, delete)))
+        rows.append(found)
+        if len(columns) and len(found):
+            tables.append(file.read_rows(found, columns))
+    return _Base(rows, pa.concat_tables(tables), np.concatenate(hashes) if is_by_hash else None)
+
+
+def _wanted_hashes(job: RoundJob, deltas: _Deltas) -> Hashes:
+    """Return the hashes of all keys that the deltas concern, sorted and without doubles."""
+    if not job.primary_keys:
+        return np.zeros(0, np.uint64)
+    rows = deltas.rows if job.drop_duplicates else deltas.rows.filter(pa.array(deltas.removals))
+    tables = [rows, *(delete.table for delete in deltas.key_deletes)]
+    hashes: Hashes = np.unique(np.concatenate([hash_keys(table, job.primary_keys) for table in tables]))
+    return hashes
+
+
+def _needed_columns(job: RoundJob, deltas: _Deltas, *, is_by_hash: bool) -> pa.Schema:
+    schema = job.schema
+    if job.keeps_one_row and job.merge_engine == "partial_update":
+        return schema
+    names = {*job.sort_keys, *(name for delete in deltas.other_deletes for name in delete.delete_columns)}
+    if not is_by_hash:
+        names |= set(job.primary_keys)
+    return pa.schema([field for field in schema if field.name in names])
+
+
+def _matching_rows(job: RoundJob, file: StoredFile, delete: Part) -> Integers:
+    columns = pa.schema([job.schema.field(name) for name in delete.delete_columns])
+    found = [np.zeros(0, np.int64)]
+    for start, table in file.scan(columns):
+        (own, theirs), _ = equal_ids([table, align(delete.table, columns)], delete.delete_columns)
+        found.append(start + np.flatnonzero(np.isin(own, theirs)))
+    return np.concatenate(found)
+
+
+def _fold_input(job: RoundJob, deltas: _Deltas, base: _Base, tombstones: Tombstones) -> FoldInput:
+    keys, count = _key_ids(job, deltas, base, tombstones)
+    base_keys, delta_keys, tombstone_keys, *delete_keys = keys
+    ranks = tombstone_ranks = None
+    if job.sort_keys:
+        base_ranks, delta_ranks, tombstone_ranks = sort_ranks(
+            [base.table, deltas.rows, tombstones.table], job.sort_keys
+        )
+        ranks = np.concatenate([base_ranks, delta_ranks])
+    by_key = iter(delete_keys)
+    runs: list[RowsRun | DeleteRun] = []
+    for run in deltas.runs:
+        if isinstance(run, RowsRun):
+            runs.append(run)
+        elif run in deltas.key_deletes:
+            runs.append(DeleteRun(keys=np.unique(next(by_key))))
+        else:
+            runs.append(DeleteRun(hits=_hits(job, deltas, base, run)))
+    given = FoldInput(
+        key_count=count,
+        base_keys=base_keys,
+        delta_keys=delta_keys,
+        removals=deltas.removals,
+        runs=runs,
+        ranks=ranks,
+        column_count=len(job.schema),
+    )
+    if tombstone_ranks is None:
+        return given
+    return FoldInput(**{**vars(given), "tombstone_keys": tombstone_keys, "tombstone_ranks": tombstone_ranks})
+
+
+def _key_ids(job: RoundJob, deltas: _Deltas, base: _Base, tombstones: Tombstones) -> tuple[list[Integers], int]:
+    """Number the keys of base, deltas, tombstones and each delete by key, in this order."""
+    base_count = sum(map(len, base.rows))
+    if not job.primary_keys:
+        # Without a key every row stands for itself.
+        total = base_count + deltas.rows.num_rows
+        return [np.arange(base_count), np.arange(base_count, total), np.zeros(0, np.int64)], total
+    deletes = [delete.table for delete in deltas.key_deletes]
+    if base.hashes is None:
+        return equal_ids([base.table, deltas.rows, tombstones.table, *deletes], job.primary_keys)
+    tables = [deltas.rows, tombstones.table, *deletes]
+    hashes = [base.hashes, *(hash_keys(table, job.primary_keys) for table in tables)]
+    distinct, ids = np.unique(np.concatenate(hashes), return_inverse=True)
+    return list(np.split(ids, np.cumsum([len(each) for each in hashes])[:-1])), len(distinct)
+
+
+def _hits(job: RoundJob, deltas: _Deltas, base: _Base, delete: Part) -> Flags:
+    columns = pa.schema([job.schema.field(name) for name in delete.delete_columns])
+    tables = [align(table.select(columns.names), columns) for table in (base.table, deltas.rows, delete.table)]
+    (own, new, theirs), _ = equal_ids(tables, columns.names)
+    return np.isin(np.concatenate([own, new]), theirs)
+
+
+def _change(job: RoundJob, bucket: Bucket, deltas: _Deltas, base: _Base, tombstones: Tombstones) -> Change:
+    given = _fold_input(job, deltas, base, tombstones)
+    result = fold(given, job.merge_engine)
+    base_count = given.base_count
+    dead = result.winners[given.base_keys] != np.arange(base_count)
+    new = np.sort(result.winners[result.winners >= base_count])
+    upserted = given.delta_keys[~given.removals]
+    survivors = result.winners[upserted] != NONE
+    accounting = Accounting(
+        base_rows=bucket.live_count,
+        delta_rows=len(upserted),
+        removal_rows=int(given.removals.sum()),
+        superseded_rows=int((dead & (result.winners[given.base_keys] != NONE)).sum()),
+        deleted_rows=int((dead & (result.winners[given.base_keys] == NONE)).sum()) + int((~survivors).sum()),
+        duplicate_rows=int(survivors.sum()) - len(new),
+    )
+    return Change(
+        dead=_by_file(base, dead),
+        rows=_new_rows(job, deltas, base, result, new, base_count),
+        accounting=accounting,
+        tombstones=tombstones.after(job, given, result, deltas.rows) if job.sort_keys else None,
+    )
+
+
+def _new_rows(
+    job: RoundJob, deltas: _Deltas, base: _Base, result: FoldResult, new: Integers, base_count: int
+) -> pa.Table:
+    if result.sources is None:
+        return deltas.rows.take(pa.array(new - base_count))
+    by_row = np.full(base_count + deltas.rows.num_rows, NONE, np.int64)
+    present = np.flatnonzero(result.winners != NONE)
+    by_row[result.winners[present]] = present
+    keys = by_row[new]
+    everything = pa.concat_tables([base.table, deltas.rows])
+    columns = []
+    for position, field in enumerate(job.schema):
+        sources = result.sources[position, keys]
+        columns.append(everything.column(field.name).take(pa.array(sources, mask=sources == NONE)))
+    return pa.Table.from_arrays(columns, names=job.schema.names)
+
+
+def _appended_change(job: RoundJob, bucket: Bucket, deltas: _Deltas, base: _Base, tombstones: Tombstones) -> Change:
+    given = _fold_input(job, deltas, base, tombstones)
+    base_count = given.base_count
+    seen_at = np.full(base_count + len(given.delta_keys), NONE, np.int64)
+    for number, run in enumerate(given.runs):
+        if isinstance(run, RowsRun):
+            seen_at[base_count + run.start : base_count + run.stop] = number
+    removed_at = np.full(given.key_count, NONE, np.int64)
+    removed_at[given.delta_keys[given.removals]] = base_count + np.flatnonzero(given.removals)
+    alive = fold_appended(given, seen_at, removed_at)
+    dead = ~alive[:base_count]
+    new = np.flatnonzero(alive[base_count:])
+    upserts = int((~given.removals).sum())
+    accounting = Accounting(
+        base_rows=bucket.live_count,
+        delta_rows=upserts,
+        removal_rows=int(given.removals.sum()),
+        deleted_rows=int(dead.sum()) + upserts - len(new),
+    )
+    return Change(dead=_by_file(base, dead), rows=deltas.rows.take(pa.array(new)), accounting=accounting)
+
+
+def _by_file(base: _Base, dead: Flags) -> list[Integers]:
+    flags = np.split(dead, np.cumsum([len(rows) for rows in base.rows])[:-1]) if base.rows else []
+    return [rows[flag] for rows, flag in zip(base.rows, flags, strict=True)]

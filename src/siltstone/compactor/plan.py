@@ -1,0 +1,252 @@
+"""Planning: which deltas the next round reads, and what it starts from."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from siltstone.compactor.completion import Destination, current_completion, locate_destination, next_round_id
+from siltstone.compactor.job import ReadTask, RoundJob, Settings
+from siltstone.compactor.state import Bucket, RoundCompletion, even_buckets
+from siltstone.errors import CorruptionError, InvalidInputError, NotFoundError
+from siltstone.log.compactible import system_now_ms
+from siltstone.model import Delta, PartitionLocator, TableVersion
+from siltstone.model.schema import evolve, schema_from_json, schema_to_json
+from siltstone.storage import object_store as storage
+
+MAX_ROUND_BYTES = 2 << 30
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a compaction session was asked for."""
+
+    source: PartitionLocator
+    destination: PartitionLocator
+    primary_keys: tuple[str, ...]
+    sort_keys: tuple[str, ...] | None
+    last_stream_position: int | None
+    rebase_source: PartitionLocator | None
+    rebase_high_watermark: int | None
+    settings: Settings
+    max_round_bytes: int
+    root: str
+
+
+@dataclass(frozen=True)
+class RoundPlan:
+    """One round, ready to run."""
+
+    job: RoundJob
+    destination: Destination
+    previous: RoundCompletion | None
+    round_id: int
+    source: PartitionLocator
+    rebase_source: PartitionLocator | None
+    high_watermark: int
+    read_watermark: int
+    delta_count: int
+    input_bytes: int
+
+
+def plan_round(request: Request, *, is_first: bool) -> RoundPlan | None:
+    """Plan the next round of a session; None where nothing is left to do.
+
+    Raises: InvalidInputError, CorruptionError, NotFoundError.
+    """
+    destination = locate_destination(request.destination, root=request.root)
+    if request.rebase_source is not None and is_first:
+        return _plan_rebase(request, destination, request.rebase_source)
+    previous = current_completion(destination)
+    source = request.rebase_source or request.source
+    version = storage.get_table_version(source.namespace, source.table, source.table_version, root=request.root)
+    _check_compatible(request, source, previous)
+    watermark = previous.high_watermark if previous else 0
+    if is_first and request.rebase_high_watermark is not None:
+        watermark = request.rebase_high_watermark
+    deltas = _new_deltas(request, source, watermark)
+    chosen = _that_fit(deltas, request.max_round_bytes)
+    wants_full = is_first and request.settings.full and previous is not None and bool(previous.files)
+    if not chosen and not wants_full:
+        return None
+    reads = _delta_reads(chosen)
+    reached = chosen[-1].stream_position if chosen else watermark
+    return RoundPlan(
+        job=_job(request, version, destination, previous, reads),
+        destination=destination,
+        previous=previous,
+        round_id=next_round_id(destination),
+        source=source,
+        rebase_source=previous.rebase_source_partition_locator if previous else None,
+        high_watermark=reached,
+        read_watermark=reached,
+        delta_count=len(chosen),
+        input_bytes=sum(read.content_length for read in reads),
+    )
+
+
+def _plan_rebase(request: Request, destination: Destination, on_behalf_of: PartitionLocator) -> RoundPlan:
+    """Plan a round that reads all of S1 into a fresh destination, on behalf of S2."""
+    is_same = request.source == on_behalf_of
+    last = request.last_stream_position if is_same else None
+    reads, read_watermark, delta_count = _all_of(request, request.source, last)
+    version = storage.get_table_version(
+        on_behalf_of.namespace, on_behalf_of.table, on_behalf_of.table_version, root=request.root
+    )
+    given = request.rebase_high_watermark
+    watermark = given if given is not None else read_watermark if is_same else 0
+    return RoundPlan(
+        job=_job(request, version, destination, None, reads),
+        destination=destination,
+        previous=_previous_or_none(destination),
+        round_id=next_round_id(destination),
+        source=on_behalf_of,
+        rebase_source=on_behalf_of,
+        high_watermark=watermark,
+        read_watermark=read_watermark,
+        delta_count=delta_count,
+        input_bytes=sum(read.content_length for read in reads),
+    )
+
+
+def _previous_or_none(destination: Destination) -> RoundCompletion | None:
+    """A rebase does not care what was there before, so that it also cures damage; only who is current matters."""
+    try:
+        return current_completion(destination)
+    except CorruptionError:
+        return None
+
+
+def _all_of(request: Request, partition: PartitionLocator, last: int | None) -> tuple[list[ReadTask], int, int]:
+    compacted = current_completion(locate_destination(partition, root=request.root))
+    if compacted is not None:
+        return _file_reads(compacted), compacted.high_watermark, 0
+    deltas = storage.list_partition_deltas(partition, last_stream_position=last, root=request.root)
+    return _delta_reads(deltas), deltas[-1].stream_position if deltas else 0, len(deltas)
+
+
+def _check_compatible(request: Request, source: PartitionLocator, previous: RoundCompletion | None) -> None:
+    if previous is None:
+        return
+    if previous.source_partition_locator != source:
+        raise InvalidInputError(
+            f"{request.destination}: was compacted from {previous.source_partition_locator}, not from {source}; "
+            "rebase to change the source"
+        )
+    if set(previous.primary_keys) != set(request.primary_keys):
+        raise InvalidInputError(
+            f"{request.destination}: was compacted by the keys {previous.primary_keys}, not {list(request.primary_keys)}; "
+            "rebase to change them"
+        )
+    if request.sort_keys is not None and previous.sort_keys != list(request.sort_keys):
+        raise InvalidInputError(
+            f"{request.destination}: was compacted with the sort keys {previous.sort_keys}, not {list(request.sort_keys)}; "
+            "rebase to change them"
+        )
+
+
+def _new_deltas(request: Request, source: PartitionLocator, watermark: int) -> list[Delta]:
+    last = request.last_stream_position
+    if last is not None and last < watermark:
+        raise InvalidInputError(
+            f"{request.destination}: is compacted up to position {watermark} already, which is after {last}; "
+            "give a later position, or roll back"
+        )
+    try:
+        partition = storage.get_partition(source, root=request.root)
+    except NotFoundError:
+        return []
+    if partition.trimmed_stream_position > watermark:
+        raise CorruptionError(
+            f"{source}: deltas up to {partition.trimmed_stream_position} are trimmed, but {request.destination} is "
+            f"compacted up to {watermark} only; rebase from a partition that has them"
+        )
+    return storage.list_partition_deltas(
+        source, first_stream_position=watermark + 1, last_stream_position=last, root=request.root
+    )
+
+
+def _that_fit(deltas: Sequence[Delta], max_bytes: int) -> list[Delta]:
+    """Return the first deltas that fit one round, at least one."""
+    chosen: list[Delta] = []
+    size = 0
+    for delta in deltas:
+        size += delta.manifest.content_length
+        if chosen and size > max_bytes:
+            break
+        chosen.append(delta)
+    return chosen
+
+
+def _delta_reads(deltas: Sequence[Delta]) -> list[ReadTask]:
+    reads = []
+    first_row = 0
+    for run, delta in enumerate(deltas):
+        for entry in delta.manifest.entries:
+            reads.append(
+                ReadTask(
+                    uri=entry.uri,
+                    run=run,
+                    first_row=first_row,
+                    record_count=entry.record_count,
+                    content_length=entry.content_length,
+                    is_delete=delta.type == "delete",
+                    columns=tuple(delta.columns),
+                    op_column=delta.op_column,
+                    delete_columns=tuple(delta.delete_columns or ()),
+                )
+            )
+            first_row += entry.record_count
+    return reads
+
+
+def _file_reads(completion: RoundCompletion) -> list[ReadTask]:
+    reads = []
+    first_row = 0
+    for file in completion.files:
+        reads.append(
+            ReadTask(
+                uri=file.uri,
+                run=0,
+                first_row=first_row,
+                record_count=file.record_count,
+                content_length=file.content_length,
+                is_delete=False,
+                deletion_vector=file.deletion_vector,
+            )
+        )
+        first_row += file.record_count
+    return reads
+
+
+def _job(
+    request: Request,
+    version: TableVersion,
+    destination: Destination,
+    previous: RoundCompletion | None,
+    reads: Sequence[ReadTask],
+) -> RoundJob:
+    schema = version.schema
+    if previous is not None:
+        schema = evolve(schema_from_json(previous.fields), schema)
+    sort_keys = version.sort_keys if request.sort_keys is None else request.sort_keys
+    buckets = previous.buckets if previous else _first_buckets(request, reads)
+    return RoundJob(
+        root=request.root,
+        folder=destination.folder,
+        fields=tuple(each.to_serializable() for each in schema_to_json(schema)),
+        primary_keys=tuple(request.primary_keys),
+        sort_keys=tuple(previous.sort_keys if previous else sort_keys),
+        merge_engine=version.merge_engine,
+        drop_duplicates=version.drop_duplicates,
+        buckets=tuple(sorted(buckets, key=lambda bucket: bucket.first_hash)),
+        reads=tuple(reads),
+        settings=request.settings,
+        now_ms=system_now_ms(),
+    )
+
+
+def _first_buckets(request: Request, reads: Sequence[ReadTask]) -> list[Bucket]:
+    rows = sum(read.record_count for read in reads if not read.is_delete)
+    depth = 0
+    while rows >> depth > request.settings.bucket_rows and depth < 12:
+        depth += 1
+    return even_buckets(depth)

@@ -1,0 +1,135 @@
+"""A compaction session: rounds, each planned on the current state and committed by itself, until nothing is left."""
+
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from siltstone.compactor.completion import commit_round, write_completion
+from siltstone.compactor.job import Engine
+from siltstone.compactor.plan import Request, RoundPlan, plan_round
+from siltstone.compactor.state import Accounting, Bucket, RoundCompletion
+from siltstone.errors import ConflictError
+from siltstone.model.schema import schema_to_json
+from siltstone.objects import open_objects
+
+Progress = Callable[[dict[str, Any]], None]
+_CONFLICTS = 20
+
+
+@dataclass
+class SessionResult:
+    """The rounds that a session committed; none where there was nothing new."""
+
+    rounds: list[RoundCompletion] = field(default_factory=list)
+    seconds: float = 0.0
+    conflicts: int = 0
+
+
+def run_session(request: Request, engine: Engine, progress: Progress | None = None) -> SessionResult:
+    """Run rounds until the request is met. Raises: as `plan_round`; ConflictError where others keep being faster."""
+    result = SessionResult()
+    started = time.perf_counter()
+    while True:
+        plan = plan_round(request, is_first=not result.rounds)
+        if plan is None:
+            break
+        try:
+            result.rounds.append(run_round(plan, engine, progress))
+        except ConflictError:
+            result.conflicts += 1
+            if result.conflicts > _CONFLICTS:
+                raise
+    result.seconds = time.perf_counter() - started
+    return result
+
+
+def run_round(plan: RoundPlan, engine: Engine, progress: Progress | None = None) -> RoundCompletion:
+    """Run one round and commit it. Raises: ConflictError; then its files are deleted again."""
+    started = time.perf_counter()
+    tell = progress or (lambda event: None)
+    tell({"event": "round_started", "round_id": plan.round_id, "deltas": plan.delta_count, "bytes": plan.input_bytes,
+          "buckets": len(plan.job.buckets), "high_watermark": plan.high_watermark})  # fmt: skip
+    results: list[dict[str, Any]] = []
+    for each in engine(plan.job):
+        results.append(each)
+        tell({"event": "bucket_merged", "round_id": plan.round_id, "action": each["action"], **each["accounting"]})
+    merged_at = time.perf_counter()
+    completion = _complete(plan, results)
+    completion.seconds = {
+        "tasks": merged_at - started,
+        **{step: sum(each["seconds"][step] for each in results) for step in ("read", "merge", "write")},
+    }
+    uri = write_completion(plan.destination, completion)
+    try:
+        commit_round(plan.destination, completion, uri, plan.previous.round_id if plan.previous is not None else None)
+    except ConflictError:
+        open_objects(plan.job.root).delete([uri, *_new_files(plan, completion.buckets)])
+        raise
+    completion.seconds["total"] = time.perf_counter() - started
+    tell({"event": "round_committed", "round_id": plan.round_id, "live_rows": completion.live_rows})
+    return completion
+
+
+def _complete(plan: RoundPlan, results: Iterable[dict[str, Any]]) -> RoundCompletion:
+    job = plan.job
+    by_number = {each["number"]: each for each in results}
+    buckets: list[Bucket] = []
+    total = Accounting()
+    actions: dict[str, int] = {}
+    written = {"files": 0, "bytes": 0, "rows": 0}
+    for number, bucket in enumerate(job.buckets):
+        result = by_number.get(number)
+        action = result["action"] if result else "untouched"
+        actions[action] = actions.get(action, 0) + 1
+        if result is None:
+            buckets.append(bucket)
+            total = total.plus(Accounting(base_rows=bucket.live_count, live_rows=bucket.live_count))
+            continue
+        buckets += [Bucket.from_serializable(each) for each in result["buckets"]]
+        total = total.plus(Accounting.from_serializable(result["accounting"]))
+        for name in written:
+            written[name] += result[f"written_{name}"]
+    before = {file.uri for bucket in job.buckets for file in bucket.files}
+    files = [file for bucket in buckets for file in bucket.files]
+    carried = sum(file.uri in before for file in files)
+    return RoundCompletion(
+        round_id=plan.round_id,
+        previous_round_id=plan.previous.round_id if plan.previous else None,
+        source_partition_locator=plan.source,
+        destination_partition_locator=plan.destination.locator,
+        rebase_source_partition_locator=plan.rebase_source,
+        high_watermark=plan.high_watermark,
+        read_watermark=plan.read_watermark,
+        primary_keys=list(job.primary_keys),
+        sort_keys=list(job.sort_keys),
+        merge_engine=job.merge_engine,
+        drop_duplicates=job.drop_duplicates,
+        fields=schema_to_json(job.schema),
+        buckets=buckets,
+        delta_count=plan.delta_count,
+        input_bytes=plan.input_bytes,
+        written_files=written["files"],
+        written_bytes=written["bytes"],
+        written_rows=written["rows"],
+        carried_files=carried,
+        copied_by_reference_ratio=carried / len(files) if files else 0.0,
+        bucket_actions=actions,
+        accounting=total,
+        completed_at=job.now_ms,
+    )
+
+
+def _new_files(plan: RoundPlan, buckets: Iterable[Bucket]) -> list[str]:
+    """Return the objects that only this round names."""
+    before = set(_objects(plan.job.buckets))
+    return [uri for uri in _objects(buckets) if uri not in before]
+
+
+def _objects(buckets: Iterable[Bucket]) -> list[str]:
+    names: list[str | None] = []
+    for bucket in buckets:
+        names.append(bucket.tombstones.uri if bucket.tombstones else None)
+        for file in bucket.files:
+            names += [file.uri, file.index_uri, file.deletion_vector.uri if file.deletion_vector else None]
+    return [name for name in names if name is not None]

@@ -1,0 +1,73 @@
+"""Compaction of one partition on Spark: the call that everything else leads to."""
+
+from collections.abc import Iterable
+
+from pyspark.sql import SparkSession
+
+from siltstone.compactor.job import Settings
+from siltstone.compactor.plan import MAX_ROUND_BYTES, Request
+from siltstone.compactor.session import Progress, SessionResult, run_session
+from siltstone.errors import InvalidInputError
+from siltstone.model import PartitionLocator
+from siltstone.objects import canonical_root
+from siltstone.spark.merge import spark_engine
+from siltstone.spark.session import local_session
+
+
+def compact_partition(
+    source_partition_locator: PartitionLocator,
+    destination_partition_locator: PartitionLocator,
+    primary_keys: Iterable[str],
+    last_stream_position_to_compact: int | None = None,
+    *,
+    rebase_source_partition_locator: PartitionLocator | None = None,
+    rebase_source_partition_high_watermark: int | None = None,
+    compaction_artifact_path: str | None = None,
+    compaction_artifact_s3_bucket: str | None = None,
+    spark: SparkSession | None = None,
+    sort_keys: Iterable[str] | None = None,
+    records_per_compacted_file: int | None = None,
+    target_file_bytes: int | None = None,
+    max_round_bytes: int = MAX_ROUND_BYTES,
+    full: bool = False,
+    settings: Settings | None = None,
+    progress: Progress | None = None,
+) -> SessionResult:
+    """Compact the deltas of a source partition that are new since the last round into a destination partition.
+
+    The artifact path is the root of the lake; a bare bucket name means `s3://` and that name. With a rebase source,
+    the whole source partition is compacted into a fresh destination on behalf of the rebase source, and later rounds
+    go on with that one from its high watermark. A watermark without a rebase overrides where the first round starts.
+    Raises: InvalidInputError, NotFoundError, CorruptionError, ConflictError.
+    """
+    chosen = settings or Settings()
+    overrides = {
+        name: value
+        for name, value in (
+            ("records_per_compacted_file", records_per_compacted_file),
+            ("target_file_bytes", target_file_bytes),
+        )
+        if value is not None
+    }
+    request = Request(
+        source=source_partition_locator,
+        destination=destination_partition_locator,
+        primary_keys=tuple(primary_keys) if isinstance(primary_keys, list | tuple) else tuple(sorted(primary_keys)),
+        sort_keys=None if sort_keys is None else tuple(sort_keys),
+        last_stream_position=last_stream_position_to_compact,
+        rebase_source=rebase_source_partition_locator,
+        rebase_high_watermark=rebase_source_partition_high_watermark,
+        settings=Settings(**{**vars(chosen), **overrides, "full": full or chosen.full}),
+        max_round_bytes=max_round_bytes,
+        root=_root(compaction_artifact_path, compaction_artifact_s3_bucket),
+    )
+    return run_session(request, spark_engine(spark or local_session()), progress)
+
+
+def _root(path: str | None, bucket: str | None) -> str:
+    if (path is None) == (bucket is None):
+        raise InvalidInputError("give the root of the lake, as either compaction_artifact_path or …_s3_bucket")
+    if path is not None:
+        return canonical_root(path)
+    assert bucket is not None
+    return canonical_root(bucket if "/" in bucket else f"s3://{bucket}")
