@@ -1,16 +1,35 @@
 """What a person holds in Python: `open(root)` gives a lake, a lake gives tables. Thin: each call goes to the catalog."""
 
+import datetime
 import os
-from collections.abc import Mapping, Sequence
-from typing import TypeAlias
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, TypeAlias
 
 import pyarrow as pa
 
 from siltstone.catalog import main as catalog
-from siltstone.model import Delta, DeltaType, Idempotency, MergeEngine, TableVersion
-from siltstone.model.schema import schema_from_json
+from siltstone.compactor.columns import align
+from siltstone.compactor.completion import current_completion, list_rounds, locate_destination, read_completion
+from siltstone.compactor.live import live_batches, lookup, position_at, rows_at
+from siltstone.compactor.plan import Request
+from siltstone.compactor.session import Progress, SessionResult
+from siltstone.compactor.state import RoundCompletion
+from siltstone.model import (
+    COMPACTED_STREAM,
+    Delta,
+    DeltaType,
+    Idempotency,
+    MergeEngine,
+    PartitionLocator,
+    TableVersion,
+)
+from siltstone.model.schema import check_known, schema_from_json
 from siltstone.objects import canonical_root
+from siltstone.storage import object_store as storage
 from siltstone.storage.interface import ArrowData
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 SchemaLike: TypeAlias = pa.Schema | Mapping[str, str] | Sequence[Mapping[str, object]]
 
@@ -159,6 +178,109 @@ class Table:
             root=self.lake.root,
         )
 
+    def compact(
+        self,
+        *,
+        to: int | None = None,
+        full: bool = False,
+        spark: "SparkSession | None" = None,
+        progress: Progress | None = None,
+    ) -> list[SessionResult]:
+        """Compact what is new, up to position `to`, in each partition; `full` rewrites all buckets.
+
+        Runs on the given Spark session, or on one in this process. Raises: InvalidInputError, CorruptionError.
+        """
+        from siltstone.spark.compaction import compact_partition
+
+        return [
+            compact_partition(
+                source,
+                compacted_partition(source),
+                self.version.primary_keys,
+                to,
+                compaction_artifact_path=self.lake.root,
+                full=full,
+                spark=spark,
+                progress=progress,
+            )
+            for source in self._sources()
+        ]
+
+    def rounds(self) -> list[RoundCompletion]:
+        """Return the round completions of all partitions, oldest first. Raises: CorruptionError."""
+        found = []
+        for source in self._sources():
+            destination = locate_destination(compacted_partition(source), root=self.lake.root)
+            found += [read_completion(destination, entry) for entry in list_rounds(destination)]
+        return sorted(found, key=lambda each: (each.completed_at, each.round_id))
+
+    def to_batches(
+        self,
+        columns: Sequence[str] | None = None,
+        *,
+        as_of: "int | datetime.datetime | None" = None,
+        include_uncompacted: bool = False,
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the table's rows: as compacted last, or with the deltas since, or as of a position or time.
+
+        Raises: InvalidInputError, CorruptionError.
+        """
+        version = self.version
+        if columns is not None:
+            check_known(list(columns), version.schema, "column")
+        schema = version.schema if columns is None else pa.schema([version.schema.field(name) for name in columns])
+        for source in self._sources():
+            for table in self._partition_rows(source, as_of, include_uncompacted=include_uncompacted):
+                yield from align(table, schema).to_batches()
+
+    def to_arrow(
+        self,
+        columns: Sequence[str] | None = None,
+        *,
+        as_of: "int | datetime.datetime | None" = None,
+        include_uncompacted: bool = False,
+    ) -> pa.Table:
+        """Return the table's rows; see `to_batches`."""
+        schema = self.schema if columns is None else pa.schema([self.schema.field(name) for name in columns])
+        batches = self.to_batches(columns, as_of=as_of, include_uncompacted=include_uncompacted)
+        return pa.Table.from_batches(batches, schema)
+
+    def lookup(self, key: Mapping[str, object]) -> list[dict[str, object]]:
+        """Return the compacted rows of a primary key, found by the index: one at most, but for each partition.
+
+        Raises: InvalidInputError, CorruptionError.
+        """
+        rows: list[dict[str, object]] = []
+        for source in self._sources():
+            completion = current_completion(locate_destination(compacted_partition(source), root=self.lake.root))
+            if completion is not None:
+                rows += lookup(self.lake.root, completion, key)
+        return rows
+
+    def _sources(self) -> list[PartitionLocator]:
+        root = self.lake.root
+        stream = catalog.delta_stream(self.name, root=root)
+        return [partition.locator for partition in storage.list_partitions(stream, root=root)]
+
+    def _partition_rows(
+        self, source: PartitionLocator, as_of: "int | datetime.datetime | None", *, include_uncompacted: bool
+    ) -> Iterator[pa.Table]:
+        destination = locate_destination(compacted_partition(source), root=self.lake.root)
+        if as_of is None and not include_uncompacted:
+            completion = current_completion(destination)
+            return iter(()) if completion is None else live_batches(self.lake.root, completion)
+        if isinstance(as_of, datetime.datetime):
+            deltas = storage.list_partition_deltas(source, root=self.lake.root)
+            as_of = position_at(deltas, int(as_of.timestamp() * 1000))
+        request = Request(
+            source=source,
+            destination=destination.locator,
+            primary_keys=tuple(self.version.primary_keys),
+            last_stream_position=as_of,
+            root=self.lake.root,
+        )
+        return rows_at(request, destination)
+
     def alter(
         self,
         *,
@@ -182,6 +304,11 @@ class Table:
     def drop(self) -> None:
         """Drop the table; its files stay until they are vacuumed."""
         self.lake.drop_table(self.name)
+
+
+def compacted_partition(source: PartitionLocator) -> PartitionLocator:
+    """Return where a table keeps the compacted rows of a partition of its deltas."""
+    return PartitionLocator(**{**source, "stream": COMPACTED_STREAM})
 
 
 def _arrow_schema(schema: SchemaLike) -> pa.Schema:

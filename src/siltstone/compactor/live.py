@@ -1,21 +1,108 @@
-"""The live rows of a compacted partition, with or without the deltas that are not compacted yet."""
+"""The rows of a compacted partition: as of any position, with or without deltas that are not compacted yet."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
+from siltstone.compactor.columns import equal_ids
+from siltstone.compactor.completion import Destination, current_completion, list_rounds, read_completion
 from siltstone.compactor.files import StoredFile
+from siltstone.compactor.hashing import hash_keys
+from siltstone.compactor.job import RoundJob
+from siltstone.compactor.merge import resolve
+from siltstone.compactor.plan import Request, delta_reads, make_job, new_deltas
+from siltstone.compactor.reading import read_parts
 from siltstone.compactor.state import RoundCompletion
+from siltstone.errors import InvalidInputError
+from siltstone.model import Delta
 from siltstone.model.schema import schema_from_json
+from siltstone.storage import object_store as storage
 
 
 def live_batches(root: str, completion: RoundCompletion, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
-    """Yield the live rows, a row group at a time. Raises: CorruptionError."""
+    """Yield the live rows after a round, a row group at a time. Raises: CorruptionError."""
     schema = schema_from_json(completion.fields)
     if columns is not None:
         schema = pa.schema([schema.field(name) for name in columns])
     for file in completion.files:
+        yield from _live_rows(StoredFile(root, file), schema, ())
+
+
+def _live_rows(stored: StoredFile, schema: pa.Schema, dead: Sequence[int]) -> Iterator[pa.Table]:
+    is_whole = stored.file.deletion_vector is None and not len(dead)
+    live = stored.live_flags()
+    live[np.asarray(dead, np.int64)] = False
+    for start, table in stored.scan(schema):
+        yield table if is_whole else table.filter(pa.array(live[start : start + table.num_rows]))
+
+
+def completion_at(destination: Destination, position: int | None) -> RoundCompletion | None:
+    """Return the newest round that read nothing after a position, by default the current one; None before the first."""
+    current = current_completion(destination)
+    if position is None or current is None or current.high_watermark <= position:
+        return current
+    older = [entry for entry in list_rounds(destination) if int(entry["high_watermark"]) <= position]
+    if not older:
+        return None
+    return read_completion(destination, max(older, key=lambda entry: int(entry["round_id"])))
+
+
+def rows_at(request: Request, destination: Destination, *, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
+    """Yield the rows as of the requested position: of the newest round before it, merged with the deltas since.
+
+    Nothing is written. Raises: CorruptionError.
+    """
+    base = completion_at(destination, request.last_stream_position)
+    source = request.source
+    version = storage.get_table_version(source.namespace, source.table, source.table_version, root=request.root)
+    deltas = new_deltas(request, source, base.high_watermark if base else 0)
+    job = make_job(request, version, destination, base, delta_reads(deltas))
+    parts: dict[int, list[bytes]] = {}
+    for bucket, part in read_parts(job, job.reads):
+        parts.setdefault(bucket, []).append(part)
+    for number in range(len(job.buckets)):
+        for table in _merged_rows(job, number, parts.pop(number, [])):
+            yield table if columns is None else table.select(list(columns))
+
+
+def _merged_rows(job: RoundJob, number: int, parts: Sequence[bytes]) -> Iterator[pa.Table]:
+    bucket = job.buckets[number]
+    stored = [StoredFile(job.root, file) for file in bucket.files]
+    if not parts:
+        for file in stored:
+            yield from _live_rows(file, job.schema, ())
+        return
+    change = resolve(job, bucket, stored, parts)
+    for file, dead in zip(stored, change.dead, strict=True):
+        yield from _live_rows(file, job.schema, dead)  # type: ignore[arg-type]
+    yield change.rows
+
+
+def lookup(root: str, completion: RoundCompletion, key: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the compacted rows of a key, found by the primary key index. Raises: InvalidInputError."""
+    schema = schema_from_json(completion.fields)
+    if set(key) != set(completion.primary_keys) or not key:
+        raise InvalidInputError(f"a lookup needs the primary key {completion.primary_keys}, not {list(key)}")
+    fields = pa.schema([schema.field(name) for name in completion.primary_keys])
+    try:
+        wanted = pa.Table.from_pylist([dict(key)], schema=fields)
+    except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+        raise InvalidInputError(f"key {dict(key)!r} does not fit the types of {fields.names}: {error}") from error
+    (hash_,) = hash_keys(wanted, completion.primary_keys)
+    (bucket,) = [each for each in completion.buckets if not each.depth or int(hash_) >> (64 - each.depth) == each.bits]
+    rows: list[dict[str, Any]] = []
+    for file in bucket.files:
         stored = StoredFile(root, file)
-        live = None if file.deletion_vector is None else stored.live_flags()
-        for start, table in stored.scan(schema):
-            yield table if live is None else table.filter(pa.array(live[start : start + table.num_rows]))
+        found = stored.live_among(stored.index.find(np.array([hash_], np.uint64))[0])
+        if len(found):
+            candidates = stored.read_rows(found, schema)
+            (own, theirs), _ = equal_ids([candidates.select(fields.names), wanted], fields.names)
+            rows += candidates.filter(pa.array(own == theirs[0])).to_pylist()
+    return rows
+
+
+def position_at(deltas: Sequence[Delta], time_ms: int) -> int:
+    """Return the position of the newest delta that was committed by a time, 0 before the first."""
+    return max((delta.stream_position for delta in deltas if delta.committed_at <= time_ms), default=0)

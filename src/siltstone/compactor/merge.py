@@ -37,20 +37,20 @@ def merge_bucket(job: RoundJob, number: int, parts: Sequence[bytes]) -> dict[str
     if not parts and not (job.settings.full and bucket.files):
         return None
     started = time.perf_counter()
-    deltas = _Deltas(job, gather(map(decode_part, parts)))
     stored = [StoredFile(job.root, file) for file in bucket.files]
+    change = resolve(job, bucket, stored, parts)
+    resolved_at = time.perf_counter()
+    result = absorb(job, bucket, stored, change)
+    seconds = {"merge": resolved_at - started, "write": time.perf_counter() - resolved_at}
+    return json.loads(json.dumps({"number": number, **result, "seconds": seconds}))  # type: ignore[no-any-return]
+
+
+def resolve(job: RoundJob, bucket: Bucket, stored: Sequence[StoredFile], parts: Sequence[bytes]) -> Change:
+    """Find out what a bucket's parts of deltas change, writing nothing."""
+    deltas = _Deltas(job, gather(map(decode_part, parts)))
     tombstones = read_tombstones(job, bucket)
     base = _find_base(job, deltas, stored)
-    read_at = time.perf_counter()
-    change = (_change if job.keeps_one_row else _appended_change)(job, bucket, deltas, base, tombstones)
-    folded_at = time.perf_counter()
-    result = absorb(job, bucket, stored, change)
-    seconds = {
-        "read": read_at - started,
-        "merge": folded_at - read_at,
-        "write": time.perf_counter() - folded_at,
-    }
-    return json.loads(json.dumps({"number": number, **result, "seconds": seconds}))  # type: ignore[no-any-return]
+    return (_change if job.keeps_one_row else _appended_change)(job, bucket, deltas, base, tombstones)
 
 
 class _Deltas:

@@ -1,7 +1,7 @@
 """Planning: which deltas the next round reads, and what it starts from."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from siltstone.compactor.completion import Destination, current_completion, locate_destination, next_round_id
 from siltstone.compactor.job import ReadTask, RoundJob, Settings
@@ -22,13 +22,13 @@ class Request:
     source: PartitionLocator
     destination: PartitionLocator
     primary_keys: tuple[str, ...]
-    sort_keys: tuple[str, ...] | None
-    last_stream_position: int | None
-    rebase_source: PartitionLocator | None
-    rebase_high_watermark: int | None
-    settings: Settings
-    max_round_bytes: int
     root: str
+    sort_keys: tuple[str, ...] | None = None
+    last_stream_position: int | None = None
+    rebase_source: PartitionLocator | None = None
+    rebase_high_watermark: int | None = None
+    settings: Settings = field(default_factory=Settings)
+    max_round_bytes: int = MAX_ROUND_BYTES
 
 
 @dataclass(frozen=True)
@@ -62,15 +62,15 @@ def plan_round(request: Request, *, is_first: bool) -> RoundPlan | None:
     watermark = previous.high_watermark if previous else 0
     if is_first and request.rebase_high_watermark is not None:
         watermark = request.rebase_high_watermark
-    deltas = _new_deltas(request, source, watermark)
+    deltas = new_deltas(request, source, watermark)
     chosen = _that_fit(deltas, request.max_round_bytes)
     wants_full = is_first and request.settings.full and previous is not None and bool(previous.files)
     if not chosen and not wants_full:
         return None
-    reads = _delta_reads(chosen)
+    reads = delta_reads(chosen)
     reached = chosen[-1].stream_position if chosen else watermark
     return RoundPlan(
-        job=_job(request, version, destination, previous, reads),
+        job=make_job(request, version, destination, previous, reads),
         destination=destination,
         previous=previous,
         round_id=next_round_id(destination),
@@ -94,7 +94,7 @@ def _plan_rebase(request: Request, destination: Destination, on_behalf_of: Parti
     given = request.rebase_high_watermark
     watermark = given if given is not None else read_watermark if is_same else 0
     return RoundPlan(
-        job=_job(request, version, destination, None, reads),
+        job=make_job(request, version, destination, None, reads),
         destination=destination,
         previous=_previous_or_none(destination),
         round_id=next_round_id(destination),
@@ -120,7 +120,7 @@ def _all_of(request: Request, partition: PartitionLocator, last: int | None) -> 
     if compacted is not None:
         return _file_reads(compacted), compacted.high_watermark, 0
     deltas = storage.list_partition_deltas(partition, last_stream_position=last, root=request.root)
-    return _delta_reads(deltas), deltas[-1].stream_position if deltas else 0, len(deltas)
+    return delta_reads(deltas), deltas[-1].stream_position if deltas else 0, len(deltas)
 
 
 def _check_compatible(request: Request, source: PartitionLocator, previous: RoundCompletion | None) -> None:
@@ -143,7 +143,8 @@ def _check_compatible(request: Request, source: PartitionLocator, previous: Roun
         )
 
 
-def _new_deltas(request: Request, source: PartitionLocator, watermark: int) -> list[Delta]:
+def new_deltas(request: Request, source: PartitionLocator, watermark: int) -> list[Delta]:
+    """Return the deltas after a watermark, up to the position asked for. Raises: InvalidInputError, CorruptionError."""
     last = request.last_stream_position
     if last is not None and last < watermark:
         raise InvalidInputError(
@@ -176,7 +177,8 @@ def _that_fit(deltas: Sequence[Delta], max_bytes: int) -> list[Delta]:
     return chosen
 
 
-def _delta_reads(deltas: Sequence[Delta]) -> list[ReadTask]:
+def delta_reads(deltas: Sequence[Delta]) -> list[ReadTask]:
+    """Return the files of deltas as tasks, numbered in stream order."""
     reads = []
     first_row = 0
     for run, delta in enumerate(deltas):
@@ -217,13 +219,14 @@ def _file_reads(completion: RoundCompletion) -> list[ReadTask]:
     return reads
 
 
-def _job(
+def make_job(
     request: Request,
     version: TableVersion,
     destination: Destination,
     previous: RoundCompletion | None,
     reads: Sequence[ReadTask],
 ) -> RoundJob:
+    """Say what a round does, starting from the one before, if any."""
     schema = version.schema
     if previous is not None:
         schema = evolve(schema_from_json(previous.fields), schema)

@@ -58,7 +58,7 @@ def run_round(plan: RoundPlan, engine: Engine, progress: Progress | None = None)
     completion = _complete(plan, results)
     completion.seconds = {
         "tasks": merged_at - started,
-        **{step: sum(each["seconds"][step] for each in results) for step in ("read", "merge", "write")},
+        **{step: sum(each["seconds"][step] for each in results) for step in ("merge", "write")},
     }
     uri = write_completion(plan.destination, completion)
     try:

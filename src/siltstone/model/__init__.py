@@ -1,6 +1,7 @@
 """Dict models of everything a lake holds, and the locators that identify them."""
 
 from siltstone.model.entities import (
+    COMPACTED_STREAM,
     DEFAULT_STREAM,
     Delta,
     DeltaType,
@@ -27,6 +28,7 @@ from siltstone.model.locators import (
 from siltstone.model.metafile import Model, field
 
 __all__ = [
+    "COMPACTED_STREAM",
     "DEFAULT_STREAM",
     "Delta",
     "DeltaLocator",

@@ -29,6 +29,7 @@ MergeEngine = Literal["deduplicate", "partial_update", "first_row"]
 LifecycleState = Literal["created", "unreleased", "active", "deprecated", "beta"]
 CommitState = Literal["staged", "committed"]
 DEFAULT_STREAM = "deltas"
+COMPACTED_STREAM = "compacted"
 DELTA_TYPES: tuple[DeltaType, ...] = get_args(DeltaType)
 
 
