@@ -2,8 +2,17 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
-from siltstone.compactor.completion import Destination, current_completion, locate_destination, next_round_id
+import pyarrow as pa
+
+from siltstone.compactor.completion import (
+    CURRENT_KEY,
+    Destination,
+    current_completion,
+    locate_destination,
+    next_round_id,
+)
 from siltstone.compactor.job import ReadTask, RoundJob, Settings
 from siltstone.compactor.state import Bucket, RoundCompletion, even_buckets
 from siltstone.errors import CorruptionError, InvalidInputError, NotFoundError
@@ -37,7 +46,7 @@ class RoundPlan:
 
     job: RoundJob
     destination: Destination
-    previous: RoundCompletion | None
+    previous_round_id: int | None
     round_id: int
     source: PartitionLocator
     rebase_source: PartitionLocator | None
@@ -47,9 +56,11 @@ class RoundPlan:
     input_bytes: int
 
 
-def plan_round(request: Request, *, is_first: bool) -> RoundPlan | None:
+def plan_round(request: Request, *, is_first: bool, is_alone: bool = True) -> RoundPlan | None:
     """Plan the next round of a session; None where nothing is left to do.
 
+    `is_first` until the session has committed a round, `is_alone` until it has met another one or committed: from then
+    on somebody else may have gone further than was asked for, which is no mistake of the request.
     Raises: InvalidInputError, CorruptionError, NotFoundError.
     """
     destination = locate_destination(request.destination, root=request.root)
@@ -62,6 +73,8 @@ def plan_round(request: Request, *, is_first: bool) -> RoundPlan | None:
     watermark = previous.high_watermark if previous else 0
     if is_first and request.rebase_high_watermark is not None:
         watermark = request.rebase_high_watermark
+    if is_alone:
+        _check_order(request, watermark)
     deltas = new_deltas(request, source, watermark)
     chosen = _that_fit(deltas, request.max_round_bytes)
     wants_full = is_first and request.settings.full and previous is not None and bool(previous.files)
@@ -72,7 +85,7 @@ def plan_round(request: Request, *, is_first: bool) -> RoundPlan | None:
     return RoundPlan(
         job=make_job(request, version, destination, previous, reads),
         destination=destination,
-        previous=previous,
+        previous_round_id=previous.round_id if previous else None,
         round_id=next_round_id(destination),
         source=source,
         rebase_source=previous.rebase_source_partition_locator if previous else None,
@@ -86,41 +99,63 @@ def plan_round(request: Request, *, is_first: bool) -> RoundPlan | None:
 def _plan_rebase(request: Request, destination: Destination, on_behalf_of: PartitionLocator) -> RoundPlan:
     """Plan a round that reads all of S1 into a fresh destination, on behalf of S2."""
     is_same = request.source == on_behalf_of
+    given = request.rebase_high_watermark
+    _check_order(request, given or 0)
     last = request.last_stream_position if is_same else None
-    reads, read_watermark, delta_count = _all_of(request, request.source, last)
+    found = _all_of(request, request.source, last)
     version = storage.get_table_version(
         on_behalf_of.namespace, on_behalf_of.table, on_behalf_of.table_version, root=request.root
     )
-    given = request.rebase_high_watermark
-    watermark = given if given is not None else read_watermark if is_same else 0
+    watermark = given if given is not None else found.read_watermark if is_same else 0
+    # Prior completions are not read, so that a rebase also cures damaged ones; only which one is current matters.
+    current = destination.log.read(lambda state: state.get(CURRENT_KEY))
     return RoundPlan(
-        job=make_job(request, version, destination, None, reads),
+        job=make_job(request, version, destination, None, found.reads, found.schema),
         destination=destination,
-        previous=_previous_or_none(destination),
+        previous_round_id=None if current is None else int(current["round_id"]),
         round_id=next_round_id(destination),
         source=on_behalf_of,
         rebase_source=on_behalf_of,
         high_watermark=watermark,
-        read_watermark=read_watermark,
-        delta_count=delta_count,
-        input_bytes=sum(read.content_length for read in reads),
+        read_watermark=found.read_watermark,
+        delta_count=found.delta_count,
+        input_bytes=sum(read.content_length for read in found.reads),
     )
 
 
-def _previous_or_none(destination: Destination) -> RoundCompletion | None:
-    """A rebase does not care what was there before, so that it also cures damage; only who is current matters."""
-    try:
-        return current_completion(destination)
-    except CorruptionError:
-        return None
+class _Whole(NamedTuple):
+    """All there is to read of a partition."""
+
+    reads: list[ReadTask]
+    schema: pa.Schema
+    read_watermark: int
+    delta_count: int
 
 
-def _all_of(request: Request, partition: PartitionLocator, last: int | None) -> tuple[list[ReadTask], int, int]:
+def _all_of(request: Request, partition: PartitionLocator, last: int | None) -> _Whole:
     compacted = current_completion(locate_destination(partition, root=request.root))
     if compacted is not None:
-        return _file_reads(compacted), compacted.high_watermark, 0
+        return _Whole(_file_reads(compacted), schema_from_json(compacted.fields), compacted.high_watermark, 0)
+    trimmed = storage.get_partition(partition, root=request.root).trimmed_stream_position
+    if trimmed:
+        raise CorruptionError(
+            f"{partition}: deltas up to {trimmed} are trimmed, so a rebase would lose their rows; rebase from a "
+            "partition that has them"
+        )
     deltas = storage.list_partition_deltas(partition, last_stream_position=last, root=request.root)
-    return delta_reads(deltas), deltas[-1].stream_position if deltas else 0, len(deltas)
+    version = storage.get_table_version(
+        partition.namespace, partition.table, partition.table_version, root=request.root
+    )
+    return _Whole(delta_reads(deltas), version.schema, deltas[-1].stream_position if deltas else 0, len(deltas))
+
+
+def _check_order(request: Request, watermark: int) -> None:
+    last = request.last_stream_position
+    if last is not None and last < watermark:
+        raise InvalidInputError(
+            f"{request.destination}: is compacted up to position {watermark} already, which is after {last}; "
+            "give a later position, or roll back"
+        )
 
 
 def _check_compatible(request: Request, source: PartitionLocator, previous: RoundCompletion | None) -> None:
@@ -145,12 +180,6 @@ def _check_compatible(request: Request, source: PartitionLocator, previous: Roun
 
 def new_deltas(request: Request, source: PartitionLocator, watermark: int) -> list[Delta]:
     """Return the deltas after a watermark, up to the position asked for. Raises: InvalidInputError, CorruptionError."""
-    last = request.last_stream_position
-    if last is not None and last < watermark:
-        raise InvalidInputError(
-            f"{request.destination}: is compacted up to position {watermark} already, which is after {last}; "
-            "give a later position, or roll back"
-        )
     try:
         partition = storage.get_partition(source, root=request.root)
     except NotFoundError:
@@ -161,7 +190,10 @@ def new_deltas(request: Request, source: PartitionLocator, watermark: int) -> li
             f"compacted up to {watermark} only; rebase from a partition that has them"
         )
     return storage.list_partition_deltas(
-        source, first_stream_position=watermark + 1, last_stream_position=last, root=request.root
+        source,
+        first_stream_position=watermark + 1,
+        last_stream_position=request.last_stream_position,
+        root=request.root,
     )
 
 
@@ -225,9 +257,10 @@ def make_job(
     destination: Destination,
     previous: RoundCompletion | None,
     reads: Sequence[ReadTask],
+    read_schema: pa.Schema | None = None,
 ) -> RoundJob:
-    """Say what a round does, starting from the one before, if any."""
-    schema = version.schema
+    """Say what a round does, starting from the one before, if any; `read_schema` where another table is read."""
+    schema = version.schema if read_schema is None else evolve(version.schema, read_schema)
     if previous is not None:
         schema = evolve(schema_from_json(previous.fields), schema)
     sort_keys = version.sort_keys if request.sort_keys is None else request.sort_keys
@@ -236,7 +269,8 @@ def make_job(
         root=request.root,
         folder=destination.folder,
         fields=tuple(each.to_serializable() for each in schema_to_json(schema)),
-        primary_keys=tuple(request.primary_keys),
+        # Hashes depend on the order of keys, so the order that was stored stays.
+        primary_keys=tuple(previous.primary_keys if previous else request.primary_keys),
         sort_keys=tuple(previous.sort_keys if previous else sort_keys),
         merge_engine=version.merge_engine,
         drop_duplicates=version.drop_duplicates,

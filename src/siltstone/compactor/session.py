@@ -31,7 +31,7 @@ def run_session(request: Request, engine: Engine, progress: Progress | None = No
     result = SessionResult()
     started = time.perf_counter()
     while True:
-        plan = plan_round(request, is_first=not result.rounds)
+        plan = plan_round(request, is_first=not result.rounds, is_alone=not (result.rounds or result.conflicts))
         if plan is None:
             break
         try:
@@ -62,7 +62,7 @@ def run_round(plan: RoundPlan, engine: Engine, progress: Progress | None = None)
     }
     uri = write_completion(plan.destination, completion)
     try:
-        commit_round(plan.destination, completion, uri, plan.previous.round_id if plan.previous is not None else None)
+        commit_round(plan.destination, completion, uri, plan.previous_round_id)
     except ConflictError:
         open_objects(plan.job.root).delete([uri, *_new_files(plan, completion.buckets)])
         raise
@@ -95,7 +95,7 @@ def _complete(plan: RoundPlan, results: Iterable[dict[str, Any]]) -> RoundComple
     carried = sum(file.uri in before for file in files)
     return RoundCompletion(
         round_id=plan.round_id,
-        previous_round_id=plan.previous.round_id if plan.previous else None,
+        previous_round_id=plan.previous_round_id,
         source_partition_locator=plan.source,
         destination_partition_locator=plan.destination.locator,
         rebase_source_partition_locator=plan.rebase_source,
