@@ -8,12 +8,15 @@ from typing import TYPE_CHECKING, TypeAlias
 import pyarrow as pa
 
 from siltstone.catalog import main as catalog
+from siltstone.compactor.checking import check_deltas, check_partition
 from siltstone.compactor.columns import align
 from siltstone.compactor.completion import current_completion, list_rounds, locate_destination, read_completion
 from siltstone.compactor.live import live_batches, lookup, position_at, rows_at
+from siltstone.compactor.maintenance import ORPHAN_GRACE_MS, ROUND_RETENTION_MS, VacuumReport, roll_back, vacuum
 from siltstone.compactor.plan import Request
 from siltstone.compactor.session import Progress, SessionResult
 from siltstone.compactor.state import RoundCompletion
+from siltstone.log.verification import Finding
 from siltstone.model import (
     COMPACTED_STREAM,
     Delta,
@@ -21,6 +24,7 @@ from siltstone.model import (
     Idempotency,
     MergeEngine,
     PartitionLocator,
+    PartitionValue,
     TableVersion,
 )
 from siltstone.model.schema import check_known, schema_from_json
@@ -256,6 +260,43 @@ class Table:
             if completion is not None:
                 rows += lookup(self.lake.root, completion, key)
         return rows
+
+    def fsck(self, *, deep: bool = False) -> list[Finding]:
+        """Check logs, files, deletion vectors and indices; `deep` reads every row. No findings means sound."""
+        root = self.lake.root
+        findings = check_deltas(root, self.deltas(), deep=deep)
+        for source in self._sources():
+            findings += check_partition(locate_destination(compacted_partition(source), root=root), deep=deep)
+        return findings
+
+    def vacuum(
+        self,
+        *,
+        retention_ms: int = ROUND_RETENTION_MS,
+        orphan_grace_ms: int = ORPHAN_GRACE_MS,
+        dry_run: bool = False,
+    ) -> VacuumReport:
+        """Forget rounds past the retention, and remove files that nothing readable names; see `vacuum`."""
+        root = self.lake.root
+        destinations = [locate_destination(compacted_partition(each), root=root) for each in self._sources()]
+        return vacuum(
+            catalog.version_folder(self.name, root=root),
+            destinations,
+            self.deltas(),
+            root=root,
+            retention_ms=retention_ms,
+            orphan_grace_ms=orphan_grace_ms,
+            dry_run=dry_run,
+        )
+
+    def rollback(self, round_id: int, *, partition_values: Sequence[PartitionValue] = ()) -> RoundCompletion:
+        """Make the state after an earlier round of a partition current again; what came since is compacted anew.
+
+        Raises: NotFoundError, InvalidInputError, ConflictError.
+        """
+        stream = catalog.delta_stream(self.name, root=self.lake.root)
+        source = PartitionLocator(**stream, partition_values=list(partition_values))
+        return roll_back(locate_destination(compacted_partition(source), root=self.lake.root), round_id)
 
     def _sources(self) -> list[PartitionLocator]:
         root = self.lake.root

@@ -20,6 +20,7 @@ from siltstone.model import (
 from siltstone.model.names import split_table_name
 from siltstone.storage import object_store as storage
 from siltstone.storage.interface import ArrowData
+from siltstone.storage.versions import choose_version
 
 
 def list_namespaces(*, root: str) -> list[Namespace]:
@@ -186,6 +187,11 @@ def list_deltas(
         last_stream_position=last_stream_position,
         root=root,
     )
+
+
+def version_folder(name: str, *, root: str) -> str:
+    """Return the folder of a table's newest active version. Raises: NotFoundError."""
+    return choose_version(get_table(name, root=root), None).folder
 
 
 def delta_stream(name: str, *, root: str) -> StreamLocator:

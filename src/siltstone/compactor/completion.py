@@ -35,7 +35,7 @@ def locate_destination(partition: PartitionLocator, *, root: str) -> Destination
 
 def current_completion(destination: Destination) -> RoundCompletion | None:
     """Return the completion of the round that is current, None before the first. Raises: CorruptionError."""
-    entry = destination.log.read(lambda state: state.get(CURRENT_KEY))
+    entry = current_entry(destination)
     return None if entry is None else read_completion(destination, entry)
 
 
@@ -97,7 +97,6 @@ def commit_round(destination: Destination, completion: RoundCompletion, uri: str
     destination.log.commit("round", prepare)
 
 
-def next_round_id(destination: Destination) -> int:
-    """Return the number of the next round."""
-    numbers = [int(entry["round_id"]) for entry in list_rounds(destination)]
-    return max(numbers, default=0) + 1
+def current_entry(destination: Destination) -> Entry | None:
+    """Return what the log tells about the current round, None before the first."""
+    return destination.log.read(lambda state: state.get(CURRENT_KEY))

@@ -7,11 +7,10 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from siltstone.compactor.completion import (
-    CURRENT_KEY,
     Destination,
     current_completion,
+    current_entry,
     locate_destination,
-    next_round_id,
 )
 from siltstone.compactor.job import ReadTask, RoundJob, Settings
 from siltstone.compactor.state import Bucket, RoundCompletion, even_buckets
@@ -47,13 +46,17 @@ class RoundPlan:
     job: RoundJob
     destination: Destination
     previous_round_id: int | None
-    round_id: int
     source: PartitionLocator
     rebase_source: PartitionLocator | None
     high_watermark: int
     read_watermark: int
     delta_count: int
     input_bytes: int
+
+    @property
+    def round_id(self) -> int:
+        """The number of this round."""
+        return (self.previous_round_id or 0) + 1
 
 
 def plan_round(request: Request, *, is_first: bool, is_alone: bool = True) -> RoundPlan | None:
@@ -86,7 +89,6 @@ def plan_round(request: Request, *, is_first: bool, is_alone: bool = True) -> Ro
         job=make_job(request, version, destination, previous, reads),
         destination=destination,
         previous_round_id=previous.round_id if previous else None,
-        round_id=next_round_id(destination),
         source=source,
         rebase_source=previous.rebase_source_partition_locator if previous else None,
         high_watermark=reached,
@@ -108,12 +110,11 @@ def _plan_rebase(request: Request, destination: Destination, on_behalf_of: Parti
     )
     watermark = given if given is not None else found.read_watermark if is_same else 0
     # Prior completions are not read, so that a rebase also cures damaged ones; only which one is current matters.
-    current = destination.log.read(lambda state: state.get(CURRENT_KEY))
+    current = current_entry(destination)
     return RoundPlan(
         job=make_job(request, version, destination, None, found.reads, found.schema),
         destination=destination,
         previous_round_id=None if current is None else int(current["round_id"]),
-        round_id=next_round_id(destination),
         source=on_behalf_of,
         rebase_source=on_behalf_of,
         high_watermark=watermark,

@@ -7,6 +7,7 @@ from typing import Any
 
 from siltstone.compactor.completion import commit_round, write_completion
 from siltstone.compactor.job import Engine
+from siltstone.compactor.maintenance import bucket_objects
 from siltstone.compactor.plan import Request, RoundPlan, plan_round
 from siltstone.compactor.state import Accounting, Bucket, RoundCompletion
 from siltstone.errors import ConflictError
@@ -122,14 +123,5 @@ def _complete(plan: RoundPlan, results: Iterable[dict[str, Any]]) -> RoundComple
 
 def _new_files(plan: RoundPlan, buckets: Iterable[Bucket]) -> list[str]:
     """Return the objects that only this round names."""
-    before = set(_objects(plan.job.buckets))
-    return [uri for uri in _objects(buckets) if uri not in before]
-
-
-def _objects(buckets: Iterable[Bucket]) -> list[str]:
-    names: list[str | None] = []
-    for bucket in buckets:
-        names.append(bucket.tombstones.uri if bucket.tombstones else None)
-        for file in bucket.files:
-            names += [file.uri, file.index_uri, file.deletion_vector.uri if file.deletion_vector else None]
-    return [name for name in names if name is not None]
+    before = set(bucket_objects(plan.job.buckets))
+    return [uri for uri in bucket_objects(buckets) if uri not in before]

@@ -1,0 +1,107 @@
+"""Checking a compacted partition: its log, files, deletion vectors, indices; in depth, every row."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from siltstone.compactor.columns import equal_ids
+from siltstone.compactor.completion import Destination, current_completion
+from siltstone.compactor.files import StoredFile
+from siltstone.compactor.hashing import hash_keys
+from siltstone.compactor.state import Bucket, RoundCompletion
+from siltstone.errors import CorruptionError
+from siltstone.log.verification import Finding
+from siltstone.model import Delta, ManifestEntry
+from siltstone.model.schema import schema_from_json
+from siltstone.objects import open_objects
+from siltstone.storage.parquet import read_data_file
+
+_REBASE = "restore it from a copy, or rebase the partition"
+
+
+def check_partition(destination: Destination, *, deep: bool = False) -> list[Finding]:
+    """Check the current state of a compacted partition; no findings means sound."""
+    try:
+        completion = current_completion(destination)
+    except CorruptionError as error:
+        return [Finding("state", str(destination.locator), str(error), _REBASE)]
+    if completion is None:
+        return []
+    findings: list[Finding] = []
+    for bucket in completion.buckets:
+        findings += _check_bucket(destination, completion, bucket, deep=deep)
+    return findings
+
+
+def check_deltas(root: str, deltas: Sequence[Delta], *, deep: bool = False) -> list[Finding]:
+    """Check the files of deltas that are not trimmed."""
+    findings = []
+    for delta in deltas:
+        for entry in delta.manifest.entries:
+            problem = _file_problem(root, entry)
+            if problem is None and deep:
+                try:
+                    read_data_file(root, entry)
+                except CorruptionError as error:
+                    problem = str(error)
+            if problem is not None:
+                findings.append(Finding("delta-file", entry.uri, problem, "restore it from a copy"))
+    return findings
+
+
+def _file_problem(root: str, entry: ManifestEntry) -> str | None:
+    found = open_objects(root).info(entry.uri)
+    if found is None:
+        return "the file is missing"
+    return None if found.size == entry.content_length else f"has {found.size} bytes instead of {entry.content_length}"
+
+
+def _check_bucket(
+    destination: Destination, completion: RoundCompletion, bucket: Bucket, *, deep: bool
+) -> list[Finding]:
+    findings: list[Finding] = []
+    sound: list[StoredFile] = []
+    for file in bucket.files:
+        problem = _file_problem(destination.root, file)
+        stored = StoredFile(destination.root, file)
+        try:
+            if problem is None:
+                _ = stored.parquet, stored.dead
+                if completion.primary_keys:
+                    _ = stored.index
+        except CorruptionError as error:
+            problem = str(error)
+        if problem is not None:
+            findings.append(Finding("compacted-file", file.uri, problem, _REBASE))
+        else:
+            sound.append(stored)
+    if deep and completion.primary_keys and not findings:
+        findings += _check_rows(completion, bucket, sound)
+    return findings
+
+
+def _check_rows(completion: RoundCompletion, bucket: Bucket, stored: Sequence[StoredFile]) -> list[Finding]:
+    findings = []
+    schema = schema_from_json(completion.fields)
+    keys = pa.schema([schema.field(name) for name in completion.primary_keys])
+    live: list[pa.Table] = [keys.empty_table()]
+    for file in stored:
+        try:
+            table = pa.concat_tables([keys.empty_table(), *(rows for _, rows in file.scan(keys))])
+        except CorruptionError as error:
+            findings.append(Finding("compacted-file", file.file.uri, str(error), _REBASE))
+            continue
+        hashes = hash_keys(table, completion.primary_keys)
+        if not np.array_equal(hashes, file.index.hashes_by_row()):
+            findings.append(Finding("index", file.file.index_uri or "", "does not match the keys of its file", _REBASE))
+        if bucket.depth and np.any(hashes >> np.uint64(64 - bucket.depth) != np.uint64(bucket.bits)):
+            findings.append(Finding("bucket", file.file.uri, f"has rows of other buckets than {bucket.name}", _REBASE))
+        live.append(table.filter(pa.array(file.live_flags())))
+    if completion.drop_duplicates:
+        rows = pa.concat_tables(live)
+        (_,), distinct = equal_ids([rows], completion.primary_keys)
+        if distinct != rows.num_rows:
+            message = f"bucket {bucket.name} has {rows.num_rows} rows for {distinct} keys"
+            findings.append(Finding("duplicate-key", str(completion.destination_partition_locator), message, _REBASE))
+    return findings

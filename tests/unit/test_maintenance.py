@@ -1,0 +1,136 @@
+"""Rolling back, vacuuming and checking compacted tables."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+import siltstone
+from siltstone.compactor import maintenance
+from siltstone.compactor.merge import run_here
+from siltstone.compactor.plan import Request
+from siltstone.compactor.session import run_session
+from siltstone.lake import compacted_partition
+from siltstone.log.compactible import system_now_ms
+from siltstone.objects import open_objects
+from siltstone.testing.oracle import oracle_of, same_rows
+
+HOUR_MS = 3_600_000
+
+
+def compact(table: siltstone.Table) -> None:
+    for source in table._sources():
+        keys = tuple(table.version.primary_keys)
+        run_session(Request(source, compacted_partition(source), keys, table.lake.root), run_here)
+
+
+@pytest.fixture
+def orders(local_root: str) -> siltstone.Table:
+    """A table with three rounds, of which the later ones keep files and mark rows dead."""
+    table = siltstone.open(local_root).create_table(
+        "shop.orders", schema={"id": "int64", "n": "int64"}, primary_keys="id"
+    )
+    for number in range(3):
+        table.write(
+            pa.table(
+                {"id": range(number, 100, 10 * number + 1), "n": [number] * len(range(number, 100, 10 * number + 1))}
+            )
+        )
+        compact(table)
+    return table
+
+
+def files(table: siltstone.Table) -> set[str]:
+    return {each.path for each in open_objects(table.lake.root).list_objects("", recursive=True)}
+
+
+def test_a_rollback_restores_an_earlier_state_and_the_next_round_goes_on_from_there(orders: siltstone.Table) -> None:
+    before = orders.to_arrow(as_of=1).to_pylist()
+    newest = orders.to_arrow().to_pylist()
+    done = orders.rollback(1)
+    assert (done.round_id, done.high_watermark, done["rolled_back_to"]) == (4, 1, 1)
+    same_rows(orders.to_arrow(), before)
+    compact(orders)
+    same_rows(orders.to_arrow(), newest)
+    assert [each.round_id for each in orders.rounds()] == [1, 2, 3, 4, 5]
+
+
+def test_a_rollback_needs_an_earlier_round_that_is_still_there(orders: siltstone.Table) -> None:
+    with pytest.raises(siltstone.NotFoundError, match="round 9"):
+        orders.rollback(9)
+    with pytest.raises(siltstone.InvalidInputError, match="current"):
+        orders.rollback(3)
+    (Path(orders.lake.root) / orders.rounds()[0].files[0].uri).unlink()
+    with pytest.raises(siltstone.InvalidInputError, match="gone"):
+        orders.rollback(1)
+
+
+def test_a_vacuum_keeps_all_that_any_readable_state_names(orders: siltstone.Table) -> None:
+    before = files(orders)
+    assert orders.vacuum(orphan_grace_ms=0).removed_files == []
+    assert files(orders) == before
+
+
+def test_a_vacuum_removes_orphans_past_the_grace_and_nothing_in_a_dry_run(orders: siltstone.Table) -> None:
+    folder = orders.deltas()[0].manifest.entries[0].uri.rpartition("/")[0]
+    open_objects(orders.lake.root).create(f"{folder}/orphan.parquet", b"staged and forgotten")
+    before = files(orders)
+    assert orders.vacuum().removed_files == [], "it is too young"
+    report = orders.vacuum(orphan_grace_ms=0, dry_run=True)
+    assert report.removed_files == [f"{folder}/orphan.parquet"]
+    assert files(orders) == before
+    assert orders.vacuum(orphan_grace_ms=0).removed_bytes == 20
+    assert files(orders) == before - {f"{folder}/orphan.parquet"}
+
+
+def test_a_vacuum_forgets_expired_rounds_but_never_the_current_one(
+    orders: siltstone.Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = orders.to_arrow().to_pylist()
+    now = system_now_ms()
+    monkeypatch.setattr(maintenance, "system_now_ms", lambda: now + 1000 * HOUR_MS)
+    report = orders.vacuum(retention_ms=HOUR_MS)
+    assert report.expired_rounds == [1, 2]
+    assert [each.round_id for each in orders.rounds()] == [3]
+    same_rows(orders.to_arrow(), expected)
+    assert orders.fsck(deep=True) == []
+    orders.write(pa.table({"id": [1], "n": [9]}))
+    compact(orders)
+    same_rows(orders.to_arrow(), oracle_of(orders).rows())
+
+
+def test_a_sound_table_has_no_findings(orders: siltstone.Table) -> None:
+    assert orders.fsck() == orders.fsck(deep=True) == []
+
+
+@pytest.mark.parametrize(
+    ("victim", "code"),
+    [
+        (lambda table: table.deltas()[0].manifest.entries[0].uri, "delta-file"),
+        (lambda table: table.rounds()[-1].files[0].uri, "compacted-file"),
+        (lambda table: table.rounds()[-1].files[0].index_uri, "compacted-file"),
+        (lambda table: table.rounds()[-1].files[0].deletion_vector.uri, "compacted-file"),
+    ],
+    ids=["delta", "data", "index", "vector"],
+)
+def test_missing_and_cut_files_are_found(
+    orders: siltstone.Table, victim: Callable[[siltstone.Table], str], code: str
+) -> None:
+    path = Path(orders.lake.root) / victim(orders)
+    path.write_bytes(path.read_bytes()[:-4])
+    assert [finding.code for finding in orders.fsck()] == [code]
+    path.unlink()
+    (finding,) = orders.fsck()
+    assert finding.code == code
+    assert path.name.partition(".")[0] in finding.file + finding.message
+
+
+def test_a_deep_check_finds_an_index_that_does_not_match(orders: siltstone.Table) -> None:
+    one, two = (Path(orders.lake.root) / each.index_uri for each in orders.rounds()[-1].files[:2] if each.index_uri)
+    data = bytearray(one.read_bytes())
+    data[-4:], data[-8:-4] = data[-8:-4], data[-4:]
+    one.write_bytes(bytes(data))
+    assert orders.fsck() == []
+    assert "index" in {finding.code for finding in orders.fsck(deep=True)}
+    assert two.exists()
