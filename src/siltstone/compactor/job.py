@@ -29,7 +29,10 @@ class Settings:
 
 @dataclass(frozen=True)
 class ReadTask:
-    """One data file of a delta; `run` numbers the deltas of a round, `first_row` the rows of all of them."""
+    """A data file of a delta, or every `of`-th row group of it from `share` on.
+
+    `run` numbers the deltas of a round, `first_row` the rows of all of them.
+    """
 
     uri: str
     run: int
@@ -41,6 +44,8 @@ class ReadTask:
     op_column: str | None = None
     delete_columns: tuple[str, ...] = ()
     deletion_vector: DeletionVector | None = None
+    share: int = 0
+    of: int = 1
 
 
 @dataclass(frozen=True)
@@ -63,6 +68,11 @@ class RoundJob:
     def schema(self) -> pa.Schema:
         """The columns of the compacted rows."""
         return schema_from_json(list(self.fields))
+
+    @property
+    def input_bytes(self) -> int:
+        """Bytes of all files that the round reads."""
+        return sum(read.content_length for read in self.reads)
 
     @property
     def keeps_one_row(self) -> bool:

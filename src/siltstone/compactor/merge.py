@@ -73,10 +73,17 @@ class _Deltas:
             count += part.table.num_rows
         self.rows: pa.Table = pa.concat_tables(rows) if rows else schema.empty_table()
         self.removals: Flags = np.concatenate(removals) if removals else np.zeros(0, np.bool_)
+        self._hashes: Hashes | None = None
         self.key_deletes = [
             run for run in self.runs if isinstance(run, Part) and set(run.delete_columns) == set(job.primary_keys)
         ]
         self.other_deletes = [run for run in self.runs if isinstance(run, Part) and run not in self.key_deletes]
+
+    def hashes(self, job: RoundJob) -> Hashes:
+        """Return the hashes of the rows' keys, computed once."""
+        if self._hashes is None:
+            self._hashes = hash_keys(self.rows, job.primary_keys)
+        return self._hashes
 
 
 @dataclass
@@ -89,13 +96,14 @@ class _Base:
 
 
 def _find_base(job: RoundJob, deltas: _Deltas, stored: Sequence[StoredFile]) -> _Base:
-    wanted = _wanted_hashes(job, deltas)
+    concerned = _concerned_hashes(job, deltas)
     is_by_hash = (
         job.keeps_one_row
         and not deltas.other_deletes
         and is_exact([job.schema.field(name).type for name in job.primary_keys])
-        and NULL_HASH not in wanted
+        and not np.any(concerned == NULL_HASH)
     )
+    wanted = np.unique(concerned) if stored else concerned[:0]
     columns = _needed_columns(job, deltas, is_by_hash=is_by_hash)
     rows: list[Integers] = []
     tables: list[pa.Table] = [columns.empty_table()]
@@ -115,14 +123,14 @@ def _find_base(job: RoundJob, deltas: _Deltas, stored: Sequence[StoredFile]) -> 
     return _Base(rows, pa.concat_tables(tables), np.concatenate(hashes) if is_by_hash else None)
 
 
-def _wanted_hashes(job: RoundJob, deltas: _Deltas) -> Hashes:
-    """Return the hashes of all keys that the deltas concern, sorted and without doubles."""
+def _concerned_hashes(job: RoundJob, deltas: _Deltas) -> Hashes:
+    """Return the hashes of all keys whose compacted rows the deltas may concern."""
     if not job.primary_keys:
         return np.zeros(0, np.uint64)
-    rows = deltas.rows if job.drop_duplicates else deltas.rows.filter(pa.array(deltas.removals))
-    tables = [rows, *(delete.table for delete in deltas.key_deletes)]
-    hashes: Hashes = np.unique(np.concatenate([hash_keys(table, job.primary_keys) for table in tables]))
-    return hashes
+    rows = deltas.hashes(job)
+    if not job.drop_duplicates:
+        rows = rows[deltas.removals]
+    return np.concatenate([rows, *(hash_keys(delete.table, job.primary_keys) for delete in deltas.key_deletes)])
 
 
 def _needed_columns(job: RoundJob, deltas: _Deltas, *, is_by_hash: bool) -> pa.Schema:
@@ -186,8 +194,8 @@ def _key_ids(job: RoundJob, deltas: _Deltas, base: _Base, tombstones: Tombstones
     deletes = [delete.table for delete in deltas.key_deletes]
     if base.hashes is None:
         return equal_ids([base.table, deltas.rows, tombstones.table, *deletes], job.primary_keys)
-    tables = [deltas.rows, tombstones.table, *deletes]
-    hashes = [base.hashes, *(hash_keys(table, job.primary_keys) for table in tables)]
+    others = (hash_keys(table, job.primary_keys) for table in (tombstones.table, *deletes))
+    hashes = [base.hashes, deltas.hashes(job), *others]
     distinct, ids = np.unique(np.concatenate(hashes), return_inverse=True)
     return list(np.split(ids, np.cumsum([len(each) for each in hashes])[:-1])), len(distinct)
 
@@ -227,7 +235,7 @@ def _new_rows(
     job: RoundJob, deltas: _Deltas, base: _Base, result: FoldResult, new: Integers, base_count: int
 ) -> pa.Table:
     if result.sources is None:
-        return deltas.rows.take(pa.array(new - base_count))
+        return deltas.rows if len(new) == deltas.rows.num_rows else deltas.rows.take(pa.array(new - base_count))
     by_row = np.full(base_count + deltas.rows.num_rows, NONE, np.int64)
     present = np.flatnonzero(result.winners != NONE)
     by_row[result.winners[present]] = present

@@ -41,13 +41,16 @@ def _row_groups(job: RoundJob, read: ReadTask) -> Iterator[tuple[int, pa.Table]]
             )
         first_row = read.first_row
         for group in range(file.num_row_groups):
+            size = file.metadata.row_group(group).num_rows
+            if group % read.of != read.share:
+                first_row += size
+                continue
             try:
                 table = file.read_row_group(group)
             except (pa.ArrowInvalid, OSError) as error:
                 raise CorruptionError(
                     f"{job.root}/{read.uri}: the data file is damaged ({error}); restore it"
                 ) from error
-            size = table.num_rows
             if dead is not None:
                 first = first_row - read.first_row
                 live = np.fromiter((row not in dead for row in range(first, first + size)), np.bool_, size)

@@ -6,18 +6,21 @@ moves bytes and never looks at rows.
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
-from siltstone.compactor.job import Engine, RoundJob
+from siltstone.compactor.job import Engine, ReadTask, RoundJob
 from siltstone.compactor.merge import merge_bucket
 from siltstone.compactor.reading import read_parts
 
 _PART_SCHEMA = "bucket int, part binary"
-_READ_TASKS = 256
+_BYTES_PER_TASK = 8 << 20
+_MERGED_BYTES_PER_TASK = 1 << 20
+_LEAST_TASKS = 2
 
 
 def spark_engine(spark: SparkSession) -> Engine:
@@ -35,17 +38,27 @@ def spark_engine(spark: SparkSession) -> Engine:
 
 def read_on_spark(spark: SparkSession, job: RoundJob) -> DataFrame:
     """Read the files of a round's deltas into parts by bucket."""
-    tasks = max(1, min(len(job.reads), _READ_TASKS))
+    reads = _shared(job)
+    tasks = max(1, min(len(reads), job.input_bytes // _BYTES_PER_TASK + _LEAST_TASKS))
 
     def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for number in batch.column("id").to_pylist():
-                for bucket, part in read_parts(job, [job.reads[number]]):
+                for bucket, part in read_parts(job, [reads[number]]):
                     yield pa.record_batch(
                         {"bucket": pa.array([bucket], pa.int32()), "part": pa.array([part], pa.binary())}
                     )
 
-    return spark.range(0, len(job.reads), 1, tasks).mapInArrow(read, _PART_SCHEMA)
+    return spark.range(0, len(reads), 1, tasks).mapInArrow(read, _PART_SCHEMA)
+
+
+def _shared(job: RoundJob) -> list[ReadTask]:
+    """Return the reads of a round, with large files shared among several."""
+    reads = []
+    for read in job.reads:
+        shares = max(1, read.content_length // _BYTES_PER_TASK)
+        reads += [replace(read, share=share, of=shares) for share in range(shares)]
+    return reads
 
 
 def _every_bucket(spark: SparkSession, job: RoundJob) -> DataFrame:
@@ -54,7 +67,10 @@ def _every_bucket(spark: SparkSession, job: RoundJob) -> DataFrame:
 
 
 def merge_on_spark(parts: DataFrame, job: RoundJob) -> DataFrame:
-    """Merge each bucket in a task of its own."""
+    """Merge buckets in parallel: each in a task of its own, but several in one where there is little to do."""
+    tasks = min(len(job.buckets), job.input_bytes // _MERGED_BYTES_PER_TASK + _LEAST_TASKS)
+    if job.settings.full:
+        tasks = len(job.buckets)
 
     def merge(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         gathered: dict[int, list[bytes]] = {}
@@ -68,4 +84,4 @@ def merge_on_spark(parts: DataFrame, job: RoundJob) -> DataFrame:
             if result is not None:
                 yield pa.record_batch({"result": [json.dumps(result)]})
 
-    return parts.repartitionById(len(job.buckets), sf.col("bucket")).mapInArrow(merge, "result string")
+    return parts.repartitionById(tasks, sf.col("bucket") % tasks).mapInArrow(merge, "result string")
