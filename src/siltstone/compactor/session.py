@@ -10,7 +10,7 @@ from siltstone.compactor.job import Engine
 from siltstone.compactor.maintenance import bucket_objects
 from siltstone.compactor.plan import Request, RoundPlan, plan_round
 from siltstone.compactor.state import Accounting, Bucket, RoundCompletion
-from siltstone.errors import ConflictError
+from siltstone.errors import ConflictError, CorruptionError
 from siltstone.model.schema import schema_to_json
 from siltstone.objects import open_objects
 
@@ -91,6 +91,7 @@ def _complete(plan: RoundPlan, results: Iterable[dict[str, Any]]) -> RoundComple
         total = total.plus(Accounting.from_serializable(result["accounting"]))
         for name in written:
             written[name] += result[f"written_{name}"]
+    _check_arrival(plan, total)
     before = {file.uri for bucket in job.buckets for file in bucket.files}
     files = [file for bucket in buckets for file in bucket.files]
     carried = sum(file.uri in before for file in files)
@@ -119,6 +120,21 @@ def _complete(plan: RoundPlan, results: Iterable[dict[str, Any]]) -> RoundComple
         accounting=total,
         completed_at=job.now_ms,
     )
+
+
+def _check_arrival(plan: RoundPlan, total: Accounting) -> None:
+    """Refuse a round in which rows that the deltas have reached no bucket; only before-images go nowhere."""
+    reads = [read for read in plan.job.reads if not read.is_delete]
+    given = sum(
+        read.record_count - (read.deletion_vector.record_count if read.deletion_vector else 0) for read in reads
+    )
+    arrived = total.delta_rows + total.removal_rows
+    may_be_fewer = any(read.op_column is not None for read in reads)
+    if arrived > given or (arrived < given and not may_be_fewer):
+        raise CorruptionError(
+            f"{plan.destination.locator}: the deltas have {given} rows, but {arrived} of them were merged, so nothing is "
+            "committed; keep the data and report this"
+        )
 
 
 def _new_files(plan: RoundPlan, buckets: Iterable[Bucket]) -> list[str]:
