@@ -3,14 +3,22 @@
 import datetime
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias, cast
 
 import pyarrow as pa
 
 from siltstone.catalog import main as catalog
 from siltstone.compactor.checking import check_deltas, check_partition
 from siltstone.compactor.columns import align
-from siltstone.compactor.completion import current_completion, list_rounds, locate_destination, read_completion
+from siltstone.compactor.completion import (
+    compacted_partition,
+    current_completion,
+    current_rounds,
+    list_rounds,
+    locate_destination,
+    read_completion,
+    source_partitions,
+)
 from siltstone.compactor.live import live_batches, lookup, position_at, rows_at
 from siltstone.compactor.maintenance import ORPHAN_GRACE_MS, ROUND_RETENTION_MS, VacuumReport, roll_back, vacuum
 from siltstone.compactor.plan import Request
@@ -18,13 +26,13 @@ from siltstone.compactor.session import Progress, SessionResult
 from siltstone.compactor.state import RoundCompletion
 from siltstone.log.verification import Finding
 from siltstone.model import (
-    COMPACTED_STREAM,
     Delta,
     DeltaType,
     Idempotency,
     MergeEngine,
     PartitionLocator,
     PartitionValue,
+    StreamLocator,
     TableVersion,
 )
 from siltstone.model.schema import check_known, schema_from_json
@@ -33,7 +41,7 @@ from siltstone.storage import object_store as storage
 from siltstone.storage.interface import ArrowData
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 SchemaLike: TypeAlias = pa.Schema | Mapping[str, str] | Sequence[Mapping[str, object]]
 
@@ -147,14 +155,14 @@ class Table:
 
     def write(
         self,
-        data: ArrowData,
+        data: "ArrowData | DataFrame",
         type: DeltaType = "upsert",
         delete_columns: Sequence[str] | None = None,
         op_column: str | None = None,
         idempotency: Idempotency | tuple[str, int] | None = None,
         stream_position: int | None = None,
     ) -> int:
-        """Write an Arrow table, record batches, or a data frame that exports Arrow, as one commit.
+        """Write an Arrow table, record batches, or a data frame as one commit; a Spark one is written by executors.
 
         Returns the stream position. `idempotency=("my-job", 17)` makes it safe to write the same again.
         Raises: InvalidInputError, NotFoundError, ConflictError, CommitUnknownError.
@@ -162,11 +170,21 @@ class Table:
         if isinstance(idempotency, tuple):
             app_id, batch_id = idempotency
             idempotency = Idempotency(app_id=app_id, batch_id=batch_id)
+        columns = None if delete_columns is None else _names(delete_columns)
+        root = self.lake.root
+        if data.__class__.__module__.startswith("pyspark."):
+            return catalog.write_staged(
+                self.name,
+                lambda stream: _stage_on_spark(cast("DataFrame", data), stream, type, columns, op_column, root),
+                idempotency=idempotency,
+                stream_position=stream_position,
+                root=root,
+            )
         return catalog.write_to_table(
             data,
             self.name,
             type=type,
-            delete_columns=None if delete_columns is None else _names(delete_columns),
+            delete_columns=columns,
             op_column=op_column,
             idempotency=idempotency,
             stream_position=stream_position,
@@ -249,16 +267,28 @@ class Table:
         batches = self.to_batches(columns, as_of=as_of, include_uncompacted=include_uncompacted)
         return pa.Table.from_batches(batches, schema)
 
+    def to_spark(self, spark: "SparkSession", columns: Sequence[str] | None = None) -> "DataFrame":
+        """Return the compacted rows as a data frame. Raises: InvalidInputError, CorruptionError."""
+        from siltstone.spark.reading import FileSet, read_files
+
+        if columns is not None:
+            check_known(list(columns), self.schema, "column")
+        schema = self.schema if columns is None else pa.schema([self.schema.field(name) for name in columns])
+        files = tuple(file for completion in self.current_rounds() for file in completion.files)
+        return read_files(spark, FileSet(self.lake.root, files, schema))
+
+    def current_rounds(self) -> list[RoundCompletion]:
+        """Return the round that is current in each partition that has one. Raises: CorruptionError."""
+        return current_rounds(self.name, root=self.lake.root)
+
     def lookup(self, key: Mapping[str, object]) -> list[dict[str, object]]:
         """Return the compacted rows of a primary key, found by the index: one at most, but for each partition.
 
         Raises: InvalidInputError, CorruptionError.
         """
         rows: list[dict[str, object]] = []
-        for source in self._sources():
-            completion = current_completion(locate_destination(compacted_partition(source), root=self.lake.root))
-            if completion is not None:
-                rows += lookup(self.lake.root, completion, key)
+        for completion in self.current_rounds():
+            rows += lookup(self.lake.root, completion, key)
         return rows
 
     def fsck(self, *, deep: bool = False) -> list[Finding]:
@@ -299,9 +329,7 @@ class Table:
         return roll_back(locate_destination(compacted_partition(source), root=self.lake.root), round_id)
 
     def _sources(self) -> list[PartitionLocator]:
-        root = self.lake.root
-        stream = catalog.delta_stream(self.name, root=root)
-        return [partition.locator for partition in storage.list_partitions(stream, root=root)]
+        return source_partitions(self.name, root=self.lake.root)
 
     def _partition_rows(
         self, source: PartitionLocator, as_of: "int | datetime.datetime | None", *, include_uncompacted: bool
@@ -347,9 +375,17 @@ class Table:
         self.lake.drop_table(self.name)
 
 
-def compacted_partition(source: PartitionLocator) -> PartitionLocator:
-    """Return where a table keeps the compacted rows of a partition of its deltas."""
-    return PartitionLocator(**{**source, "stream": COMPACTED_STREAM})
+def _stage_on_spark(
+    frame: "DataFrame",
+    stream: StreamLocator,
+    type: DeltaType,
+    delete_columns: Sequence[str] | None,
+    op_column: str | None,
+    root: str,
+) -> list[Delta]:
+    from siltstone.spark.writing import stage_on_spark
+
+    return stage_on_spark(frame, stream, type=type, delete_columns=delete_columns, op_column=op_column, root=root)
 
 
 def _arrow_schema(schema: SchemaLike) -> pa.Schema:

@@ -8,10 +8,10 @@ import pytest
 
 import siltstone
 from siltstone.compactor import maintenance
+from siltstone.compactor.completion import compacted_partition
 from siltstone.compactor.merge import run_here
 from siltstone.compactor.plan import Request
 from siltstone.compactor.session import run_session
-from siltstone.lake import compacted_partition
 from siltstone.log.compactible import system_now_ms
 from siltstone.objects import open_objects
 from siltstone.testing.oracle import oracle_of, same_rows

@@ -1,6 +1,6 @@
 """The catalog implementation over storage: names, versions and properties; lookups and writes by name."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import pyarrow as pa
 
@@ -139,38 +139,44 @@ def write_to_table(
     root: str,
 ) -> int:
     """Write data as one commit and return its stream position."""
-    with steady():
-        return _write(data, name, type, delete_columns, op_column, idempotency, stream_position, root)
+
+    def stage(stream: StreamLocator) -> list[Delta]:
+        return storage.stage_deltas(
+            data, stream, type=type, delete_columns=delete_columns, op_column=op_column, root=root
+        )
+
+    return write_staged(name, stage, idempotency=idempotency, stream_position=stream_position, root=root)
 
 
-def _write(
-    data: ArrowData,
+def write_staged(
     name: str,
-    type: DeltaType,
-    delete_columns: Sequence[str] | None,
-    op_column: str | None,
-    idempotency: Idempotency | None,
-    stream_position: int | None,
+    stage: Callable[[StreamLocator], list[Delta]],
+    *,
+    idempotency: Idempotency | None = None,
+    stream_position: int | None = None,
     root: str,
 ) -> int:
-    stream = delta_stream(name, root=root)
-    if idempotency is not None:
-        before = storage.find_commit(stream, idempotency, root=root)
-        if before is not None:
-            return before
-    staged = storage.stage_deltas(
-        data, stream, type=type, delete_columns=delete_columns, op_column=op_column, root=root
-    )
-    try:
-        committed = storage.commit_deltas(
-            staged, stream, stream_position=stream_position, idempotency=idempotency, root=root
-        )
-    except CommitUnknownError:
-        raise  # the commit may name these files
-    except SiltstoneError:
-        storage.discard_deltas(staged, root=root)
-        raise
-    return committed.stream_position
+    """Commit what `stage` makes for a table's stream of deltas; what was committed before is not staged again.
+
+    Raises: as `write_to_table`.
+    """
+    with steady():
+        stream = delta_stream(name, root=root)
+        if idempotency is not None:
+            before = storage.find_commit(stream, idempotency, root=root)
+            if before is not None:
+                return before
+        staged = stage(stream)
+        try:
+            committed = storage.commit_deltas(
+                staged, stream, stream_position=stream_position, idempotency=idempotency, root=root
+            )
+        except CommitUnknownError:
+            raise  # the commit may name these files
+        except SiltstoneError:
+            storage.discard_deltas(staged, root=root)
+            raise
+        return committed.stream_position
 
 
 def list_deltas(

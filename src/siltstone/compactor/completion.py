@@ -5,12 +5,14 @@ from typing import NamedTuple
 
 import orjson
 
+from siltstone.catalog import main as catalog
 from siltstone.compactor.state import RoundCompletion
 from siltstone.errors import ConflictError, CorruptionError, InvalidInputError, NotFoundError
 from siltstone.log.commit import Changes, CommitLog, LogState, commit_log
 from siltstone.log.keyed import Entry
-from siltstone.model import PartitionLocator
+from siltstone.model import COMPACTED_STREAM, PartitionLocator
 from siltstone.objects import open_objects
+from siltstone.storage import object_store as storage
 from siltstone.storage.streams import locate_stream
 
 CURRENT_KEY = "round"
@@ -31,6 +33,23 @@ def locate_destination(partition: PartitionLocator, *, root: str) -> Destination
     place = locate_stream(partition, root=root)
     folder = f"{place.folder}/{partition.stream}/{partition.partition_id}"
     return Destination(partition, folder, commit_log(root, f"{folder}/log"), root)
+
+
+def compacted_partition(source: PartitionLocator) -> PartitionLocator:
+    """Return where a table keeps the compacted rows of a partition of its deltas."""
+    return PartitionLocator(**{**source, "stream": COMPACTED_STREAM})
+
+
+def source_partitions(name: str, *, root: str) -> list[PartitionLocator]:
+    """Return the partitions of a table's deltas. Raises: NotFoundError."""
+    stream = catalog.delta_stream(name, root=root)
+    return [partition.locator for partition in storage.list_partitions(stream, root=root)]
+
+
+def current_rounds(name: str, *, root: str) -> list[RoundCompletion]:
+    """Return the round that is current in each partition of a table that has one. Raises: CorruptionError."""
+    places = (locate_destination(compacted_partition(each), root=root) for each in source_partitions(name, root=root))
+    return [completion for completion in map(current_completion, places) if completion is not None]
 
 
 def current_completion(destination: Destination) -> RoundCompletion | None:

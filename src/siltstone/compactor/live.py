@@ -27,10 +27,11 @@ def live_batches(root: str, completion: RoundCompletion, columns: Sequence[str] 
     if columns is not None:
         schema = pa.schema([schema.field(name) for name in columns])
     for file in completion.files:
-        yield from _live_rows(StoredFile(root, file), schema, ())
+        yield from live_rows(StoredFile(root, file), schema, ())
 
 
-def _live_rows(stored: StoredFile, schema: pa.Schema, dead: Sequence[int]) -> Iterator[pa.Table]:
+def live_rows(stored: StoredFile, schema: pa.Schema, dead: Sequence[int] = ()) -> Iterator[pa.Table]:
+    """Yield the rows of a file that are not dead, nor among `dead`, a row group at a time. Raises: CorruptionError."""
     is_whole = stored.file.deletion_vector is None and not len(dead)
     live = stored.live_flags()
     live[np.asarray(dead, np.int64)] = False
@@ -72,11 +73,11 @@ def _merged_rows(job: RoundJob, number: int, parts: Sequence[bytes]) -> Iterator
     stored = [StoredFile(job.root, file) for file in bucket.files]
     if not parts:
         for file in stored:
-            yield from _live_rows(file, job.schema, ())
+            yield from live_rows(file, job.schema, ())
         return
     change = resolve(job, bucket, stored, parts)
     for file, dead in zip(stored, change.dead, strict=True):
-        yield from _live_rows(file, job.schema, dead)  # type: ignore[arg-type]
+        yield from live_rows(file, job.schema, dead)  # type: ignore[arg-type]
     yield change.rows
 
 

@@ -1,0 +1,103 @@
+"""The data source `siltstone`: `spark.read.format("siltstone").option("root", …).load("shop.orders")`."""
+
+import os
+from collections.abc import Iterable, Iterator
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+from pyspark.sql.datasource import DataSource, DataSourceReader, EqualTo, Filter, InputPartition
+from pyspark.sql.types import StructType
+
+from siltstone.catalog import main as catalog
+from siltstone.compactor.columns import align
+from siltstone.compactor.completion import current_rounds
+from siltstone.compactor.files import StoredFile
+from siltstone.compactor.hashing import hash_keys
+from siltstone.compactor.live import live_rows
+from siltstone.compactor.state import CompactedFile, RoundCompletion
+from siltstone.errors import InvalidInputError
+from siltstone.objects import canonical_root
+from siltstone.spark.reading import spark_schema
+
+FORMAT = "siltstone"
+
+
+def register(spark: SparkSession) -> None:
+    """Make the format known to a session, with filter push-down, without which Spark refuses readers that have it."""
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+    spark.dataSource.register(SiltstoneSource)
+
+
+class _FilePartition(InputPartition):
+    def __init__(self, file: CompactedFile) -> None:
+        self.file = file
+
+
+class SiltstoneSource(DataSource):
+    """A table's compacted rows."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the name of the format."""
+        return FORMAT
+
+    def _place(self) -> tuple[str, str]:
+        root, name = self.options.get("root") or os.environ.get("SILTSTONE_ROOT"), self.options.get("path")
+        if not root or not name:
+            raise InvalidInputError('say .option("root", …).load("namespace.table"), or set SILTSTONE_ROOT')
+        return canonical_root(root), name
+
+    def schema(self) -> StructType:
+        """Return the table's columns."""
+        root, name = self._place()
+        return spark_schema(catalog.get_table_version(name, root=root).schema)
+
+    def reader(self, schema: StructType) -> "SiltstoneReader":
+        """Return a reader of the columns asked for."""
+        root, name = self._place()
+        known = catalog.get_table_version(name, root=root).schema
+        wanted = pa.schema([known.field(column) for column in schema.names])
+        return SiltstoneReader(root, current_rounds(name, root=root), wanted)
+
+
+class SiltstoneReader(DataSourceReader):
+    """Reads one file a task; a filter on the whole primary key leaves only the files of its bucket."""
+
+    def __init__(self, root: str, rounds: list[RoundCompletion], schema: pa.Schema) -> None:
+        self._root = root
+        self._rounds = rounds
+        self._schema = schema
+        self._equals: dict[str, object] = {}
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
+        """Remember equalities; Spark applies all filters again, so none needs to be exact here."""
+        for each in filters:
+            if isinstance(each, EqualTo) and len(each.attribute) == 1:
+                self._equals[each.attribute[0]] = each.value
+        return filters
+
+    def partitions(self) -> list[InputPartition]:
+        """Return the files to read."""
+        return [_FilePartition(file) for completion in self._rounds for file in self._files(completion)]
+
+    def _files(self, completion: RoundCompletion) -> list[CompactedFile]:
+        keys = completion.primary_keys
+        if not keys or not set(keys) <= set(self._equals):
+            return completion.files
+        fields = pa.schema([self._schema.field(name) for name in keys if name in self._schema.names])
+        if len(fields) != len(keys):
+            return completion.files
+        key = align(pa.table({name: [self._equals[name]] for name in keys}), fields)
+        (wanted,) = hash_keys(key, keys)
+        return [
+            file
+            for bucket in completion.buckets
+            if not bucket.depth or int(wanted) >> (64 - bucket.depth) == bucket.bits
+            for file in bucket.files
+        ]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the live rows of a file."""
+        assert isinstance(partition, _FilePartition)
+        for table in live_rows(StoredFile(self._root, partition.file), self._schema):
+            yield from table.to_batches()

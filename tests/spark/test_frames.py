@@ -1,0 +1,111 @@
+"""Tables and data frames: executors write deltas, and read what is compacted."""
+
+import datetime
+import decimal
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sf
+
+import siltstone
+from siltstone.spark.source import register
+from siltstone.testing.oracle import oracle_of, same_rows
+
+SCHEMA = {
+    "id": "int64",
+    "zone": "string",
+    "price": "decimal(10,2)",
+    "at": "timestamp",
+    "seen": "timestamp_utc",
+    "tags": {"list": "string"},
+}
+
+
+@pytest.fixture
+def orders(local_root: str) -> siltstone.Table:
+    return siltstone.open(local_root).create_table(
+        "shop.orders", schema=[{"name": name, "type": kind} for name, kind in SCHEMA.items()], primary_keys=["id"]
+    )
+
+
+def frame(spark: SparkSession, start: int, stop: int) -> DataFrame:
+    return spark.range(start, stop, 1, 4).select(
+        "id",
+        sf.when(sf.col("id") % 3 != 0, sf.concat(sf.lit("z"), sf.col("id") % 5)).alias("zone"),
+        (sf.col("id") / 100).cast("decimal(10,2)").alias("price"),
+        sf.lit(datetime.datetime(2026, 11, 15, 10, 30)).cast("timestamp_ntz").alias("at"),
+        sf.timestamp_micros("id").alias("seen"),
+        sf.array(sf.lit("a"), sf.lit(None)).alias("tags"),
+    )
+
+
+def rows(table: DataFrame) -> list[dict[str, object]]:
+    arrow: pa.Table = table.toArrow()
+    found: list[dict[str, object]] = arrow.to_pylist()
+    return found
+
+
+def test_executors_write_one_delta_that_the_driver_commits(spark: SparkSession, orders: siltstone.Table) -> None:
+    assert orders.write(frame(spark, 0, 100), idempotency=("job", 1)) == 1
+    assert orders.write(frame(spark, 0, 100), idempotency=("job", 1)) == 1
+    (delta,) = orders.deltas()
+    assert len(delta.manifest.entries) == 4
+    assert delta.manifest.record_count == 100
+    assert orders.write(spark.range(10).toDF("id"), type="delete") == 2
+    assert orders.write(frame(spark, 0, 0)) == 3
+    same_rows(orders.to_arrow(include_uncompacted=True), oracle_of(orders).rows())
+    assert orders.to_arrow(["price"], as_of=1).to_pylist()[-1] == {"price": decimal.Decimal("0.99")}
+
+
+def test_a_wrong_frame_is_refused_before_any_task_runs(spark: SparkSession, orders: siltstone.Table) -> None:
+    with pytest.raises(siltstone.InvalidInputError, match="'id' is int64 in the table but string"):
+        orders.write(spark.range(3).select(sf.col("id").cast("string").alias("id")))
+    assert orders.deltas() == []
+
+
+def test_frames_go_to_their_partitions_in_one_commit(spark: SparkSession, local_root: str) -> None:
+    table = siltstone.open(local_root).create_table(
+        "shop.zoned", schema={"id": "int64", "zone": "string"}, partition_keys=["zone"]
+    )
+    table.write(frame(spark, 0, 60).select("id", "zone"))
+    deltas = table.deltas()
+    assert {delta.stream_position for delta in deltas} == {1}
+    assert len(deltas) == len({delta.locator for delta in deltas}) == 6
+    assert sum(delta.manifest.record_count for delta in deltas) == 60
+
+
+@pytest.mark.parametrize("is_full", [True, False], ids=["clean", "with dead rows"])
+def test_compacted_rows_come_back_as_a_frame_and_by_format(
+    spark: SparkSession, orders: siltstone.Table, *, is_full: bool
+) -> None:
+    orders.write(frame(spark, 0, 1000))
+    orders.compact(spark=spark)
+    orders.write(frame(spark, 900, 950).withColumn("zone", sf.lit("new")))
+    orders.write(spark.range(0, 1000, 50).toDF("id"), type="delete")
+    orders.compact(spark=spark, full=is_full)
+    assert any(file.deletion_vector for file in orders.current_rounds()[0].files) != is_full
+    expected = oracle_of(orders).rows()
+    same_rows(rows(orders.to_spark(spark)), expected)
+    chosen = orders.to_spark(spark, ["zone", "id"])
+    assert chosen.columns == ["zone", "id"]
+    assert chosen.where("zone = 'new'").count() == 49
+    register(spark)
+    source = spark.read.format("siltstone").option("root", orders.lake.root).load("shop.orders")
+    same_rows(rows(source), expected)
+    assert [row.zone for row in source.where("id = 901").collect()] == ["new"]
+    assert source.where("id = 950").count() == 0
+
+
+def test_a_table_that_was_never_compacted_is_an_empty_frame(spark: SparkSession, orders: siltstone.Table) -> None:
+    assert orders.to_spark(spark).collect() == []
+    assert orders.to_spark(spark).columns == list(SCHEMA)
+
+
+def test_the_format_says_what_it_needs(spark: SparkSession, tmp_path: Path) -> None:
+    register(spark)
+    with pytest.raises(Exception, match="namespace"):
+        spark.read.format("siltstone").load("orders")
+    with pytest.raises(Exception, match=r"no table shop\.nothing"):
+        spark.read.format("siltstone").option("root", str(tmp_path)).load("shop.nothing")
