@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from siltstone.cli.results import Check, DeltaLine, TableChanged, TableDetails, TableSummary, Written
+from siltstone.cli.results_rounds import Compacted, RoundDetails, RoundLine, TablePlan
 
 if TYPE_CHECKING:
     from siltstone.log.inspection import CompactionReport, LogSummary, VerificationReport
@@ -27,6 +28,18 @@ class Output(Protocol):
 
     def deltas(self, table: str, deltas: Sequence[DeltaLine]) -> None:
         """Show a list of deltas."""
+
+    def compacted(self, compacted: Compacted) -> None:
+        """Show what a compaction did."""
+
+    def planned(self, planned: TablePlan) -> None:
+        """Show what the next rounds would do."""
+
+    def rounds(self, table: str, rounds: Sequence[RoundLine]) -> None:
+        """Show a list of rounds."""
+
+    def round(self, details: RoundDetails) -> None:
+        """Show all about one round."""
 
     def checks(self, checks: Iterable[Check]) -> bool:
         """Show findings as they come in; tell whether none of them failed."""

@@ -7,13 +7,14 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from siltstone.cli.results import Check, DeltaLine, TableChanged, TableDetails, TableSummary, Written
+from siltstone.cli.results_rounds import Compacted, RoundDetails, RoundLine, TablePlan
 from siltstone.cli.units import iso_time
 
 if TYPE_CHECKING:
     from siltstone.log.inspection import CompactionReport, LogSummary, VerificationReport
     from siltstone.log.opening import Entry
 
-_TIMES = ("created_at", "committed_at", "modified_at")
+_TIMES = ("created_at", "committed_at", "completed_at", "modified_at")
 
 
 class JsonOutput:
@@ -38,6 +39,22 @@ class JsonOutput:
     def deltas(self, table: str, deltas: Sequence[DeltaLine]) -> None:
         """Write an array of deltas."""
         self._document([_fields(delta) for delta in deltas])
+
+    def compacted(self, compacted: Compacted) -> None:
+        """Write what was done, round by round."""
+        self._document(_fields(compacted))
+
+    def planned(self, planned: TablePlan) -> None:
+        """Write the plan of each partition."""
+        self._document(_fields(planned))
+
+    def rounds(self, table: str, rounds: Sequence[RoundLine]) -> None:
+        """Write an array of rounds."""
+        self._document([_fields(each) for each in rounds])
+
+    def round(self, details: RoundDetails) -> None:
+        """Write one round."""
+        self._document(_fields(details))
 
     def checks(self, checks: Iterable[Check]) -> bool:
         """Write an array of findings."""

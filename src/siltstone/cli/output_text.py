@@ -3,44 +3,23 @@
 import json
 import sys
 from collections.abc import Iterable, Sequence
-from typing import IO, TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
-from rich.console import Console, RenderableType
+from rich.console import RenderableType
 from rich.padding import Padding
-from rich.table import Table
 from rich.text import Text
 
 from siltstone.cli.results import Check, DeltaLine, TableChanged, TableDetails, TableSummary, Written
-from siltstone.cli.units import spell_bytes, spell_count, spell_time
+from siltstone.cli.results_rounds import Compacted, RoundDetails, RoundLine, TablePlan
+from siltstone.cli.text_parts import new_console, new_facts, new_grid, to_text
+from siltstone.cli.text_rounds import Shown, compacted_text, planned_text, round_text, rounds_text
+from siltstone.cli.units import spell_bytes, spell_count, spell_partition, spell_time
 
 if TYPE_CHECKING:
     from siltstone.log.inspection import CompactionReport, LogSummary, VerificationReport
     from siltstone.log.opening import Entry
 
-# Wide enough that nothing is ever cut where no window says how wide it is.
-_PIPE_WIDTH = 100_000
-_SHORT = ("time (UTC)", "engine", "file", "type")
 _STYLES = {"ok": "green", "warning": "yellow", "failed": "bold red"}
-
-
-class _Console(Console):
-    """A console that leaves it to the command to end when nobody reads any more."""
-
-    def on_broken_pipe(self) -> NoReturn:
-        raise BrokenPipeError
-
-
-def new_console(file: IO[str]) -> Console:
-    """Make a console for one of the standard streams."""
-    is_terminal = file.isatty()
-    return _Console(
-        file=file,
-        width=None if is_terminal else _PIPE_WIDTH,
-        markup=False,
-        highlight=False,
-        emoji=False,
-        soft_wrap=False,
-    )
 
 
 class TextOutput:
@@ -54,18 +33,18 @@ class TextOutput:
         if not tables:
             self._say(f"No tables in {root}.")
             return
-        grid = _grid("table", "primary key", ">columns", "engine", ">position", "description")
+        grid = new_grid("table", "primary key", ">columns", "engine", ">position", "description")
         for table in tables:
             if table.problem is not None:
-                grid.add_row(_text(table.name), *[""] * 4, Text(table.problem, style="red"))
+                grid.add_row(to_text(table.name), *[""] * 4, Text(table.problem, style="red"))
                 continue
             grid.add_row(
-                _text(table.name),
-                _text(", ".join(table.primary_keys)),
-                _text(table.columns),
-                _text(table.merge_engine),
-                _text(table.stream_position),
-                _text(table.description),
+                to_text(table.name),
+                to_text(", ".join(table.primary_keys)),
+                to_text(table.columns),
+                to_text(table.merge_engine),
+                to_text(table.stream_position),
+                to_text(table.description),
             )
         self._print(grid)
 
@@ -74,17 +53,15 @@ class TextOutput:
         self._print(Text(table.name, style="bold"))
         if table.description:
             self._say(f"  {table.description}")
-        facts = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
-        facts.add_column(no_wrap=True, style="dim")
-        facts.add_column(overflow="fold")
+        facts = new_facts()
         for name, value in _facts(table):
-            facts.add_row(name, _text(value))
+            facts.add_row(name, to_text(value))
         self._print(Padding(facts, (0, 0, 0, 2), expand=False))
         self._say("")
-        grid = _grid("column", "type", "")
+        grid = new_grid("column", "type", "")
         for column in table.columns:
             kind = column.type if isinstance(column.type, str) else json.dumps(column.type)
-            grid.add_row(_text(column.name), _text(kind), _text(_roles(column.name, column.nullable, table)))
+            grid.add_row(to_text(column.name), to_text(kind), to_text(_roles(column.name, column.nullable, table)))
         self._print(Padding(grid, (0, 0, 0, 2), expand=False))
 
     def changed(self, change: TableChanged) -> None:
@@ -124,7 +101,7 @@ class TextOutput:
             return
         has_partitions = any(delta.partition for delta in deltas)
         has_ids = any(delta.idempotency for delta in deltas)
-        grid = _grid(
+        grid = new_grid(
             ">position",
             "time (UTC)",
             "type",
@@ -137,17 +114,33 @@ class TextOutput:
         )
         for delta in deltas:
             grid.add_row(
-                _text(delta.stream_position),
-                _text(spell_time(delta.committed_at)),
-                _text(_kind(delta)),
-                *([_text(", ".join(map(_value, delta.partition)))] if has_partitions else []),
-                _text(f"{delta.rows:,}"),
-                _text(spell_bytes(delta.bytes)),
-                _text(delta.files),
-                *([_text(delta.idempotency or "")] if has_ids else []),
-                _text(", ".join(delta.columns)),
+                to_text(delta.stream_position),
+                to_text(spell_time(delta.committed_at)),
+                to_text(_kind(delta)),
+                *([to_text(spell_partition(delta.partition))] if has_partitions else []),
+                to_text(f"{delta.rows:,}"),
+                to_text(spell_bytes(delta.bytes)),
+                to_text(delta.files),
+                *([to_text(delta.idempotency or "")] if has_ids else []),
+                to_text(", ".join(delta.columns)),
             )
         self._print(grid)
+
+    def compacted(self, compacted: Compacted) -> None:
+        """Show where the rows went, what was read and written, and how long it took."""
+        self._show(compacted_text(compacted))
+
+    def planned(self, planned: TablePlan) -> None:
+        """Show the next round of each partition, with the buckets that would change."""
+        self._show(planned_text(planned))
+
+    def rounds(self, table: str, rounds: Sequence[RoundLine]) -> None:
+        """Show one line per round."""
+        self._show(rounds_text(table, rounds))
+
+    def round(self, details: RoundDetails) -> None:
+        """Show values, then where the rows went, then the files."""
+        self._show(round_text(details))
 
     def checks(self, checks: Iterable[Check]) -> bool:
         """Show each finding when it is there, its fix under it."""
@@ -172,14 +165,14 @@ class TextOutput:
             f"{live} live entries, a compact file every {log.interval} batches"
         )
         self._say("")
-        grid = _grid(">batch", "file", ">entries", ">size", "time (UTC)", "")
+        grid = new_grid(">batch", "file", ">entries", ">size", "time (UTC)", "")
         for batch in log.batches:
             grid.add_row(
-                _text(batch.batch_id),
-                _text(batch.file),
-                _text("?" if batch.entries is None else f"{batch.entries:,}"),
-                _text(spell_bytes(batch.bytes)),
-                _text(spell_time(batch.modified_ms)),
+                to_text(batch.batch_id),
+                to_text(batch.file),
+                to_text("?" if batch.entries is None else f"{batch.entries:,}"),
+                to_text(spell_bytes(batch.bytes)),
+                to_text(spell_time(batch.modified_ms)),
                 Text(batch.problem or "", style="red"),
             )
         self._print(grid)
@@ -225,6 +218,13 @@ class TextOutput:
         """Show the message on standard error."""
         new_console(sys.stderr).print(Text.assemble(("Error: ", "bold red"), message), soft_wrap=True)
 
+    def _show(self, parts: Iterable[Shown]) -> None:
+        for part in parts:
+            if isinstance(part, str):
+                self._say(part)
+            else:
+                self._print(part)
+
     def _say(self, line: str) -> None:
         self._console.print(Text(line), soft_wrap=True)
 
@@ -235,28 +235,6 @@ class TextOutput:
         with self._console.capture() as captured:
             self._console.print(what)
         sys.stdout.writelines(f"{line.rstrip()}\n" for line in captured.get().splitlines())
-
-
-def _grid(*headers: str) -> Table:
-    grid = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
-    for header in headers:
-        is_number = header.startswith(">")
-        grid.add_column(
-            header.removeprefix(">"),
-            justify="right" if is_number else "left",
-            overflow="fold",
-            no_wrap=is_number or header in _SHORT,
-        )
-    return grid
-
-
-def _text(value: object) -> Text:
-    # Text, not markup: a column called [red] is called that.
-    return Text("" if value is None else str(value))
-
-
-def _value(value: object) -> str:
-    return "null" if value is None else str(value)
 
 
 def _kind(delta: DeltaLine) -> str:

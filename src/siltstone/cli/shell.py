@@ -54,15 +54,20 @@ class Shell:
 
         return Lake(self.root)
 
+    @property
+    def is_watched(self) -> bool:
+        """Whether somebody sees how far long work is."""
+        return not self.json and sys.stderr.isatty()
+
     @contextlib.contextmanager
     def progress(self) -> Iterator[Report]:
         """Give a function that shows how far long work is, as long as somebody watches."""
-        if self.json or not sys.stderr.isatty():
+        if not self.is_watched:
             yield _ignore
             return
         from rich.text import Text
 
-        from siltstone.cli.output_text import new_console
+        from siltstone.cli.text_parts import new_console
 
         with new_console(sys.stderr).status("") as status:
             yield lambda message: status.update(Text(message))

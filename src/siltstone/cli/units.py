@@ -41,6 +41,16 @@ def spell_count(count: int, one: str, many: str | None = None) -> str:
     return f"{count:,} {one if count == 1 else many or one + 's'}"
 
 
+def spell_value(value: object) -> str:
+    """Write a value that may be null."""
+    return "null" if value is None else str(value)
+
+
+def spell_partition(values: Iterable[object]) -> str:
+    """Write the values of a partition's keys."""
+    return ", ".join(map(spell_value, values))
+
+
 def parse_duration_ms(text: str, option: str) -> int:
     """Read a duration such as 90s, 15m, 12h, 7d or 2w, as milliseconds. Raises: typer.BadParameter."""
     match = _DURATION.fullmatch(text.strip())

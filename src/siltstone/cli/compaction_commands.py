@@ -1,0 +1,114 @@
+"""`siltstone compact`, `plan`, `rounds` and `show`."""
+
+import contextlib
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from siltstone.cli.shell import Debug, Json, Root, Shell, examples, shell_of
+from siltstone.cli.table_commands import TableName
+
+if TYPE_CHECKING:
+    from siltstone.cli.compacting import Tell
+
+COMPACT_EXAMPLES = examples(
+    "siltstone compact shop.orders",
+    "siltstone compact shop.orders --to 120 --master 'local[4]'",
+)
+PLAN_EXAMPLES = examples("siltstone plan shop.orders --to 120")
+ROUNDS_EXAMPLES = examples("siltstone rounds shop.orders")
+SHOW_EXAMPLES = examples("siltstone show shop.orders 3", "siltstone show shop.orders 3 --partition eu,2026-11-15")
+
+To = Annotated[
+    int | None, typer.Option("--to", metavar="POSITION", min=0, help="The last stream position to take, else all.")
+]
+Full = Annotated[bool, typer.Option("--full", help="Rewrite all buckets, also those without changes.")]
+
+
+def compact(
+    context: typer.Context,
+    name: TableName,
+    to: To = None,
+    full: Full = False,
+    master: Annotated[
+        str | None,
+        typer.Option("--master", metavar="URL", help="Where Spark runs, e.g. local[4] or spark://host:7077."),
+    ] = None,
+    root: Root = None,
+    json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Compact the deltas of a table that are new since the last round.
+
+    Each round commits by itself: what is interrupted goes on where it was. `siltstone plan` shows what would happen.
+    """
+    shell = shell_of(context, root, json, debug)
+    from siltstone.cli.compacting import compact_table
+
+    output = shell.output
+    with _progress(shell) as tell:
+        compacted = compact_table(shell.lake, name, to=to, full=full, master=master, tell=tell)
+    output.compacted(compacted)
+
+
+@contextlib.contextmanager
+def _progress(shell: Shell) -> "Iterator[Tell]":
+    if not shell.is_watched:
+        yield lambda event: None
+        return
+    from siltstone.cli.compaction_progress import shown_progress
+
+    with shown_progress() as tell:
+        yield tell
+
+
+def plan(
+    context: typer.Context,
+    name: TableName,
+    to: To = None,
+    full: Full = False,
+    root: Root = None,
+    json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Show what the next round would do, bucket by bucket, with reasons; nothing is written, Spark is not started."""
+    shell = shell_of(context, root, json, debug)
+    from siltstone.cli.planning import plan_table
+
+    with shell.progress() as report:
+        planned = plan_table(shell.lake, name, report=report, to=to, full=full)
+    shell.output.planned(planned)
+
+
+def rounds(
+    context: typer.Context,
+    name: TableName,
+    root: Root = None,
+    json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """List the rounds that compacted a table, oldest first."""
+    shell = shell_of(context, root, json, debug)
+    from siltstone.cli.rounds import list_table_rounds
+
+    shell.output.rounds(name, list_table_rounds(shell.lake, name))
+
+
+def show(
+    context: typer.Context,
+    name: TableName,
+    round_id: Annotated[int, typer.Argument(metavar="ROUND", min=1, help="Its number.", show_default=False)],
+    partition: Annotated[
+        list[str] | None,
+        typer.Option("--partition", metavar="A,B", help="The values of the partition, where there are several."),
+    ] = None,
+    root: Root = None,
+    json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Show a round: what it read, where the rows went, and the buckets with their files after it."""
+    shell = shell_of(context, root, json, debug)
+    from siltstone.cli.rounds import show_round
+
+    shell.output.round(show_round(shell.lake, name, round_id, partition))

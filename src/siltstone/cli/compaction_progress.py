@@ -1,0 +1,73 @@
+"""How far a compaction is, live on a terminal: the phase, a bar of buckets, the rows so far."""
+
+import contextlib
+import sys
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+from siltstone.cli.compacting import Tell
+from siltstone.cli.text_parts import new_console
+from siltstone.cli.units import spell_bytes, spell_count, spell_partition
+
+
+@contextlib.contextmanager
+def shown_progress() -> Iterator[Tell]:
+    """Give a function that shows events on standard error, one line that goes away in the end."""
+    bar = Progress(
+        SpinnerColumn(),
+        TextColumn("{task.description}", markup=False),
+        BarColumn(bar_width=20),
+        TextColumn("{task.fields[detail]}", markup=False),
+        TimeElapsedColumn(),
+        console=new_console(sys.stderr),
+        transient=True,
+    )
+    with bar:
+        yield _Events(bar).tell
+
+
+class _Events:
+    """Turns events into what the line says."""
+
+    def __init__(self, bar: Progress) -> None:
+        self._bar = bar
+        self._task = bar.add_task("Looking for what is new", total=None, detail="")
+        self._buckets = 0
+        self._merged = 0
+        self._rows = 0
+
+    def tell(self, event: Mapping[str, Any]) -> None:
+        """Show an event; those that say nothing to people are passed over."""
+        show = {
+            "spark_starting": self._spark_starting,
+            "round_started": self._round_started,
+            "bucket_merged": self._bucket_merged,
+            "round_committed": self._round_committed,
+        }.get(event["event"])
+        if show is not None:
+            show(event)
+
+    def _spark_starting(self, event: Mapping[str, Any]) -> None:
+        self._bar.update(self._task, description="Starting Spark")
+
+    def _round_started(self, event: Mapping[str, Any]) -> None:
+        self._buckets, self._merged, self._rows = event["buckets"], 0, 0
+        partition = spell_partition(event["partition"])
+        self._bar.update(
+            self._task,
+            description=f"Round {event['round_id']}" + (f" of partition {partition}" if partition else ""),
+            total=self._buckets,
+            completed=0,
+            detail=f"{spell_count(event['deltas'], 'delta')}, {spell_bytes(event['bytes'])}",
+        )
+
+    def _bucket_merged(self, event: Mapping[str, Any]) -> None:
+        self._merged += 1
+        self._rows += event["live_rows"]
+        detail = f"{self._merged} of {spell_count(self._buckets, 'bucket')}, {spell_count(self._rows, 'row')}"
+        self._bar.update(self._task, completed=self._merged, detail=detail)
+
+    def _round_committed(self, event: Mapping[str, Any]) -> None:
+        self._bar.update(self._task, completed=self._buckets, detail=spell_count(event["live_rows"], "row"))

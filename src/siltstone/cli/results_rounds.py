@@ -1,0 +1,130 @@
+"""What the compaction commands hand to the output: plain records, cheap to import."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class RoundLine:
+    """One committed round. `base_rows` and `delta_rows` add up to `live_rows` and all rows that went."""
+
+    partition: Sequence[object]
+    round_id: int
+    completed_at: int
+    high_watermark: int
+    deltas: int
+    base_rows: int
+    delta_rows: int
+    removal_rows: int
+    superseded_rows: int
+    deleted_rows: int
+    duplicate_rows: int
+    live_rows: int
+    files: int
+    bytes: int
+    input_bytes: int
+    written_bytes: int
+    written_files: int
+    written_rows: int
+    carried_files: int
+    copied_by_reference_ratio: float
+    write_amplification: float | None
+    bucket_actions: Mapping[str, int]
+    seconds: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class Compacted:
+    """What a compaction did; no rounds where nothing was new."""
+
+    table: str
+    partitions: int
+    stream_position: int
+    rounds: Sequence[RoundLine]
+    deltas: int
+    live_rows: int
+    input_bytes: int
+    written_bytes: int
+    write_amplification: float | None
+    conflicts: int
+    seconds: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class BucketPlan:
+    """What a round would do to one bucket, and why."""
+
+    bucket: str
+    action: str
+    reason: str
+    base_rows: int
+    new_rows: int
+    dead_rows: int
+    files: int
+    bytes: int
+
+
+@dataclass(frozen=True)
+class RoundPreview:
+    """The next round of one partition: what it would read and do; what comes after it is left over."""
+
+    partition: Sequence[object]
+    round_id: int
+    previous_high_watermark: int
+    high_watermark: int
+    deltas: int
+    rows: int
+    bytes: int
+    deltas_left_over: int
+    buckets: Sequence[BucketPlan]
+
+
+@dataclass(frozen=True)
+class TablePlan:
+    """The next round of each partition that has one."""
+
+    table: str
+    partitions: int
+    stream_position: int
+    rounds: Sequence[RoundPreview]
+
+
+@dataclass(frozen=True)
+class FileLine:
+    """A data file of a bucket, with how many of its rows are dead."""
+
+    uri: str
+    rows: int
+    bytes: int
+    dead_rows: int
+    deletion_vector: str | None
+    index: str | None
+
+
+@dataclass(frozen=True)
+class BucketLine:
+    """A bucket after a round; tombstones are counted."""
+
+    bucket: str
+    live_rows: int
+    bytes: int
+    files: Sequence[FileLine]
+    tombstones: int
+
+
+@dataclass(frozen=True)
+class RoundDetails:
+    """All that a round completion file tells."""
+
+    table: str
+    round: RoundLine
+    previous_round_id: int | None
+    read_watermark: int
+    source: str
+    destination: str
+    rebased_from: str | None
+    primary_keys: Sequence[str]
+    sort_keys: Sequence[str]
+    merge_engine: str
+    columns: Sequence[str]
+    buckets: Sequence[BucketLine]

@@ -1,0 +1,123 @@
+"""What rounds did, as their completion files tell it."""
+
+from collections.abc import Sequence
+
+from siltstone.catalog import main as catalog
+from siltstone.cli.hints import find_table
+from siltstone.cli.results_rounds import BucketLine, FileLine, RoundDetails, RoundLine
+from siltstone.cli.units import spell_value
+from siltstone.compactor.completion import get_round, list_rounds, locate_destination
+from siltstone.compactor.state import Bucket, RoundCompletion
+from siltstone.errors import InvalidInputError, NotFoundError
+from siltstone.lake import Lake, compacted_partition
+from siltstone.model import PartitionLocator
+from siltstone.storage import object_store as storage
+
+
+def table_partitions(lake: Lake, name: str) -> list[PartitionLocator]:
+    """Return the partitions of a table's deltas. Raises: NotFoundError."""
+    find_table(lake, name)
+    stream = catalog.delta_stream(name, root=lake.root)
+    return [partition.locator for partition in storage.list_partitions(stream, root=lake.root)]
+
+
+def list_table_rounds(lake: Lake, name: str) -> list[RoundLine]:
+    """List the rounds of all partitions, oldest first. Raises: NotFoundError, CorruptionError."""
+    return [round_line(completion) for completion in find_table(lake, name).rounds()]
+
+
+def show_round(lake: Lake, name: str, round_id: int, partition: Sequence[str] | None = None) -> RoundDetails:
+    """Tell all about a round, of a partition if there are several. Raises: NotFoundError, InvalidInputError."""
+    sources = table_partitions(lake, name)
+    if partition:
+        sources = [source for source in sources if _is_named(source, partition)]
+        if not sources:
+            raise NotFoundError(f"{name}: there is no partition {', '.join(partition)}; `siltstone rounds` lists them")
+    destinations = [locate_destination(compacted_partition(source), root=lake.root) for source in sources]
+    having = [each for each in destinations if any(int(found["round_id"]) == round_id for found in list_rounds(each))]
+    if not having:
+        raise NotFoundError(f"{name}: there is no round {round_id}; `siltstone rounds {name}` lists them")
+    if len(having) > 1:
+        values = ",".join(map(spell_value, having[0].locator.partition_values))
+        raise InvalidInputError(
+            f"{name}: {len(having)} partitions have a round {round_id}; say which, e.g. --partition {values}"
+        )
+    return _details(name, get_round(having[0], round_id))
+
+
+def _is_named(source: PartitionLocator, partition: Sequence[str]) -> bool:
+    values = [spell_value(value) for value in source.partition_values]
+    return values in (list(partition), [part.strip() for each in partition for part in each.split(",")])
+
+
+def amplification(written_bytes: int, input_bytes: int) -> float | None:
+    """Return how many bytes were written for each that was read; None where none was."""
+    return written_bytes / input_bytes if input_bytes else None
+
+
+def round_line(completion: RoundCompletion) -> RoundLine:
+    """Sum up a round."""
+    accounting, files = completion.accounting, completion.files
+    return RoundLine(
+        partition=completion.destination_partition_locator.partition_values,
+        round_id=completion.round_id,
+        completed_at=completion.completed_at,
+        high_watermark=completion.high_watermark,
+        deltas=completion.delta_count,
+        base_rows=accounting.base_rows,
+        delta_rows=accounting.delta_rows,
+        removal_rows=accounting.removal_rows,
+        superseded_rows=accounting.superseded_rows,
+        deleted_rows=accounting.deleted_rows,
+        duplicate_rows=accounting.duplicate_rows,
+        live_rows=completion.live_rows,
+        files=len(files),
+        bytes=sum(file.content_length for file in files),
+        input_bytes=completion.input_bytes,
+        written_bytes=completion.written_bytes,
+        written_files=completion.written_files,
+        written_rows=completion.written_rows,
+        carried_files=completion.carried_files,
+        copied_by_reference_ratio=completion.copied_by_reference_ratio,
+        write_amplification=amplification(completion.written_bytes, completion.input_bytes),
+        bucket_actions=completion.bucket_actions,
+        seconds=completion.seconds,
+    )
+
+
+def _details(name: str, completion: RoundCompletion) -> RoundDetails:
+    rebased_from = completion.rebase_source_partition_locator
+    return RoundDetails(
+        table=name,
+        round=round_line(completion),
+        previous_round_id=completion.previous_round_id,
+        read_watermark=completion.read_watermark,
+        source=str(completion.source_partition_locator),
+        destination=str(completion.destination_partition_locator),
+        rebased_from=None if rebased_from is None else str(rebased_from),
+        primary_keys=completion.primary_keys,
+        sort_keys=completion.sort_keys,
+        merge_engine=completion.merge_engine,
+        columns=[field.name for field in completion.fields],
+        buckets=[_bucket_line(bucket) for bucket in completion.buckets],
+    )
+
+
+def _bucket_line(bucket: Bucket) -> BucketLine:
+    return BucketLine(
+        bucket=bucket.name,
+        live_rows=bucket.live_count,
+        bytes=bucket.content_length,
+        files=[
+            FileLine(
+                uri=file.uri,
+                rows=file.record_count,
+                bytes=file.content_length,
+                dead_rows=file.record_count - file.live_count,
+                deletion_vector=file.deletion_vector.uri if file.deletion_vector else None,
+                index=file.index_uri,
+            )
+            for file in bucket.files
+        ],
+        tombstones=bucket.tombstones.record_count if bucket.tombstones else 0,
+    )

@@ -1,0 +1,191 @@
+import io
+from collections.abc import Callable, Mapping
+
+import pytest
+from rich.console import Console
+
+from siltstone.cli import compaction_progress
+from siltstone.lake import Lake
+from tests.unit.cli.command_line import Cli
+
+
+def test_compact_says_where_every_row_went(changed_orders: Cli) -> None:
+    compacted = changed_orders.json("compact", "shop.orders")
+    (line,) = compacted["rounds"]
+    assert (line["base_rows"], line["delta_rows"]) == (100, 5)
+    gone = line["superseded_rows"], line["deleted_rows"], line["duplicate_rows"]
+    assert gone == (2, 2, 1)
+    assert line["live_rows"] == compacted["live_rows"] == 100
+    assert line["base_rows"] + line["delta_rows"] == line["live_rows"] + sum(gone)
+    assert (line["high_watermark"], line["deltas"], compacted["deltas"]) == (3, 2, 2)
+    assert line["carried_files"] == 1
+    assert line["bucket_actions"] == {"minor": 1}
+    assert line["write_amplification"] == line["written_bytes"] / line["input_bytes"]
+    assert {"plan", "spark_start", "tasks", "merge", "write", "total"} <= set(compacted["seconds"])
+
+
+def test_compact_tells_people_the_same(changed_orders: Cli) -> None:
+    told = changed_orders("compact", "shop.orders").stdout
+    assert "compacted 2 deltas in 1 round; 100 rows now" in told
+    for word in ("superseded", "duplicates", "amplification", "1 minor", "to start Spark"):
+        assert word in told
+
+
+def test_compact_without_news_says_so_and_does_not_start_spark(
+    changed_orders: Cli, without_spark: list[Mapping[str, str]]
+) -> None:
+    changed_orders("compact", "shop.orders")
+    assert len(without_spark) == 1
+    before = changed_orders.listing()
+    assert "nothing new" in changed_orders("compact", "shop.orders").stdout
+    assert changed_orders.json("compact", "shop.orders")["rounds"] == []
+    assert len(without_spark) == 1
+    assert changed_orders.listing() == before
+
+
+def test_compact_up_to_a_position_leaves_the_rest(changed_orders: Cli) -> None:
+    assert changed_orders.json("compact", "shop.orders", "--to", "2")["rounds"][0]["high_watermark"] == 2
+    assert changed_orders.json("compact", "shop.orders", "--to", "1")["rounds"] == []
+    assert changed_orders.json("compact", "shop.orders", "--to", "99")["rounds"][0]["high_watermark"] == 3
+
+
+def test_a_full_compaction_rewrites_what_has_not_changed(changed_orders: Cli) -> None:
+    changed_orders("compact", "shop.orders")
+    (line,) = changed_orders.json("compact", "shop.orders", "--full")["rounds"]
+    assert (line["bucket_actions"], line["files"], line["carried_files"]) == ({"major": 1}, 1, 0)
+    assert line["write_amplification"] is None
+    assert "1 major" in changed_orders("compact", "shop.orders", "--full").stdout
+
+
+@pytest.mark.parametrize("master", ["local", "local[*]", "local[2,3]", "spark://host:7077", "yarn"])
+def test_the_master_is_handed_to_spark(
+    changed_orders: Cli, without_spark: list[Mapping[str, str]], master: str
+) -> None:
+    changed_orders("compact", "shop.orders", "--master", master)
+    (conf,) = without_spark
+    assert conf["spark.master"] == master
+    assert (conf.get("spark.driver.bindAddress") is None) == master.startswith("local")
+
+
+def test_a_master_that_spark_would_not_know_is_refused(changed_orders: Cli) -> None:
+    assert "locl[2]" in changed_orders.fails("compact", "shop.orders", "--master", "locl[2]")
+
+
+def test_a_mistyped_table_gets_a_suggestion(changed_orders: Cli) -> None:
+    for args in (["compact"], ["plan"], ["rounds"]):
+        assert "did you mean shop.orders?" in changed_orders.fails(*args, "shop.ordres")
+    assert "did you mean shop.orders?" in changed_orders.fails("show", "shop.ordres", "1")
+
+
+def test_a_table_without_deltas_has_nothing_new(orders: Callable[..., Cli]) -> None:
+    cli = orders("--key", "order_id")
+    for command in ("compact", "plan"):
+        assert "nothing new" in cli(command, "shop.orders").stdout
+    assert "not been compacted yet" in cli("rounds", "shop.orders").stdout
+    assert cli.json("rounds", "shop.orders") == []
+
+
+def test_plan_foretells_exactly_what_compact_does(changed_orders: Cli) -> None:
+    before = changed_orders.listing()
+    (preview,) = changed_orders.json("plan", "shop.orders")["rounds"]
+    assert changed_orders.listing() == before
+    (line,) = changed_orders.json("compact", "shop.orders")["rounds"]
+    for name in ("round_id", "high_watermark", "deltas"):
+        assert preview[name] == line[name]
+    assert (preview["previous_high_watermark"], preview["rows"], preview["deltas_left_over"]) == (1, 7, 0)
+    assert preview["bytes"] == line["input_bytes"]
+    (bucket,) = preview["buckets"]
+    assert line["bucket_actions"] == {bucket["action"]: 1}
+    assert bucket["new_rows"] == line["written_rows"]
+    assert bucket["base_rows"] - bucket["dead_rows"] + bucket["new_rows"] == line["live_rows"]
+
+
+def test_plan_gives_a_reason_for_each_bucket(changed_orders: Cli) -> None:
+    told = changed_orders("plan", "shop.orders").stdout
+    assert "round 2 would" in told
+    assert "few beside 100" in told
+    assert "full compaction was asked for" in changed_orders("plan", "shop.orders", "--full").stdout
+
+
+def test_rounds_lists_and_show_tells_all(changed_orders: Cli) -> None:
+    changed_orders("compact", "shop.orders")
+    first, second = changed_orders.json("rounds", "shop.orders")
+    assert [first["round_id"], second["round_id"]] == [1, 2]
+    assert changed_orders("rounds", "shop.orders").stdout.count("\n") == 3
+    shown = changed_orders.json("show", "shop.orders", "2")
+    assert shown["round"] == second
+    (bucket,) = shown["buckets"]
+    assert [file["dead_rows"] for file in bucket["files"]] == [3, 0]
+    assert bucket["files"][0]["deletion_vector"] is not None
+    told = changed_orders("show", "shop.orders", "2").stdout
+    assert "deletion vector" in told
+    assert "superseded" in told
+
+
+def test_a_round_that_is_not_there(changed_orders: Cli) -> None:
+    assert "there is no round 9; `siltstone rounds shop.orders`" in changed_orders.fails("show", "shop.orders", "9")
+    changed_orders.misused("show", "shop.orders", "two")
+
+
+def test_partitions_compact_by_themselves_and_are_told_apart(
+    orders: Callable[..., Cli], without_spark: list[Mapping[str, str]]
+) -> None:
+    cli = orders("--key", "order_id", "--partition-by", "region", order_id="int64", region="string")
+    cli("write", "shop.orders", cli.file("a.csv", "order_id,region\n1,eu\n2,us\n3,\n"))
+    compacted = cli.json("compact", "shop.orders")
+    assert sorted(line["partition"][0] or "" for line in compacted["rounds"]) == ["", "eu", "us"]
+    assert len(without_spark) == 1
+    cli("write", "shop.orders", cli.file("b.csv", "order_id,region\n4,eu\n"))
+    assert [each["partition"] for each in cli.json("plan", "shop.orders")["rounds"]] == [["eu"]]
+    told = cli("compact", "shop.orders").stdout
+    assert "eu" in told
+    assert "us" not in told.split()
+    assert "--partition" in cli.fails("show", "shop.orders", "1")
+    assert cli.json("show", "shop.orders", "1", "--partition", "us")["round"]["partition"] == ["us"]
+    assert cli.json("show", "shop.orders", "1", "--partition", "null")["round"]["partition"] == [None]
+    assert cli.json("show", "shop.orders", "2")["round"]["partition"] == ["eu"]
+    assert "asia" in cli.fails("show", "shop.orders", "1", "--partition", "asia")
+
+
+def test_an_interrupt_leaves_rounds_that_the_next_run_goes_on_from(
+    changed_orders: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("siltstone.compactor.session.write_completion", interrupted)
+        assert changed_orders("compact", "shop.orders", exit_code=130).stderr == "Interrupted.\n"
+    assert len(Lake(changed_orders.root).table("shop.orders").rounds()) == 1
+    assert changed_orders.json("compact", "shop.orders")["live_rows"] == 100
+
+
+def test_progress_shows_phases_buckets_and_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = io.StringIO()
+    console = Console(file=shown, force_terminal=True, width=120)
+    monkeypatch.setattr(compaction_progress, "new_console", lambda _: console)
+    with compaction_progress.shown_progress() as tell:
+        events: list[Mapping[str, object]] = [
+            {"event": "spark_starting"},
+            {"event": "round_started", "round_id": 4, "partition": ["eu"], "buckets": 2, "deltas": 3, "bytes": 2000},
+            {"event": "bucket_merged", "live_rows": 1500},
+            {"event": "something_else"},
+            {"event": "round_committed", "live_rows": 3000},
+        ]
+        texts = []
+        for event in events:
+            tell(event)
+            shown.truncate(0)
+            tell_now(console)
+            texts.append(shown.getvalue())
+    assert "Starting Spark" in texts[0]
+    assert "Round 4 of partition eu" in texts[1]
+    assert "3 deltas, 2.0 kB" in texts[1]
+    assert "1 of 2 buckets, 1,500 rows" in texts[2]
+    assert "3,000 rows" in texts[4]
+
+
+def tell_now(console: Console) -> None:
+    """Draw what is live without waiting for the clock."""
+    live = console._live_stack[-1]
+    live.refresh()
