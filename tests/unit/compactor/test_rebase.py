@@ -1,0 +1,392 @@
+"""Rebases: a destination made anew from one partition on behalf of another, and the rounds that go on from there."""
+
+from collections.abc import Callable
+
+import orjson
+import pyarrow as pa
+import pytest
+
+import siltstone
+from siltstone.compactor.completion import CURRENT_KEY, current_completion
+from siltstone.compactor.state import CompactedFile, RoundCompletion
+from siltstone.errors import CorruptionError, InvalidInputError, NotFoundError
+from siltstone.model import PartitionLocator
+from siltstone.objects import open_objects
+from siltstone.storage import object_store as storage
+from siltstone.testing.oracle import same_rows
+from tests.unit.compactor.compacting import (
+    MAJOR,
+    MINOR,
+    check_rows,
+    compact,
+    compacted,
+    completion_of,
+    destination_of,
+    found_rows,
+    make_table,
+    objects_of,
+    only_file,
+    only_partition,
+    overwrite,
+    rows,
+)
+
+
+@pytest.fixture
+def table(local_root: str) -> siltstone.Table:
+    """S2: three deltas, of which an old compactor has merged two."""
+    table = make_table(local_root)
+    table.write(rows([1, 2, 3], "first-"))
+    table.write(rows([2], "second-"))
+    table.write(rows([3, 4], "third-"))
+    return table
+
+
+@pytest.fixture
+def old(table: siltstone.Table) -> siltstone.Table:
+    """S1: what an old copy-on-write compactor made of the first two."""
+    old = make_table(table.lake.root, "shop.old_compacted", primary_keys=[])
+    old.write(pa.table({"id": [1, 2, 3], "v": ["first-1", "second-2", "first-3"]}), "append")
+    return old
+
+
+class TestOnBehalfOfAnother:
+    """S1 and S2 differ."""
+
+    def test_the_next_round_starts_after_the_watermark_given(
+        self, table: siltstone.Table, old: siltstone.Table
+    ) -> None:
+        result = compact(
+            table,
+            source=only_partition(old),
+            rebase_source=only_partition(table),
+            rebase_high_watermark=2,
+            last_stream_position=2,
+        )
+        (rebased,) = result.rounds
+        assert (rebased.high_watermark, rebased.read_watermark) == (2, 1)
+        assert rebased.source_partition_locator == rebased.rebase_source_partition_locator == only_partition(table)
+        check_rows(table, 2)
+        (done,) = compact(table).rounds
+        assert (done.delta_count, done.high_watermark) == (1, 3)
+        check_rows(table)
+
+    def test_without_a_last_position_the_session_goes_on_to_the_newest(
+        self, table: siltstone.Table, old: siltstone.Table
+    ) -> None:
+        result = compact(
+            table, source=only_partition(old), rebase_source=only_partition(table), rebase_high_watermark=2
+        )
+        assert [(each.delta_count, each.high_watermark) for each in result.rounds] == [(1, 2), (1, 3)]
+        check_rows(table)
+
+    @pytest.mark.parametrize("watermark", [None, 0])
+    def test_without_a_watermark_or_with_zero_all_of_the_other_source_follows(
+        self, table: siltstone.Table, old: siltstone.Table, watermark: int | None
+    ) -> None:
+        old.write(rows([77], "only in the old one-"), "append")
+        result = compact(
+            table, source=only_partition(old), rebase_source=only_partition(table), rebase_high_watermark=watermark
+        )
+        assert [(each.delta_count, each.high_watermark) for each in result.rounds] == [(2, 0), (3, 3)]
+        assert {(row["id"], row["v"]) for row in found_rows(table)} == {
+            (1, "first-1"),
+            (2, "second-2"),
+            (3, "third-3"),
+            (4, "third-4"),
+            (77, "only in the old one-77"),
+        }
+
+    def test_all_of_the_old_source_is_read_whatever_last_position_is_asked_for(
+        self, table: siltstone.Table, old: siltstone.Table
+    ) -> None:
+        for number in range(50, 60):
+            old.write(rows([number]), "append")
+        compact(
+            table,
+            source=only_partition(old),
+            rebase_source=only_partition(table),
+            rebase_high_watermark=2,
+            last_stream_position=2,
+        )
+        assert completion_of(table).read_watermark == 11
+        assert completion_of(table).live_rows == 13
+
+    def test_a_compacted_partition_is_read_without_its_dead_rows(self, table: siltstone.Table) -> None:
+        first = make_table(table.lake.root, "shop.first")
+        first.write(rows(range(10), "a-"))
+        compact(first)
+        first.write(rows([3, 12], "b-"))
+        first.write(rows([4, 5]).select(["id"]), "delete")
+        compact(first)
+        assert any(file.deletion_vector for file in completion_of(first).files)
+        (rebased,) = compact(
+            table,
+            source=compacted(first),
+            rebase_source=only_partition(table),
+            rebase_high_watermark=3,
+            last_stream_position=3,
+        ).rounds
+        assert (rebased.high_watermark, rebased.read_watermark) == (3, 3)
+        same_rows(found_rows(table), found_rows(first))
+        assert not any(file.deletion_vector for file in completion_of(table).files)
+        assert not objects_of(completion_of(table)) & objects_of(completion_of(first))
+
+    def test_a_destination_can_be_made_anew_from_itself(self, table: siltstone.Table) -> None:
+        compact(table, max_round_bytes=1)
+        before = completion_of(table)
+        (rebased,) = compact(
+            table, source=compacted(table), rebase_source=only_partition(table), rebase_high_watermark=3
+        ).rounds
+        assert not objects_of(rebased) & objects_of(before)
+        check_rows(table)
+        table.write(rows([1], "fourth-"))
+        compact(table)
+        check_rows(table)
+
+    def test_every_later_completion_names_the_rebase_source(self, table: siltstone.Table, old: siltstone.Table) -> None:
+        compact(table, source=only_partition(old), rebase_source=only_partition(table), rebase_high_watermark=2)
+        for number in range(3):
+            table.write(rows([number], "later-"))
+            (done,) = compact(table, MAJOR if number == 1 else MINOR).rounds
+            assert done.rebase_source_partition_locator == only_partition(table)
+        compact(table, rebase_source=only_partition(table))
+        assert completion_of(table).rebase_source_partition_locator == only_partition(table)
+
+    def test_rounds_that_were_never_rebased_name_no_rebase_source(self, table: siltstone.Table) -> None:
+        compact(table)
+        assert completion_of(table).rebase_source_partition_locator is None
+
+    def test_the_old_source_is_refused_afterwards(self, table: siltstone.Table, old: siltstone.Table) -> None:
+        compact(table, source=only_partition(old), rebase_source=only_partition(table), rebase_high_watermark=2)
+        with pytest.raises(InvalidInputError, match=r"was compacted from shop/orders/.*, not from shop/old_compacted"):
+            compact(table, source=only_partition(old))
+
+    def test_a_rebase_changes_source_and_keys(self, table: siltstone.Table, old: siltstone.Table) -> None:
+        compact(table)
+        compact(
+            table, source=only_partition(old), rebase_source=only_partition(old), primary_keys=("v",), sort_keys=("id",)
+        )
+        completion = completion_of(table)
+        assert (completion.primary_keys, completion.sort_keys) == (["v"], ["id"])
+        assert completion.source_partition_locator == only_partition(old)
+        same_rows(found_rows(table), [{"id": 1, "v": "first-1"}, {"id": 2, "v": "second-2"}, {"id": 3, "v": "first-3"}])
+
+    def test_columns_and_wider_types_of_the_old_source_are_taken_over(self, table: siltstone.Table) -> None:
+        wide = make_table(table.lake.root, "shop.wide", schema={"id": "int64", "v": "string", "note": "string"})
+        wide.write(pa.table({"id": [1, 9], "v": ["x", "y"], "note": ["p", "q"]}), "append")
+        narrow = make_table(table.lake.root, "shop.narrow", schema={"id": "int32", "v": "string"})
+        narrow.write(pa.table({"id": pa.array([1], pa.int32()), "v": ["new"]}))
+        compact(narrow, source=only_partition(wide), rebase_source=only_partition(narrow))
+        same_rows(found_rows(narrow), [{"id": 1, "v": "new", "note": None}, {"id": 9, "v": "y", "note": "q"}])
+
+    def test_types_that_do_not_fit_are_refused_with_the_column_named(self, table: siltstone.Table) -> None:
+        odd = make_table(table.lake.root, "shop.odd", schema={"id": "int64", "v": "double"})
+        odd.write(pa.table({"id": [1], "v": [1.5]}), "append")
+        with pytest.raises(InvalidInputError, match="'v'"):
+            compact(table, source=only_partition(odd), rebase_source=only_partition(table))
+        assert current_completion(destination_of(table)) is None
+
+    def test_an_old_source_that_is_not_there_leaves_the_destination_alone(self, table: siltstone.Table) -> None:
+        compact(table)
+        nowhere = PartitionLocator(**{**only_partition(table), "partition_values": ["nowhere"]})
+        with pytest.raises(NotFoundError):
+            compact(table, source=nowhere, rebase_source=only_partition(table))
+        check_rows(table)
+
+    def test_a_watermark_after_the_last_position_is_refused_before_anything_is_written(
+        self, table: siltstone.Table, old: siltstone.Table
+    ) -> None:
+        with pytest.raises(InvalidInputError, match=r"position 2 .* after 1"):
+            compact(
+                table,
+                source=only_partition(old),
+                rebase_source=only_partition(table),
+                rebase_high_watermark=2,
+                last_stream_position=1,
+            )
+        assert current_completion(destination_of(table)) is None
+
+
+class TestOnBehalfOfItself:
+    """S1 is S2: what was there is discarded and read again."""
+
+    def test_everything_is_read_again(self, table: siltstone.Table) -> None:
+        compact(table, max_round_bytes=1)
+        before = completion_of(table)
+        (rebased,) = compact(table, rebase_source=only_partition(table)).rounds
+        assert (rebased.delta_count, rebased.high_watermark, rebased.read_watermark) == (3, 3, 3)
+        assert rebased.round_id == before.round_id + 1
+        assert not objects_of(rebased) & objects_of(before)
+        check_rows(table)
+
+    def test_up_to_the_last_position_asked_for_even_where_more_was_compacted(self, table: siltstone.Table) -> None:
+        compact(table)
+        compact(table, rebase_source=only_partition(table), last_stream_position=2)
+        assert completion_of(table).high_watermark == 2
+        check_rows(table, 2)
+        compact(table)
+        check_rows(table)
+
+    def test_the_first_session_may_be_a_rebase(self, table: siltstone.Table) -> None:
+        compact(table, rebase_source=only_partition(table))
+        check_rows(table)
+
+    def test_rows_are_not_doubled_where_there_is_no_key(self, local_root: str) -> None:
+        table = make_table(local_root, primary_keys=[])
+        table.write(rows([1, 1, 2]), "append")
+        compact(table)
+        compact(table, rebase_source=only_partition(table))
+        check_rows(table)
+
+    def test_trimmed_deltas_are_an_error_and_not_a_loss(self, table: siltstone.Table) -> None:
+        compact(table)
+        storage.delete_deltas(only_partition(table), last_stream_position=2, root=table.lake.root)
+        with pytest.raises(CorruptionError, match="deltas up to 2 are trimmed"):
+            compact(table, rebase_source=only_partition(table))
+        assert completion_of(table).live_rows == 4
+
+
+def the_data_file(completion: RoundCompletion) -> str:
+    return only_file(completion).uri
+
+
+def the_index(completion: RoundCompletion) -> str:
+    index = only_file(completion).index_uri
+    assert index is not None
+    return index
+
+
+class TestDamage:
+    """What is missing or damaged is named, never passed over; a rebase cures it."""
+
+    @pytest.fixture
+    def damaged(self, local_root: str) -> siltstone.Table:
+        table = make_table(local_root, schema={"id": "int64", "at": "int64", "v": "string"}, sort_keys=["at"])
+        table.write(pa.table({"id": [1, 2, 3], "at": [5, 5, 5], "v": ["a", "b", "c"]}))
+        compact(table)
+        table.write(pa.table({"id": [2, 4], "at": [6, 6], "v": ["B", "d"]}))
+        return table
+
+    def check_cured(self, table: siltstone.Table) -> None:
+        compact(table, rebase_source=only_partition(table))
+        check_rows(table)
+        table.write(pa.table({"id": [3], "at": [7], "v": ["C"]}))
+        compact(table)
+        check_rows(table)
+
+    @pytest.mark.parametrize(
+        "data",
+        [None, b"", b"{", b"[]", b"{}", b"null", b"\xff\xfe"],
+        ids=["missing", "empty", "cut", "list", "bare", "null", "binary"],
+    )
+    def test_a_completion_file(self, damaged: siltstone.Table, data: bytes | None) -> None:
+        entry = destination_of(damaged).log.read(lambda state: state.get(CURRENT_KEY))
+        assert entry is not None
+        overwrite(damaged.lake.root, entry["uri"], data)
+        for settings in (MINOR, MAJOR):
+            with pytest.raises(CorruptionError, match=rf"{entry['uri']}.*rebase"):
+                compact(damaged, settings)
+        with pytest.raises(CorruptionError, match=entry["uri"]):
+            found_rows(damaged)
+        self.check_cured(damaged)
+
+    @pytest.mark.parametrize("what", [the_data_file, the_index], ids=["data", "index"])
+    @pytest.mark.parametrize("data", [None, b"", b"PAR1 and no more"], ids=["missing", "empty", "foreign"])
+    def test_a_data_file_or_index(
+        self, damaged: siltstone.Table, what: Callable[[RoundCompletion], str], data: bytes | None
+    ) -> None:
+        before = completion_of(damaged)
+        uri = what(before)
+        overwrite(damaged.lake.root, uri, data)
+        for settings in (MINOR, MAJOR):
+            with pytest.raises(CorruptionError, match=uri):
+                compact(damaged, settings)
+        assert completion_of(damaged) == before
+        self.check_cured(damaged)
+
+    @pytest.mark.parametrize("cut", [1, 3], ids=["no footer", "no page"])
+    def test_a_data_file_that_was_cut_short(self, damaged: siltstone.Table, cut: int) -> None:
+        uri = the_data_file(completion_of(damaged))
+        data = open_objects(damaged.lake.root).read(uri)
+        broken = (
+            data[: len(data) // 2] if cut == 1 else data[:4] + b"\0" * (len(data) // 3) + data[4 + len(data) // 3 :]
+        )
+        overwrite(damaged.lake.root, uri, broken)
+        for settings in (MINOR, MAJOR):
+            with pytest.raises(CorruptionError, match=uri):
+                compact(damaged, settings)
+        with pytest.raises(CorruptionError, match=uri):
+            found_rows(damaged)
+        self.check_cured(damaged)
+
+    def test_a_data_file_of_other_rows(self, damaged: siltstone.Table) -> None:
+        uri = the_data_file(completion_of(damaged))
+        compact(damaged)
+        (other,) = (file.uri for file in completion_of(damaged).files if file.uri != uri)
+        overwrite(damaged.lake.root, uri, open_objects(damaged.lake.root).read(other))
+        with pytest.raises(CorruptionError, match=rf"{uri}: has 2 rows instead of 3"):
+            found_rows(damaged)
+        self.check_cured(damaged)
+
+    @pytest.mark.parametrize("data", [None, b"no bitmap"], ids=["missing", "foreign"])
+    def test_a_deletion_vector(self, damaged: siltstone.Table, data: bytes | None) -> None:
+        compact(damaged)
+        (vector,) = (file.deletion_vector for file in completion_of(damaged).files if file.deletion_vector)
+        overwrite(damaged.lake.root, vector.uri, data)
+        damaged.write(pa.table({"id": [1], "at": [9], "v": ["z"]}))
+        for settings in (MINOR, MAJOR):
+            with pytest.raises(CorruptionError, match=vector.uri):
+                compact(damaged, settings)
+        with pytest.raises(CorruptionError, match=vector.uri):
+            found_rows(damaged)
+        self.check_cured(damaged)
+
+    @pytest.mark.parametrize("data", [None, b"no parquet"], ids=["missing", "foreign"])
+    def test_tombstones(self, damaged: siltstone.Table, data: bytes | None) -> None:
+        damaged.write(pa.table({"id": [1], "at": [9], "v": [None], "op": ["d"]}), op_column="op")
+        compact(damaged)
+        tombstones = completion_of(damaged).buckets[0].tombstones
+        assert tombstones is not None
+        overwrite(damaged.lake.root, tombstones.uri, data)
+        damaged.write(pa.table({"id": [1], "at": [8], "v": ["late"]}))
+        with pytest.raises(CorruptionError, match=tombstones.uri):
+            compact(damaged)
+        self.check_cured(damaged)
+
+    @pytest.mark.parametrize("data", [None, b"no parquet"], ids=["missing", "foreign"])
+    def test_a_file_of_a_delta(self, damaged: siltstone.Table, data: bytes | None) -> None:
+        before = completion_of(damaged)
+        (entry,) = damaged.deltas()[-1].manifest.entries
+        overwrite(damaged.lake.root, entry.uri, data)
+        with pytest.raises(CorruptionError, match=entry.uri):
+            compact(damaged)
+        assert completion_of(damaged) == before
+
+    def test_a_damaged_old_source_is_named_by_a_rebase(self, table: siltstone.Table) -> None:
+        first = make_table(table.lake.root, "shop.first")
+        first.write(rows([1]))
+        compact(first)
+        uri = the_data_file(completion_of(first))
+        overwrite(table.lake.root, uri, None)
+        with pytest.raises(CorruptionError, match=uri):
+            compact(table, source=compacted(first), rebase_source=only_partition(table))
+        assert current_completion(destination_of(table)) is None
+
+
+def test_a_completion_of_a_newer_format_is_left_alone(table: siltstone.Table) -> None:
+    compact(table)
+    entry = destination_of(table).log.read(lambda state: state.get(CURRENT_KEY))
+    assert entry is not None
+    newer = orjson.dumps({**completion_of(table), "format_version": 99})
+    overwrite(table.lake.root, entry["uri"], newer)
+    with pytest.raises(CorruptionError, match=r"format 99 is newer .* upgrade"):
+        compact(table)
+
+
+def test_files_are_what_a_completion_says(table: siltstone.Table) -> None:
+    compact(table)
+    completion = completion_of(table)
+    assert all(isinstance(file, CompactedFile) for file in completion.files)
+    assert (completion.written_files, completion.written_rows) == (1, 4)
+    assert completion.written_bytes == sum(file.content_length for file in completion.files)
