@@ -19,11 +19,13 @@ from siltstone.compactor.completion import (
     read_completion,
     source_partitions,
 )
+from siltstone.compactor.explain import Explanation, explain, key_table
 from siltstone.compactor.live import live_batches, lookup, position_at, rows_at
 from siltstone.compactor.maintenance import ORPHAN_GRACE_MS, ROUND_RETENTION_MS, VacuumReport, roll_back, vacuum
 from siltstone.compactor.plan import Request
 from siltstone.compactor.session import Progress, SessionResult
 from siltstone.compactor.state import RoundCompletion
+from siltstone.errors import InvalidInputError
 from siltstone.log.verification import Finding
 from siltstone.model import (
     Delta,
@@ -290,6 +292,24 @@ class Table:
         for completion in self.current_rounds():
             rows += lookup(self.lake.root, completion, key)
         return rows
+
+    def explain_key(self, key: Mapping[str, object]) -> list[Explanation]:
+        """Tell, for each partition that has it, every delta that touched a key, in order, and what each one did.
+
+        Raises: InvalidInputError, CorruptionError.
+        """
+        version, root = self.version, self.lake.root
+        if not version.drop_duplicates:
+            raise InvalidInputError(f"{self.name}: keeps all rows of a key, so no row wins over another")
+        key_table(version, key)
+        found = []
+        for source in self._sources():
+            partition = storage.get_partition(source, root=root)
+            deltas = storage.list_partition_deltas(source, root=root)
+            told = explain(root, version, deltas, key, trimmed_up_to=partition.trimmed_stream_position)
+            if told.events:
+                found.append(told)
+        return found
 
     def fsck(self, *, deep: bool = False) -> list[Finding]:
         """Check logs, files, deletion vectors and indices; `deep` reads every row. No findings means sound."""
