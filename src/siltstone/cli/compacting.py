@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 from siltstone.cli.hints import find_table
 from siltstone.cli.results_rounds import Compacted
 from siltstone.cli.rounds import amplification, round_line, table_partitions
-from siltstone.compactor.completion import current_completion, locate_destination
+from siltstone.compactor.completion import compacted_partition, current_completion, locate_destination
 from siltstone.compactor.job import Settings
 from siltstone.compactor.plan import Request, plan_round
 from siltstone.compactor.session import SessionResult
 from siltstone.errors import InvalidInputError
-from siltstone.lake import Lake, Table, compacted_partition
+from siltstone.lake import Lake, Table
 from siltstone.model import PartitionLocator
 from siltstone.storage import object_store as storage
 

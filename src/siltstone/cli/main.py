@@ -13,7 +13,14 @@ import typer
 from typer.core import TyperGroup
 
 from siltstone._version import __version__
-from siltstone.cli import compaction_commands, data_commands, doctor_command, log_commands, table_commands
+from siltstone.cli import (
+    compaction_commands,
+    data_commands,
+    doctor_command,
+    log_commands,
+    reading_commands,
+    table_commands,
+)
 from siltstone.cli.shell import DEFAULT_ROOT, ROOT_VARIABLE, Debug, Json, Shell, examples, shell_of
 from siltstone.errors import SiltstoneError
 
@@ -77,6 +84,8 @@ app = typer.Typer(
 app.add_typer(table_commands.app, name="table")
 app.command("write", epilog=data_commands.WRITE_EXAMPLES)(data_commands.write)
 app.command("deltas", epilog=data_commands.DELTAS_EXAMPLES)(data_commands.deltas)
+app.command("read", epilog=reading_commands.READ_EXAMPLES)(reading_commands.read)
+app.command("lookup", epilog=reading_commands.LOOKUP_EXAMPLES)(reading_commands.lookup)
 app.command("compact", epilog=compaction_commands.COMPACT_EXAMPLES)(compaction_commands.compact)
 app.command("plan", epilog=compaction_commands.PLAN_EXAMPLES)(compaction_commands.plan)
 app.command("rounds", epilog=compaction_commands.ROUNDS_EXAMPLES)(compaction_commands.rounds)

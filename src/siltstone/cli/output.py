@@ -1,12 +1,13 @@
 """Where results go: one interface, for people as text and for programs as JSON."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from siltstone.cli.results import Check, DeltaLine, TableChanged, TableDetails, TableSummary, Written
+from siltstone.cli.results import Check, DeltaLine, Exported, TableChanged, TableDetails, TableSummary, Written
 from siltstone.cli.results_rounds import Compacted, RoundDetails, RoundLine, TablePlan
 
 if TYPE_CHECKING:
+    from siltstone.cli.reading import Rows
     from siltstone.log.inspection import CompactionReport, LogSummary, VerificationReport
     from siltstone.log.opening import Entry
 
@@ -40,6 +41,15 @@ class Output(Protocol):
 
     def round(self, details: RoundDetails) -> None:
         """Show all about one round."""
+
+    def rows(self, table: str, rows: "Rows", shown: int | None) -> None:
+        """Show rows as they come in; with `shown`, one more may be there, which tells that they go on."""
+
+    def found(self, table: str, key: Mapping[str, str], rows: Sequence[Mapping[str, object]], uncompacted: int) -> None:
+        """Show the rows of a key; where there are none, deltas that are not compacted may have one."""
+
+    def exported(self, exported: Exported) -> None:
+        """Show what was written to a file."""
 
     def checks(self, checks: Iterable[Check]) -> bool:
         """Show findings as they come in; tell whether none of them failed."""

@@ -3,14 +3,15 @@
 import dataclasses
 import json
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from siltstone.cli.results import Check, DeltaLine, TableChanged, TableDetails, TableSummary, Written
+from siltstone.cli.results import Check, DeltaLine, Exported, TableChanged, TableDetails, TableSummary, Written
 from siltstone.cli.results_rounds import Compacted, RoundDetails, RoundLine, TablePlan
 from siltstone.cli.units import iso_time
 
 if TYPE_CHECKING:
+    from siltstone.cli.reading import Rows
     from siltstone.log.inspection import CompactionReport, LogSummary, VerificationReport
     from siltstone.log.opening import Entry
 
@@ -55,6 +56,24 @@ class JsonOutput:
     def round(self, details: RoundDetails) -> None:
         """Write one round."""
         self._document(_fields(details))
+
+    def rows(self, table: str, rows: "Rows", shown: int | None) -> None:
+        """Write one row per line."""
+        from siltstone.cli.exporting import plain_rows
+
+        for batch in rows.batches:
+            for row in plain_rows(batch):
+                sys.stdout.write(_dumps(row) + "\n")
+
+    def found(self, table: str, key: Mapping[str, str], rows: Sequence[Mapping[str, object]], uncompacted: int) -> None:
+        """Write an array of rows."""
+        from siltstone.cli.exporting import plain
+
+        self._document([plain(row) for row in rows])
+
+    def exported(self, exported: Exported) -> None:
+        """Write how much it was."""
+        self._document(_fields(exported))
 
     def checks(self, checks: Iterable[Check]) -> bool:
         """Write an array of findings."""

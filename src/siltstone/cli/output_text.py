@@ -2,20 +2,23 @@
 
 import json
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from rich.console import RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
-from siltstone.cli.results import Check, DeltaLine, TableChanged, TableDetails, TableSummary, Written
+from siltstone.cli.results import Check, DeltaLine, Exported, TableChanged, TableDetails, TableSummary, Written
 from siltstone.cli.results_rounds import Compacted, RoundDetails, RoundLine, TablePlan
-from siltstone.cli.text_parts import new_console, new_facts, new_grid, to_text
-from siltstone.cli.text_rounds import Shown, compacted_text, planned_text, round_text, rounds_text
+from siltstone.cli.text_parts import Shown, new_console, new_facts, new_grid, to_text
+from siltstone.cli.text_rounds import compacted_text, planned_text, round_text, rounds_text
 from siltstone.cli.units import spell_bytes, spell_count, spell_partition, spell_time
 
 if TYPE_CHECKING:
+    from pyarrow import RecordBatch
+
+    from siltstone.cli.reading import Rows
     from siltstone.log.inspection import CompactionReport, LogSummary, VerificationReport
     from siltstone.log.opening import Entry
 
@@ -142,6 +145,30 @@ class TextOutput:
         """Show values, then where the rows went, then the files."""
         self._show(round_text(details))
 
+    def rows(self, table: str, rows: "Rows", shown: int | None) -> None:
+        """Show a table of rows, and how many more there are where that is known."""
+        from siltstone.cli.text_rows import rows_text
+
+        counted = _Counted(rows.batches, shown)
+        self._show(rows_text(iter(counted), rows.schema, self._console.width))
+        for line in _rows_notes(table, rows, counted):
+            self._note(line)
+
+    def found(self, table: str, key: Mapping[str, str], rows: Sequence[Mapping[str, object]], uncompacted: int) -> None:
+        """Show each row, a column on each line."""
+        from siltstone.cli.text_rows import record_text
+
+        for number, row in enumerate(rows):
+            self._show(["", record_text(row)] if number else [record_text(row)])
+        if not rows:
+            wanted = ", ".join(f"{column}={value}" for column, value in key.items())
+            self._say(f"{table}: no compacted row has {wanted}{_uncompacted(uncompacted)}.")
+
+    def exported(self, exported: Exported) -> None:
+        """Show one sentence."""
+        what = f"{spell_count(exported.rows, 'row')} to {exported.file} ({spell_bytes(exported.bytes)})"
+        self._say(f"{exported.table}: wrote {what}.")
+
     def checks(self, checks: Iterable[Check]) -> bool:
         """Show each finding when it is there, its fix under it."""
         states = []
@@ -225,6 +252,10 @@ class TextOutput:
             else:
                 self._print(part)
 
+    def _note(self, line: str) -> None:
+        # What is said about rows is not one of them: a program that counts lines must not see it.
+        new_console(sys.stderr).print(Text(line, style="dim"), soft_wrap=True)
+
     def _say(self, line: str) -> None:
         self._console.print(Text(line), soft_wrap=True)
 
@@ -235,6 +266,37 @@ class TextOutput:
         with self._console.capture() as captured:
             self._console.print(what)
         sys.stdout.writelines(f"{line.rstrip()}\n" for line in captured.get().splitlines())
+
+
+class _Counted:
+    """Batches that are cut after `most` rows, and counted on the way."""
+
+    def __init__(self, batches: "Iterator[RecordBatch]", most: int | None) -> None:
+        self._batches = batches
+        self._most = most
+        self.rows = 0
+        self.is_cut = False
+
+    def __iter__(self) -> "Iterator[RecordBatch]":
+        for batch in self._batches:
+            left = batch.num_rows if self._most is None else self._most - self.rows
+            self.is_cut = batch.num_rows > left
+            self.rows += min(left, batch.num_rows)
+            yield batch.slice(0, left)
+
+
+def _rows_notes(table: str, rows: "Rows", counted: _Counted) -> Iterator[str]:
+    if counted.is_cut:
+        of_all = f" of {rows.total:,}" if rows.total is not None else ""
+        yield f"{counted.rows:,}{of_all} rows; --limit N shows more, --output FILE writes all."
+    elif not counted.rows:
+        yield f"{table}: no rows."
+    if rows.uncompacted:
+        yield f"{spell_count(rows.uncompacted, 'delta')} not compacted yet; --include-uncompacted shows them too."
+
+
+def _uncompacted(deltas: int) -> str:
+    return f"; {spell_count(deltas, 'delta')} not compacted yet" if deltas else ""
 
 
 def _kind(delta: DeltaLine) -> str:

@@ -104,3 +104,13 @@ class Check:
     state: Literal["ok", "warning", "failed"]
     detail: str
     fix: str = ""
+
+
+@dataclass(frozen=True)
+class Exported:
+    """Rows of a table that were written to a file."""
+
+    table: str
+    file: str
+    rows: int
+    bytes: int

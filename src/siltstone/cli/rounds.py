@@ -6,10 +6,10 @@ from siltstone.catalog import main as catalog
 from siltstone.cli.hints import find_table
 from siltstone.cli.results_rounds import BucketLine, FileLine, RoundDetails, RoundLine
 from siltstone.cli.units import spell_value
-from siltstone.compactor.completion import get_round, list_rounds, locate_destination
+from siltstone.compactor.completion import compacted_partition, get_round, list_rounds, locate_destination
 from siltstone.compactor.state import Bucket, RoundCompletion
 from siltstone.errors import InvalidInputError, NotFoundError
-from siltstone.lake import Lake, compacted_partition
+from siltstone.lake import Lake
 from siltstone.model import PartitionLocator
 from siltstone.storage import object_store as storage
 

@@ -2,9 +2,12 @@
 
 from typing import IO, NoReturn
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
+
+Shown = str | RenderableType
+"""One piece of output: a line, or a table."""
 
 # Wide enough that nothing is ever cut where no window says how wide it is.
 _PIPE_WIDTH = 100_000

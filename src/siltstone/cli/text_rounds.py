@@ -2,16 +2,13 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from rich.console import RenderableType
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
 from siltstone.cli.results_rounds import BucketPlan, Compacted, RoundDetails, RoundLine, RoundPreview, TablePlan
-from siltstone.cli.text_parts import new_facts, new_grid, to_text
+from siltstone.cli.text_parts import Shown, new_facts, new_grid, to_text
 from siltstone.cli.units import spell_bytes, spell_count, spell_partition, spell_time
-
-Shown = str | RenderableType
 
 
 def compacted_text(compacted: Compacted) -> Iterator[Shown]:

@@ -1,0 +1,143 @@
+"""Rows for others: as plain values, as JSON lines, CSV or Parquet; a file is there whole, or not at all."""
+
+import base64
+import contextlib
+import datetime
+import decimal
+import math
+import os
+import uuid
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any, Literal
+
+import orjson
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet as pq
+
+from siltstone.errors import AlreadyExistsError, InvalidInputError
+
+Format = Literal["parquet", "csv", "jsonl"]
+_FORMATS: dict[str, Format] = {".parquet": "parquet", ".csv": "csv", ".jsonl": "jsonl"}
+_NOT_FINITE = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
+
+
+def check_output(path: str, *, overwrite: bool) -> Format:
+    """Return the format that a file's name tells. Raises: InvalidInputError, AlreadyExistsError."""
+    if "://" in path:
+        raise InvalidInputError(f"{path}: rows are written to local files only; copy the file from there")
+    found = _FORMATS.get(Path(path).suffix.lower())
+    if found is None:
+        raise InvalidInputError(f"{path}: its name does not tell the format; end it in {', '.join(_FORMATS)}")
+    if not Path(path).absolute().parent.is_dir():
+        raise InvalidInputError(f"{path}: there is no folder {Path(path).parent}")
+    if Path(path).is_dir():
+        raise InvalidInputError(f"{path}: is a folder")
+    if Path(path).exists() and not overwrite:
+        raise AlreadyExistsError(f"{path}: is there already; choose another name, or say --overwrite")
+    return found
+
+
+def write_rows(batches: Iterable[pa.RecordBatch], schema: pa.Schema, path: str, format: Format) -> tuple[int, int]:
+    """Write rows to a local file as they come; return how many there were, and the file's bytes."""
+    writers: dict[Format, Callable[[str, pa.Schema], Any]] = {
+        "parquet": _parquet_writer,
+        "csv": _csv_writer,
+        "jsonl": _json_writer,
+    }
+    rows = 0
+    with _replacing(path) as unfinished:
+        with writers[format](unfinished, schema) as write:
+            for batch in batches:
+                write(batch)
+                rows += batch.num_rows
+        size = os.path.getsize(unfinished)
+    return rows, size
+
+
+@contextlib.contextmanager
+def _replacing(path: str) -> Iterator[str]:
+    """Give a name beside `path`; what is there in the end becomes `path`, unless something went wrong."""
+    target = Path(path).absolute()
+    unfinished = target.with_name(f".{target.name}-{uuid.uuid4().hex}")
+    try:
+        yield str(unfinished)
+        unfinished.replace(target)
+    except OSError as error:
+        raise InvalidInputError(f"{path}: cannot be written: {error.strerror or error}") from error
+    finally:
+        unfinished.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def _parquet_writer(path: str, schema: pa.Schema) -> Iterator[Callable[[pa.RecordBatch], None]]:
+    with pq.ParquetWriter(path, schema, compression="zstd") as writer:
+        yield writer.write_batch
+
+
+@contextlib.contextmanager
+def _csv_writer(path: str, schema: pa.Schema) -> Iterator[Callable[[pa.RecordBatch], None]]:
+    spelled = pa.schema([pa.field(each.name, _csv_type(each.type)) for each in schema])
+    with pyarrow.csv.CSVWriter(path, spelled) as writer:
+        yield lambda batch: writer.write_batch(
+            pa.RecordBatch.from_arrays(
+                [_csv_values(batch.column(each.name), each.type) for each in spelled], schema=spelled
+            )
+        )
+
+
+def _csv_type(kind: pa.DataType) -> pa.DataType:
+    """Return what CSV can hold of a type: what has no spelling of its own is written as JSON does."""
+    if pa.types.is_nested(kind) or pa.types.is_binary(kind):
+        return pa.string()
+    return pa.int64() if pa.types.is_duration(kind) else kind
+
+
+def _csv_values(values: Any, kind: pa.DataType) -> Any:
+    if values.type.equals(kind):
+        return values
+    if pa.types.is_duration(values.type):
+        return values.cast(kind)
+    return pa.array([None if value is None else _csv_text(plain(value)) for value in values.to_pylist()], kind)
+
+
+def _csv_text(value: object) -> str:
+    return value if isinstance(value, str) else orjson.dumps(value).decode()
+
+
+@contextlib.contextmanager
+def _json_writer(path: str, schema: pa.Schema) -> Iterator[Callable[[pa.RecordBatch], None]]:
+    with Path(path).open("wb") as file:
+
+        def write(batch: pa.RecordBatch) -> None:
+            file.writelines(orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE) for row in plain_rows(batch))
+
+        yield write
+
+
+def plain_rows(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
+    """Yield rows with values that JSON has."""
+    for row in batch.to_pylist():
+        yield {name: plain(value) for name, value in row.items()}
+
+
+def plain(value: Any) -> Any:
+    """Turn a value into one that JSON has: decimals, times, NaN and bytes (in base64) as text, durations as microseconds."""
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else _NOT_FINITE[str(value)]
+    if isinstance(value, decimal.Decimal):
+        return format(value, "f")
+    if isinstance(value, datetime.datetime):
+        return value.isoformat().replace("+00:00", "Z")
+    if isinstance(value, datetime.date | datetime.time):
+        return value.isoformat()
+    if isinstance(value, datetime.timedelta):
+        return value // datetime.timedelta(microseconds=1)
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    if isinstance(value, dict):
+        return {str(name): plain(each) for name, each in value.items()}
+    return [plain(each) for each in value]

@@ -1,0 +1,138 @@
+"""What `siltstone read` and `siltstone lookup` do: rows as they are now or were, streamed, filtered, found by key."""
+
+import datetime
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import pyarrow as pa
+
+from siltstone.cli.compacting import count_compacted_rows
+from siltstone.cli.conditions import Condition, parse_condition
+from siltstone.cli.hints import did_you_mean, find_table
+from siltstone.cli.literals import parse_literal
+from siltstone.cli.rounds import table_partitions
+from siltstone.compactor.completion import compacted_partition, current_completion, locate_destination
+from siltstone.errors import InvalidInputError
+from siltstone.lake import Lake, Table
+from siltstone.storage import object_store as storage
+
+
+class Rows(NamedTuple):
+    """Rows as they come in; `total` is how many there would be without a limit, None where only reading would tell.
+
+    `uncompacted` is how many deltas are not in there.
+    """
+
+    schema: pa.Schema
+    batches: Iterator[pa.RecordBatch]
+    total: int | None
+    uncompacted: int
+
+
+def parse_as_of(text: str) -> int | datetime.datetime:
+    """Read a stream position or an ISO 8601 time, in UTC where it has no zone. Raises: InvalidInputError."""
+    if re.fullmatch(r"[0-9]+", text, re.ASCII):
+        return int(text)
+    try:
+        time = datetime.datetime.fromisoformat(text)
+    except ValueError as error:
+        raise InvalidInputError(
+            f"--as-of: {text!r} is neither a position nor a time; write e.g. 120 or 2024-05-01T08:00:00Z"
+        ) from error
+    return time.replace(tzinfo=time.tzinfo or datetime.UTC)
+
+
+def read_table(
+    lake: Lake,
+    name: str,
+    *,
+    columns: Sequence[str] | None = None,
+    where: str | None = None,
+    as_of: str | None = None,
+    include_uncompacted: bool = False,
+    limit: int | None = None,
+) -> Rows:
+    """Read a table. Raises: NotFoundError, InvalidInputError, CorruptionError."""
+    table = find_table(lake, name)
+    schema = table.schema
+    chosen = list(columns) if columns else schema.names
+    _check_columns(chosen, schema)
+    condition = parse_condition(where, schema) if where is not None else None
+    needed = chosen + [each for each in (condition.columns if condition else ()) if each not in chosen]
+    moment = parse_as_of(as_of) if as_of is not None else None
+    batches = table.to_batches(needed, as_of=moment, include_uncompacted=include_uncompacted)
+    is_as_compacted = moment is None and not include_uncompacted
+    return Rows(
+        schema=pa.schema([schema.field(each) for each in chosen]),
+        batches=_limited(_wanted(batches, condition, chosen), limit),
+        total=count_compacted_rows(lake, table_partitions(lake, name)) if is_as_compacted and not condition else None,
+        uncompacted=count_uncompacted(lake, name) if is_as_compacted else 0,
+    )
+
+
+def _check_columns(columns: Sequence[str], schema: pa.Schema) -> None:
+    for number, column in enumerate(columns):
+        if column not in schema.names:
+            raise InvalidInputError(
+                f"{column!r} is not a column; there are {', '.join(schema.names)}{did_you_mean(column, schema.names)}"
+            )
+        if column in columns[:number]:
+            raise InvalidInputError(f"column {column!r} is named twice")
+
+
+def _wanted(
+    batches: Iterable[pa.RecordBatch], condition: Condition | None, columns: Sequence[str]
+) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        if condition is not None:
+            batch = batch.filter(condition.expression)
+        if batch.num_rows:
+            yield batch.select(list(columns))
+
+
+def _limited(batches: Iterable[pa.RecordBatch], limit: int | None) -> Iterator[pa.RecordBatch]:
+    """Yield at most so many rows; batches after them are not read."""
+    left = limit
+    for batch in batches:
+        yield batch if left is None else batch.slice(0, left)
+        if left is not None:
+            left -= batch.num_rows
+            if left <= 0:
+                return
+
+
+def count_uncompacted(lake: Lake, name: str) -> int:
+    """Return how many deltas came after the newest rounds."""
+    count = 0
+    for source in table_partitions(lake, name):
+        current = current_completion(locate_destination(compacted_partition(source), root=lake.root))
+        first = current.high_watermark + 1 if current is not None else None
+        count += len(storage.list_partition_deltas(source, first_stream_position=first, root=lake.root))
+    return count
+
+
+def look_up(lake: Lake, name: str, pairs: Mapping[str, str]) -> list[dict[str, object]]:
+    """Return the compacted rows of a primary key. Raises: NotFoundError, InvalidInputError, CorruptionError."""
+    table = find_table(lake, name)
+    return table.lookup(_key(table, pairs))
+
+
+def _key(table: Table, pairs: Mapping[str, str]) -> dict[str, object]:
+    schema, keys = table.schema, table.version.primary_keys
+    if not keys:
+        raise InvalidInputError(f"{table.name}: has no primary key; `siltstone read --where` finds rows by any column")
+    for column in pairs:
+        if column not in keys:
+            raise InvalidInputError(
+                f"{table.name}: {column!r} is not in the primary key, {', '.join(keys)}{did_you_mean(column, keys)}"
+            )
+    for column in keys:
+        if column not in pairs:
+            raise InvalidInputError(f"{table.name}: the primary key is {', '.join(keys)}; {column}=… is missing")
+    key: dict[str, object] = {}
+    for column in keys:
+        field = schema.field(column)
+        is_null = pairs[column] == "null" and not pa.types.is_string(field.type)
+        key[column] = None if is_null else parse_literal(pairs[column], field).as_py()
+    return key
