@@ -71,6 +71,7 @@ test-integration-rebuild: clean-venv test-integration ## The same, in an environ
 benchmark: venv ## Measure, and write the results to benchmarks/results
 	$(BIN)/python -m benchmarks.log
 	$(BIN)/python -m benchmarks.commits
+	$(BIN)/python -m benchmarks.compaction
 
 demo: venv ## Create a lake in a temporary folder and use it
 	$(BIN)/python -m examples.demo
