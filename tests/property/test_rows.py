@@ -1,6 +1,8 @@
 """Any history, compacted on any schedule, has the rows that the oracle says."""
 
+import contextlib
 import uuid
+from collections.abc import Iterator
 from typing import Any
 
 from hypothesis import given, settings
@@ -9,15 +11,18 @@ from hypothesis import strategies as st
 import siltstone
 from siltstone.catalog.main import delta_stream
 from siltstone.compactor.completion import current_completion, locate_destination
-from siltstone.compactor.job import Settings
+from siltstone.compactor.job import Engine, RoundJob, Settings
 from siltstone.compactor.live import live_batches
 from siltstone.compactor.merge import run_here
 from siltstone.compactor.plan import Request
 from siltstone.compactor.session import SessionResult, run_session
 from siltstone.model import PartitionLocator
 from siltstone.storage import object_store as storage
+from siltstone.testing import FaultKind, Killed
+from siltstone.testing.faults import FAULT_KINDS
 from siltstone.testing.oracle import oracle_of, same_rows
 from siltstone.testing.strategies import histories
+from tests.unit.compactor.compacting import TaskError, round_faults
 
 NEVER_MS = 1 << 60
 BESIDE = Settings(
@@ -43,7 +48,15 @@ SCHEDULES = st.just([BESIDE] * 8) | st.lists(
 )
 
 
-def compact(table: siltstone.Table, how: Settings, max_round_bytes: int = 1 << 30, **more: Any) -> list[SessionResult]:
+def compact(
+    table: siltstone.Table,
+    how: Settings,
+    max_round_bytes: int = 1 << 30,
+    *,
+    engine: Engine = run_here,
+    last: int | None = None,
+    rebase: bool = False,
+) -> list[SessionResult]:
     root = table.lake.root
     stream = delta_stream(table.name, root=root)
     results = []
@@ -52,15 +65,13 @@ def compact(table: siltstone.Table, how: Settings, max_round_bytes: int = 1 << 3
             source=partition.locator,
             destination=PartitionLocator(**{**partition.locator, "stream": "compacted"}),
             primary_keys=tuple(table.version.primary_keys),
-            sort_keys=None,
-            last_stream_position=more.get("last"),
-            rebase_source=partition.locator if more.get("rebase") else None,
-            rebase_high_watermark=None,
+            last_stream_position=last,
+            rebase_source=partition.locator if rebase else None,
             settings=how,
             max_round_bytes=max_round_bytes,
             root=root,
         )
-        results.append(run_session(request, run_here))
+        results.append(run_session(request, engine))
     return results
 
 
@@ -77,6 +88,29 @@ def compacted_rows(table: siltstone.Table) -> list[dict[str, Any]]:
     return rows
 
 
+def watermark(table: siltstone.Table) -> int:
+    """Return up to where a table of one partition is compacted."""
+    root = table.lake.root
+    (partition,) = storage.list_partitions(delta_stream(table.name, root=root), root=root)
+    locator = PartitionLocator(**{**partition.locator, "stream": "compacted"})
+    completion = current_completion(locate_destination(locator, root=root))
+    return 0 if completion is None else completion.high_watermark
+
+
+def dying_after(buckets: int) -> Engine:
+    """Return an engine that dies after so many buckets, over all rounds."""
+    left = [buckets]
+
+    def run(job: RoundJob) -> Iterator[dict[str, Any]]:
+        for result in run_here(job):
+            if not left[0]:
+                raise TaskError("died")
+            left[0] -= 1
+            yield result
+
+    return run
+
+
 @settings(max_examples=120, deadline=None)
 @given(histories(), SCHEDULES, st.lists(st.booleans(), min_size=8, max_size=8), st.sampled_from([1, 5000, 1 << 30]))
 def test_compaction_on_any_schedule_equals_the_oracle(
@@ -89,3 +123,95 @@ def test_compaction_on_any_schedule_equals_the_oracle(
         if pauses[number % 8] or number == len(writes) - 1:
             compact(table, schedule[number % 8], max_round_bytes)
             same_rows(compacted_rows(table), oracle_of(table).rows())
+
+
+@settings(max_examples=40, deadline=None)
+@given(histories(), SCHEDULES, st.lists(st.sampled_from([None, "compact", "rebase"]), min_size=8, max_size=8))
+def test_a_rebase_on_its_own_source_changes_nothing_at_any_time(
+    history: Any, schedule: list[Settings], steps: list[str | None]
+) -> None:
+    made, writes = history
+    table = made.create(siltstone.open(f"memory://{uuid.uuid4().hex}"))
+    for number, write in enumerate(writes):
+        write.write_to(table)
+        step = steps[number % 8] or ("compact" if number == len(writes) - 1 else None)
+        if step is not None:
+            compact(table, schedule[number % 8], 1 if number % 2 else 1 << 30, rebase=step == "rebase")
+            same_rows(compacted_rows(table), oracle_of(table).rows())
+
+
+@settings(max_examples=40, deadline=None)
+@given(histories(with_partitions=False), SCHEDULES, st.lists(st.integers(0, 6), min_size=8, max_size=8))
+def test_sessions_whose_tasks_die_leave_whole_rounds_and_are_resumed(
+    history: Any, schedule: list[Settings], lives: list[int]
+) -> None:
+    made, writes = history
+    table = made.create(siltstone.open(f"memory://{uuid.uuid4().hex}"))
+    for number, write in enumerate(writes):
+        write.write_to(table)
+        with contextlib.suppress(TaskError):
+            compact(table, schedule[number % 8], 1, engine=dying_after(lives[number % 8]))
+        same_rows(compacted_rows(table), oracle_of(table, watermark(table)).rows())
+    compact(table, schedule[0])
+    same_rows(compacted_rows(table), oracle_of(table).rows())
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    histories(with_partitions=False, max_writes=5),
+    SCHEDULES,
+    st.lists(st.tuples(st.integers(1, 60), st.sampled_from(FAULT_KINDS)), min_size=8, max_size=8),
+)
+def test_sessions_hit_by_a_fault_at_any_call_leave_whole_rounds_and_are_resumed(
+    history: Any, schedule: list[Settings], hits: list[tuple[int, FaultKind]]
+) -> None:
+    made, writes = history
+    table = made.create(siltstone.open(f"memory://{uuid.uuid4().hex}"))
+    for number, write in enumerate(writes):
+        write.write_to(table)
+        at_call, kind = hits[number % 8]
+        with (
+            round_faults(table.lake.root, at_call=at_call, kind=kind),
+            contextlib.suppress(Killed, siltstone.SiltstoneError),
+        ):
+            compact(table, schedule[number % 8], 1)
+        same_rows(compacted_rows(table), oracle_of(table, watermark(table)).rows())
+    compact(table, schedule[0])
+    same_rows(compacted_rows(table), oracle_of(table).rows())
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    histories(with_partitions=False, max_writes=6),
+    SCHEDULES,
+    st.lists(st.sampled_from(["none", "session", "partly", "write", "rebase"]), min_size=8, max_size=8),
+)
+def test_sessions_that_meet_others_lose_and_double_nothing(
+    history: Any, schedule: list[Settings], meetings: list[str]
+) -> None:
+    made, writes = history
+    table = made.create(siltstone.open(f"memory://{uuid.uuid4().hex}"))
+    waiting = list(enumerate(writes))
+
+    def next_write() -> None:
+        if waiting:
+            waiting.pop(0)[1].write_to(table)
+
+    def meet(job: RoundJob) -> Iterator[dict[str, Any]]:
+        yield from run_here(job)
+        what = met.pop() if met else "none"
+        if what == "write":
+            next_write()
+        elif what == "partly":
+            other = watermark(table) + 1
+            compact(table, schedule[1], 1, last=other)
+        elif what != "none":
+            compact(table, schedule[1], rebase=what == "rebase")
+
+    while waiting:
+        met = [meetings[len(waiting) % 8], meetings[(len(waiting) + 1) % 8]]
+        next_write()
+        compact(table, schedule[len(waiting) % 8], 1, engine=meet)
+        same_rows(compacted_rows(table), oracle_of(table, watermark(table)).rows())
+    compact(table, schedule[0])
+    same_rows(compacted_rows(table), oracle_of(table).rows())
