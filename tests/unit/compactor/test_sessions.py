@@ -191,7 +191,7 @@ class TestRounds:
 
     @pytest.mark.parametrize("rounds", [0, 1, 3])
     def test_a_session_that_dies_resumes_after_its_last_round(self, written: siltstone.Table, rounds: int) -> None:
-        ran = []
+        ran: list[RoundJob] = []
 
         def dies(job: RoundJob) -> Iterator[dict[str, Any]]:
             if len(ran) == rounds:
