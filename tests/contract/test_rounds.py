@@ -159,7 +159,7 @@ def test_a_fault_at_any_call_of_a_session_of_several_rounds_leaves_a_whole_numbe
     table = make_table(new_root("local"))
     calls = count_calls(table, lambda: session(table))
     seen = set()
-    for at_call in range(1, calls + 1, 9):
+    for at_call in range(1, calls + 1, 14):
         table = make_table(new_root("local"))
         outcome = attempt(table, lambda: session(table), at_call=at_call, kind=kind)  # noqa: B023
         watermark = completion_of(table).high_watermark
@@ -182,7 +182,7 @@ def test_a_fault_at_any_call_of_a_rebase_leaves_the_state_before_or_after(
 
     table = make_table(new_root("local"))
     calls = count_calls(table, lambda: rebase(table))
-    for at_call in range(1, calls + 1, 5):
+    for at_call in range(1, calls + 1, 7):
         table = make_table(new_root("local"))
         outcome = attempt(table, lambda: rebase(table), at_call=at_call, kind=kind)  # noqa: B023
         check_previous_or_next(table, outcome, f"call {at_call}")

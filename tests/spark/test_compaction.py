@@ -159,6 +159,7 @@ def test_a_file_of_many_row_groups_that_is_read_in_shares(
             lambda: table.write(rows([number % 310 for number in range(700)], "b-")),
         ],
     )
+    assert all(delta.manifest.content_length > 3 * 1500 for delta in table.deltas()), "large enough to be shared"
 
 
 def test_a_full_compaction_rewrites_every_bucket_and_nothing_new_makes_no_round(

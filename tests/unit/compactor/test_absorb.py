@@ -304,6 +304,7 @@ class TestTombstones:
         now_ms[0] += self.RETENTION_MS
         write(1, 8)
         assert ids() == [2], "it is exactly as old as allowed"
+        assert completion_of(table).buckets[0].tombstones is not None
         now_ms[0] += 1
         write(2, 2)  # the round in which it is found to have expired
         assert completion_of(table).buckets[0].tombstones is None

@@ -1,5 +1,6 @@
 """What each merge engine makes of deltas, on cases small enough to be checked by eye."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,9 @@ import siltstone
 from siltstone.compactor.columns import equal_ids, sort_ranks
 from siltstone.compactor.fold import NONE, DeleteRun, FoldInput, FoldResult, RowsRun, fold
 from siltstone.compactor.hashing import NULL_HASH, hash_keys
-from siltstone.compactor.job import Settings
+from siltstone.compactor.job import RoundJob, Settings
+from siltstone.compactor.merge import merge_bucket
+from siltstone.compactor.reading import read_parts
 from siltstone.model import MergeEngine
 from siltstone.testing.oracle import same_rows
 from tests.unit.compactor.compacting import MAJOR, MINOR, check_rows, compact, completion_of, found_rows, make_table
@@ -278,6 +281,29 @@ class TestThroughARound:
         table.write(pa.table({"v": ["a"]}), "delete", ["v"])
         table.write(pa.table({"id": [1], "v": ["a"]}), "append")
         self.check(table, how, [{"id": 1, "v": "b"}, {"id": 1, "v": "b"}, {"id": 1, "v": "a"}])
+
+    @pytest.mark.parametrize("parts", ["in order", "the other way round"])
+    def test_row_groups_are_merged_in_stream_order_however_they_arrive(
+        self, local_root: str, how: Settings, parts: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("siltstone.storage.parquet.ROW_GROUP_ROWS", 3)
+        monkeypatch.setattr("siltstone.compactor.files.ROW_GROUP_ROWS", 4)
+
+        def engine(job: RoundJob) -> Iterator[dict[str, Any]]:
+            found = list(read_parts(job, job.reads))
+            assert len(found) > 2
+            ordered = [part for _, part in (found if parts == "in order" else found[::-1])]
+            result = merge_bucket(job, 0, ordered)
+            assert result is not None
+            yield result
+
+        table = make_table(local_root)
+        for value in ("a", "b", "c"):
+            table.write(pa.table({"id": [number % 7 for number in range(20)], "v": [f"{value}{n}" for n in range(20)]}))
+            if value != "b":
+                compact(table, how, engine=engine)
+                check_rows(table)
+        assert completion_of(table).live_rows == 7
 
 
 def colliding_strings() -> tuple[str, str]:
