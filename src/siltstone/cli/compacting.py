@@ -1,9 +1,12 @@
 """What `siltstone compact` does: sees what is new, starts Spark only for that, and sums up what happened."""
 
+import contextlib
 import re
+import signal
 import socket
+import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from siltstone.cli.hints import find_table
@@ -137,4 +140,29 @@ def _settings_for(master: str | None) -> dict[str, str]:
 def _start_spark(conf: Mapping[str, str]) -> "SparkSession":
     from siltstone.spark import session
 
-    return session.local_session(conf=conf)
+    with _interrupted_later():
+        return session.local_session(conf=conf)
+
+
+@contextlib.contextmanager
+def _interrupted_later() -> Iterator[None]:
+    """Keep a first Ctrl-C until Spark has started: in the middle of that, its Java would go on without us for ever."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    waiting: list[int] = []
+
+    def keep(number: int, frame: object) -> None:
+        if waiting:
+            raise KeyboardInterrupt
+        waiting.append(number)
+
+    before = signal.signal(signal.SIGINT, keep)
+    try:
+        yield
+    finally:
+        # Spark sets a handler of its own, which cancels its jobs.
+        if signal.getsignal(signal.SIGINT) is keep:
+            signal.signal(signal.SIGINT, before)
+    if waiting:
+        raise KeyboardInterrupt

@@ -47,13 +47,14 @@ def compact(
     from siltstone.cli.compacting import compact_table
 
     output = shell.output
-    with _progress(shell) as tell:
+    with watched_progress(shell) as tell:
         compacted = compact_table(shell.lake, name, to=to, full=full, master=master, tell=tell)
     output.compacted(compacted)
 
 
 @contextlib.contextmanager
-def _progress(shell: Shell) -> "Iterator[Tell]":
+def watched_progress(shell: Shell) -> "Iterator[Tell]":
+    """Give a function that shows how far a compaction is, as long as somebody watches."""
     if not shell.is_watched:
         yield lambda event: None
         return

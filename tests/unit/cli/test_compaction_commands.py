@@ -1,4 +1,5 @@
 import io
+import signal
 from collections.abc import Callable, Mapping
 
 import pytest
@@ -158,6 +159,23 @@ def test_an_interrupt_leaves_rounds_that_the_next_run_goes_on_from(
         assert changed_orders("compact", "shop.orders", exit_code=130).stderr == "Interrupted.\n"
     assert len(Lake(changed_orders.root).table("shop.orders").rounds()) == 1
     assert changed_orders.json("compact", "shop.orders")["live_rows"] == 100
+
+
+def test_an_interrupt_while_spark_starts_waits_until_it_has_started(
+    changed_orders: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = signal.getsignal(signal.SIGINT)
+    has_started = []
+
+    def start(*, conf: Mapping[str, str]) -> object:
+        signal.raise_signal(signal.SIGINT)
+        has_started.append(True)
+        return object()
+
+    monkeypatch.setattr("siltstone.spark.session.local_session", start)
+    changed_orders("compact", "shop.orders", exit_code=130)
+    assert has_started
+    assert signal.getsignal(signal.SIGINT) is before
 
 
 def test_progress_shows_phases_buckets_and_rows(monkeypatch: pytest.MonkeyPatch) -> None:
