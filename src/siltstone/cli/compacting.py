@@ -1,6 +1,7 @@
 """What `siltstone compact` does: sees what is new, starts Spark only for that, and sums up what happened."""
 
 import contextlib
+import logging
 import re
 import signal
 import socket
@@ -57,7 +58,8 @@ def compact_table(
         tell({"event": "spark_starting"})
         spark = _start_spark(conf)
         seconds["spark_start"] = time.perf_counter() - started - seconds["plan"]
-        results = [_compact(request, spark, tell) for request in waiting]
+        with _interrupted_quietly():
+            results = [_compact(request, spark, tell) for request in waiting]
     seconds["total"] = time.perf_counter() - started
     rounds = [round_line(completion) for result in results for completion in result.rounds]
     for step in ("tasks", "merge", "write"):
@@ -166,3 +168,26 @@ def _interrupted_later() -> Iterator[None]:
             signal.signal(signal.SIGINT, before)
     if waiting:
         raise KeyboardInterrupt
+
+
+@contextlib.contextmanager
+def _interrupted_quietly() -> Iterator[None]:
+    """Take Ctrl-C as everywhere else.
+
+    Spark's own handler talks to Java while an answer of Java's is awaited on the same connection, which fails with
+    pages of traces; and what ends with this process needs no cancelling. The gateway to Java logs the interrupt, too.
+    """
+    root = logging.getLogger()
+    is_main = threading.current_thread() is threading.main_thread()
+    before = signal.signal(signal.SIGINT, signal.default_int_handler) if is_main else None
+    root.addFilter(_is_no_interrupt)
+    try:
+        yield
+    finally:
+        root.removeFilter(_is_no_interrupt)
+        if is_main:
+            signal.signal(signal.SIGINT, before)
+
+
+def _is_no_interrupt(record: logging.LogRecord) -> bool:
+    return not (record.exc_info and isinstance(record.exc_info[1], KeyboardInterrupt))
