@@ -254,7 +254,7 @@ class Table:
             check_known(list(columns), version.schema, "column")
         schema = version.schema if columns is None else pa.schema([version.schema.field(name) for name in columns])
         for source in self._sources():
-            for table in self._partition_rows(source, as_of, include_uncompacted=include_uncompacted):
+            for table in self._partition_rows(source, columns, as_of, include_uncompacted=include_uncompacted):
                 yield from align(table, schema).to_batches()
 
     def to_arrow(
@@ -352,12 +352,17 @@ class Table:
         return source_partitions(self.name, root=self.lake.root)
 
     def _partition_rows(
-        self, source: PartitionLocator, as_of: "int | datetime.datetime | None", *, include_uncompacted: bool
+        self,
+        source: PartitionLocator,
+        columns: Sequence[str] | None,
+        as_of: "int | datetime.datetime | None",
+        *,
+        include_uncompacted: bool,
     ) -> Iterator[pa.Table]:
         destination = locate_destination(compacted_partition(source), root=self.lake.root)
         if as_of is None and not include_uncompacted:
             completion = current_completion(destination)
-            return iter(()) if completion is None else live_batches(self.lake.root, completion)
+            return iter(()) if completion is None else live_batches(self.lake.root, completion, columns)
         if isinstance(as_of, datetime.datetime):
             deltas = storage.list_partition_deltas(source, root=self.lake.root)
             as_of = position_at(deltas, int(as_of.timestamp() * 1000))

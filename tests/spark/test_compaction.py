@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from pyspark.errors import PythonException
 from pyspark.sql import SparkSession
 from tests.unit.compactor.compacting import (
     MAJOR,
@@ -209,9 +208,6 @@ def test_two_sessions_that_meet_on_spark(spark: SparkSession, local_root: str) -
     check_rows(table)
 
 
-@pytest.mark.xfail(
-    raises=PythonException, reason="errors of tasks reach the driver as Spark's own; translate them there"
-)
 def test_damage_found_by_a_task_is_told_as_damage(spark: SparkSession, local_root: str) -> None:
     table = make_table(local_root)
     table.write(rows(range(10)))

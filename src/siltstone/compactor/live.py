@@ -25,7 +25,7 @@ def live_batches(root: str, completion: RoundCompletion, columns: Sequence[str] 
     """Yield the live rows after a round, a row group at a time. Raises: CorruptionError."""
     schema = schema_from_json(completion.fields)
     if columns is not None:
-        schema = pa.schema([schema.field(name) for name in columns])
+        schema = pa.schema([schema.field(name) for name in columns if name in schema.names])
     for file in completion.files:
         yield from live_rows(StoredFile(root, file), schema, ())
 

@@ -184,6 +184,8 @@ def new_deltas(request: Request, source: PartitionLocator, watermark: int) -> li
     try:
         partition = storage.get_partition(source, root=request.root)
     except NotFoundError:
+        if current_entry(locate_destination(source, root=request.root)) is not None:
+            raise InvalidInputError(f"{source}: holds compacted rows, not deltas; rebase to compact from it") from None
         return []
     if partition.trimmed_stream_position > watermark:
         raise CorruptionError(

@@ -11,6 +11,7 @@ from siltstone.compactor.maintenance import bucket_objects
 from siltstone.compactor.plan import Request, RoundPlan, plan_round
 from siltstone.compactor.state import Accounting, Bucket, RoundCompletion
 from siltstone.errors import ConflictError, CorruptionError
+from siltstone.log.compactible import system_now_ms
 from siltstone.model.schema import schema_to_json
 from siltstone.objects import open_objects
 
@@ -60,6 +61,7 @@ def run_round(plan: RoundPlan, engine: Engine, progress: Progress | None = None)
     completion.seconds = {
         "tasks": merged_at - started,
         **{step: sum(each["seconds"][step] for each in results) for step in ("merge", "write")},
+        "total": time.perf_counter() - started,
     }
     uri = write_completion(plan.destination, completion)
     try:
@@ -67,7 +69,6 @@ def run_round(plan: RoundPlan, engine: Engine, progress: Progress | None = None)
     except ConflictError:
         open_objects(plan.job.root).delete([uri, *_new_files(plan, completion.buckets)])
         raise
-    completion.seconds["total"] = time.perf_counter() - started
     tell({"event": "round_committed", "round_id": plan.round_id, "live_rows": completion.live_rows})
     return completion
 
@@ -118,7 +119,7 @@ def _complete(plan: RoundPlan, results: Iterable[dict[str, Any]]) -> RoundComple
         copied_by_reference_ratio=carried / len(files) if files else 0.0,
         bucket_actions=actions,
         accounting=total,
-        completed_at=job.now_ms,
+        completed_at=system_now_ms(),
     )
 
 

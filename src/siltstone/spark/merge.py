@@ -5,18 +5,22 @@ moves bytes and never looks at rows.
 """
 
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
+from pyspark.errors import PythonException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
+from siltstone import errors
 from siltstone.compactor.job import Engine, ReadTask, RoundJob
 from siltstone.compactor.merge import merge_bucket
 from siltstone.compactor.reading import read_parts
 
+_OUR_ERROR = re.compile(r"^siltstone\.errors\.(\w+): (.*)$", re.MULTILINE)
 _PART_SCHEMA = "bucket int, part binary"
 _BYTES_PER_TASK = 8 << 20
 _MERGED_BYTES_PER_TASK = 1 << 20
@@ -30,10 +34,21 @@ def spark_engine(spark: SparkSession) -> Engine:
         parts = read_on_spark(spark, job)
         if job.settings.full:
             parts = parts.unionByName(_every_bucket(spark, job))
-        for row in merge_on_spark(parts, job).collect():
+        try:
+            rows = merge_on_spark(parts, job).collect()
+        except PythonException as error:
+            raise _translated(error) from error
+        for row in rows:
             yield json.loads(row.result)
 
     return run
+
+
+def _translated(error: PythonException) -> Exception:
+    """Return the error of ours that a task raised, of which Spark hands over no more than the text."""
+    found = _OUR_ERROR.search(str(error))
+    kind = getattr(errors, found[1], None) if found else None
+    return kind(found[2].strip()) if found and kind is not None else error
 
 
 def read_on_spark(spark: SparkSession, job: RoundJob) -> DataFrame:

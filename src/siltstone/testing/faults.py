@@ -127,6 +127,12 @@ class _FaultyWriter:
     def tell(self) -> int:
         return self._file.tell()
 
+    def __enter__(self) -> "_FaultyWriter":
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self.close()
+
     def close(self) -> None:
         if not self._file.closed:
             self._store._call("close", self._path, self._file.close)
