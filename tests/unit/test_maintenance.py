@@ -139,8 +139,9 @@ def test_a_deep_check_finds_an_index_that_does_not_match(orders: siltstone.Table
 def test_compacted_rows_are_no_source_of_deltas_without_a_rebase(orders: siltstone.Table) -> None:
     (source,) = orders._sources()
     into = compacted_partition(source)
+    other = siltstone.open(orders.lake.root).create_table("shop.copy", schema=orders.schema, primary_keys=["id"])
+    other.write(pa.table({"id": [1]}))
+    (destination,) = other._sources()
+    request = Request(into, compacted_partition(destination), ("id",), orders.lake.root)
     with pytest.raises(siltstone.InvalidInputError, match="holds compacted rows, not deltas; rebase"):
-        other = siltstone.open(orders.lake.root).create_table("shop.copy", schema=orders.schema, primary_keys=["id"])
-        other.write(pa.table({"id": [1]}))
-        (destination,) = other._sources()
-        run_session(Request(into, compacted_partition(destination), ("id",), orders.lake.root), run_here)
+        run_session(request, run_here)
