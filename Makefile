@@ -60,10 +60,10 @@ format: venv ## Put the code into the house style
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-test: venv ## Run all tests but those that need servers
+test: venv ## Run all tests but the integration tests
 	$(BIN)/python -m pytest -m "not integration"
 
-test-integration: venv ## Run the tests that start servers of their own
+test-integration: venv ## Install the wheel into an empty environment; compact on a cluster
 	$(BIN)/python -m pytest -m integration
 
 test-integration-rebuild: clean-venv test-integration ## The same, in an environment made from nothing

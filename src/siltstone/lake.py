@@ -19,8 +19,8 @@ from siltstone.compactor.completion import (
     read_completion,
     source_partitions,
 )
-from siltstone.compactor.explain import Explanation, explain, key_table
-from siltstone.compactor.live import live_batches, lookup, position_at, rows_at
+from siltstone.compactor.explain import Explanation, explain
+from siltstone.compactor.live import key_table, live_batches, lookup, position_at, rows_at
 from siltstone.compactor.maintenance import ORPHAN_GRACE_MS, ROUND_RETENTION_MS, VacuumReport, roll_back, vacuum
 from siltstone.compactor.plan import Request
 from siltstone.compactor.session import Progress, SessionResult
@@ -301,7 +301,7 @@ class Table:
         version, root = self.version, self.lake.root
         if not version.drop_duplicates:
             raise InvalidInputError(f"{self.name}: keeps all rows of a key, so no row wins over another")
-        key_table(version, key)
+        key_table(version.schema, version.primary_keys, key)
         found = []
         for source in self._sources():
             partition = storage.get_partition(source, root=root)

@@ -2,6 +2,7 @@
 
 import pytest
 
+from siltstone.catalog import interface, main
 from siltstone.storage import object_store
 from siltstone.testing import CHECKS, check_signatures
 from siltstone.testing.storage_conformance import Check
@@ -9,6 +10,12 @@ from siltstone.testing.storage_conformance import Check
 
 def test_signatures_are_those_of_the_interface() -> None:
     check_signatures(object_store)
+
+
+def test_signatures_of_the_catalog_are_those_of_its_interface() -> None:
+    check_signatures(main, interface)
+    with pytest.raises(AssertionError, match="no function alter_table"):
+        check_signatures(object_store, interface)
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from siltstone.compactor.columns import align, equal_ids
-from siltstone.errors import InvalidInputError
+from siltstone.compactor.live import key_table
 from siltstone.model import Delta, TableVersion
 from siltstone.storage.parquet import read_data_file
 from siltstone.storage.staging import REMOVALS
@@ -41,24 +41,11 @@ class Explanation:
     trimmed_up_to: int = 0
 
 
-def key_table(version: TableVersion, key: Mapping[str, Any]) -> pa.Table:
-    """Return a key as a table of one row, in the table's types. Raises: InvalidInputError."""
-    if not version.primary_keys or set(key) != set(version.primary_keys):
-        raise InvalidInputError(
-            f"give a value for each primary key ({', '.join(version.primary_keys) or 'there is none'})"
-        )
-    fields = pa.schema([version.schema.field(name) for name in version.primary_keys])
-    try:
-        return pa.Table.from_pylist([dict(key)], schema=fields)
-    except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
-        raise InvalidInputError(f"key {dict(key)!r} does not fit the types of {fields.names}: {error}") from error
-
-
 def explain(
     root: str, version: TableVersion, deltas: Sequence[Delta], key: Mapping[str, Any], *, trimmed_up_to: int = 0
 ) -> Explanation:
     """Fold the deltas of one partition for one key, one row at a time. Raises: InvalidInputError, CorruptionError."""
-    wanted = key_table(version, key)
+    wanted = key_table(version.schema, version.primary_keys, key)
     story = _Story(version)
     for delta in deltas:
         for entry in delta.manifest.entries:

@@ -4,8 +4,6 @@ Layout: 8 bytes magic, 8 bytes row count n, n hashes (uint64, rising), n row num
 A key is found by a few small reads: binary search on the hashes, then one row number.
 """
 
-from typing import Protocol
-
 import numpy as np
 import numpy.typing as npt
 
@@ -16,13 +14,6 @@ from siltstone.objects import local_folder, open_objects
 
 MAGIC = b"SILTPKI1"
 _HEADER_BYTES = 16
-
-
-class KeyIndex(Protocol):
-    """Hashes in rising order, and the row of each."""
-
-    hashes: Hashes
-    rows: npt.NDArray[np.uint32]
 
 
 def write_index(root: str, path: str, hashes: Hashes) -> None:

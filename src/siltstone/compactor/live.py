@@ -81,25 +81,30 @@ def _merged_rows(job: RoundJob, number: int, parts: Sequence[bytes]) -> Iterator
     yield change.rows
 
 
+def key_table(schema: pa.Schema, primary_keys: Sequence[str], key: Mapping[str, Any]) -> pa.Table:
+    """Return a key as a table of one row, in the table's types. Raises: InvalidInputError."""
+    if not primary_keys or set(key) != set(primary_keys):
+        raise InvalidInputError(f"give a value for each primary key ({', '.join(primary_keys) or 'there is none'})")
+    fields = pa.schema([schema.field(name) for name in primary_keys])
+    try:
+        return pa.Table.from_pylist([dict(key)], schema=fields)
+    except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+        raise InvalidInputError(f"key {dict(key)!r} does not fit the types of {fields.names}: {error}") from error
+
+
 def lookup(root: str, completion: RoundCompletion, key: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return the compacted rows of a key, found by the primary key index. Raises: InvalidInputError."""
     schema = schema_from_json(completion.fields)
-    if set(key) != set(completion.primary_keys) or not key:
-        raise InvalidInputError(f"a lookup needs the primary key {completion.primary_keys}, not {list(key)}")
-    fields = pa.schema([schema.field(name) for name in completion.primary_keys])
-    try:
-        wanted = pa.Table.from_pylist([dict(key)], schema=fields)
-    except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
-        raise InvalidInputError(f"key {dict(key)!r} does not fit the types of {fields.names}: {error}") from error
+    wanted = key_table(schema, completion.primary_keys, key)
     (hash_,) = hash_keys(wanted, completion.primary_keys)
-    (bucket,) = [each for each in completion.buckets if not each.depth or int(hash_) >> (64 - each.depth) == each.bits]
+    (bucket,) = [each for each in completion.buckets if each.has(int(hash_))]
     rows: list[dict[str, Any]] = []
     for file in bucket.files:
         stored = StoredFile(root, file)
         found = stored.live_among(stored.index.find(np.array([hash_], np.uint64))[0])
         if len(found):
             candidates = stored.read_rows(found, schema)
-            (own, theirs), _ = equal_ids([candidates.select(fields.names), wanted], fields.names)
+            (own, theirs), _ = equal_ids([candidates, wanted], completion.primary_keys)
             rows += candidates.filter(pa.array(own == theirs[0])).to_pylist()
     return rows
 

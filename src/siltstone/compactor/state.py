@@ -40,6 +40,10 @@ class Bucket(Model):
         """The bits as text; `all` where there are none."""
         return format(self.bits, f"0{self.depth}b") if self.depth else "all"
 
+    def has(self, key_hash: int) -> bool:
+        """Tell whether a key with this hash belongs here."""
+        return not self.depth or key_hash >> (64 - self.depth) == self.bits
+
     @property
     def first_hash(self) -> int:
         """The smallest hash of the bucket."""

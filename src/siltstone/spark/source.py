@@ -89,12 +89,7 @@ class SiltstoneReader(DataSourceReader):
             return completion.files
         key = align(pa.table({name: [self._equals[name]] for name in keys}), fields)
         (wanted,) = hash_keys(key, keys)
-        return [
-            file
-            for bucket in completion.buckets
-            if not bucket.depth or int(wanted) >> (64 - bucket.depth) == bucket.bits
-            for file in bucket.files
-        ]
+        return [file for bucket in completion.buckets if bucket.has(int(wanted)) for file in bucket.files]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the live rows of a file."""

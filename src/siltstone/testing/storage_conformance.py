@@ -31,17 +31,17 @@ def _schema(**columns: pa.DataType) -> pa.Schema:
 SCHEMA = _schema(id=pa.int64(), name=pa.string())
 
 
-def check_signatures(storage: ModuleType) -> None:
-    """Check that the implementation has every function of the interface, with the same signature."""
-    for name, expected in inspect.getmembers(interface, inspect.isfunction):
-        if expected.__module__ != interface.__name__:
+def check_signatures(implementation: ModuleType, declared: ModuleType = interface) -> None:
+    """Check that an implementation has every function of an interface, by default storage's, with the same signature."""
+    for name, expected in inspect.getmembers(declared, inspect.isfunction):
+        if expected.__module__ != declared.__name__:
             continue
-        found = getattr(storage, name, None)
-        assert inspect.isfunction(found), f"{storage.__name__} has no function {name}"
+        found = getattr(implementation, name, None)
+        assert inspect.isfunction(found), f"{implementation.__name__} has no function {name}"
         assert inspect.signature(found) == inspect.signature(expected), (
-            f"{storage.__name__}.{name}{inspect.signature(found)} is not {name}{inspect.signature(expected)}"
+            f"{implementation.__name__}.{name}{inspect.signature(found)} is not {name}{inspect.signature(expected)}"
         )
-        assert found.__doc__, f"{storage.__name__}.{name} has no docstring"
+        assert found.__doc__, f"{implementation.__name__}.{name} has no docstring"
 
 
 def _check(function: Check) -> Check:
