@@ -18,7 +18,7 @@ _HEADER_BYTES = 16
 
 def write_index(root: str, path: str, hashes: Hashes) -> None:
     """Write the index of a file whose rows have these hashes, in row order."""
-    order = np.argsort(hashes, kind="stable")
+    order = np.argsort(hashes)
     header = MAGIC + len(hashes).to_bytes(8, "little")
     with open_objects(root).open_writer(path) as file:
         file.write(header)
