@@ -23,6 +23,7 @@ from siltstone.compactor.explain import Explanation, explain
 from siltstone.compactor.live import key_table, live_batches, lookup, position_at, rows_at
 from siltstone.compactor.maintenance import ORPHAN_GRACE_MS, ROUND_RETENTION_MS, VacuumReport, roll_back, vacuum
 from siltstone.compactor.plan import Request
+from siltstone.compactor.rebase import TableRequest, partition_requests, register_partitions, requests_with_work
 from siltstone.compactor.session import Progress, SessionResult
 from siltstone.compactor.state import RoundCompletion
 from siltstone.errors import InvalidInputError
@@ -207,28 +208,37 @@ class Table:
         *,
         to: int | None = None,
         full: bool = False,
+        rebase_from: "Table | str | StreamLocator | None" = None,
+        on_behalf_of: "Table | str | StreamLocator | None" = None,
+        high_watermark: int | None = None,
         spark: "SparkSession | None" = None,
         progress: Progress | None = None,
     ) -> list[SessionResult]:
         """Compact what is new, up to position `to`, in each partition; `full` rewrites all buckets.
 
-        Runs on the given Spark session, or on one in this process. Raises: InvalidInputError, CorruptionError.
+        `rebase_from` starts anew from what another table holds, each partition from the one with the same values;
+        from this table itself, it discards what was compacted and reads all deltas again. `on_behalf_of` names the
+        table whose deltas follow, where that is another one, now and in later calls; `high_watermark` the last of its
+        positions that is not read again (by default none is known to be in there: all are). A stream or
+        partition can be named exactly by its locator, or as text, e.g. `shop/orders/1/compacted`. A watermark alone
+        says where to go on from this once.
+        Runs on the given Spark session, or on one in this process, which is started only if something is new. All
+        partitions are checked before any changes. Raises: InvalidInputError, NotFoundError, CorruptionError.
         """
-        from siltstone.spark.compaction import compact_partition
-
-        return [
-            compact_partition(
-                source,
-                compacted_partition(source),
-                self.version.primary_keys,
-                to,
-                compaction_artifact_path=self.lake.root,
+        requests = partition_requests(
+            TableRequest(
+                self.name,
+                self.lake.root,
+                to=to,
                 full=full,
-                spark=spark,
-                progress=progress,
+                rebase_from=self._source(rebase_from),
+                on_behalf_of=self._source(on_behalf_of),
+                high_watermark=high_watermark,
             )
-            for source in self._sources()
-        ]
+        )
+        waiting = requests_with_work(requests)
+        register_partitions(waiting)
+        return [_compact(each, spark, progress) if each in waiting else SessionResult() for each in requests]
 
     def rounds(self) -> list[RoundCompletion]:
         """Return the round completions of all partitions, oldest first. Raises: CorruptionError."""
@@ -351,6 +361,13 @@ class Table:
     def _sources(self) -> list[PartitionLocator]:
         return source_partitions(self.name, root=self.lake.root)
 
+    def _source(self, given: "Table | str | StreamLocator | None") -> str | StreamLocator | None:
+        if not isinstance(given, Table):
+            return given
+        if given.lake.root != self.lake.root:
+            raise InvalidInputError(f"{given!r}: is in another lake than {self!r}; both must be in one")
+        return given.name
+
     def _partition_rows(
         self,
         source: PartitionLocator,
@@ -360,9 +377,11 @@ class Table:
         include_uncompacted: bool,
     ) -> Iterator[pa.Table]:
         destination = locate_destination(compacted_partition(source), root=self.lake.root)
+        completion = current_completion(destination)
         if as_of is None and not include_uncompacted:
-            completion = current_completion(destination)
             return iter(()) if completion is None else live_batches(self.lake.root, completion, columns)
+        # The deltas that count are those of the table that this one is compacted on behalf of.
+        source = completion.source_partition_locator if completion is not None else source
         if isinstance(as_of, datetime.datetime):
             deltas = storage.list_partition_deltas(source, root=self.lake.root)
             as_of = position_at(deltas, int(as_of.timestamp() * 1000))
@@ -398,6 +417,23 @@ class Table:
     def drop(self) -> None:
         """Drop the table; its files stay until they are vacuumed."""
         self.lake.drop_table(self.name)
+
+
+def _compact(request: Request, spark: "SparkSession | None", progress: Progress | None) -> SessionResult:
+    from siltstone.spark.compaction import compact_partition
+
+    return compact_partition(
+        request.source,
+        request.destination,
+        request.primary_keys,
+        request.last_stream_position,
+        rebase_source_partition_locator=request.rebase_source,
+        rebase_source_partition_high_watermark=request.rebase_high_watermark,
+        compaction_artifact_path=request.root,
+        settings=request.settings,
+        spark=spark,
+        progress=progress,
+    )
 
 
 def _stage_on_spark(

@@ -1,0 +1,242 @@
+"""Compacting whole tables: which partitions are read, on whose behalf, into which ones; also a rebase from elsewhere."""
+
+import contextlib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from siltstone.catalog import main as catalog
+from siltstone.compactor.completion import compacted_partition, current_completion, current_entry, locate_destination
+from siltstone.compactor.job import Settings
+from siltstone.compactor.plan import Request, plan_round
+from siltstone.errors import AlreadyExistsError, InvalidInputError, NotFoundError
+from siltstone.model import DEFAULT_STREAM, PartitionLocator, PartitionValue, StreamLocator, TableVersion
+from siltstone.model.schema import evolve
+from siltstone.storage import object_store as storage
+
+Source = str | StreamLocator
+"""A table by name, or a stream of one: as a locator or as text such as `shop/orders/1/compacted`, with all its
+partitions or with one."""
+
+_SHAPE = "write namespace.table, or namespace/table/version/stream"
+
+
+@dataclass(frozen=True)
+class TableRequest:
+    """What is asked of a table. S1 is `rebase_from`, S2 is `on_behalf_of`, by default the table itself."""
+
+    name: str
+    root: str
+    to: int | None = None
+    full: bool = False
+    rebase_from: Source | None = None
+    on_behalf_of: Source | None = None
+    high_watermark: int | None = None
+
+
+@dataclass(frozen=True)
+class _Stream:
+    """One stream, all partitions of it or one; `is_table` where only a table was named."""
+
+    locator: StreamLocator
+    partition_id: str | None = None
+    is_table: bool = False
+
+    def partition(self, values: Sequence[PartitionValue]) -> PartitionLocator:
+        return _partition(self.locator, values)
+
+    @property
+    def table(self) -> str:
+        return self.locator.table_version_locator.table_locator.full_name
+
+
+def partition_requests(asked: TableRequest) -> list[Request]:
+    """Say what is to be compacted in each partition.
+
+    Each is rebased from the partition that has the same values. Raises: InvalidInputError, NotFoundError.
+    """
+    root = asked.root
+    own = _Stream(catalog.delta_stream(asked.name, root=root))
+    behalf = own if asked.on_behalf_of is None else _stream(asked.on_behalf_of, root)
+    version = _version(own, root)
+    _check_positions(asked, behalf)
+    if behalf.locator != own.locator:
+        _check_rules(version, _version(behalf, root))
+    sources = [behalf]
+    if asked.rebase_from is not None:
+        sources = [own, behalf, _stream(asked.rebase_from, root)]
+        _check_columns(version, _version(sources[-1], root))
+    requests = []
+    for values in _all_values(sources, root):
+        request = Request(
+            source=behalf.partition(values),
+            destination=compacted_partition(own.partition(values)),
+            primary_keys=tuple(version.primary_keys),
+            root=root,
+            last_stream_position=asked.to,
+            rebase_high_watermark=asked.high_watermark,
+            settings=Settings(full=asked.full),
+        )
+        requests.append(request if asked.rebase_from is None else _rebased(request, sources[-1], asked))
+    return requests
+
+
+def requests_with_work(requests: Sequence[Request]) -> list[Request]:
+    """Return the requests for which there is something to do; all are checked before any is run.
+
+    Raises: as `plan_round`.
+    """
+    waiting = [request for request in requests if plan_round(request, is_first=True) is not None]
+    watermark = requests[0].rebase_high_watermark if requests else None
+    if watermark is not None and not waiting:
+        raise InvalidInputError(
+            f"{requests[0].destination}: no delta of {requests[0].source} is after position {watermark}, so there is no "
+            "round to start from there; give a lower high watermark"
+        )
+    return waiting
+
+
+def register_partitions(requests: Sequence[Request]) -> None:
+    """Make partitions known that only the source of a rebase had, so that the table's readers find them."""
+    for request in requests:
+        own = PartitionLocator(**{**request.destination, "stream": DEFAULT_STREAM})
+        if not storage.partition_exists(own, root=request.root):
+            staged = storage.stage_partition(own.stream_locator, own.partition_values, root=request.root)
+            with contextlib.suppress(AlreadyExistsError):
+                storage.commit_partition(staged, root=request.root)
+
+
+def _rebased(request: Request, source: _Stream, asked: TableRequest) -> Request:
+    """Return a request that starts anew from what the source holds of the same partition."""
+    behalf, root = request.source, request.root
+    origin = source.partition(request.destination.partition_values)
+    if source.is_table and source.locator != behalf.stream_locator:
+        origin = _held(origin, root)
+    if not _exists(origin, root):
+        if current_entry(locate_destination(request.destination, root=root)) is not None:
+            raise InvalidInputError(
+                f"{origin}: there is no such partition, so {request.destination} cannot be rebased from it; rebase from "
+                f"a table that has it, or from {asked.name} itself"
+            )
+        return request
+    watermark = request.rebase_high_watermark
+    if watermark is None and origin.stream_locator != behalf.stream_locator:
+        # Where the source is known to be compacted from the same deltas, it is also known how far.
+        compacted = current_completion(locate_destination(origin, root=root))
+        if compacted is not None and compacted.source_partition_locator == behalf:
+            watermark = compacted.high_watermark
+    return replace(request, source=origin, rebase_source=behalf, rebase_high_watermark=watermark)
+
+
+def _held(deltas: PartitionLocator, root: str) -> PartitionLocator:
+    """Return where all that a partition of a table holds is: its compacted rows, or its deltas before any round."""
+    destination = locate_destination(compacted_partition(deltas), root=root)
+    completion = current_completion(destination)
+    if completion is None:
+        return deltas
+    first = completion.high_watermark + 1
+    source = completion.source_partition_locator
+    waiting = (
+        storage.list_partition_deltas(source, first_stream_position=first, root=root) if _exists(source, root) else []
+    )
+    if waiting:
+        raise InvalidInputError(
+            f"{deltas}: is compacted up to position {completion.high_watermark}, and {len(waiting)} of its deltas are "
+            f"not; compact it before you rebase from it, or rebase from {destination.locator} without them"
+        )
+    return destination.locator
+
+
+def _exists(partition: PartitionLocator, root: str) -> bool:
+    return storage.partition_exists(partition, root=root) or (
+        current_entry(locate_destination(partition, root=root)) is not None
+    )
+
+
+def _stream(given: Source, root: str) -> _Stream:
+    if isinstance(given, StreamLocator):
+        locator = StreamLocator(**{name: given[name] for name in StreamLocator._fields})
+        return _Stream(locator, given.partition_id if isinstance(given, PartitionLocator) else None)
+    if "/" not in given:
+        return _Stream(catalog.delta_stream(given, root=root), is_table=True)
+    parts = given.split("/")
+    if len(parts) not in (4, 5):
+        raise InvalidInputError(f"{given!r} names no stream; {_SHAPE}")
+    locator = StreamLocator(namespace=parts[0], table=parts[1], table_version=parts[2], stream=parts[3])
+    return _Stream(locator, parts[4] if len(parts) == 5 else None)
+
+
+def _all_values(streams: Sequence[_Stream], root: str) -> list[list[PartitionValue]]:
+    """Return the values of the partitions that any of the streams has, but only of those that all of them may mean."""
+    found: dict[str, list[PartitionValue]] = {}
+    for stream in streams:
+        found.update((each.partition_id, each.partition_values) for each in _partitions(stream.locator, root))
+    for stream in streams:
+        if stream.partition_id is not None:
+            if stream.partition_id not in found:
+                raise NotFoundError(f"{stream.locator}/{stream.partition_id}: there is no such partition")
+            found = {stream.partition_id: found[stream.partition_id]}
+    return list(found.values())
+
+
+def _partitions(stream: StreamLocator, root: str) -> list[PartitionLocator]:
+    if storage.stream_exists(stream, root=root):
+        return [each.locator for each in storage.list_partitions(stream, root=root)]
+    deltas = StreamLocator(**{**stream, "stream": DEFAULT_STREAM})
+    beside = [_partition(stream, each.partition_values) for each in _partitions(deltas, root)]
+    found = [each for each in beside if _exists(each, root)]
+    if not found:
+        raise NotFoundError(f"{stream}: nothing was compacted there")
+    return found
+
+
+def _partition(stream: StreamLocator, values: Sequence[PartitionValue]) -> PartitionLocator:
+    return PartitionLocator(**stream, partition_values=list(values))
+
+
+def _version(stream: _Stream, root: str) -> TableVersion:
+    locator = stream.locator
+    return storage.get_table_version(locator.namespace, locator.table, locator.table_version, root=root)
+
+
+def _check_positions(asked: TableRequest, behalf: _Stream) -> None:
+    for what, position in (("position", asked.to), ("high watermark", asked.high_watermark)):
+        if position is not None and position < 0:
+            raise InvalidInputError(
+                f"{asked.name}: {what} {position} is negative; positions count from 1, 0 is before all"
+            )
+    newest = storage.get_stream(behalf.locator, root=asked.root).stream_position
+    if asked.high_watermark is not None and asked.high_watermark > newest:
+        raise InvalidInputError(
+            f"{asked.name}: high watermark {asked.high_watermark} is after the newest delta of {behalf.table}, {newest}, "
+            "so that deltas to come would be left out; give one that is there"
+        )
+
+
+def _check_rules(version: TableVersion, other: TableVersion) -> None:
+    """Refuse to compact the deltas of a table whose rows mean something else."""
+    for rule in ("primary_keys", "sort_keys", "partition_keys", "merge_engine", "drop_duplicates"):
+        if version[rule] != other[rule]:
+            raise InvalidInputError(
+                f"{version.locator}: has {rule} {version[rule]}, but {other.locator} has {other[rule]}; a table can be "
+                "compacted on behalf of one with the same rules only"
+            )
+    _check_columns(version, other)
+
+
+def _check_columns(version: TableVersion, other: TableVersion) -> None:
+    if version.partition_keys != other.partition_keys:
+        raise InvalidInputError(
+            f"{version.locator}: is partitioned by {version.partition_keys}, but {other.locator} by "
+            f"{other.partition_keys}; partitions are rebased from those with the same values"
+        )
+    missing = [name for name in version.primary_keys if name not in other.schema.names]
+    if missing:
+        raise InvalidInputError(f"{other.locator}: has no column {missing[0]!r}, which is a key of {version.locator}")
+    schema = evolve(version.schema, other.schema)
+    strange = [field.name for field in schema if field.name not in version.schema.names]
+    strange += [field.name for field in version.schema if schema.field(field.name).type != field.type]
+    if strange:
+        raise InvalidInputError(
+            f"{version.locator}: would not show {', '.join(strange)} of {other.locator} in full; add or widen "
+            f"{'it' if len(strange) == 1 else 'them'} first with `siltstone table alter --add-column`"
+        )
