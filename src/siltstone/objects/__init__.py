@@ -1,0 +1,33 @@
+"""Bytes under a root: read, create if absent, list, delete; the one place that meets a real store.
+
+Two implementations of one small protocol: local folders through the operating system, and everything else through
+`obstore`. Errors of the operating system and of `obstore` become errors of ours here and nowhere else.
+"""
+
+from siltstone.objects.interface import CHUNK_BYTES, ObjectInfo, Objects
+from siltstone.objects.local import LocalObjects
+from siltstone.objects.roots import (
+    MEMORY_SCHEME,
+    Access,
+    canonical_root,
+    local_folder,
+    open_objects,
+    replaced,
+    share_access,
+)
+from siltstone.objects.store import StoreObjects
+
+__all__ = [
+    "CHUNK_BYTES",
+    "MEMORY_SCHEME",
+    "Access",
+    "LocalObjects",
+    "ObjectInfo",
+    "Objects",
+    "StoreObjects",
+    "canonical_root",
+    "local_folder",
+    "open_objects",
+    "replaced",
+    "share_access",
+]

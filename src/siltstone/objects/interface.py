@@ -1,0 +1,97 @@
+"""What a store of objects is: the protocol, and the parts that every implementation shares."""
+
+import io
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import IO, Any, NamedTuple, Protocol
+
+from siltstone.errors import InvalidInputError
+
+CHUNK_BYTES = 4 << 20
+
+
+class ObjectInfo(NamedTuple):
+    """One listed object."""
+
+    path: str
+    size: int
+    modified_ms: int
+
+
+class Objects(Protocol):
+    """A flat set of immutable objects under `root`, addressed by relative paths with `/`."""
+
+    @property
+    def root(self) -> str:
+        """The canonical address everything lives under."""
+
+    def read(self, path: str) -> bytes:
+        """Return the whole object. Raises: NotFoundError."""
+
+    def stream(self, path: str) -> Iterator[bytes]:
+        """Yield the object's bytes in chunks of a few megabytes. Raises: NotFoundError."""
+
+    def info(self, path: str) -> ObjectInfo | None:
+        """Return size and time of one object, or None where there is none."""
+
+    def create(self, path: str, data: bytes | Iterable[bytes]) -> None:
+        """Create the object whole and durable, or not at all. Raises: AlreadyExistsError."""
+
+    def replace(self, path: str, data: bytes | Iterable[bytes]) -> None:
+        """Create or atomically replace the object; only for what nobody else writes."""
+
+    def list_objects(self, prefix: str, *, recursive: bool = False) -> list[ObjectInfo]:
+        """Return the objects in the folder `prefix`, unordered; empty where there is no such folder."""
+
+    def list_folders(self, prefix: str) -> list[str]:
+        """Return the names of the folders directly in `prefix`."""
+
+    def delete(self, paths: Sequence[str]) -> None:
+        """Delete objects; one that is gone already is no error."""
+
+    def open_reader(self, path: str) -> IO[bytes]:
+        """Open a seekable reader. Raises: NotFoundError."""
+
+    def open_writer(self, path: str) -> IO[bytes]:
+        """Open a writer of a new object, durable once closed; its name must be unique."""
+
+
+def checked_path(path: str) -> str:
+    """Return a path that stays under the root. Raises: InvalidInputError."""
+    if not path or path.startswith("/") or any(part in ("", ".", "..") for part in path.split("/")):
+        raise InvalidInputError(f"object path {path!r} must be relative, without empty, '.' or '..' parts")
+    return path
+
+
+def as_chunks(data: bytes | Iterable[bytes]) -> Iterable[bytes]:
+    """Return whole bytes as one chunk."""
+    return (data,) if isinstance(data, bytes) else data
+
+
+class NewObject(io.RawIOBase):
+    """A writer that knows its position, and that finishes the object when closed."""
+
+    def __init__(self, write: Callable[[bytes], object], finish: Callable[[], None]) -> None:
+        self._write = write
+        self._finish = finish
+        self._position = 0
+
+    def writable(self) -> bool:
+        """Say yes."""
+        return True
+
+    def write(self, data: Any) -> int:
+        """Hand over a piece."""
+        size = memoryview(data).nbytes
+        self._write(data)
+        self._position += size
+        return size
+
+    def tell(self) -> int:
+        """Return how much was written."""
+        return self._position
+
+    def close(self) -> None:
+        """Finish the object, once."""
+        if not self.closed:
+            super().close()
+            self._finish()

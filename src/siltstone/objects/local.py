@@ -1,0 +1,185 @@
+"""Objects in a local folder: what was acknowledged is on disk (written, synced, linked, directory synced)."""
+
+import contextlib
+import errno
+import os
+import uuid
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import IO, Any, cast
+
+from siltstone.errors import (
+    AccessDeniedError,
+    AlreadyExistsError,
+    InvalidInputError,
+    NotFoundError,
+    StorageError,
+)
+from siltstone.objects.interface import CHUNK_BYTES, NewObject, ObjectInfo, as_chunks, checked_path
+
+
+class LocalObjects:
+    """Objects in a local folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.root = str(folder)
+
+    def __repr__(self) -> str:
+        return f"LocalObjects({self.root!r})"
+
+    def _path(self, path: str) -> str:
+        return f"{self.root}/{checked_path(path)}"
+
+    def read(self, path: str) -> bytes:
+        """Return the whole object."""
+        with self._translated(path), Path(self._path(path)).open("rb") as file:
+            return file.read()
+
+    def stream(self, path: str) -> Iterator[bytes]:
+        """Yield the object's bytes in chunks."""
+        with self._translated(path), Path(self._path(path)).open("rb") as file:
+            while chunk := file.read(CHUNK_BYTES):
+                yield chunk
+
+    def info(self, path: str) -> ObjectInfo | None:
+        """Return size and time of one object, or None."""
+        try:
+            with self._translated(path):
+                status = os.stat(self._path(path))
+        except NotFoundError:
+            return None
+        return ObjectInfo(path, status.st_size, status.st_mtime_ns // 1_000_000)
+
+    def create(self, path: str, data: bytes | Iterable[bytes]) -> None:
+        """Write aside, sync, link to the final name: never half there, never over another."""
+        self._publish(path, data, os.link)
+
+    def replace(self, path: str, data: bytes | Iterable[bytes]) -> None:
+        """Write aside, sync, rename over the final name."""
+        self._publish(path, data, os.replace)
+
+    def _publish(self, path: str, data: bytes | Iterable[bytes], publish: Any) -> None:
+        final = self._path(path)
+        parent, name = os.path.split(final)
+        aside = f"{parent}/.{name}.{uuid.uuid4().hex}.tmp"
+        with self._translated(path):
+            try:
+                file = self._create_exclusively(aside)
+                try:
+                    with file:
+                        for chunk in as_chunks(data):
+                            file.write(chunk)
+                        file.flush()
+                        os.fsync(file.fileno())
+                    publish(aside, final)
+                finally:
+                    with contextlib.suppress(FileNotFoundError):
+                        os.unlink(aside)
+            except OSError as error:
+                if error.errno in (errno.EPERM, errno.ENOTSUP) and Path(aside).parent.exists():
+                    raise StorageError(
+                        f"{self.root}: this file system has no hard links ({error}), so create-if-absent is not "
+                        "safe on it; use another folder"
+                    ) from error
+                raise
+            _sync_folder(parent)
+
+    def _create_exclusively(self, path: str) -> IO[bytes]:
+        try:
+            return Path(path).open("xb")
+        except FileNotFoundError:
+            self._make_folders(os.path.dirname(path))
+            return Path(path).open("xb")
+
+    def _make_folders(self, folder: str) -> None:
+        if Path(folder).is_dir():
+            return
+        parent = os.path.dirname(folder)
+        self._make_folders(parent)
+        Path(folder).mkdir(exist_ok=True)
+        _sync_folder(parent)
+
+    def list_objects(self, prefix: str, *, recursive: bool = False) -> list[ObjectInfo]:
+        """Return the objects in a folder; files being written are not objects yet."""
+        found: list[ObjectInfo] = []
+        pending = [prefix.strip("/")]
+        while pending:
+            folder = pending.pop()
+            for entry in self._scan(folder):
+                path = f"{folder}/{entry.name}" if folder else entry.name
+                if entry.is_dir():
+                    if recursive:
+                        pending.append(path)
+                elif not _is_aside(entry.name):
+                    with contextlib.suppress(FileNotFoundError):
+                        status = entry.stat()
+                        found.append(ObjectInfo(path, status.st_size, status.st_mtime_ns // 1_000_000))
+        return found
+
+    def list_folders(self, prefix: str) -> list[str]:
+        """Return the names of the folders directly in `prefix`."""
+        return [entry.name for entry in self._scan(prefix.strip("/")) if entry.is_dir()]
+
+    def _scan(self, folder: str) -> list[os.DirEntry[str]]:
+        try:
+            with self._translated(folder), os.scandir(f"{self.root}/{folder}") as entries:
+                return list(entries)
+        except NotFoundError:
+            return []
+
+    def delete(self, paths: Sequence[str]) -> None:
+        """Delete files; folders stay."""
+        for path in paths:
+            with self._translated(path), contextlib.suppress(FileNotFoundError):
+                os.unlink(self._path(path))
+
+    def open_reader(self, path: str) -> IO[bytes]:
+        """Open the file for reading."""
+        with self._translated(path):
+            return Path(self._path(path)).open("rb")
+
+    def open_writer(self, path: str) -> IO[bytes]:
+        """Open a new file that is synced when closed."""
+        with self._translated(path):
+            file = self._create_exclusively(self._path(path))
+
+        def finish() -> None:
+            with self._translated(path), file:
+                file.flush()
+                os.fsync(file.fileno())
+                _sync_folder(os.path.dirname(self._path(path)))
+
+        return cast("IO[bytes]", NewObject(file.write, finish))
+
+    @contextlib.contextmanager
+    def _translated(self, path: str) -> Iterator[None]:
+        where = f"{self.root}/{path}"
+        try:
+            yield
+        except FileNotFoundError as error:
+            raise NotFoundError(f"{where}: no such object") from error
+        except FileExistsError as error:
+            raise AlreadyExistsError(f"{where}: exists already") from error
+        except NotADirectoryError as error:
+            raise InvalidInputError(f"{where}: a part of this path is a file, not a folder") from error
+        except PermissionError as error:
+            raise AccessDeniedError(
+                f"{where}: no permission ({error.strerror}); make the folder accessible or choose another root"
+            ) from error
+        except OSError as error:
+            if error.errno == errno.EROFS:
+                raise AccessDeniedError(f"{where}: the file system is read-only; choose another root") from error
+            raise StorageError(f"{where}: {error.strerror or error}") from error
+
+
+def _is_aside(name: str) -> bool:
+    return name.startswith(".") and name.endswith(".tmp")
+
+
+def _sync_folder(folder: str) -> None:
+    descriptor = os.open(folder or "/", os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

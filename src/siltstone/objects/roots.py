@@ -1,0 +1,135 @@
+"""Roots and what opens them: a process opens each root once, the way its environment says."""
+
+import contextlib
+import os
+import re
+import threading
+import urllib.parse
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from siltstone.errors import InvalidInputError
+from siltstone.objects.aws import S3Settings, find_settings, shared
+from siltstone.objects.interface import Objects
+from siltstone.objects.local import LocalObjects
+from siltstone.objects.store import StoreObjects, open_memory, open_s3, open_url
+
+MEMORY_SCHEME = "memory://"
+_OBJECT_STORE_SCHEMES = ("s3", "s3a", "gs", "az", "abfs", "abfss", "adl", "azure")
+
+
+def open_objects(root: str | os.PathLike[str]) -> Objects:
+    """Open the store at `root`: a local folder, or a URL such as `s3://bucket/prefix`.
+
+    Opening touches nothing; a process opens each root once.
+    """
+    known = _opened.get(root) if isinstance(root, str) else None
+    if known is not None:
+        return known
+    address = canonical_root(root)
+    with _opened_lock:
+        objects = _opened.get(address)
+        if objects is None:
+            objects = _opened[address] = _open(address)
+        return objects
+
+
+def canonical_root(root: str | os.PathLike[str]) -> str:
+    """Return one spelling for each root: an absolute local path, or a URL without trailing slash.
+
+    Raises: InvalidInputError.
+    """
+    text = os.fspath(root)
+    if not text or "\0" in text:
+        raise InvalidInputError(f"root {text!r} is not a folder or URL; give a path or e.g. s3://bucket/prefix")
+    match = re.match(r"^([A-Za-z][A-Za-z0-9+.-]*):(/*)", text)
+    if match is None:
+        return str(Path(text).expanduser().absolute().resolve())
+    scheme = match.group(1).lower()
+    if scheme == "file":
+        parts = urllib.parse.urlsplit(text)
+        if parts.netloc not in ("", "localhost"):
+            raise InvalidInputError(f"root {text!r} names the host {parts.netloc!r}; local roots have none")
+        return str(Path(urllib.parse.unquote(parts.path)).resolve())
+    if scheme == "memory":
+        return MEMORY_SCHEME + text.partition("://")[2].strip("/")
+    if scheme not in _OBJECT_STORE_SCHEMES or match.group(2) != "//":
+        raise InvalidInputError(
+            f"root {text!r} has the unknown scheme {scheme!r}; use a local path, s3://, gs:// or az://"
+        )
+    rest = text[match.end() :].rstrip("/")
+    if not rest.split("/")[0]:
+        raise InvalidInputError(f"root {text!r} names no bucket; write {scheme}://bucket/prefix")
+    return f"{'s3' if scheme == 's3a' else scheme}://{rest}"
+
+
+def local_folder(root: str) -> Path | None:
+    """Return the folder of a canonical local root, None for any other."""
+    return None if "://" in root else Path(root)
+
+
+@contextlib.contextmanager
+def replaced(root: str, objects: Objects) -> Iterator[None]:
+    """Let `objects` answer for `root` in this process meanwhile; how faults are injected in tests."""
+    address = canonical_root(root)
+    with _opened_lock:
+        before = _opened.get(address)
+        _opened[address] = objects
+    try:
+        yield
+    finally:
+        with _opened_lock:
+            if before is None:
+                del _opened[address]
+            else:
+                _opened[address] = before
+
+
+@dataclass(frozen=True)
+class Access:
+    """How a root is reached, as the process that shares it does; it travels to where tasks run."""
+
+    root: str
+    settings: S3Settings | None
+
+    def use(self) -> None:
+        """Reach the root this way from now on in this process.
+
+        An environment that the executors do not have is no obstacle then, and keys that were renewed are renewed here.
+        """
+        if self.settings is None or _received.get(self.root) == self.settings:
+            return
+        with _opened_lock:
+            _received[self.root] = self.settings
+            objects = _opened.get(self.root)
+            if isinstance(objects, StoreObjects):
+                objects.reopen(open_s3(self.root, self.settings))
+
+
+def share_access(root: str) -> Access:
+    """Return how this process reaches a root; for S3, what its environment and profile say, keys included.
+
+    Raises: InvalidInputError, AccessDeniedError where a profile gives no keys.
+    """
+    address = canonical_root(root)
+    if not address.startswith("s3://"):
+        return Access(address, None)
+    return Access(address, shared(_received.get(address) or find_settings()))
+
+
+_opened: dict[str, Objects] = {}
+_received: dict[str, S3Settings] = {}
+_opened_lock = threading.Lock()
+
+
+def _open(address: str) -> Objects:
+    folder = local_folder(address)
+    if folder is not None:
+        return LocalObjects(folder)
+    if address.startswith(MEMORY_SCHEME):
+        return StoreObjects(address, open_memory())
+    if address.startswith("s3://"):
+        settings = _received.get(address) or find_settings()
+        return StoreObjects(address, open_s3(address, settings), is_trusted=settings.is_aws)
+    return StoreObjects(address, open_url(address))

@@ -1,0 +1,266 @@
+"""Objects in anything `obstore` speaks to: S3, Google, Azure, memory."""
+
+import contextlib
+import datetime
+import io
+import os
+import random
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import IO, Any, cast
+
+import obstore
+from obstore.exceptions import BaseError
+from obstore.store import LocalStore, MemoryStore, ObjectStore, S3Store, from_url
+
+from siltstone.errors import AlreadyExistsError, InvalidInputError, NotFoundError, StorageError
+from siltstone.objects.answers import is_in_progress, read_answer, translated
+from siltstone.objects.aws import S3Settings, store_options
+from siltstone.objects.interface import CHUNK_BYTES, NewObject, ObjectInfo, checked_path
+
+# The first conditional write of a process shows whether the store honours them. It creates this object.
+MARKER = ".siltstone/create-if-absent"
+PART_BYTES = 8 << 20
+_CONNECT_SECONDS = 5
+_FIRST_BACKOFF = datetime.timedelta(milliseconds=100)
+_LONGEST_BACKOFF = datetime.timedelta(seconds=10)
+_RETRIES_END_AFTER = datetime.timedelta(seconds=180)
+_TAIL_BYTES = 64 << 10
+_CONFLICT_ATTEMPTS = 10
+
+
+def open_memory() -> ObjectStore:
+    """Open a store that lives as long as this process."""
+    return MemoryStore()
+
+
+def open_url(address: str) -> ObjectStore:
+    """Open the store of a Google or Azure address by their own environment rules. Raises: InvalidInputError."""
+    try:
+        return from_url(address)
+    except (BaseError, ValueError) as error:
+        raise InvalidInputError(f"root {address}: {read_answer(error).text}") from error
+
+
+def open_s3(address: str, settings: S3Settings) -> ObjectStore:
+    """Open the bucket of an `s3://` address.
+
+    Throttling, 5xx answers and broken connections are tried again, each time after a longer pause.
+    Raises: InvalidInputError, AccessDeniedError where there are no credentials.
+    """
+    bucket, _, prefix = address.removeprefix("s3://").partition("/")
+    try:
+        return S3Store(
+            bucket,
+            prefix=prefix or None,
+            client_options={
+                "allow_http": (settings.endpoint or "").startswith("http://"),
+                "connect_timeout": datetime.timedelta(seconds=_CONNECT_SECONDS),
+                "timeout": datetime.timedelta(seconds=settings.timeout_seconds),
+            },
+            retry_config={
+                "max_retries": settings.max_attempts - 1,
+                "retry_timeout": _RETRIES_END_AFTER,
+                "backoff": {"init_backoff": _FIRST_BACKOFF, "max_backoff": _LONGEST_BACKOFF, "base": 2},
+            },
+            **store_options(settings),
+        )
+    except (BaseError, ValueError) as error:
+        raise InvalidInputError(f"root {address}: {read_answer(error).text}") from error
+
+
+class _StoredObject(io.RawIOBase):
+    """A seekable reader over range requests; the object's end, where Parquet keeps its footer, is there already."""
+
+    def __init__(self, size: int, tail: bytes, read_range: Callable[[int, int], bytes]) -> None:
+        self._size = size
+        self._tail = tail
+        self._read_range = read_range
+        self._position = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        start = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._size}[whence]
+        self._position = max(0, start + offset)
+        return self._position
+
+    def tell(self) -> int:
+        return self._position
+
+    def read(self, size: int | None = -1) -> bytes:
+        left = max(0, self._size - self._position)
+        length = left if size is None or size < 0 else min(size, left)
+        tail_start = self._size - len(self._tail)
+        if self._position >= tail_start:
+            data = self._tail[self._position - tail_start :][:length]
+        else:
+            data = self._read_range(self._position, length) if length else b""
+        self._position += len(data)
+        return data
+
+
+class StoreObjects:
+    """Objects in a store of `obstore`. One that is not trusted has to honour conditional writes before it gets any."""
+
+    def __init__(self, root: str, store: ObjectStore, *, is_trusted: bool = True) -> None:
+        if isinstance(store, LocalStore):
+            raise InvalidInputError(f"{root}: local folders go through LocalObjects, which syncs to disk")
+        self.root = root
+        self._store: ObjectStore = store
+        self._is_trusted = is_trusted
+        self._trust_lock = threading.Lock()
+
+    def __repr__(self) -> str:
+        return f"StoreObjects({self.root!r})"
+
+    def reopen(self, store: ObjectStore) -> None:
+        """Go on with another connection to the same root."""
+        self._store = store
+
+    def read(self, path: str) -> bytes:
+        """Return the whole object."""
+        with translated(self.root, path):
+            return bytes(obstore.get(self._store, checked_path(path)).bytes())
+
+    def stream(self, path: str) -> Iterator[bytes]:
+        """Yield the object's bytes in chunks."""
+        with translated(self.root, path):
+            for chunk in obstore.get(self._store, checked_path(path)).stream(min_chunk_size=CHUNK_BYTES):
+                yield bytes(chunk)
+
+    def info(self, path: str) -> ObjectInfo | None:
+        """Return size and time of one object, or None."""
+        try:
+            with translated(self.root, path):
+                return _object_info(obstore.head(self._store, checked_path(path)))
+        except NotFoundError:
+            return None
+
+    def create(self, path: str, data: bytes | Iterable[bytes]) -> None:
+        """Create by conditional put; a stream is spooled to disk first, since its put must be one request."""
+        self._check_conditions()
+        if isinstance(data, bytes):
+            self._put_new(path, data)
+            return
+        with _spooled(data) as spool:
+            self._put_new(path, spool)
+
+    def _put_new(self, path: str, data: bytes | IO[bytes]) -> None:
+        """Put if absent. Where another put of the same object is under way, nobody has won yet: ask again."""
+        for attempt in range(_CONFLICT_ATTEMPTS):
+            with translated(self.root, path, writing=True):
+                try:
+                    obstore.put(self._store, checked_path(path), data, mode="create", use_multipart=False)
+                    return
+                except BaseError as error:
+                    if attempt == _CONFLICT_ATTEMPTS - 1 or not is_in_progress(error):
+                        raise
+            time.sleep(random.uniform(0, min(0.02 * 2**attempt, 1)))
+            if not isinstance(data, bytes):
+                data.seek(0)
+
+    def _check_conditions(self) -> None:
+        """Refuse a store that creates what is there already: two commits could both believe to have won."""
+        with self._trust_lock:
+            if self._is_trusted:
+                return
+            try:
+                self._put_new(MARKER, b"")
+                self._put_new(MARKER, b"")
+            except AlreadyExistsError:
+                self._is_trusted = True
+                return
+        raise StorageError(
+            f"{self.root}: the store ignores If-None-Match, so commits could overwrite each other; nothing was written. "
+            "Use a store with conditional writes; `siltstone doctor` checks one"
+        )
+
+    def replace(self, path: str, data: bytes | Iterable[bytes]) -> None:
+        """Put, in parts where the data is large; a stream is spooled, since it may come from the same store."""
+        with translated(self.root, path, writing=True):
+            if isinstance(data, bytes):
+                obstore.put(self._store, checked_path(path), data)
+                return
+            with _spooled(data) as spool:
+                obstore.put(self._store, checked_path(path), spool)
+
+    def list_objects(self, prefix: str, *, recursive: bool = False) -> list[ObjectInfo]:
+        """Return the objects in a folder; the marker of the first write is none of them."""
+        folder = prefix.strip("/") or None
+        with translated(self.root, prefix):
+            if recursive:
+                found = [meta for page in obstore.list(self._store, folder) for meta in page]
+            else:
+                found = list(obstore.list_with_delimiter(self._store, folder)["objects"])
+        return [_object_info(meta) for meta in found if meta["path"] != MARKER]
+
+    def list_folders(self, prefix: str) -> list[str]:
+        """Return the names of the folders directly in `prefix`."""
+        with translated(self.root, prefix):
+            found = obstore.list_with_delimiter(self._store, prefix.strip("/") or None)["common_prefixes"]
+        marked = MARKER.partition("/")[0]
+        return [folder.rstrip("/").rpartition("/")[2] for folder in found if folder.rstrip("/") != marked]
+
+    def delete(self, paths: Sequence[str]) -> None:
+        """Delete objects, many in one request where the store can."""
+        for path in paths:
+            checked_path(path)
+        if paths:
+            with contextlib.suppress(NotFoundError), translated(self.root, paths[0]):
+                obstore.delete(self._store, list(paths))
+
+    def open_reader(self, path: str) -> IO[bytes]:
+        """Open a reader that asks the store for the ranges it is asked for; opening is one request."""
+        with translated(self.root, path):
+            try:
+                answer = obstore.get(self._store, checked_path(path), options={"range": {"suffix": _TAIL_BYTES}})
+                size, tail = answer.meta["size"], bytes(answer.bytes())
+            except BaseError:
+                # An empty object has no last bytes to ask for.
+                found = self.info(path)
+                if found is None or found.size:
+                    raise
+                size, tail = 0, b""
+
+        def read_range(start: int, length: int) -> bytes:
+            with translated(self.root, path):
+                return bytes(obstore.get_range(self._store, path, start=start, length=length))
+
+        return cast("IO[bytes]", _StoredObject(size, tail, read_range))
+
+    def open_writer(self, path: str) -> IO[bytes]:
+        """Open a writer that uploads in parts as they fill, and a small object in one piece."""
+        with translated(self.root, path, writing=True):
+            upload = obstore.open_writer(self._store, checked_path(path), buffer_size=PART_BYTES)
+
+        def write(data: bytes) -> None:
+            with translated(self.root, path, writing=True):
+                upload.write(data)
+
+        def finish() -> None:
+            with translated(self.root, path, writing=True):
+                upload.close()
+
+        return cast("IO[bytes]", NewObject(write, finish))
+
+
+@contextlib.contextmanager
+def _spooled(data: Iterable[bytes]) -> Iterator[IO[bytes]]:
+    """Write chunks to a temporary file; small ones stay in memory."""
+    with tempfile.SpooledTemporaryFile(max_size=CHUNK_BYTES) as spool:
+        for chunk in data:
+            spool.write(chunk)
+        spool.seek(0)
+        yield spool
+
+
+def _object_info(meta: Any) -> ObjectInfo:
+    modified: datetime.datetime = meta["last_modified"]
+    return ObjectInfo(meta["path"], meta["size"], int(modified.timestamp() * 1000))
