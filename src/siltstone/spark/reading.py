@@ -12,6 +12,7 @@ from siltstone.compactor.files import StoredFile
 from siltstone.compactor.live import live_rows
 from siltstone.compactor.state import CompactedFile
 from siltstone.objects import local_folder
+from siltstone.spark.access import reaching
 
 
 @dataclass(frozen=True)
@@ -49,4 +50,4 @@ def _read_in_python(
                 for table in live_rows(StoredFile(files.root, chosen[number]), files.schema):
                     yield from table.to_batches()
 
-    return spark.range(0, len(chosen), 1, max(1, len(chosen))).mapInArrow(read, schema)
+    return spark.range(0, len(chosen), 1, max(1, len(chosen))).mapInArrow(reaching(files.root, read), schema)

@@ -16,7 +16,7 @@ from siltstone.compactor.hashing import hash_keys
 from siltstone.compactor.live import live_rows
 from siltstone.compactor.state import CompactedFile, RoundCompletion
 from siltstone.errors import InvalidInputError
-from siltstone.objects import canonical_root
+from siltstone.objects import canonical_root, share_access
 from siltstone.spark.reading import spark_schema
 
 FORMAT = "siltstone"
@@ -65,6 +65,7 @@ class SiltstoneReader(DataSourceReader):
 
     def __init__(self, root: str, rounds: list[RoundCompletion], schema: pa.Schema) -> None:
         self._root = root
+        self._access = share_access(root)
         self._rounds = rounds
         self._schema = schema
         self._equals: dict[str, object] = {}
@@ -94,5 +95,6 @@ class SiltstoneReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the live rows of a file."""
         assert isinstance(partition, _FilePartition)
+        self._access.use()
         for table in live_rows(StoredFile(self._root, partition.file), self._schema):
             yield from table.to_batches()

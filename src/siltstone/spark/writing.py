@@ -7,6 +7,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from siltstone.model import Delta, DeltaType, Manifest, StreamLocator
+from siltstone.spark.access import reaching
 from siltstone.storage import object_store as storage
 
 
@@ -31,7 +32,7 @@ def stage_on_spark(
     schema = frame.limit(0).toArrow().schema
     empty = storage.stage_deltas(schema.empty_table(), stream, **settings)  # type: ignore[arg-type]
     staged: dict[str, Delta] = {}
-    for row in frame.mapInArrow(stage, "delta string").collect():
+    for row in frame.mapInArrow(reaching(root, stage), "delta string").collect():
         delta = Delta.from_serializable(json.loads(row.delta))
         known = staged.setdefault(delta.locator.partition_id, delta)
         if known is not delta:

@@ -1,0 +1,24 @@
+"""Tasks reach the store the way the driver does, whatever environment their executor was started with."""
+
+from collections.abc import Callable, Iterator
+
+import pyarrow as pa
+
+from siltstone.objects import share_access
+
+Task = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+
+
+def reaching(root: str, task: Task) -> Task:
+    """Return a task for `mapInArrow` that brings along how this process reaches `root`.
+
+    That is the endpoint, the region and the keys, where the driver has any; an executor with a role of its own keeps
+    it. With SILTSTONE_SHARE_CREDENTIALS=false no keys travel.
+    """
+    access = share_access(root)
+
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        access.use()
+        yield from task(batches)
+
+    return run
