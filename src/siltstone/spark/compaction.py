@@ -61,7 +61,7 @@ def compact_partition(
         max_round_bytes=max_round_bytes,
         root=_root(compaction_artifact_path, compaction_artifact_s3_bucket),
     )
-    return run_session(request, spark_engine(spark or local_session()), progress)
+    return run_session(request, spark_engine(spark or local_session(), progress), progress)
 
 
 def _root(path: str | None, bucket: str | None) -> str:

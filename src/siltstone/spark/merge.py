@@ -19,23 +19,28 @@ from siltstone import errors
 from siltstone.compactor.job import Engine, ReadTask, RoundJob
 from siltstone.compactor.merge import merge_bucket
 from siltstone.compactor.reading import read_parts
+from siltstone.compactor.session import Progress
+from siltstone.spark.watching import collect
+from siltstone.spark.access import reaching
 
 _OUR_ERROR = re.compile(r"^siltstone\.errors\.(\w+): (.*)$", re.MULTILINE)
+STEPS = ("read", "merge")
 _PART_SCHEMA = "bucket int, part binary"
 _BYTES_PER_TASK = 8 << 20
 _MERGED_BYTES_PER_TASK = 1 << 20
+_REWRITTEN_BYTES_PER_TASK = 16 << 20
 _LEAST_TASKS = 2
 
 
-def spark_engine(spark: SparkSession) -> Engine:
-    """Return an engine that runs the tasks of a round on Spark."""
+def spark_engine(spark: SparkSession, progress: Progress | None = None) -> Engine:
+    """Return an engine that runs the tasks of a round on Spark, and tells of each that is done."""
 
     def run(job: RoundJob) -> Iterator[dict[str, Any]]:
         parts = read_on_spark(spark, job)
         if job.settings.full:
             parts = parts.unionByName(_every_bucket(spark, job))
         try:
-            rows = merge_on_spark(parts, job).collect()
+            rows = collect(spark, merge_on_spark(parts, job), STEPS, progress)
         except PythonException as error:
             raise _translated(error) from error
         for row in rows:
@@ -64,7 +69,7 @@ def read_on_spark(spark: SparkSession, job: RoundJob) -> DataFrame:
                         {"bucket": pa.array([bucket], pa.int32()), "part": pa.array([part], pa.binary())}
                     )
 
-    return spark.range(0, len(reads), 1, tasks).mapInArrow(read, _PART_SCHEMA)
+    return spark.range(0, len(reads), 1, tasks).mapInArrow(reaching(job.root, read), _PART_SCHEMA)
 
 
 def _shared(job: RoundJob) -> list[ReadTask]:
@@ -81,11 +86,18 @@ def _every_bucket(spark: SparkSession, job: RoundJob) -> DataFrame:
     return buckets.select(sf.col("id").cast("int").alias("bucket"), sf.lit(None).cast("binary").alias("part"))
 
 
+def _merge_tasks(job: RoundJob) -> int:
+    """Return how many tasks to merge in: starting one costs as much as merging some ten thousand rows."""
+    if not job.settings.full:
+        return job.input_bytes // _MERGED_BYTES_PER_TASK + _LEAST_TASKS
+    rewritten = job.input_bytes + sum(bucket.content_length for bucket in job.buckets)
+    # A power of two, as the number of buckets mostly is, so that tasks get as many buckets each.
+    return 1 << max(_LEAST_TASKS, rewritten // _REWRITTEN_BYTES_PER_TASK).bit_length() - 1
+
+
 def merge_on_spark(parts: DataFrame, job: RoundJob) -> DataFrame:
     """Merge buckets in parallel: each in a task of its own, but several in one where there is little to do."""
-    tasks = min(len(job.buckets), job.input_bytes // _MERGED_BYTES_PER_TASK + _LEAST_TASKS)
-    if job.settings.full:
-        tasks = len(job.buckets)
+    tasks = min(len(job.buckets), _merge_tasks(job))
 
     def merge(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         gathered: dict[int, list[bytes]] = {}
@@ -99,4 +111,5 @@ def merge_on_spark(parts: DataFrame, job: RoundJob) -> DataFrame:
             if result is not None:
                 yield pa.record_batch({"result": [json.dumps(result)]})
 
-    return parts.repartitionById(tasks, sf.col("bucket") % tasks).mapInArrow(merge, "result string")
+    merged = reaching(job.root, merge)
+    return parts.repartitionById(tasks, sf.col("bucket") % tasks).mapInArrow(merged, "result string")
