@@ -338,11 +338,8 @@ class Table:
     ) -> VacuumReport:
         """Forget rounds past the retention, and remove files that nothing readable names; see `vacuum`."""
         root = self.lake.root
-        destinations = [locate_destination(compacted_partition(each), root=root) for each in self._sources()]
         return vacuum(
             catalog.version_folder(self.name, root=root),
-            destinations,
-            self.deltas(),
             root=root,
             retention_ms=retention_ms,
             orphan_grace_ms=orphan_grace_ms,

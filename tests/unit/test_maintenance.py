@@ -3,12 +3,14 @@
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
 import siltstone
 from siltstone.compactor import maintenance
 from siltstone.compactor.completion import compacted_partition
+from siltstone.compactor.index import write_index
 from siltstone.compactor.merge import run_here
 from siltstone.compactor.plan import Request
 from siltstone.compactor.session import run_session
@@ -127,13 +129,26 @@ def test_missing_and_cut_files_are_found(
 
 
 def test_a_deep_check_finds_an_index_that_does_not_match(orders: siltstone.Table) -> None:
-    one, two = (Path(orders.lake.root) / each.index_uri for each in orders.rounds()[-1].files[:2] if each.index_uri)
-    data = bytearray(one.read_bytes())
-    data[-4:], data[-8:-4] = data[-8:-4], data[-4:]
-    one.write_bytes(bytes(data))
+    file = orders.rounds()[-1].files[0]
+    assert file.index_uri is not None
+    (Path(orders.lake.root) / file.index_uri).unlink()
+    write_index(orders.lake.root, file.index_uri, np.arange(file.record_count, dtype=np.uint64))
     assert orders.fsck() == []
-    assert "index" in {finding.code for finding in orders.fsck(deep=True)}
-    assert two.exists()
+    assert [(finding.code, finding.file) for finding in orders.fsck(deep=True)] == [("index", file.index_uri)]
+
+
+def test_a_check_finds_a_flipped_bit_in_an_index_or_deletion_vector(orders: siltstone.Table) -> None:
+    file = orders.rounds()[-1].files[0]
+    assert file.deletion_vector is not None
+    for uri in (file.index_uri, file.deletion_vector.uri):
+        assert uri is not None
+        path = Path(orders.lake.root) / uri
+        data = path.read_bytes()
+        path.write_bytes(data[:40] + bytes([data[40] ^ 1]) + data[41:])
+        (finding,) = orders.fsck()
+        assert (finding.code, finding.file) == ("compacted-file", uri)
+        path.write_bytes(data)
+    assert orders.fsck(deep=True) == []
 
 
 def test_compacted_rows_are_no_source_of_deltas_without_a_rebase(orders: siltstone.Table) -> None:

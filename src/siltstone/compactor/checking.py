@@ -1,6 +1,6 @@
 """Checking a compacted partition: its log, files, deletion vectors, indices; in depth, every row."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Container, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -9,6 +9,7 @@ from siltstone.compactor.columns import equal_ids
 from siltstone.compactor.completion import Destination, current_completion
 from siltstone.compactor.files import StoredFile
 from siltstone.compactor.hashing import hash_keys
+from siltstone.compactor.inventory import find_problems
 from siltstone.compactor.state import Bucket, RoundCompletion
 from siltstone.errors import CorruptionError
 from siltstone.log.verification import Finding
@@ -28,9 +29,13 @@ def check_partition(destination: Destination, *, deep: bool = False) -> list[Fin
         return [Finding("state", str(destination.locator), str(error), _REBASE)]
     if completion is None:
         return []
-    findings: list[Finding] = []
+    findings = [
+        Finding("compacted-file", each.uri, problem, _REBASE)
+        for each, problem in find_problems(destination, completion.buckets)
+    ]
+    bad = {finding.file for finding in findings}
     for bucket in completion.buckets:
-        findings += _check_bucket(destination, completion, bucket, deep=deep)
+        findings += _check_bucket(destination, completion, bucket, bad, deep=deep)
     return findings
 
 
@@ -58,39 +63,51 @@ def _file_problem(root: str, entry: ManifestEntry) -> str | None:
 
 
 def _check_bucket(
-    destination: Destination, completion: RoundCompletion, bucket: Bucket, *, deep: bool
+    destination: Destination, completion: RoundCompletion, bucket: Bucket, bad: Container[str], *, deep: bool
 ) -> list[Finding]:
+    """Check the files of a bucket; those that are known to be bad are not opened."""
     findings: list[Finding] = []
     sound: list[StoredFile] = []
     for file in bucket.files:
-        problem = _file_problem(destination.root, file)
         stored = StoredFile(destination.root, file)
-        try:
-            if problem is None:
-                _ = stored.parquet, stored.dead
-                if completion.primary_keys:
-                    _ = stored.index
-        except CorruptionError as error:
-            problem = str(error)
-        if problem is not None:
-            findings.append(Finding("compacted-file", file.uri, problem, _REBASE))
-        else:
+        parts: list[tuple[str, Callable[[], object]]] = [(file.uri, lambda stored=stored: stored.parquet)]  # type: ignore[misc]
+        if file.deletion_vector is not None:
+            parts.append((file.deletion_vector.uri, lambda stored=stored: stored.dead))  # type: ignore[misc]
+        if file.index_uri is not None:
+            parts.append((file.index_uri, lambda stored=stored: stored.index.check()))  # type: ignore[misc]
+        problems = [problem for uri, look in parts if uri not in bad for problem in _problems(uri, look)]
+        findings += problems
+        if not problems and not any(uri in bad for uri, _ in parts):
             sound.append(stored)
-    if deep and completion.primary_keys and not findings:
+    tombstones = bucket.tombstones
+    if tombstones is not None and tombstones.uri not in bad:
+        findings += _problems(tombstones.uri, lambda: read_data_file(destination.root, tombstones))
+    if deep:
         findings += _check_rows(completion, bucket, sound)
     return findings
 
 
+def _problems(uri: str, look: Callable[[], object]) -> list[Finding]:
+    try:
+        look()
+    except CorruptionError as error:
+        return [Finding("compacted-file", uri, str(error), _REBASE)]
+    return []
+
+
 def _check_rows(completion: RoundCompletion, bucket: Bucket, stored: Sequence[StoredFile]) -> list[Finding]:
-    findings = []
+    """Read every value of a bucket's files; with a key, compare it with index and bucket, and look for doubles."""
+    findings: list[Finding] = []
     schema = schema_from_json(completion.fields)
     keys = pa.schema([schema.field(name) for name in completion.primary_keys])
     live: list[pa.Table] = [keys.empty_table()]
     for file in stored:
         try:
-            table = pa.concat_tables([keys.empty_table(), *(rows for _, rows in file.scan(keys))])
+            table = pa.concat_tables([keys.empty_table(), *(rows.select(keys.names) for _, rows in file.scan(schema))])
         except CorruptionError as error:
             findings.append(Finding("compacted-file", file.file.uri, str(error), _REBASE))
+            continue
+        if not completion.primary_keys:
             continue
         hashes = hash_keys(table, completion.primary_keys)
         if not np.array_equal(hashes, file.index.hashes_by_row()):
@@ -98,7 +115,7 @@ def _check_rows(completion: RoundCompletion, bucket: Bucket, stored: Sequence[St
         if bucket.depth and np.any(hashes >> np.uint64(64 - bucket.depth) != np.uint64(bucket.bits)):
             findings.append(Finding("bucket", file.file.uri, f"has rows of other buckets than {bucket.name}", _REBASE))
         live.append(table.filter(pa.array(file.live_flags())))
-    if completion.drop_duplicates:
+    if completion.primary_keys and completion.drop_duplicates:
         rows = pa.concat_tables(live)
         (_,), distinct = equal_ids([rows], completion.primary_keys)
         if distinct != rows.num_rows:

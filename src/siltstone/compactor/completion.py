@@ -1,6 +1,7 @@
 """The state of a compacted partition: its log of rounds, and the round completion files that the log names."""
 
 import uuid
+import zlib
 from typing import NamedTuple
 
 import orjson
@@ -72,10 +73,15 @@ def get_round(destination: Destination, round_id: int) -> RoundCompletion:
 
 
 def read_completion(destination: Destination, entry: Entry) -> RoundCompletion:
-    """Read a round completion file. Raises: CorruptionError that names it."""
+    """Read a round completion file, with the names that tables have today. Raises: CorruptionError that names it."""
     where = f"{destination.root}/{entry['uri']}"
     try:
-        return RoundCompletion.from_serializable(orjson.loads(open_objects(destination.root).read(entry["uri"])))
+        data = open_objects(destination.root).read(entry["uri"])
+        if zlib.crc32(data) != entry["checksum"]:
+            raise CorruptionError(
+                f"{where}: the round completion file is damaged (wrong checksum); restore it, or rebase the partition"
+            )
+        return _renamed(RoundCompletion.from_serializable(orjson.loads(data)), destination.locator)
     except NotFoundError as error:
         raise CorruptionError(f"{where}: the round completion file is missing; restore it, or rebase") from error
     except (orjson.JSONDecodeError, InvalidInputError) as error:
@@ -84,18 +90,47 @@ def read_completion(destination: Destination, entry: Entry) -> RoundCompletion:
         ) from error
 
 
-def write_completion(destination: Destination, completion: RoundCompletion) -> str:
-    """Write a round completion file under a new name, and return that."""
+def _renamed(completion: RoundCompletion, today: PartitionLocator) -> RoundCompletion:
+    """Call the destination's own table by the name it has today, since tables can be renamed."""
+    then = completion.destination_partition_locator
+    for name in ("source_partition_locator", "destination_partition_locator", "rebase_source_partition_locator"):
+        known = completion[name]
+        if known is not None and (known.namespace, known.table) == (then.namespace, then.table):
+            completion[name] = PartitionLocator(**{**known, "namespace": today.namespace, "table": today.table})
+    return completion
+
+
+class Written(NamedTuple):
+    """A round completion file that was written: where, and the CRC-32 of its bytes."""
+
+    uri: str
+    checksum: int
+
+
+def write_completion(destination: Destination, completion: RoundCompletion) -> Written:
+    """Write a round completion file under a new name."""
     path = f"{destination.folder}/rounds/{completion.round_id}-{uuid.uuid4().hex}.json"
-    open_objects(destination.root).create(path, orjson.dumps(completion.to_serializable()))
-    return path
+    data = orjson.dumps(completion.to_serializable())
+    open_objects(destination.root).create(path, data)
+    return Written(path, zlib.crc32(data))
 
 
-def commit_round(destination: Destination, completion: RoundCompletion, uri: str, planned_on: int | None) -> None:
-    """Make a round real, if the one it was planned on is still the current one. Raises: ConflictError."""
+def commit_round(
+    destination: Destination,
+    completion: RoundCompletion,
+    written: Written,
+    planned_on: int | None,
+    *,
+    needs: int | None = None,
+) -> None:
+    """Make a round real, if the one it was planned on is still the current one and the one it `needs` still there.
+
+    Raises: ConflictError.
+    """
     entry: Entry = {
         "round_id": completion.round_id,
-        "uri": uri,
+        "uri": written.uri,
+        "checksum": written.checksum,
         "high_watermark": completion.high_watermark,
         "source": str(completion.source_partition_locator),
         "completed_at": completion.completed_at,
@@ -110,6 +145,10 @@ def commit_round(destination: Destination, completion: RoundCompletion, uri: str
             raise ConflictError(
                 f"{destination.locator}: round {completion.round_id} was planned on round {planned_on}, but round "
                 f"{found} is current; plan again"
+            )
+        if needs is not None and f"{ROUND_PREFIX}{needs}" not in state:
+            raise ConflictError(
+                f"{destination.locator}: round {needs}, which round {completion.round_id} needs, was vacuumed; plan again"
             )
         return {CURRENT_KEY: entry, f"{ROUND_PREFIX}{completion.round_id}": entry}
 

@@ -1,6 +1,7 @@
 """Compacted data files: reading the live rows of one, and writing new ones with their index."""
 
 import uuid
+import zlib
 from collections.abc import Iterator, Sequence
 from typing import IO
 
@@ -101,9 +102,15 @@ class StoredFile:
 def read_vector(root: str, vector: DeletionVector) -> BitMap64:
     """Read a deletion vector. Raises: CorruptionError."""
     try:
-        dead = BitMap64.deserialize(open_objects(root).read(vector.uri))
+        data = open_objects(root).read(vector.uri)
     except NotFoundError as error:
         raise CorruptionError(f"{root}/{vector.uri}: the deletion vector is missing; rebase the partition") from error
+    if zlib.crc32(data) != vector.checksum:
+        raise CorruptionError(
+            f"{root}/{vector.uri}: the deletion vector is damaged (wrong checksum); restore it, or rebase the partition"
+        )
+    try:
+        dead = BitMap64.deserialize(data)
     except (ValueError, TypeError) as error:
         raise CorruptionError(f"{root}/{vector.uri}: the deletion vector is damaged ({error}); rebase") from error
     if len(dead) != vector.record_count:
@@ -116,9 +123,10 @@ def read_vector(root: str, vector: DeletionVector) -> BitMap64:
 def write_vector(root: str, folder: str, dead: BitMap64) -> DeletionVector:
     """Write a deletion vector under a new name."""
     path = f"{folder}/{uuid.uuid4().hex}.dv"
+    data = dead.serialize()
     with open_objects(root).open_writer(path) as file:
-        file.write(dead.serialize())
-    return DeletionVector(uri=path, record_count=len(dead))
+        file.write(data)
+    return DeletionVector(uri=path, record_count=len(dead), content_length=len(data), checksum=zlib.crc32(data))
 
 
 class CompactedWriter:

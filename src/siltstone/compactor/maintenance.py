@@ -1,7 +1,7 @@
 """Going back to an earlier round, and removing what no readable state names any more."""
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from siltstone.compactor.completion import (
@@ -9,60 +9,64 @@ from siltstone.compactor.completion import (
     ROUND_PREFIX,
     Destination,
     commit_round,
-    current_completion,
+    current_entry,
     get_round,
     list_rounds,
     read_completion,
     write_completion,
 )
-from siltstone.compactor.state import Bucket, RoundCompletion
-from siltstone.errors import InvalidInputError
-from siltstone.log.commit import Changes, LogState
+from siltstone.compactor.inventory import bucket_objects, find_problems
+from siltstone.compactor.state import RoundCompletion
+from siltstone.errors import ConflictError, InvalidInputError
+from siltstone.log.commit import COMMIT_KEY, Changes, LogState, commit_log
 from siltstone.log.compactible import system_now_ms
-from siltstone.model import Delta
-from siltstone.objects import ObjectInfo, open_objects
+from siltstone.model import PartitionLocator
+from siltstone.objects import ObjectInfo, local_folder, open_objects
+from siltstone.storage.layout import version_log
 
 DAY_MS = 24 * 3600 * 1000
 ROUND_RETENTION_MS = 7 * DAY_MS
 ORPHAN_GRACE_MS = DAY_MS
+_LOG = "log"
+_DELTAS = "delta/"
 
 
-def bucket_objects(buckets: Iterable[Bucket]) -> list[str]:
-    """Return the paths of everything that buckets name."""
-    names: list[str | None] = []
-    for bucket in buckets:
-        names.append(bucket.tombstones.uri if bucket.tombstones else None)
-        for file in bucket.files:
-            names += [file.uri, file.index_uri, file.deletion_vector.uri if file.deletion_vector else None]
-    return [name for name in names if name is not None]
-
-
-def roll_back(destination: Destination, round_id: int) -> RoundCompletion:
+def roll_back(destination: Destination, round_id: int, *, dry_run: bool = False) -> RoundCompletion:
     """Make the state after an earlier round current again, by a new round that says so; deltas since are read anew.
 
+    The current round is not read, so that this also cures a damaged one. A dry run returns what would be current.
     Raises: NotFoundError, InvalidInputError, ConflictError, CorruptionError.
     """
     target = get_round(destination, round_id)
-    current = current_completion(destination)
+    current = current_entry(destination)
     assert current is not None
-    if current.round_id == round_id:
+    current_id = int(current["round_id"])
+    if current_id == round_id:
         raise InvalidInputError(f"{destination.locator}: round {round_id} is the current one; choose an earlier one")
-    missing = [uri for uri in bucket_objects(target.buckets) if open_objects(destination.root).info(uri) is None]
-    if missing:
+    problems = find_problems(destination, target.buckets)
+    if problems:
+        bad, problem = problems[0]
         raise InvalidInputError(
-            f"{destination.locator}: {missing[0]} of round {round_id} is gone; choose a later round"
+            f"{destination.locator}: {bad.uri} of round {round_id} is gone or damaged ({problem}); choose a later round"
         )
     completion = RoundCompletion.from_serializable(
         {
             **target.to_serializable(),
-            "round_id": current.round_id + 1,
-            "previous_round_id": current.round_id,
+            "round_id": current_id + 1,
+            "previous_round_id": current_id,
             "rolled_back_to": round_id,
             "completed_at": system_now_ms(),
         }
     )
-    uri = write_completion(destination, completion)
-    commit_round(destination, completion, uri, current.round_id)
+    if dry_run:
+        return completion
+    written = write_completion(destination, completion)
+    try:
+        # A vacuum may forget the target, and remove its files, while it is being looked at.
+        commit_round(destination, completion, written, current_id, needs=round_id)
+    except ConflictError:
+        open_objects(destination.root).delete([written.uri])
+        raise
     return completion
 
 
@@ -79,8 +83,6 @@ class VacuumReport:
 
 def vacuum(
     folder: str,
-    destinations: Sequence[Destination],
-    deltas: Sequence[Delta],
     *,
     root: str,
     retention_ms: int = ROUND_RETENTION_MS,
@@ -89,37 +91,97 @@ def vacuum(
 ) -> VacuumReport:
     """Forget rounds past the retention, then remove files of a table version that nothing readable names.
 
-    The current round stays, however old. Files younger than the grace stay too: a write or a round may be about to
-    name them. Raises: CorruptionError; then nothing is removed.
+    All that is compacted into the version's folder counts, from whatever source, and all streams of its deltas. The
+    current round stays, however old. Files younger than the grace stay too: a write or a round may be about to name
+    them. What a writer on local disk left behind half written is removed by the same rule.
+    Raises: CorruptionError; then nothing is removed.
     """
     now_ms = system_now_ms()
     report = VacuumReport(dry_run)
     listed = open_objects(root).list_objects(folder, recursive=True)
-    named = {entry.uri for delta in deltas for entry in delta.manifest.entries}
+    named = _named_by_deltas(root, folder)
+    kept_folders: list[str] = []
+    destinations = list(_destinations(root, folder, listed))
     for destination in destinations:
+        if _is_foreign(destination):
+            kept_folders.append(f"{destination.folder}/")
+            continue
+        # Everything is read before anything is forgotten: a damaged completion file stops the vacuum here.
         expired = _expired_rounds(destination, now_ms - retention_ms)
+        _named_by_rounds(destination, expired)
         report.expired_rounds += expired
         if expired and not dry_run:
             _forget_rounds(destination, expired)
-        for entry in list_rounds(destination):
-            if int(entry["round_id"]) not in expired:
-                named |= {entry["uri"], *bucket_objects(read_completion(destination, entry).buckets)}
-    doomed = [each for each in listed if _is_orphan(each, named, now_ms - orphan_grace_ms)]
+        named |= _named_by_rounds(destination, expired)
+    before_ms = now_ms - orphan_grace_ms
+    candidates = [each for each in listed if not _is_log(each.path, folder) and each.path not in named]
+    candidates = [each for each in candidates if not each.path.startswith(tuple(kept_folders))]
+    doomed = [each for each in [*candidates, *_half_written(root, folder)] if each.modified_ms <= before_ms]
     report.removed_files = [each.path for each in doomed]
     report.removed_bytes = sum(each.size for each in doomed)
-    report.kept_files = len(listed) - len(doomed)
+    report.kept_files = len(listed) - len({each.path for each in listed} & set(report.removed_files))
     if not dry_run:
         open_objects(root).delete(report.removed_files)
     return report
 
 
-def _is_orphan(found: ObjectInfo, named: set[str], before_ms: int) -> bool:
-    is_log = found.path.split("/")[-2] == "log"
-    return not is_log and found.path not in named and found.modified_ms <= before_ms
+def _is_log(path: str, folder: str) -> bool:
+    """Tell logs from partitions that are called like them: by where they are."""
+    parts = path.removeprefix(f"{folder}/").split("/")
+    return (len(parts) == 2 and parts[0] == _LOG) or (len(parts) == 4 and parts[2] == _LOG)
+
+
+def _destinations(root: str, folder: str, listed: Iterable[ObjectInfo]) -> Iterator[Destination]:
+    """Yield everything with a log of its own in a version's folder, whoever compacted it from wherever."""
+    below = {each.path.rpartition("/")[0] for each in listed if _is_log(each.path, folder)}
+    for log_folder in sorted(below - {f"{folder}/{_LOG}"}):
+        place = log_folder.removesuffix(f"/{_LOG}")
+        stream, partition_id = place.split("/")[-2:]
+        # Only messages show it: the folder tells what it is, but not the name of the table today.
+        _, namespace, table, version = folder.split("/")
+        locator = PartitionLocator(
+            namespace=namespace,
+            table=table,
+            table_version=version.rpartition("-")[0],
+            stream=stream,
+            partition_values=[] if partition_id == "_" else [partition_id],
+        )
+        yield Destination(locator, place, commit_log(root, log_folder), root)
+
+
+def _is_foreign(destination: Destination) -> bool:
+    """Tell whether a log holds anything but rounds, so that what its entries name is not known here."""
+    keys = destination.log.read(lambda state: state.keys())
+    return any(key not in (CURRENT_KEY, COMMIT_KEY) and not key.startswith(ROUND_PREFIX) for key in keys)
+
+
+def _named_by_deltas(root: str, folder: str) -> set[str]:
+    entries = version_log(root, folder).read(lambda state: state.scan(_DELTAS))
+    return {file["uri"] for delta in entries for file in delta.get("manifest", {}).get("entries", [])}
+
+
+def _named_by_rounds(destination: Destination, expired: Sequence[int]) -> set[str]:
+    named: set[str] = set()
+    for entry in list_rounds(destination):
+        if int(entry["round_id"]) not in expired:
+            named |= {entry["uri"], *bucket_objects(read_completion(destination, entry).buckets)}
+    return named
+
+
+def _half_written(root: str, folder: str) -> list[ObjectInfo]:
+    """Return what writers on local disk left beside their objects; nobody else sees it."""
+    base = local_folder(root)
+    if base is None:
+        return []
+    found = []
+    for path in (base / folder).rglob(".*.tmp"):
+        status = path.stat()
+        found.append(ObjectInfo(str(path.relative_to(base)), status.st_size, status.st_mtime_ns // 1_000_000))
+    return found
 
 
 def _expired_rounds(destination: Destination, before_ms: int) -> list[int]:
-    current = destination.log.read(lambda state: state.get(CURRENT_KEY))
+    current = current_entry(destination)
     if current is None:
         return []
     rounds = list_rounds(destination)
@@ -128,13 +190,14 @@ def _expired_rounds(destination: Destination, before_ms: int) -> list[int]:
     return [
         round_id
         for round_id, time_ms in replaced_at.items()
-        if time_ms < before_ms and round_id != int(current["round_id"])
+        if time_ms <= before_ms and round_id != int(current["round_id"])
     ]
 
 
 def _forget_rounds(destination: Destination, expired: Sequence[int]) -> None:
     def prepare(state: LogState) -> Changes:
         current = state.get(CURRENT_KEY) or {}
-        return {f"{ROUND_PREFIX}{each}": None for each in expired if each != current.get("round_id")}
+        there = [each for each in expired if f"{ROUND_PREFIX}{each}" in state and each != current.get("round_id")]
+        return {f"{ROUND_PREFIX}{each}": None for each in there}
 
     destination.log.commit("expire rounds", prepare)

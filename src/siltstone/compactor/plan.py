@@ -6,12 +6,8 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from siltstone.compactor.completion import (
-    Destination,
-    current_completion,
-    current_entry,
-    locate_destination,
-)
+from siltstone.compactor.completion import Destination, current_completion, current_entry, locate_destination
+from siltstone.compactor.inventory import whole_completion
 from siltstone.compactor.job import ReadTask, RoundJob, Settings
 from siltstone.compactor.state import Bucket, RoundCompletion, even_buckets
 from siltstone.errors import CorruptionError, InvalidInputError, NotFoundError
@@ -47,6 +43,7 @@ class RoundPlan:
     destination: Destination
     previous_round_id: int | None
     source: PartitionLocator
+    source_folder: str
     rebase_source: PartitionLocator | None
     high_watermark: int
     read_watermark: int
@@ -69,10 +66,11 @@ def plan_round(request: Request, *, is_first: bool, is_alone: bool = True) -> Ro
     destination = locate_destination(request.destination, root=request.root)
     if request.rebase_source is not None and is_first:
         return _plan_rebase(request, destination, request.rebase_source)
-    previous = current_completion(destination)
+    previous = whole_completion(destination)
     source = request.rebase_source or request.source
     version = storage.get_table_version(source.namespace, source.table, source.table_version, root=request.root)
-    _check_compatible(request, source, previous)
+    source_folder = locate_destination(source, root=request.root).folder
+    _check_compatible(request, source, source_folder, previous)
     watermark = previous.high_watermark if previous else 0
     if is_first and request.rebase_high_watermark is not None:
         watermark = request.rebase_high_watermark
@@ -90,6 +88,7 @@ def plan_round(request: Request, *, is_first: bool, is_alone: bool = True) -> Ro
         destination=destination,
         previous_round_id=previous.round_id if previous else None,
         source=source,
+        source_folder=source_folder,
         rebase_source=previous.rebase_source_partition_locator if previous else None,
         high_watermark=reached,
         read_watermark=reached,
@@ -116,6 +115,7 @@ def _plan_rebase(request: Request, destination: Destination, on_behalf_of: Parti
         destination=destination,
         previous_round_id=None if current is None else int(current["round_id"]),
         source=on_behalf_of,
+        source_folder=locate_destination(on_behalf_of, root=request.root).folder,
         rebase_source=on_behalf_of,
         high_watermark=watermark,
         read_watermark=found.read_watermark,
@@ -159,13 +159,17 @@ def _check_order(request: Request, watermark: int) -> None:
         )
 
 
-def _check_compatible(request: Request, source: PartitionLocator, previous: RoundCompletion | None) -> None:
+def _check_compatible(
+    request: Request, source: PartitionLocator, source_folder: str, previous: RoundCompletion | None
+) -> None:
     if previous is None:
         return
-    if previous.source_partition_locator != source:
+    if previous.source_folder != source_folder:
+        # Tables can be renamed, and others can be created under their names: the folder tells which one it is.
+        known = previous.source_partition_locator
+        other = f"not from {source}" if known != source else "but that was another table of this name"
         raise InvalidInputError(
-            f"{request.destination}: was compacted from {previous.source_partition_locator}, not from {source}; "
-            "rebase to change the source"
+            f"{request.destination}: was compacted from {known}, {other}; rebase to change the source"
         )
     if set(previous.primary_keys) != set(request.primary_keys):
         raise InvalidInputError(

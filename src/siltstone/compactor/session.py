@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from siltstone.compactor.completion import commit_round, write_completion
+from siltstone.compactor.inventory import bucket_objects
 from siltstone.compactor.job import Engine
-from siltstone.compactor.maintenance import bucket_objects
 from siltstone.compactor.plan import Request, RoundPlan, plan_round
 from siltstone.compactor.state import Accounting, Bucket, RoundCompletion
 from siltstone.errors import ConflictError, CorruptionError
@@ -63,11 +63,11 @@ def run_round(plan: RoundPlan, engine: Engine, progress: Progress | None = None)
         **{step: sum(each["seconds"][step] for each in results) for step in ("merge", "write")},
         "total": time.perf_counter() - started,
     }
-    uri = write_completion(plan.destination, completion)
+    written = write_completion(plan.destination, completion)
     try:
-        commit_round(plan.destination, completion, uri, plan.previous_round_id)
+        commit_round(plan.destination, completion, written, plan.previous_round_id)
     except ConflictError:
-        open_objects(plan.job.root).delete([uri, *_new_files(plan, completion.buckets)])
+        open_objects(plan.job.root).delete([written.uri, *_new_files(plan, completion.buckets)])
         raise
     tell({"event": "round_committed", "round_id": plan.round_id, "live_rows": completion.live_rows})
     return completion
@@ -100,6 +100,7 @@ def _complete(plan: RoundPlan, results: Iterable[dict[str, Any]]) -> RoundComple
         round_id=plan.round_id,
         previous_round_id=plan.previous_round_id,
         source_partition_locator=plan.source,
+        source_folder=plan.source_folder,
         destination_partition_locator=plan.destination.locator,
         rebase_source_partition_locator=plan.rebase_source,
         high_watermark=plan.high_watermark,

@@ -9,10 +9,12 @@ MAX_DEPTH = 32
 
 
 class DeletionVector(Model):
-    """The dead rows of one data file."""
+    """The dead rows of one data file; the checksum is the CRC-32 of the stored bytes."""
 
     uri: str
     record_count: int
+    content_length: int
+    checksum: int
 
 
 class CompactedFile(ManifestEntry):
@@ -94,6 +96,7 @@ class RoundCompletion(Model):
     round_id: int
     previous_round_id: int | None = None
     source_partition_locator: PartitionLocator
+    source_folder: str
     destination_partition_locator: PartitionLocator
     rebase_source_partition_locator: PartitionLocator | None = None
     high_watermark: int

@@ -1,5 +1,6 @@
 """How a bucket takes its changes in: beside its files or anew, split where it grew, and never with rows lost."""
 
+import zlib
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -55,6 +56,10 @@ def make_job(root: str = "memory://none", settings: Settings | None = None, **mo
     return RoundJob(**{**defaults, **more})
 
 
+def vector_of(number: int, dead: int) -> DeletionVector:
+    return DeletionVector(uri=f"{number}.dv", record_count=dead, content_length=1, checksum=0)
+
+
 def bucket_of(*files: tuple[int, int]) -> Bucket:
     """Return a bucket of files with so many rows, of which so many are dead."""
     made = [
@@ -63,7 +68,7 @@ def bucket_of(*files: tuple[int, int]) -> Bucket:
             record_count=count,
             content_length=1,
             index_uri=f"{number}.pki",
-            deletion_vector=DeletionVector(uri=f"{number}.dv", record_count=dead) if dead else None,
+            deletion_vector=vector_of(number, dead) if dead else None,
         )
         for number, (count, dead) in enumerate(files)
     ]
@@ -241,10 +246,17 @@ def test_deletion_vectors_are_read_back_and_damaged_ones_are_named(local_root: s
     assert vector.record_count == 3
     assert list(read_vector(root, vector)) == [1, 5, 2**40]
     with pytest.raises(CorruptionError, match=rf"{vector.uri}.*3 rows instead of 2"):
-        read_vector(root, DeletionVector(uri=vector.uri, record_count=2))
+        read_vector(root, DeletionVector(**{**vector, "record_count": 2}))
+    data = open_objects(root).read(vector.uri)
+    flipped = (bytes(each ^ (place == at) for place, each in enumerate(data)) for at in range(len(data)))
+    for damaged in (b"", b"no bitmap", data[:-1], data + b"x", *flipped):
+        open_objects(root).replace(vector.uri, damaged)
+        with pytest.raises(CorruptionError, match=rf"{vector.uri}.*damaged.*rebase"):
+            read_vector(root, vector)
+    foreign = DeletionVector(**{**vector, "checksum": zlib.crc32(b"no bitmap")})
     open_objects(root).replace(vector.uri, b"no bitmap")
     with pytest.raises(CorruptionError, match=rf"{vector.uri}.*damaged"):
-        read_vector(root, vector)
+        read_vector(root, foreign)
     open_objects(root).delete([vector.uri])
     with pytest.raises(CorruptionError, match=rf"{vector.uri}.*missing"):
         read_vector(root, vector)

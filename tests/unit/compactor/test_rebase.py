@@ -1,13 +1,15 @@
 """Rebases: a destination made anew from one partition on behalf of another, and the rounds that go on from there."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
-import orjson
 import pyarrow as pa
 import pytest
 
 import siltstone
-from siltstone.compactor.completion import CURRENT_KEY, current_completion
+from siltstone.compactor.completion import CURRENT_KEY, commit_round, current_completion, write_completion
+from siltstone.compactor.inventory import named_objects
+from siltstone.compactor.plan import plan_round
 from siltstone.compactor.state import CompactedFile, RoundCompletion
 from siltstone.errors import CorruptionError, InvalidInputError, NotFoundError
 from siltstone.model import PartitionLocator
@@ -28,6 +30,7 @@ from tests.unit.compactor.compacting import (
     only_file,
     only_partition,
     overwrite,
+    request_for,
     rows,
 )
 
@@ -354,6 +357,56 @@ class TestDamage:
             compact(damaged)
         self.check_cured(damaged)
 
+    def test_whatever_the_current_round_names_even_where_this_round_would_not_look(self, local_root: str) -> None:
+        table = make_table(local_root, schema={"id": "int64", "at": "int64", "v": "string"}, sort_keys=["at"])
+        few = replace(MINOR, bucket_rows=10)
+        table.write(pa.table({"id": range(60), "at": [1] * 60, "v": ["a"] * 60}))
+        compact(table, few)
+        table.write(pa.table({"id": range(20), "at": [2] * 20, "v": ["b"] * 20, "op": ["d", "u"] * 10}), op_column="op")
+        compact(table, few)
+        table.write(pa.table({"id": [0], "at": [3], "v": ["c"]}))
+        before = completion_of(table)
+        objects = open_objects(local_root)
+        everything = list(named_objects(before.buckets))
+        assert {each.kind for each in everything} == {
+            "data file",
+            "primary key index",
+            "deletion vector",
+            "tombstone file",
+        }
+        for each in everything:
+            data = objects.read(each.uri)
+            assert len(data) == each.size
+            for damaged in (None, data[:-1], data + b"x"):
+                overwrite(local_root, each.uri, damaged)
+                for act in (lambda: compact(table, few), lambda: plan_round(request_for(table), is_first=True)):
+                    with pytest.raises(CorruptionError, match=rf"{each.uri}: the {each.kind} is .*restore it.* rebase"):
+                        act()
+                assert [finding.file for finding in table.fsck()] == [each.uri]
+            overwrite(local_root, each.uri, data)
+        assert completion_of(table) == before
+        compact(table, few)
+        check_rows(table)
+
+    def test_a_flipped_bit_anywhere_in_a_completion_file(self, damaged: siltstone.Table) -> None:
+        entry = destination_of(damaged).log.read(lambda state: state.get(CURRENT_KEY))
+        assert entry is not None
+        data = open_objects(damaged.lake.root).read(entry["uri"])
+        for at in range(0, len(data), 37):
+            overwrite(damaged.lake.root, entry["uri"], data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
+            with pytest.raises(CorruptionError, match=rf"{entry['uri']}.*damaged.*rebase"):
+                compact(damaged)
+
+    def test_rolling_back_also_cures_a_damaged_current_round(self, damaged: siltstone.Table) -> None:
+        compact(damaged)
+        entry = destination_of(damaged).log.read(lambda state: state.get(CURRENT_KEY))
+        assert entry is not None
+        overwrite(damaged.lake.root, entry["uri"], b"{")
+        damaged.rollback(1)
+        check_rows(damaged, 1)
+        compact(damaged)
+        check_rows(damaged)
+
     @pytest.mark.parametrize("data", [None, b"no parquet"], ids=["missing", "foreign"])
     def test_a_file_of_a_delta(self, damaged: siltstone.Table, data: bytes | None) -> None:
         before = completion_of(damaged)
@@ -376,10 +429,10 @@ class TestDamage:
 
 def test_a_completion_of_a_newer_format_is_left_alone(table: siltstone.Table) -> None:
     compact(table)
-    entry = destination_of(table).log.read(lambda state: state.get(CURRENT_KEY))
-    assert entry is not None
-    newer = orjson.dumps({**completion_of(table), "format_version": 99})
-    overwrite(table.lake.root, entry["uri"], newer)
+    destination = destination_of(table)
+    newer = RoundCompletion(**{**completion_of(table), "round_id": 2})
+    newer["format_version"] = 99
+    commit_round(destination, newer, write_completion(destination, newer), 1)
     with pytest.raises(CorruptionError, match=r"format 99 is newer .* upgrade"):
         compact(table)
 
