@@ -1,7 +1,7 @@
 # Every target creates what it needs; `make` alone lists them.
 .DEFAULT_GOAL := help
 .PHONY: help venv clean-venv install lock build clean-build rebuild clean lint format test test-integration \
-        test-integration-rebuild benchmark demo
+        test-integration-rebuild benchmark benchmark-aws deploy-s3 demo
 
 PYTHON ?= python3.11
 VENV   := venv
@@ -72,6 +72,12 @@ benchmark: venv ## Measure, and write the results to benchmarks/results
 	$(BIN)/python -m benchmarks.log
 	$(BIN)/python -m benchmarks.commits
 	$(BIN)/python -m benchmarks.compaction
+
+benchmark-aws: venv ## Measure reads of Parquet files in S3: make benchmark-aws FILES=s3://bucket/file.parquet
+	$(BIN)/python -m benchmarks.parquet_reads --aws $(FILES)
+
+deploy-s3: venv ## Upload the workspace as a wheel to s3://siltstone-packages-{stage}, and say how to install it
+	$(BIN)/python -m dev.deploy.aws.deploy_s3
 
 demo: venv ## Create a lake in a temporary folder and use it
 	$(BIN)/python -m examples.demo

@@ -1,0 +1,1 @@
+"""Bringing a workspace to where it runs."""

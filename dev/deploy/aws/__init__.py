@@ -1,0 +1,1 @@
+"""Deploying to AWS: wheels in S3, jobs in Glue."""
