@@ -1,0 +1,160 @@
+"""What operators ask for: trigger a cycle, freeze, unfreeze, disable, enable."""
+
+import time
+import uuid
+from collections.abc import Callable
+from typing import Literal
+
+from sqlalchemy import Row, delete, select
+
+from siltstone.errors import InvalidInputError, NotFoundError, StorageError
+from siltstone.service.database import Database, Transaction
+from siltstone.service.results import Control, TriggerRequest
+from siltstone.service.settings import FREEZE_SECONDS, to_ms
+from siltstone.service.tables import controls, trigger_requests
+
+ControlName = Literal["freeze", "disable"]
+_MAX_PENDING = 1000
+_POLL_SECONDS = 0.5
+
+
+def trigger_cycle(database: Database, *, trim: bool = False, requester: str = "") -> TriggerRequest:
+    """Ask for a cycle as soon as possible, one that also trims where `trim`; a running one queues it.
+
+    While the service is disabled or frozen, the request waits. Raises: StorageError, InvalidInputError.
+    """
+    request_id = uuid.uuid4().hex[:12]
+
+    def change(transaction: Transaction) -> TriggerRequest:
+        waiting = transaction.execute(
+            select(trigger_requests.c.request_id).where(trigger_requests.c.state == "PENDING").limit(_MAX_PENDING)
+        ).all()
+        if len(waiting) >= _MAX_PENDING:
+            raise InvalidInputError(f"{_MAX_PENDING} trigger requests are waiting; is a service running?")
+        transaction.insert_if_absent(
+            trigger_requests,
+            request_id=request_id,
+            requested_at=transaction.now_ms(),
+            requester=requester,
+            trim=trim,
+            state="PENDING",
+        )
+        return _read_request(transaction, request_id)
+
+    return database.change("request a cycle", change)
+
+
+def get_request(database: Database, request_id: str) -> TriggerRequest:
+    """Return a trigger request and what became of it. Raises: NotFoundError, StorageError."""
+    return database.look("read a trigger request", lambda transaction: _read_request(transaction, request_id))
+
+
+def wait_for_request(
+    database: Database,
+    request_id: str,
+    *,
+    timeout_seconds: float | None = None,
+    on_change: Callable[[TriggerRequest], None] | None = None,
+    sleep: Callable[[float], None] = time.sleep,
+    monotonic: Callable[[], float] = time.monotonic,
+) -> TriggerRequest:
+    """Wait until a trigger request is done, through outages of the database.
+
+    Where the time runs out, the request is returned as it is then. Raises: NotFoundError; StorageError where the time
+    ran out and the database was not reached.
+    """
+    deadline = None if timeout_seconds is None else monotonic() + timeout_seconds
+    known: TriggerRequest | None = None
+    while True:
+        problem: StorageError | None = None
+        try:
+            found = get_request(database, request_id)
+        except StorageError as error:
+            problem = error
+        else:
+            if found != known and on_change is not None:
+                on_change(found)
+            known = found
+            if found.is_done:
+                return found
+        if deadline is not None and monotonic() >= deadline:
+            if problem is not None or known is None:
+                raise problem or StorageError(f"trigger request {request_id}: the database did not answer in time")
+            return known
+        sleep(_POLL_SECONDS)
+
+
+def freeze(database: Database, *, seconds: float = FREEZE_SECONDS, requester: str = "") -> Control:
+    """Start no cycle for a while; one that runs goes on. Raises: InvalidInputError, StorageError."""
+    if not 0 < seconds < 1e10:
+        raise InvalidInputError(f"cannot freeze for {seconds:g} seconds; give a positive time, or disable")
+    return _set(database, "freeze", requester, to_ms(seconds))
+
+
+def unfreeze(database: Database) -> bool:
+    """Allow cycles again; say whether they were frozen. Raises: StorageError."""
+    return _clear(database, "freeze")
+
+
+def disable(database: Database, *, requester: str = "") -> Control:
+    """Start no cycle until enabled again; one that runs is ended as FAILED. Raises: StorageError."""
+    return _set(database, "disable", requester, None)
+
+
+def enable(database: Database) -> bool:
+    """Undo `disable`; say whether there was anything to undo. Raises: StorageError."""
+    return _clear(database, "disable")
+
+
+def current_controls(transaction: Transaction, now_ms: int) -> dict[str, Control]:
+    """Return what holds now; a freeze that has run out does not."""
+    found = [Control(**row._mapping) for row in transaction.execute(select(controls))]
+    return {each.name: each for each in found if each.expires_at is None or each.expires_at > now_ms}
+
+
+def clear_expired(transaction: Transaction, now_ms: int) -> None:
+    """Forget a freeze that has run out."""
+    transaction.execute(delete(controls).where(controls.c.expires_at <= now_ms))
+
+
+def pending_requests(transaction: Transaction) -> list[TriggerRequest]:
+    """Return the requests that no cycle has taken up, oldest first."""
+    waiting = (
+        select(trigger_requests)
+        .where(trigger_requests.c.state == "PENDING")
+        .order_by(trigger_requests.c.requested_at, trigger_requests.c.request_id)
+    )
+    return [to_request(row) for row in transaction.execute(waiting)]
+
+
+def to_request(row: Row[tuple[object, ...]]) -> TriggerRequest:
+    """Read a row."""
+    return TriggerRequest(**row._mapping)
+
+
+def _read_request(transaction: Transaction, request_id: str) -> TriggerRequest:
+    row = transaction.execute(select(trigger_requests).where(trigger_requests.c.request_id == request_id)).first()
+    if row is None:
+        raise NotFoundError(f"trigger request {request_id}: there is none; those of the last 100 cycles are kept")
+    return to_request(row)
+
+
+def _set(database: Database, name: ControlName, requester: str, for_ms: int | None) -> Control:
+    def change(transaction: Transaction) -> Control:
+        now_ms = transaction.now_ms()
+        control = Control(name, now_ms, None if for_ms is None else now_ms + for_ms, requester)
+        if not transaction.insert_if_absent(controls, **vars(control)):
+            values = {key: value for key, value in vars(control).items() if key != "name"}
+            transaction.execute(controls.update().where(controls.c.name == name).values(**values))
+        return control
+
+    return database.change(f"set {name}", change)
+
+
+def _clear(database: Database, name: ControlName) -> bool:
+    def change(transaction: Transaction) -> bool:
+        was_set = name in current_controls(transaction, transaction.now_ms())
+        transaction.execute(delete(controls).where(controls.c.name == name))
+        return was_set
+
+    return database.change(f"clear {name}", change)

@@ -1,0 +1,327 @@
+"""The transactions of the leader on a cycle: begin it, take back expired claims, finish it.
+
+Each one locks the lease row, then the manager row, then others, and refuses to act for a leader whose term is over.
+"""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import orjson
+from sqlalchemy import Row, delete, func, select
+
+from siltstone.service.controls import clear_expired, current_controls
+from siltstone.service.database import Database, Transaction
+from siltstone.service.leadership import Lease, check_lead
+from siltstone.service.partitions import PendingPartition
+from siltstone.service.results import CycleRecord, FailedPartition
+from siltstone.service.settings import ServiceSettings, to_ms
+from siltstone.service.tables import (
+    SINGLETON,
+    CycleStatus,
+    TriggerReason,
+    active_checkpoints,
+    checkpoint_detail,
+    checkpoint_status,
+    cycle_history,
+    manager,
+    trigger_requests,
+    trim_marks,
+)
+
+_ERRORS_KEPT = 100
+_ERROR_CHARACTERS = 2000
+_WORK = ("rounds", "rows", "input_bytes", "written_bytes")
+_log = logging.getLogger(__name__)
+ManagerRow = Row[tuple[object, ...]]
+
+
+@dataclass(frozen=True)
+class BegunCycle:
+    """A cycle that was just begun."""
+
+    cycle_count: int
+    partitions: int
+    started_at: int
+    requests: Sequence[str]
+
+
+def lock_manager(transaction: Transaction, *, shared: bool = False) -> ManagerRow | None:
+    """Return the manager row; nobody changes it until the transaction ends. None before the first leader."""
+    row: ManagerRow | None = transaction.execute(select(manager).with_for_update(read=shared)).first()
+    return row
+
+
+def bootstrap(database: Database, lease: Lease) -> None:
+    """Create the manager row where there is none. Raises: LeaseLostError, StorageError."""
+
+    def change(transaction: Transaction) -> None:
+        now_ms = check_lead(transaction, lease)
+        newest = transaction.execute(select(func.max(cycle_history.c.cycle_count))).scalar() or 0
+        transaction.insert_if_absent(
+            manager, id=SINGLETON, status="IDLE", cycle_count=newest, last_started_at=now_ms, **_NO_TOTALS
+        )
+
+    database.change("create the manager row", change)
+
+
+_NO_TOTALS: dict[str, object] = {
+    "trims_after": False,
+    "trim_due": False,
+    **dict.fromkeys(("completed_cycles", "failed_cycles", "evictions", "rows", "input_bytes", "written_bytes"), 0),
+}
+
+
+def begin_cycle(
+    database: Database, lease: Lease, pending: Sequence[PendingPartition], reason: TriggerReason, node: str
+) -> BegunCycle | None:
+    """Begin a cycle over partitions and take up all waiting requests.
+
+    None where one runs already, or where the service was disabled or frozen meanwhile. Raises: LeaseLostError,
+    StorageError.
+    """
+
+    def change(transaction: Transaction) -> BegunCycle | None:
+        now_ms = check_lead(transaction, lease)
+        row = lock_manager(transaction)
+        if row is None or row.status == "STARTED" or current_controls(transaction, now_ms):
+            return None
+        clear_expired(transaction, now_ms)
+        # Also above every number in the history, should the manager row have been lost and made anew.
+        newest = transaction.execute(select(func.max(cycle_history.c.cycle_count))).scalar() or 0
+        cycle = max(row.cycle_count, newest) + 1
+        transaction.execute(delete(active_checkpoints))
+        transaction.execute(delete(checkpoint_status))
+        rows = [_checkpoint_row(each, cycle, now_ms) for each in pending]
+        if rows:
+            transaction.connection.execute(checkpoint_status.insert(), rows)
+        requests = _take_up_requests(transaction, cycle)
+        transaction.execute(
+            manager.update().values(
+                status="STARTED",
+                cycle_count=cycle,
+                leader=node,
+                trigger_reason=reason,
+                trims_after=any(trims for _, trims in requests),
+                trim_due=False,
+                last_started_at=now_ms,
+                started_at=now_ms,
+                ended_at=None,
+            )
+        )
+        return BegunCycle(cycle, len(rows), now_ms, [request_id for request_id, _ in requests])
+
+    return database.change("begin a cycle", change)
+
+
+def _checkpoint_row(each: PendingPartition, cycle: int, now_ms: int) -> dict[str, object]:
+    is_broken = each.problem is not None
+    return {
+        "partition": each.name,
+        "cycle": cycle,
+        "table_name": each.table,
+        "locator": orjson.dumps(each.locator).decode() if each.locator is not None else "",
+        "status": "FAILED" if is_broken else "IDLE",
+        "attempt": 0,
+        "failures": 0,
+        "backlog_deltas": each.deltas,
+        "backlog_bytes": each.bytes,
+        "retry_at": 0,
+        "changed_at": now_ms,
+        "ended_at": now_ms if is_broken else None,
+        "error": cut_error(each.problem),
+        **dict.fromkeys(_WORK, 0),
+    }
+
+
+def _take_up_requests(transaction: Transaction, cycle: int) -> list[tuple[str, bool]]:
+    waiting = (
+        select(trigger_requests.c.request_id, trigger_requests.c.trim)
+        .where(trigger_requests.c.state == "PENDING")
+        .with_for_update()
+    )
+    found = [(row.request_id, bool(row.trim)) for row in transaction.execute(waiting)]
+    for request_id, _ in found:
+        mine = trigger_requests.c.request_id == request_id
+        transaction.execute(trigger_requests.update().where(mine).values(state="RUNNING", cycle=cycle))
+    return found
+
+
+def evict_expired(database: Database, lease: Lease, settings: ServiceSettings) -> list[str]:
+    """Take claims from workers that are dead or stuck; return the partitions.
+
+    A partition can be claimed again until it has failed often enough. Raises: LeaseLostError, StorageError.
+    """
+
+    def change(transaction: Transaction) -> list[str]:
+        now_ms = check_lead(transaction, lease)
+        row = lock_manager(transaction)
+        if row is None or row.status != "STARTED":
+            return []
+        expired = (active_checkpoints.c.lease_until < now_ms) | (
+            active_checkpoints.c.progress_at < now_ms - to_ms(settings.stuck_seconds)
+        )
+        found = transaction.execute(select(active_checkpoints).where(expired).with_for_update()).all()
+        for claim in found:
+            _evict(transaction, claim, settings, now_ms)
+        if found:
+            transaction.execute(manager.update().values(evictions=manager.c.evictions + len(found)))
+        return [claim.partition for claim in found]
+
+    return database.change("take back expired claims", change)
+
+
+def _evict(transaction: Transaction, claim: Row[tuple[object, ...]], settings: ServiceSettings, now_ms: int) -> None:
+    worker = node_name(claim.worker)
+    why = "sent no heartbeat" if claim.lease_until < now_ms else "made no progress"
+    error = f"the claim of {worker} expired: it {why} in time"
+    transaction.execute(delete(active_checkpoints).where(active_checkpoints.c.claim_id == claim.claim_id))
+    end_attempt(transaction, claim.claim_id, "EXPIRED", now_ms, error=error)
+    mine = (checkpoint_status.c.claim_id == claim.claim_id) & (checkpoint_status.c.status == "STARTED")
+    row = transaction.execute(select(checkpoint_status).where(mine)).first()
+    if row is None:
+        return
+    is_last = row.failures + 1 >= settings.max_attempts
+    values = {
+        "status": "FAILED" if is_last else "IDLE",
+        "failures": row.failures + 1,
+        "changed_at": now_ms,
+        "ended_at": now_ms if is_last else None,
+        "error": f"{error}; tried {row.failures + 1} times" if is_last else error,
+    }
+    transaction.execute(checkpoint_status.update().where(mine).values(**values))
+    _log.warning(
+        "claim expired",
+        extra={"cycle": claim.cycle, "partition": claim.partition, "worker": worker, "reason": why, "is_last": is_last},
+    )
+
+
+def end_attempt(
+    transaction: Transaction, claim_id: str, status: str, now_ms: int, *, error: str | None = None, **work: object
+) -> None:
+    """Write down how an attempt ended, unless it has ended already."""
+    mine = (checkpoint_detail.c.claim_id == claim_id) & (checkpoint_detail.c.status == "STARTED")
+    values = {"status": status, "ended_at": now_ms, "error": cut_error(error), **work}
+    transaction.execute(checkpoint_detail.update().where(mine).values(**values))
+
+
+def finish_cycle(database: Database, lease: Lease, cycle: int, *, why_early: str | None = None) -> CycleRecord | None:
+    """End a cycle: COMPLETED if every checkpoint is, else FAILED. Its record enters the history in the same transaction.
+
+    None where that cycle does not run. Raises: LeaseLostError, StorageError.
+    """
+
+    def change(transaction: Transaction) -> CycleRecord | None:
+        now_ms = check_lead(transaction, lease)
+        row = lock_manager(transaction)
+        if row is None or row.status != "STARTED" or row.cycle_count != cycle:
+            return None
+        rows = transaction.execute(select(checkpoint_status).where(checkpoint_status.c.cycle == cycle)).all()
+        record = _make_record(row, rows, now_ms, why_early)
+        _end_open_attempts(transaction, rows, now_ms, why_early)
+        _record(transaction, record)
+        is_completed = record.status == "COMPLETED"
+        if is_completed:
+            _set_trim_marks(transaction, rows)
+        transaction.execute(
+            manager.update().values(
+                status=record.status,
+                ended_at=now_ms,
+                last_result=record.status,
+                trim_due=is_completed,
+                last_completed_at=now_ms if is_completed else row.last_completed_at,
+                completed_cycles=manager.c.completed_cycles + int(is_completed),
+                failed_cycles=manager.c.failed_cycles + int(not is_completed),
+                rows=manager.c.rows + record.rows,
+                input_bytes=manager.c.input_bytes + record.input_bytes,
+                written_bytes=manager.c.written_bytes + record.written_bytes,
+            )
+        )
+        _answer_requests(transaction, record, now_ms)
+        return record
+
+    return database.change("finish the cycle", change)
+
+
+def _make_record(
+    row: ManagerRow, rows: Sequence[Row[tuple[object, ...]]], now_ms: int, why_early: str | None
+) -> CycleRecord:
+    status: CycleStatus = "COMPLETED" if all(each.status == "COMPLETED" for each in rows) else "FAILED"
+    failed = [each for each in rows if each.status == "FAILED"]
+    unfinished = [each for each in rows if each.status in ("IDLE", "STARTED")]
+    problems = [FailedPartition(each.partition, each.error or "") for each in failed]
+    problems += [FailedPartition(each.partition, why_early or each.error or "not finished") for each in unfinished]
+    return CycleRecord(
+        cycle_count=row.cycle_count,
+        status=status,
+        # From the manager row: it is right whoever began the cycle.
+        start_time_ms=row.started_at,
+        end_time_ms=now_ms,
+        trigger_reason=row.trigger_reason,
+        leader=row.leader,
+        partitions=len(rows),
+        completed=len(rows) - len(failed) - len(unfinished),
+        failed=len(failed),
+        unfinished=len(unfinished),
+        attempts=sum(each.attempt for each in rows),
+        failed_partitions=problems[:_ERRORS_KEPT],
+        trimmed_deltas=None,
+        **{name: sum(getattr(each, name) for each in rows) for name in _WORK},
+    )
+
+
+def _record(transaction: Transaction, record: CycleRecord) -> None:
+    problems = [vars(each) for each in record.failed_partitions]
+    values = {**vars(record), "failed_partitions": orjson.dumps(problems).decode()}
+    transaction.execute(cycle_history.insert().values(**values))
+
+
+def _end_open_attempts(
+    transaction: Transaction, rows: Sequence[Row[tuple[object, ...]]], now_ms: int, why_early: str | None
+) -> None:
+    """End the claims that are left, and give partitions that nobody tried a place in the timeline."""
+    transaction.execute(delete(active_checkpoints))
+    for each in rows:
+        if each.status == "STARTED":
+            end_attempt(transaction, each.claim_id, "ABANDONED", now_ms, error=why_early or "the cycle ended")
+        elif each.attempt == 0:
+            transaction.insert_if_absent(
+                checkpoint_detail,
+                cycle=each.cycle,
+                partition=each.partition,
+                attempt=0,
+                table_name=each.table_name,
+                status=each.status,
+                started_at=now_ms,
+                ended_at=now_ms,
+                error=each.error or why_early,
+                **dict.fromkeys(_WORK, 0),
+            )
+
+
+def _set_trim_marks(transaction: Transaction, rows: Sequence[Row[tuple[object, ...]]]) -> None:
+    for each in rows:
+        if each.high_watermark is None:
+            continue
+        values = {"locator": each.locator, "cycle": each.cycle, "high_watermark": each.high_watermark}
+        if not transaction.insert_if_absent(trim_marks, partition=each.partition, **values):
+            transaction.execute(trim_marks.update().where(trim_marks.c.partition == each.partition).values(**values))
+
+
+def _answer_requests(transaction: Transaction, record: CycleRecord, now_ms: int) -> None:
+    mine = (trigger_requests.c.cycle == record.cycle_count) & (trigger_requests.c.state == "RUNNING")
+    if record.status == "COMPLETED":
+        waits = trigger_requests.update().where(mine & trigger_requests.c.trim)
+        transaction.execute(waits.values(state="TRIMMING", outcome=record.status))
+    done = trigger_requests.update().where(mine)
+    transaction.execute(done.values(state="DONE", outcome=record.status, ended_at=now_ms))
+
+
+def node_name(owner: str) -> str:
+    """Return the name of the node that an owner of a lease or claim belongs to."""
+    return owner.rpartition("#")[0] or owner
+
+
+def cut_error(error: str | None) -> str | None:
+    """Shorten an error that would fill the books."""
+    return error if error is None or len(error) <= _ERROR_CHARACTERS else f"{error[:_ERROR_CHARACTERS]}…"

@@ -1,0 +1,218 @@
+"""The service's database: opening and migrating it, its clock, and short transactions that are tried again."""
+
+import logging
+import random
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeAlias, TypeVar
+
+from sqlalchemy import Connection, Engine, Table, create_engine, event, select, text
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.engine import URL, make_url
+from sqlalchemy.exc import ArgumentError, DBAPIError, InterfaceError, OperationalError, SQLAlchemyError
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
+
+from siltstone.errors import InvalidInputError, StorageError
+from siltstone.service import tables
+from siltstone.service.logs import mask_secrets
+
+T = TypeVar("T")
+Clock: TypeAlias = Callable[[Connection], int]
+
+_READS = "siltstone_reads"
+_ATTEMPTS = 6
+_FIRST_PAUSE_SECONDS = 0.05
+_BUSY_SECONDS = 10
+_CLOCKS = {
+    "postgresql": "SELECT CAST(EXTRACT(EPOCH FROM clock_timestamp()) * 1000 AS BIGINT)",
+    "sqlite": "SELECT CAST(ROUND((julianday('now') - 2440587.5) * 86400000) AS INTEGER)",
+}
+# Any number, as long as it is always the same: whoever migrates holds it.
+_MIGRATION_LOCK = 5_117_570_423
+_log = logging.getLogger(__name__)
+
+
+def database_now_ms(connection: Connection) -> int:
+    """Return the database's time."""
+    return int(connection.execute(text(_CLOCKS[connection.dialect.name])).scalar_one())
+
+
+class Transaction:
+    """One transaction in progress."""
+
+    def __init__(self, connection: Connection, clock: Clock) -> None:
+        self.connection = connection
+        self._clock = clock
+
+    def now_ms(self) -> int:
+        """Return the time; ask after taking locks, because waiting for them takes time too."""
+        return self._clock(self.connection)
+
+    def execute(self, statement: Any) -> Any:
+        """Execute a statement."""
+        return self.connection.execute(statement)
+
+    def insert_if_absent(self, table: Table, **values: object) -> bool:
+        """Insert a row unless one with its primary key exists; say whether it was inserted."""
+        make: Any = postgresql.insert if self.connection.dialect.name == "postgresql" else sqlite.insert
+        return bool(self.execute(make(table).values(**values).on_conflict_do_nothing()).rowcount)
+
+
+class Database:
+    """The bookkeeping, on SQLite or PostgreSQL; safe to use from many threads."""
+
+    def __init__(
+        self, engine: Engine, *, clock: Clock = database_now_ms, sleep: Callable[[float], None] = time.sleep
+    ) -> None:
+        self.engine = engine
+        self.address = engine.url.render_as_string(hide_password=True)
+        self._clock = clock
+        self._sleep = sleep
+
+    def __repr__(self) -> str:
+        return f"Database({self.address!r})"
+
+    def change(self, what: str, do: Callable[[Transaction], T]) -> T:
+        """Run a transaction that changes something, again where the database failed for a moment.
+
+        An attempt whose answer got lost may have been committed, so `do` must recognise its own earlier work.
+        Raises: StorageError; and what `do` raises, after rolling back.
+        """
+        return self._again(what, do, reads=False)
+
+    def look(self, what: str, do: Callable[[Transaction], T]) -> T:
+        """Run a transaction that only reads. Raises: StorageError."""
+        return self._again(what, do, reads=True)
+
+    def close(self) -> None:
+        """Close all connections."""
+        self.engine.dispose()
+
+    def _again(self, what: str, do: Callable[[Transaction], T], *, reads: bool) -> T:
+        for attempt in range(_ATTEMPTS):
+            try:
+                return self._once(do, reads=reads)
+            except SQLAlchemyError as error:
+                reason = mask_secrets(str(getattr(error, "orig", None) or error).strip().split("\n")[0])
+                if attempt + 1 == _ATTEMPTS or not _is_transient(error):
+                    raise StorageError(
+                        f"{self.address}: could not {what} ({reason}); check that the database runs, then try again"
+                    ) from error
+                _log.info("database failed, trying again", extra={"action": what, "reason": reason})
+            self._sleep(_FIRST_PAUSE_SECONDS * 2**attempt * random.uniform(0.5, 1.5))
+        raise AssertionError("the last attempt returns or raises")
+
+    def _once(self, do: Callable[[Transaction], T], *, reads: bool) -> T:
+        options: dict[str, Any] = {_READS: reads}
+        if reads and self.engine.dialect.name == "postgresql":
+            # All that one reading sees is of one moment, as it is on SQLite anyway.
+            options |= {"isolation_level": "REPEATABLE READ", "postgresql_readonly": True}
+        with self.engine.connect() as connection:
+            connection.execution_options(**options)
+            with connection.begin():
+                return do(Transaction(connection, self._clock))
+
+
+def _is_transient(error: SQLAlchemyError) -> bool:
+    if isinstance(error, OperationalError | InterfaceError | PoolTimeoutError):
+        return True
+    return isinstance(error, DBAPIError) and error.connection_invalidated
+
+
+def default_address(root: str) -> str:
+    """Return the address of the database beside a lake on local disk. Raises: InvalidInputError for other lakes."""
+    if "://" in root:
+        raise InvalidInputError(f"{root}: is no local folder, so no database is beside it; give --database URL")
+    return f"sqlite:///{Path(root).absolute()}.service.db"
+
+
+def open_database(address: str, *, clock: Clock = database_now_ms) -> Database:
+    """Open the bookkeeping at `sqlite:///path` or `postgresql://…`, and create or migrate its tables.
+
+    Raises: InvalidInputError, also where its tables are of a newer Siltstone; StorageError.
+    """
+    database = Database(create_engine_for(_parse(address)), clock=clock)
+    try:
+        _migrate(database)
+    except BaseException:
+        database.close()
+        raise
+    return database
+
+
+def _parse(address: str) -> URL:
+    try:
+        url = make_url(address if "://" in address else f"sqlite:///{address}")
+    except ArgumentError:
+        raise InvalidInputError(
+            f"{mask_secrets(address)}: is no database address; give sqlite:///path or postgresql://user@host/name"
+        ) from None
+    backend = url.get_backend_name()
+    if backend in ("postgresql", "postgres"):
+        return url.set(drivername="postgresql+psycopg")
+    if backend == "sqlite" and url.database not in (None, "", ":memory:"):
+        return url
+    raise InvalidInputError(
+        f"{url.render_as_string(hide_password=True)}: the service keeps its books in a SQLite file or in PostgreSQL; "
+        "give sqlite:///path or postgresql://user@host/name"
+    )
+
+
+def create_engine_for(url: URL) -> Engine:
+    """Return an engine whose transactions are immediate on SQLite, and checked for dead connections on PostgreSQL."""
+    if url.get_backend_name() == "postgresql":
+        return create_engine(
+            url, pool_pre_ping=True, pool_timeout=_BUSY_SECONDS, connect_args={"connect_timeout": _BUSY_SECONDS}
+        )
+    assert url.database is not None
+    Path(url.database).parent.mkdir(parents=True, exist_ok=True)
+    engine = create_engine(url, connect_args={"timeout": _BUSY_SECONDS})
+    event.listen(engine, "connect", _prepare_sqlite)
+    event.listen(engine, "begin", _begin_sqlite)
+    return engine
+
+
+def _prepare_sqlite(connection: Any, _: object) -> None:
+    # The driver would begin transactions by itself, and too late.
+    connection.isolation_level = None
+    for setting in ("journal_mode=WAL", "synchronous=FULL", f"busy_timeout={_BUSY_SECONDS * 1000}"):
+        connection.execute(f"PRAGMA {setting}").close()
+
+
+def _begin_sqlite(connection: Connection) -> None:
+    # Without IMMEDIATE, two that read first and write later meet an error that waiting does not cure.
+    reads = connection.get_execution_options().get(_READS, False)
+    connection.exec_driver_sql("BEGIN" if reads else "BEGIN IMMEDIATE")
+
+
+def _migrate(database: Database) -> None:
+    def change(transaction: Transaction) -> None:
+        connection = transaction.connection
+        if connection.dialect.name == "postgresql":
+            connection.execute(text(f"SELECT pg_advisory_xact_lock({_MIGRATION_LOCK})"))
+        tables.schema.create(connection, checkfirst=True)
+        found = connection.execute(select(tables.schema.c.version)).scalar()
+        if found is not None and found > tables.SCHEMA_VERSION:
+            raise InvalidInputError(
+                f"{database.address}: its tables have version {found}, this Siltstone knows {tables.SCHEMA_VERSION}; "
+                "upgrade Siltstone on this node"
+            )
+        if found is None:
+            tables.metadata.create_all(connection)
+            connection.execute(
+                tables.leader_lease.insert().values(id=tables.SINGLETON, term=0, acquired_at=0, lease_until=0)
+            )
+            connection.execute(tables.schema.insert().values(id=tables.SINGLETON, version=tables.SCHEMA_VERSION))
+            return
+        for version in range(found, tables.SCHEMA_VERSION):
+            for statement in MIGRATIONS[version]:
+                connection.execute(text(statement))
+        if found < tables.SCHEMA_VERSION:
+            connection.execute(tables.schema.update().values(version=tables.SCHEMA_VERSION))
+
+    database.change("create or migrate the tables", change)
+
+
+# What leads from a version of the tables to the next one.
+MIGRATIONS: dict[int, tuple[str, ...]] = {}

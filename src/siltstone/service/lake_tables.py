@@ -1,0 +1,188 @@
+"""The tables of a lake, as the service sees them: what waits for compaction, compacting it, trimming what is compacted."""
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from siltstone.catalog import main as catalog
+from siltstone.compactor.completion import compacted_partition, current_entry, locate_destination
+from siltstone.compactor.job import Engine
+from siltstone.compactor.plan import Request
+from siltstone.compactor.session import Progress, SessionResult, run_session
+from siltstone.errors import InvalidInputError, NotFoundError, SiltstoneError
+from siltstone.lake import Lake
+from siltstone.model import Delta, Partition, PartitionLocator, TableVersion
+from siltstone.service.partitions import CheckpointResult, KeepAlive, PendingPartition
+from siltstone.service.settings import DAY_SECONDS, to_ms
+from siltstone.storage import object_store as storage
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+RETENTION_PROPERTY = "delta_retention_seconds"
+
+
+class LakeTables:
+    """All tables of a lake. Compacts on Spark, or with an engine that is given."""
+
+    def __init__(
+        self,
+        lake: Lake,
+        *,
+        session: "Callable[[], SparkSession] | None" = None,
+        engine: Engine | None = None,
+        delta_retention_seconds: float = 7 * DAY_SECONDS,
+    ) -> None:
+        self.lake = lake
+        self._session = session
+        self._engine = engine
+        self._retention_seconds = delta_retention_seconds
+
+    def find_work(self, keep_alive: KeepAlive) -> Sequence[PendingPartition]:
+        """Return the partitions with deltas after their watermark. Raises: StorageError.
+
+        A table that cannot be looked at is returned with its problem, and does not hide the others.
+        """
+        found: list[PendingPartition] = []
+        for table in self.lake.tables():
+            keep_alive()
+            try:
+                found += pending_partitions(table.name, root=self.lake.root, keep_alive=keep_alive)
+            except SiltstoneError as error:
+                if not isinstance(error, NotFoundError) or self._is_in_use(table.name):
+                    found.append(PendingPartition(table.name, table.name, None, problem=str(error)))
+        return found
+
+    def compact(self, partition: PartitionLocator, progress: Progress) -> CheckpointResult:
+        """Compact one partition. Raises: SiltstoneError."""
+        try:
+            session = self._compact(partition, progress)
+            watermark = compacted_watermark(partition, root=self.lake.root)
+        except NotFoundError:
+            if self._is_there(partition):
+                raise
+            return CheckpointResult(high_watermark=None)
+        rounds = session.rounds
+        return CheckpointResult(
+            # What others have compacted meanwhile is compacted as well.
+            high_watermark=watermark,
+            rounds=len(rounds),
+            rows=sum(each.accounting.delta_rows + each.accounting.removal_rows for each in rounds),
+            input_bytes=sum(each.input_bytes for each in rounds),
+            written_bytes=sum(each.written_bytes for each in rounds),
+        )
+
+    def trim(self, partition: PartitionLocator, high_watermark: int, now_ms: int) -> int | None:
+        """Forget compacted deltas up to a watermark that are past their retention. Raises: SiltstoneError."""
+        root = self.lake.root
+        try:
+            known = storage.get_partition(partition, root=root)
+            version = self._version(partition)
+            # A rollback may have put the watermark back, and then these deltas are needed again.
+            safe = min(high_watermark, compacted_watermark(partition, root=root))
+            if safe <= known.trimmed_stream_position:
+                return 0
+            before_ms = now_ms - to_ms(self._retention_of(version))
+            deltas = storage.list_partition_deltas(partition, last_stream_position=safe, root=root)
+            last = _last_before(deltas, before_ms)
+            if last <= known.trimmed_stream_position:
+                return 0
+            return storage.delete_deltas(partition, last_stream_position=last, root=root)
+        except NotFoundError:
+            if self._is_there(partition):
+                raise
+            return None
+
+    def _compact(self, partition: PartitionLocator, progress: Progress) -> SessionResult:
+        keys = self._version(partition).primary_keys
+        destination = compacted_partition(partition)
+        if self._engine is not None:
+            request = Request(partition, destination, tuple(keys), root=self.lake.root)
+            return run_session(request, self._engine, progress)
+        from siltstone.spark.compaction import compact_partition
+
+        spark = self._session() if self._session is not None else None
+        return compact_partition(
+            partition, destination, keys, compaction_artifact_path=self.lake.root, spark=spark, progress=progress
+        )
+
+    def _version(self, partition: PartitionLocator) -> TableVersion:
+        name = partition.table_version_locator.table_locator.full_name
+        return catalog.get_table_version(name, partition.table_version, root=self.lake.root)
+
+    def _is_in_use(self, name: str) -> bool:
+        """Say whether a table is still there, with a version that takes writes."""
+        try:
+            catalog.get_table_version(name, root=self.lake.root)
+        except NotFoundError:
+            return False
+        return True
+
+    def _is_there(self, partition: PartitionLocator) -> bool:
+        try:
+            return storage.partition_exists(partition, root=self.lake.root)
+        except NotFoundError:
+            return False
+
+    def _retention_of(self, version: TableVersion) -> float:
+        given = version.properties.get(RETENTION_PROPERTY)
+        if given is None:
+            return self._retention_seconds
+        try:
+            seconds = float(given)
+        except ValueError:
+            seconds = math.nan
+        # What cannot be understood must not delete anything.
+        if not 0 <= seconds < math.inf:
+            raise InvalidInputError(
+                f"{version.locator}: property {RETENTION_PROPERTY} is {given!r}, so nothing is trimmed; give seconds"
+            )
+        return seconds
+
+
+def compacted_watermark(partition: PartitionLocator, *, root: str) -> int:
+    """Return up to where a partition of deltas is compacted, 0 before the first round. Raises: NotFoundError."""
+    entry = current_entry(locate_destination(compacted_partition(partition), root=root))
+    return 0 if entry is None else int(entry["high_watermark"])
+
+
+def pending_partitions(name: str, *, root: str, keep_alive: KeepAlive = lambda: None) -> list[PendingPartition]:
+    """Return the partitions of a table that have deltas after their watermark. Raises: NotFoundError, StorageError."""
+    stream = catalog.delta_stream(name, root=root)
+    waiting: dict[str, tuple[Partition, int]] = {}
+    for partition in storage.list_partitions(stream, root=root):
+        keep_alive()
+        watermark = compacted_watermark(partition.locator, root=root)
+        if partition.stream_position > watermark:
+            waiting[partition.locator.partition_id] = (partition, watermark)
+    if not waiting:
+        return []
+    deltas: dict[str, list[Delta]] = defaultdict(list)
+    lowest = min(watermark for _, watermark in waiting.values())
+    for delta in storage.list_deltas(stream, first_stream_position=lowest + 1, root=root):
+        partition_id = delta.locator.partition_id
+        if partition_id in waiting and delta.stream_position > waiting[partition_id][1]:
+            deltas[partition_id].append(delta)
+    return [_pending(name, partition, deltas[key]) for key, (partition, _) in waiting.items()]
+
+
+def _pending(name: str, partition: Partition, deltas: Sequence[Delta]) -> PendingPartition:
+    return PendingPartition(
+        name=str(partition.locator),
+        table=name,
+        locator=partition.locator,
+        deltas=len(deltas),
+        bytes=sum(delta.manifest.content_length for delta in deltas),
+        oldest_at=min((delta.committed_at for delta in deltas), default=None),
+    )
+
+
+def _last_before(deltas: Sequence[Delta], before_ms: int) -> int:
+    """Return the last position up to which all deltas are old enough, 0 where the first is not."""
+    last = 0
+    for delta in deltas:
+        if delta.committed_at > before_ms:
+            break
+        last = delta.stream_position
+    return last

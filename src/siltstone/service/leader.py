@@ -1,0 +1,214 @@
+"""The leader: one tick looks at the cycle and does what is due. It never sleeps, and never trusts what it remembers."""
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from sqlalchemy import func, select
+
+from siltstone.errors import LeaseLostError
+from siltstone.service.controls import current_controls, pending_requests
+from siltstone.service.cycles import BegunCycle, ManagerRow, begin_cycle, bootstrap, evict_expired, finish_cycle
+from siltstone.service.database import Database, Transaction
+from siltstone.service.history import prune_history
+from siltstone.service.leadership import Lease, give_up_lead, take_lead
+from siltstone.service.partitions import PendingPartition, Tables, largest_first
+from siltstone.service.policy import Backlog, Situation, decide
+from siltstone.service.results import CycleRecord
+from siltstone.service.settings import ServiceSettings, to_ms
+from siltstone.service.tables import active_checkpoints, checkpoint_status, manager
+from siltstone.service.trimming import trim_tables
+
+TickAction = Literal["follows", "waits", "watches", "begun", "finished", "trimmed"]
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Tick:
+    """What a tick did."""
+
+    action: TickAction
+    begun: BegunCycle | None = None
+    record: CycleRecord | None = None
+    evicted: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class _View:
+    """The books as a tick finds them."""
+
+    now_ms: int
+    manager: ManagerRow | None
+    is_disabled: bool
+    is_frozen: bool
+    has_requests: bool
+    counts: dict[str, int]
+    has_claims: bool
+    has_expired: bool
+    changed_at: int
+
+
+class Leader:
+    """One node's part in leading; on most nodes, most of the time, it finds that another one leads."""
+
+    def __init__(
+        self,
+        database: Database,
+        tables: Tables,
+        settings: ServiceSettings,
+        *,
+        owner: str,
+        name: str,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.lease: Lease | None = None
+        self._database = database
+        self._tables = tables
+        self._settings = settings
+        self._owner = owner
+        self._name = name
+        self._monotonic = monotonic
+        self._renewed_at = 0.0
+        self._measured_at: int | None = None
+
+    def tick(self) -> Tick:
+        """Lead if the lead is free or ours: begin a cycle that is due, watch one that runs, finish one that is over.
+
+        Raises: StorageError; the next tick goes on from what the books say.
+        """
+        try:
+            lease = self._take_lead()
+            return Tick("follows") if lease is None else self._lead(lease)
+        except LeaseLostError as error:
+            _log.warning("lead lost", extra={"node": self._name, "reason": str(error)})
+            self.lease = None
+            return Tick("follows")
+
+    def resign(self) -> None:
+        """Let another node lead at once. Raises: StorageError."""
+        if self.lease is not None:
+            give_up_lead(self._database, self.lease)
+            self.lease = None
+
+    def _take_lead(self) -> Lease | None:
+        before = self.lease
+        lease = take_lead(self._database, self._owner, to_ms(self._settings.leader_lease_seconds))
+        self._renewed_at = self._monotonic()
+        if lease is not None and (before is None or before.term != lease.term):
+            _log.info("leads now", extra={"node": self._name, "term": lease.term})
+        self.lease = lease
+        return lease
+
+    def _keep_alive(self) -> None:
+        """Renew the lease from within long work. Raises: LeaseLostError."""
+        if self._monotonic() - self._renewed_at < self._settings.leader_lease_seconds / 3:
+            return
+        before = self.lease
+        lease = self._take_lead()
+        if before is None or lease is None or lease.term != before.term:
+            raise LeaseLostError(f"{self._name}: lost the lead while it worked; another node goes on")
+
+    def _lead(self, lease: Lease) -> Tick:
+        view = self._database.look("read the state of the cycle", self._look)
+        if view.manager is None:
+            bootstrap(self._database, lease)
+            view = self._database.look("read the state of the cycle", self._look)
+            assert view.manager is not None
+        if view.manager.status == "STARTED":
+            return self._watch(lease, view, view.manager)
+        if view.manager.trim_due and view.manager.trims_after and not view.is_disabled:
+            trim_tables(self._database, lease, self._tables, self._keep_alive)
+            return Tick("trimmed")
+        return self._begin_if_due(lease, view, view.manager)
+
+    def _look(self, transaction: Transaction) -> _View:
+        now_ms = transaction.now_ms()
+        found = current_controls(transaction, now_ms)
+        by_status = select(checkpoint_status.c.status, func.count()).group_by(checkpoint_status.c.status)
+        claims = transaction.execute(select(active_checkpoints)).all()
+        stuck_since = now_ms - to_ms(self._settings.stuck_seconds)
+        return _View(
+            now_ms=now_ms,
+            manager=transaction.execute(select(manager)).first(),
+            is_disabled="disable" in found,
+            is_frozen="freeze" in found,
+            has_requests=bool(pending_requests(transaction)),
+            counts=dict(transaction.execute(by_status).tuples().all()),
+            has_claims=bool(claims),
+            has_expired=any(each.lease_until < now_ms or each.progress_at < stuck_since for each in claims),
+            changed_at=transaction.execute(select(func.max(checkpoint_status.c.changed_at))).scalar() or 0,
+        )
+
+    def _watch(self, lease: Lease, view: _View, row: ManagerRow) -> Tick:
+        if view.is_disabled:
+            return self._finish(lease, row, "the service was disabled")
+        if view.has_expired:
+            evicted = evict_expired(self._database, lease, self._settings)
+            view = self._database.look("read the state of the cycle", self._look)
+        else:
+            evicted = []
+        if not view.counts.get("IDLE", 0) and not view.counts.get("STARTED", 0):
+            return self._finish(lease, row, None, evicted)
+        # A leader that has just begun to lead gives workers time, too: they may have been down together with all leaders.
+        moved_at = max(view.changed_at, row.started_at, lease.acquired_at)
+        if not view.has_claims and view.now_ms - moved_at > to_ms(self._settings.stall_seconds):
+            return self._finish(lease, row, "no worker claimed it in time", evicted)
+        return Tick("watches", evicted=evicted)
+
+    def _finish(self, lease: Lease, row: ManagerRow, why_early: str | None, evicted: Sequence[str] = ()) -> Tick:
+        record = finish_cycle(self._database, lease, row.cycle_count, why_early=why_early)
+        if record is None:
+            return Tick("watches", evicted=evicted)
+        _log.log(
+            logging.INFO if record.status == "COMPLETED" else logging.ERROR,
+            "cycle finished",
+            extra={
+                "cycle": record.cycle_count,
+                "status": record.status,
+                "duration_ms": record.duration_ms,
+                **{name: getattr(record, name) for name in ("partitions", "completed", "failed", "unfinished", "rows")},
+            },
+        )
+        prune_history(self._database, lease)
+        if record.status == "COMPLETED" and row.trims_after:
+            trim_tables(self._database, lease, self._tables, self._keep_alive)
+        return Tick("finished", record=record, evicted=evicted)
+
+    def _begin_if_due(self, lease: Lease, view: _View, row: ManagerRow) -> Tick:
+        found: list[PendingPartition] = []
+
+        def measure() -> Backlog | None:
+            # Looking through all tables costs more than a tick may.
+            pause_ms = to_ms(self._settings.backlog_check_seconds)
+            if self._measured_at is not None and view.now_ms - self._measured_at < pause_ms:
+                return None
+            self._measured_at = view.now_ms
+            found[:] = self._tables.find_work(self._keep_alive)
+            times = [each.oldest_at for each in found if each.oldest_at is not None]
+            return Backlog(sum(each.bytes for each in found), min(times, default=None))
+
+        situation = Situation(
+            now_ms=view.now_ms,
+            status=row.status,
+            is_disabled=view.is_disabled,
+            is_frozen=view.is_frozen,
+            has_requests=view.has_requests,
+            last_started_at=row.last_started_at,
+            ended_at=row.ended_at,
+        )
+        reason = decide(situation, self._settings, measure)
+        if reason is None:
+            return Tick("waits")
+        if row.trim_due:
+            trim_tables(self._database, lease, self._tables, self._keep_alive)
+        pending = found or self._tables.find_work(self._keep_alive)
+        begun = begin_cycle(self._database, lease, largest_first(pending), reason, self._name)
+        if begun is None:
+            return Tick("waits")
+        _log.info(
+            "cycle begun",
+            extra={"cycle": begun.cycle_count, "reason": reason, "partitions": begun.partitions, "node": self._name},
+        )
+        return Tick("begun", begun=begun)

@@ -1,0 +1,98 @@
+"""The registry of nodes: who takes part in the service, and who was seen lately."""
+
+import os
+import socket
+import uuid
+from dataclasses import dataclass, field
+
+from sqlalchemy import delete, func, select
+
+from siltstone._version import __version__
+from siltstone.errors import InvalidInputError
+from siltstone.service.database import Database, Transaction
+from siltstone.service.results import NodeInfo
+from siltstone.service.settings import DAY_SECONDS, ServiceSettings, to_ms
+from siltstone.service.tables import active_checkpoints, leader_lease, nodes
+
+_NAME_LIMIT = 200
+
+
+@dataclass(frozen=True)
+class NodeIdentity:
+    """A node's name, and what tells this process from an earlier or another one of the same name."""
+
+    name: str
+    incarnation: str = field(default_factory=lambda: uuid.uuid4().hex[:12])
+
+    def __post_init__(self) -> None:
+        if not self.name or len(self.name) > _NAME_LIMIT or not self.name.isprintable() or "#" in self.name:
+            raise InvalidInputError(
+                f"node name {self.name[:40]!r} must have 1 to {_NAME_LIMIT} printable characters, and no #"
+            )
+
+    @property
+    def owner(self) -> str:
+        """What leases and claims of this process are held under."""
+        return f"{self.name}#{self.incarnation}"
+
+
+def default_node_name() -> str:
+    """Return a name for this process: that of the host, and the process id."""
+    return f"{socket.gethostname()}-{os.getpid()}"
+
+
+def register_node(database: Database, identity: NodeIdentity, *, is_worker: bool) -> None:
+    """Say that a node is alive, the first time and later; forget those not seen for a day. Raises: StorageError."""
+
+    def change(transaction: Transaction) -> None:
+        now_ms = transaction.now_ms()
+        is_new = transaction.insert_if_absent(
+            nodes,
+            owner=identity.owner,
+            name=identity.name,
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            version=__version__,
+            is_worker=is_worker,
+            started_at=now_ms,
+            seen_at=now_ms,
+        )
+        if not is_new:
+            transaction.execute(nodes.update().where(nodes.c.owner == identity.owner).values(seen_at=now_ms))
+        else:
+            transaction.execute(delete(nodes).where(nodes.c.seen_at < now_ms - to_ms(DAY_SECONDS)))
+
+    database.change("register the node", change)
+
+
+def unregister_node(database: Database, identity: NodeIdentity) -> None:
+    """Say that a node has stopped. Raises: StorageError."""
+
+    def change(transaction: Transaction) -> None:
+        values = {"stopped_at": transaction.now_ms()}
+        transaction.execute(nodes.update().where(nodes.c.owner == identity.owner).values(**values))
+
+    database.change("unregister the node", change)
+
+
+def list_nodes(database: Database, settings: ServiceSettings | None = None) -> list[NodeInfo]:
+    """Return the nodes of the last day by name, the newest process of a name first. Raises: StorageError."""
+    alive_ms = to_ms(3 * (settings or ServiceSettings()).tick_seconds)
+
+    def look(transaction: Transaction) -> list[NodeInfo]:
+        now_ms = transaction.now_ms()
+        lease = transaction.execute(select(leader_lease)).one()
+        by_worker = select(active_checkpoints.c.worker, func.count()).group_by(active_checkpoints.c.worker)
+        claims = dict(transaction.execute(by_worker).tuples().all())
+        found = transaction.execute(select(nodes).order_by(nodes.c.name, nodes.c.started_at.desc())).all()
+        return [
+            NodeInfo(
+                **row._mapping,
+                is_leader=row.owner == lease.holder and lease.lease_until >= now_ms,
+                is_alive=row.stopped_at is None and now_ms - row.seen_at <= alive_ms,
+                claims=claims.get(row.owner, 0),
+            )
+            for row in found
+        ]
+
+    return database.look("read the nodes", look)

@@ -1,0 +1,210 @@
+"""What the service tells about itself: plain records, ready for JSON. Times are milliseconds of the database's clock."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from siltstone.service.tables import AttemptStatus, CheckpointStatus, CycleStatus, RequestState
+
+
+@dataclass(frozen=True)
+class FailedPartition:
+    """A partition that a cycle did not compact, and why."""
+
+    partition: str
+    error: str
+
+
+@dataclass(frozen=True)
+class CycleRecord:
+    """A finished cycle, as the history keeps it."""
+
+    cycle_count: int
+    status: CycleStatus
+    start_time_ms: int
+    end_time_ms: int
+    trigger_reason: str
+    leader: str
+    partitions: int
+    completed: int
+    failed: int
+    unfinished: int
+    attempts: int
+    failed_partitions: Sequence[FailedPartition]
+    trimmed_deltas: int | None
+    rounds: int
+    rows: int
+    input_bytes: int
+    written_bytes: int
+
+    @property
+    def duration_ms(self) -> int:
+        """From start to end."""
+        return self.end_time_ms - self.start_time_ms
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """One partition in the current or last cycle."""
+
+    partition: str
+    table: str
+    status: CheckpointStatus
+    attempt: int
+    failures: int
+    worker: str | None
+    backlog_deltas: int
+    backlog_bytes: int
+    started_at: int | None
+    ended_at: int | None
+    error: str | None
+    high_watermark: int | None
+    rounds: int
+    rows: int
+    input_bytes: int
+    written_bytes: int
+    # While a worker has it:
+    heartbeats: int | None
+    heartbeat_at: int | None
+    lease_until: int | None
+    buckets_done: int | None
+    buckets_total: int | None
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One worker's try at a partition: a bar in the timeline of a cycle. Attempt 0 means nobody tried."""
+
+    partition: str
+    table: str
+    attempt: int
+    worker: str | None
+    status: AttemptStatus
+    started_at: int
+    ended_at: int | None
+    error: str | None
+    high_watermark: int | None
+    rounds: int
+    rows: int
+    input_bytes: int
+    written_bytes: int
+
+
+@dataclass(frozen=True)
+class CycleDetails:
+    """A cycle, finished or running, and all attempts at its partitions by time."""
+
+    cycle_count: int
+    status: CycleStatus
+    start_time_ms: int
+    end_time_ms: int | None
+    trigger_reason: str
+    leader: str
+    # None while it runs.
+    record: CycleRecord | None
+    # Only of the newest cycle.
+    checkpoints: Sequence[Checkpoint]
+    timeline: Sequence[Attempt]
+
+
+@dataclass(frozen=True)
+class TriggerRequest:
+    """Somebody's wish for a cycle, and what became of it."""
+
+    request_id: str
+    requested_at: int
+    requester: str
+    trim: bool
+    state: RequestState
+    cycle: int | None
+    outcome: CycleStatus | None
+    ended_at: int | None
+
+    @property
+    def is_done(self) -> bool:
+        """Whether its cycle is over, and trimmed if that was asked for."""
+        return self.state == "DONE"
+
+
+@dataclass(frozen=True)
+class Control:
+    """A freeze or a disablement that holds; one without an end has `expires_at` None."""
+
+    name: str
+    set_at: int
+    expires_at: int | None
+    requester: str
+
+
+@dataclass(frozen=True)
+class LeaderInfo:
+    """Who leads; one whose lease has run out leads no more."""
+
+    node: str
+    term: int
+    acquired_at: int
+    lease_until: int
+    is_current: bool
+
+
+@dataclass(frozen=True)
+class Totals:
+    """Sums over all cycles ever, for metrics."""
+
+    completed_cycles: int
+    failed_cycles: int
+    evictions: int
+    rows: int
+    input_bytes: int
+    written_bytes: int
+
+
+@dataclass(frozen=True)
+class ServiceStatus:
+    """All about now: the current or last cycle, who leads, what is asked for, and what comes next."""
+
+    now_ms: int
+    # None before the first leader.
+    status: CycleStatus | None
+    cycle_count: int
+    started_at: int | None
+    ended_at: int | None
+    trigger_reason: str | None
+    cycle_leader: str | None
+    # False after a FAILED cycle, until one is COMPLETED.
+    is_healthy: bool
+    last_completed_at: int | None
+    # When the interval is over; None while a cycle runs, or is disabled.
+    next_due_at: int | None
+    leader: LeaderInfo | None
+    disabled: Control | None
+    frozen: Control | None
+    pending_requests: Sequence[TriggerRequest]
+    idle: int
+    active: int
+    completed: int
+    failed: int
+    checkpoints: Sequence[Checkpoint]
+    totals: Totals
+
+    @property
+    def is_running(self) -> bool:
+        """Whether a cycle runs now."""
+        return self.status == "STARTED"
+
+
+@dataclass(frozen=True)
+class NodeInfo:
+    """A process of the service."""
+
+    name: str
+    owner: str
+    host: str
+    pid: int
+    version: str
+    is_worker: bool
+    is_leader: bool
+    is_alive: bool
+    started_at: int
+    seen_at: int
+    stopped_at: int | None
+    claims: int

@@ -1,0 +1,59 @@
+"""What can be set about the service: intervals, leases and limits."""
+
+from dataclasses import dataclass, fields
+
+from siltstone.errors import InvalidInputError
+
+DAY_SECONDS = 24 * 3600
+FREEZE_SECONDS = 2 * 3600
+HISTORY_LIMIT = 100
+
+
+@dataclass(frozen=True)
+class ServiceSettings:
+    """How often cycles run, how long leases last, and when somebody is given up."""
+
+    # From the start of one cycle to the start of the next.
+    interval_seconds: float = 15 * 60
+    tick_seconds: float = 10
+    leader_lease_seconds: float = 45
+    # A claim without a heartbeat for this long is another worker's to take.
+    claim_lease_seconds: float = 60
+    heartbeat_seconds: float = 15
+    # A worker that is alive, but whose compaction has not moved for this long, loses its claim.
+    stuck_seconds: float = 30 * 60
+    # A cycle in which nobody claims what is left ends after this long.
+    stall_seconds: float = 5 * 60
+    # So often a partition is tried within one cycle.
+    max_attempts: int = 3
+    retry_pause_seconds: float = 5
+    worker_poll_seconds: float = 2
+    # Uncompacted deltas of all tables that trigger a cycle before its time; None never does.
+    backlog_bytes: int | None = 1 << 30
+    backlog_age_seconds: float | None = None
+    backlog_check_seconds: float = 60
+    min_pause_seconds: float = 60
+    # Compacted deltas are kept this long; a table's property `delta_retention_seconds` overrides it.
+    delta_retention_seconds: float = 7 * DAY_SECONDS
+
+    def __post_init__(self) -> None:
+        may_be_zero = {"min_pause_seconds", "retry_pause_seconds", "delta_retention_seconds", "backlog_check_seconds"}
+        for each in fields(self):
+            value = getattr(self, each.name)
+            if value is not None and (value < 0 or (value == 0 and each.name not in may_be_zero)):
+                raise InvalidInputError(f"{each.name} is {value}; give a positive number")
+        if self.heartbeat_seconds * 2 > self.claim_lease_seconds:
+            raise InvalidInputError(
+                f"heartbeat_seconds {self.heartbeat_seconds:g} is more than half of claim_lease_seconds "
+                f"{self.claim_lease_seconds:g}, so one late heartbeat would lose a claim; make it smaller"
+            )
+        if self.tick_seconds * 2 > self.leader_lease_seconds:
+            raise InvalidInputError(
+                f"tick_seconds {self.tick_seconds:g} is more than half of leader_lease_seconds "
+                f"{self.leader_lease_seconds:g}, so one late tick would lose the lead; make it smaller"
+            )
+
+
+def to_ms(seconds: float) -> int:
+    """Turn seconds into milliseconds."""
+    return round(seconds * 1000)
