@@ -10,6 +10,8 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
+# What spark-submit tells the Python process that it starts.
+_SUBMITTED = "PYSPARK_GATEWAY_PORT"
 _LOGGING = """\
 rootLogger.level = error
 rootLogger.appenderRef.console.ref = console
@@ -28,11 +30,14 @@ def local_session(
 ) -> SparkSession:
     """Return a session inside this process, lean and quiet: no web page, no Hive, nothing left behind on disk.
 
-    `conf` adds settings or overrides the ones here. Where a session runs already, that one is returned.
+    `conf` adds settings or overrides the ones here. Where a session runs already, or this process was started by
+    spark-submit (as Glue does, too), that session is returned, wherever its executors are.
     """
     existing = SparkSession.getActiveSession()
     if existing is not None:
         return existing
+    if _SUBMITTED in os.environ:
+        return SparkSession.builder.appName(name).getOrCreate()
     folder = Path(tempfile.mkdtemp(prefix="siltstone-spark-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     logging = folder / "log4j2.properties"
