@@ -133,6 +133,7 @@ def commit_round(
         "checksum": written.checksum,
         "high_watermark": completion.high_watermark,
         "source": str(completion.source_partition_locator),
+        "source_folder": completion.source_folder,
         "completed_at": completion.completed_at,
         "live_rows": completion.live_rows,
         "files": len(completion.files),

@@ -31,7 +31,8 @@ class Settings:
 class ReadTask:
     """A data file of a delta, or every `of`-th row group of it from `share` on.
 
-    `run` numbers the deltas of a round, `first_row` the rows of all of them.
+    `run` numbers the deltas of a round, `first_row` the rows of all of them. Rows of a file of tombstones are row-level
+    deletes, all of them.
     """
 
     uri: str
@@ -44,6 +45,7 @@ class ReadTask:
     op_column: str | None = None
     delete_columns: tuple[str, ...] = ()
     deletion_vector: DeletionVector | None = None
+    is_tombstones: bool = False
     share: int = 0
     of: int = 1
 

@@ -9,6 +9,7 @@ import pyarrow as pa
 from siltstone.compactor.columns import equal_ids
 from siltstone.compactor.completion import Destination, current_completion, list_rounds, read_completion
 from siltstone.compactor.files import StoredFile
+from siltstone.compactor.gathering import GatheredParts
 from siltstone.compactor.hashing import hash_keys
 from siltstone.compactor.job import RoundJob
 from siltstone.compactor.merge import resolve
@@ -40,11 +41,18 @@ def live_rows(stored: StoredFile, schema: pa.Schema, dead: Sequence[int] = ()) -
 
 
 def completion_at(destination: Destination, position: int | None) -> RoundCompletion | None:
-    """Return the newest round that read nothing after a position, by default the current one; None before the first."""
+    """Return the newest round that read nothing after a position, by default the current one; None before the first.
+
+    Positions are those of the current round's source; rounds that read from another one do not count.
+    """
     current = current_completion(destination)
     if position is None or current is None or current.high_watermark <= position:
         return current
-    older = [entry for entry in list_rounds(destination) if int(entry["high_watermark"]) <= position]
+    older = [
+        entry
+        for entry in list_rounds(destination)
+        if int(entry["high_watermark"]) <= position and entry["source_folder"] == current.source_folder
+    ]
     if not older:
         return None
     return read_completion(destination, max(older, key=lambda entry: int(entry["round_id"])))
@@ -60,11 +68,9 @@ def rows_at(request: Request, destination: Destination, *, columns: Sequence[str
     version = storage.get_table_version(source.namespace, source.table, source.table_version, root=request.root)
     deltas = new_deltas(request, source, base.high_watermark if base else 0)
     job = make_job(request, version, destination, base, delta_reads(deltas))
-    parts: dict[int, list[bytes]] = {}
-    for bucket, part in read_parts(job, job.reads):
-        parts.setdefault(bucket, []).append(part)
+    parts = GatheredParts(read_parts(job, job.reads))
     for number in range(len(job.buckets)):
-        for table in _merged_rows(job, number, parts.pop(number, [])):
+        for table in _merged_rows(job, number, parts.take(number)):
             yield table if columns is None else table.select(list(columns))
 
 

@@ -13,6 +13,7 @@ from siltstone.compactor.absorb import Change, absorb
 from siltstone.compactor.columns import Integers, align, equal_ids, sort_ranks
 from siltstone.compactor.files import StoredFile
 from siltstone.compactor.fold import NONE, DeleteRun, Flags, FoldInput, FoldResult, RowsRun, fold, fold_appended
+from siltstone.compactor.gathering import GatheredParts
 from siltstone.compactor.hashing import NULL_HASH, Hashes, hash_keys, is_exact
 from siltstone.compactor.job import Part, RoundJob, gather
 from siltstone.compactor.reading import decode_part, read_parts, removal_flags
@@ -22,11 +23,9 @@ from siltstone.compactor.tombstones import Tombstones, read_tombstones
 
 def run_here(job: RoundJob) -> Iterator[dict[str, Any]]:
     """Run all tasks of a round in this process, one after another."""
-    gathered: dict[int, list[bytes]] = {}
-    for bucket, part in read_parts(job, job.reads):
-        gathered.setdefault(bucket, []).append(part)
+    gathered = GatheredParts(read_parts(job, job.reads))
     for number in range(len(job.buckets)):
-        result = merge_bucket(job, number, gathered.pop(number, []))
+        result = merge_bucket(job, number, gathered.take(number))
         if result is not None:
             yield result
 

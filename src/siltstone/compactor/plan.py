@@ -103,10 +103,10 @@ def _plan_rebase(request: Request, destination: Destination, on_behalf_of: Parti
     given = request.rebase_high_watermark
     _check_order(request, given or 0)
     last = request.last_stream_position if is_same else None
-    found = _all_of(request, request.source, last)
     version = storage.get_table_version(
         on_behalf_of.namespace, on_behalf_of.table, on_behalf_of.table_version, root=request.root
     )
+    found = _all_of(request, version, last)
     watermark = given if given is not None else found.read_watermark if is_same else 0
     # Prior completions are not read, so that a rebase also cures damaged ones; only which one is current matters.
     current = current_entry(destination)
@@ -133,10 +133,14 @@ class _Whole(NamedTuple):
     delta_count: int
 
 
-def _all_of(request: Request, partition: PartitionLocator, last: int | None) -> _Whole:
+def _all_of(request: Request, version: TableVersion, last: int | None) -> _Whole:
+    partition = request.source
     compacted = current_completion(locate_destination(partition, root=request.root))
     if compacted is not None:
-        return _Whole(_file_reads(compacted), schema_from_json(compacted.fields), compacted.high_watermark, 0)
+        reads = _file_reads(compacted)
+        if _tombstones_hold(request, version, compacted):
+            reads += _tombstone_reads(compacted, sum(read.record_count for read in reads))
+        return _Whole(reads, schema_from_json(compacted.fields), compacted.high_watermark, 0)
     trimmed = storage.get_partition(partition, root=request.root).trimmed_stream_position
     if trimmed:
         raise CorruptionError(
@@ -144,10 +148,8 @@ def _all_of(request: Request, partition: PartitionLocator, last: int | None) -> 
             "partition that has them"
         )
     deltas = storage.list_partition_deltas(partition, last_stream_position=last, root=request.root)
-    version = storage.get_table_version(
-        partition.namespace, partition.table, partition.table_version, root=request.root
-    )
-    return _Whole(delta_reads(deltas), version.schema, deltas[-1].stream_position if deltas else 0, len(deltas))
+    own = storage.get_table_version(partition.namespace, partition.table, partition.table_version, root=request.root)
+    return _Whole(delta_reads(deltas), own.schema, deltas[-1].stream_position if deltas else 0, len(deltas))
 
 
 def _check_order(request: Request, watermark: int) -> None:
@@ -258,6 +260,45 @@ def _file_reads(completion: RoundCompletion) -> list[ReadTask]:
     return reads
 
 
+def _tombstones_hold(request: Request, version: TableVersion, compacted: RoundCompletion) -> bool:
+    """Tell whether tombstones of a compacted partition mean the same in a fresh one.
+
+    They know the keys and sort keys by which they were made, and no other column.
+    """
+    sort_keys = _sort_keys(request, version)
+    return (
+        version.drop_duplicates
+        and set(compacted.primary_keys) == set(request.primary_keys)
+        and bool(sort_keys)
+        and compacted.sort_keys == sort_keys
+    )
+
+
+def _sort_keys(request: Request, version: TableVersion) -> list[str]:
+    return list(version.sort_keys if request.sort_keys is None else request.sort_keys)
+
+
+def _tombstone_reads(completion: RoundCompletion, first_row: int) -> list[ReadTask]:
+    columns = tuple(dict.fromkeys([*completion.primary_keys, *completion.sort_keys]))
+    reads = []
+    for bucket in completion.buckets:
+        if bucket.tombstones is not None:
+            reads.append(
+                ReadTask(
+                    uri=bucket.tombstones.uri,
+                    run=1,
+                    first_row=first_row,
+                    record_count=bucket.tombstones.record_count,
+                    content_length=bucket.tombstones.content_length,
+                    is_delete=False,
+                    columns=columns,
+                    is_tombstones=True,
+                )
+            )
+            first_row += bucket.tombstones.record_count
+    return reads
+
+
 def make_job(
     request: Request,
     version: TableVersion,
@@ -270,7 +311,7 @@ def make_job(
     schema = version.schema if read_schema is None else evolve(version.schema, read_schema)
     if previous is not None:
         schema = evolve(schema_from_json(previous.fields), schema)
-    sort_keys = version.sort_keys if request.sort_keys is None else request.sort_keys
+    sort_keys = _sort_keys(request, version)
     buckets = previous.buckets if previous else _first_buckets(request, reads)
     return RoundJob(
         root=request.root,

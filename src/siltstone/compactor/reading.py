@@ -65,7 +65,7 @@ def _typed(job: RoundJob, read: ReadTask, table: pa.Table) -> pa.Table:
     typed = align(table, pa.schema([known.field(name) for name in read.columns or table.column_names]))
     if read.is_delete:
         return typed
-    removals = np.zeros(table.num_rows, np.bool_)
+    removals = np.full(table.num_rows, read.is_tombstones)
     if read.op_column is not None:
         operations = table.column(read.op_column)
         removals = pc.is_in(operations, _REMOVALS).to_numpy()

@@ -7,6 +7,7 @@ import pyarrow as pa
 import pytest
 
 import siltstone
+from siltstone.compactor import state
 from siltstone.compactor.completion import CURRENT_KEY, commit_round, current_completion, write_completion
 from siltstone.compactor.inventory import named_objects
 from siltstone.compactor.plan import plan_round
@@ -15,7 +16,7 @@ from siltstone.errors import CorruptionError, InvalidInputError, NotFoundError
 from siltstone.model import PartitionLocator
 from siltstone.objects import open_objects
 from siltstone.storage import object_store as storage
-from siltstone.testing.oracle import same_rows
+from siltstone.testing.oracle import oracle_of, same_rows
 from tests.unit.compactor.compacting import (
     MAJOR,
     MINOR,
@@ -260,6 +261,95 @@ def the_index(completion: RoundCompletion) -> str:
     return index
 
 
+class TestTombstones:
+    """A rebase from compacted rows takes their tombstones along, so that late rows stay out."""
+
+    @pytest.fixture
+    def first(self, local_root: str) -> siltstone.Table:
+        table = self.table(local_root, "shop.first")
+        table.write(pa.table({"id": range(40), "at": [5] * 40, "v": ["a"] * 40}))
+        removals = {"id": range(0, 80, 2), "at": [7] * 40, "v": [None] * 40, "op": ["d"] * 40}
+        table.write(pa.table(removals), op_column="op")
+        compact(table, replace(MINOR, bucket_rows=8))
+        assert sum(bucket.tombstones is not None for bucket in completion_of(table).buckets) > 1
+        return table
+
+    def table(self, root: str, name: str, sort_keys: tuple[str, ...] = ("at",)) -> siltstone.Table:
+        return make_table(root, name, schema={"id": "int64", "at": "int64", "v": "string"}, sort_keys=list(sort_keys))
+
+    @pytest.mark.parametrize("bucket_rows", [3, 1000])
+    def test_late_rows_do_not_bring_deleted_ones_back(self, first: siltstone.Table, bucket_rows: int) -> None:
+        table = self.table(first.lake.root, "shop.orders")
+        late = {"id": [0, 1, 2, 4, 70, 72], "at": [6, 6, 8, 6, 6, 7], "v": ["late"] * 6}
+        table.write(pa.table(late))
+        for number, settings in enumerate((replace(MINOR, bucket_rows=bucket_rows), MAJOR)):
+            rebase = {"source": compacted(first), "rebase_source": only_partition(table)} if not number else {}
+            compact(table, settings, **rebase)
+            assert {row["id"] for row in found_rows(table) if row["v"] == "late"} == {1, 2, 72}
+            table.write(pa.table({"id": [6], "at": [6], "v": ["late"]}))
+        before = objects_of(completion_of(first))
+        assert not objects_of(completion_of(table)) & before
+        assert table.fsck(deep=True) == []
+
+    def test_with_other_sort_keys_they_mean_nothing(self, first: siltstone.Table) -> None:
+        for sort_keys in ((), ("v",), ("at", "v")):
+            name = f"shop.by_{len(sort_keys)}_{''.join(sort_keys)}"
+            table = self.table(first.lake.root, name, sort_keys)
+            table.write(pa.table({"id": [0], "at": [6], "v": ["late"]}))
+            compact(table, source=compacted(first), rebase_source=only_partition(table))
+            assert [row["v"] for row in found_rows(table) if row["id"] == 0] == ["late"]
+
+    def test_a_destination_made_anew_from_itself_keeps_them(self, first: siltstone.Table) -> None:
+        compact(first, source=compacted(first), rebase_source=only_partition(first), rebase_high_watermark=2)
+        first.write(pa.table({"id": [0, 70], "at": [6, 6], "v": ["late", "late"]}))
+        compact(first)
+        check_rows(first)
+
+
+class TestIdentity:
+    """A source is the table it was, whatever it is called."""
+
+    def test_a_renamed_table_is_compacted_on(self, table: siltstone.Table) -> None:
+        compact(table)
+        table.write(rows([7], "later-"))
+        renamed = table.rename("shop.sales")
+        (done,) = compact(renamed).rounds
+        assert (done.delta_count, done.source_partition_locator) == (1, only_partition(renamed))
+        check_rows(renamed)
+        assert {each.source_partition_locator.table for each in renamed.rounds()} == {"sales"}
+        assert {each.destination_partition_locator.table for each in renamed.rounds()} == {"sales"}
+
+    def test_a_source_of_another_table_may_be_renamed(self, table: siltstone.Table, old: siltstone.Table) -> None:
+        compact(table, source=only_partition(old), rebase_source=only_partition(old))
+        old.write(rows([50]), "append")
+        renamed = old.rename("shop.older")
+        (done,) = compact(table, source=only_partition(renamed)).rounds
+        assert done.delta_count == 1
+        assert 50 in {row["id"] for row in found_rows(table)}
+
+    def test_another_table_under_the_name_of_the_source_is_refused(
+        self, table: siltstone.Table, old: siltstone.Table
+    ) -> None:
+        compact(table, source=only_partition(old), rebase_source=only_partition(old))
+        before = completion_of(table)
+        old.drop()
+        other = make_table(table.lake.root, "shop.old_compacted", primary_keys=[])
+        for number in range(3):
+            other.write(rows([number + 100]), "append")
+        with pytest.raises(InvalidInputError, match=r"was compacted from .* another table of this name; rebase"):
+            compact(table, source=only_partition(other))
+        assert completion_of(table) == before
+
+    def test_states_of_another_source_are_no_earlier_states_of_this_one(
+        self, table: siltstone.Table, old: siltstone.Table
+    ) -> None:
+        for number in range(5):
+            old.write(rows([number + 50]), "append")
+        compact(table, source=only_partition(old), rebase_source=only_partition(old), last_stream_position=2)
+        compact(table, source=only_partition(table), rebase_source=only_partition(table))
+        same_rows(table.to_arrow(as_of=2), oracle_of(table, 2).rows())
+
+
 class TestDamage:
     """What is missing or damaged is named, never passed over; a rebase cures it."""
 
@@ -430,9 +520,10 @@ class TestDamage:
 def test_a_completion_of_a_newer_format_is_left_alone(table: siltstone.Table) -> None:
     compact(table)
     destination = destination_of(table)
-    newer = RoundCompletion(**{**completion_of(table), "round_id": 2})
-    newer["format_version"] = 99
-    commit_round(destination, newer, write_completion(destination, newer), 1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(state, "FORMAT_VERSION", 99)
+        newer = RoundCompletion(**{**completion_of(table), "round_id": 2, "format_version": 99})
+        commit_round(destination, newer, write_completion(destination, newer), 1)
     with pytest.raises(CorruptionError, match=r"format 99 is newer .* upgrade"):
         compact(table)
 
