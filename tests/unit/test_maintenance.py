@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -9,14 +10,19 @@ import pytest
 
 import siltstone
 from siltstone.compactor import maintenance
-from siltstone.compactor.completion import compacted_partition
+from siltstone.compactor.checking import check_partition
+from siltstone.compactor.completion import compacted_partition, list_rounds, locate_destination, write_completion
 from siltstone.compactor.index import write_index
 from siltstone.compactor.merge import run_here
 from siltstone.compactor.plan import Request
 from siltstone.compactor.session import run_session
+from siltstone.log.commit import commit_log
 from siltstone.log.compactible import system_now_ms
+from siltstone.model import PartitionLocator, StreamLocator
 from siltstone.objects import open_objects
+from siltstone.storage import object_store as storage
 from siltstone.testing.oracle import oracle_of, same_rows
+from tests.unit.compactor.compacting import destination_of
 
 HOUR_MS = 3_600_000
 
@@ -160,3 +166,72 @@ def test_compacted_rows_are_no_source_of_deltas_without_a_rebase(orders: siltsto
     request = Request(into, compacted_partition(destination), ("id",), orders.lake.root)
     with pytest.raises(siltstone.InvalidInputError, match="holds compacted rows, not deltas; rebase"):
         run_session(request, run_here)
+
+
+def test_a_vacuum_keeps_what_was_compacted_here_from_other_tables_and_into_other_streams(
+    orders: siltstone.Table,
+) -> None:
+    root = orders.lake.root
+    (source,) = orders._sources()
+    elsewhere = PartitionLocator(**{**source, "stream": "elsewhere"})
+    run_session(Request(source, elsewhere, ("id",), root), run_here)
+    empty = siltstone.open(root).create_table("shop.copy", schema=orders.schema, primary_keys=["id"])
+    (version,) = (each.locator for each in [empty.version])
+    copy = PartitionLocator(**version, stream="compacted", partition_values=[])
+    run_session(Request(source, copy, ("id",), root), run_here)
+    stream = storage.commit_stream(storage.stage_stream(StreamLocator(**version, stream="other"), root=root), root=root)
+    (delta,) = storage.stage_deltas(pa.table({"id": [1]}), stream.locator, root=root)
+    storage.commit_delta(delta, root=root)
+    before = files(orders)
+    for table in (orders, empty):
+        assert table.vacuum(orphan_grace_ms=0).removed_files == []
+    assert files(orders) == before
+    for place in (elsewhere, copy):
+        assert check_partition(locate_destination(place, root=root), deep=True) == []
+
+
+def test_a_vacuum_leaves_alone_what_another_kind_of_log_governs(orders: siltstone.Table) -> None:
+    folder = orders.deltas()[0].manifest.entries[0].uri.rpartition("/")[0].rpartition("/")[0].rpartition("/")[0]
+    commit_log(orders.lake.root, f"{folder}/records/_/log").commit("other", lambda _: {"record/1": {"uri": "x"}})
+    open_objects(orders.lake.root).create(f"{folder}/records/_/x.bin", b"of the other log")
+    assert orders.vacuum(orphan_grace_ms=0).removed_files == []
+
+
+def test_a_vacuum_removes_what_writers_left_half_written(orders: siltstone.Table) -> None:
+    folder = Path(orders.lake.root) / orders.deltas()[0].manifest.entries[0].uri
+    asides = [folder.parent / ".a.parquet.01.tmp", folder.parents[2] / "log" / ".17.02.tmp"]
+    for aside in asides:
+        aside.write_bytes(b"half")
+    assert orders.vacuum().removed_files == [], "they are too young"
+    report = orders.vacuum(orphan_grace_ms=0)
+    assert (len(report.removed_files), report.removed_bytes) == (2, 8)
+    assert not any(aside.exists() for aside in asides)
+
+
+def test_a_rollback_to_a_round_that_is_vacuumed_meanwhile_is_refused(
+    orders: siltstone.Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = orders.to_arrow().to_pylist()
+    real = write_completion
+
+    def vacuum_first(*given: Any) -> Any:
+        assert orders.vacuum(retention_ms=0, orphan_grace_ms=0).expired_rounds == [1, 2]
+        return real(*given)
+
+    monkeypatch.setattr(maintenance, "write_completion", vacuum_first)
+    with pytest.raises(siltstone.ConflictError, match=r"round 1.*vacuumed"):
+        orders.rollback(1)
+    monkeypatch.undo()
+    same_rows(orders.to_arrow(), before)
+    assert orders.vacuum(orphan_grace_ms=0).removed_files == []
+    assert orders.fsck(deep=True) == []
+
+
+def test_a_damaged_completion_file_stops_a_vacuum_before_anything_is_forgotten(orders: siltstone.Table) -> None:
+    (entry,) = (each for each in list_rounds(destination_of(orders)) if each["round_id"] == 3)
+    (Path(orders.lake.root) / entry["uri"]).write_bytes(b"{")
+    before = files(orders)
+    with pytest.raises(siltstone.CorruptionError, match="completion file"):
+        orders.vacuum(retention_ms=0, orphan_grace_ms=0)
+    assert files(orders) == before
+    assert len(list_rounds(destination_of(orders))) == 3

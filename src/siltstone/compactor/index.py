@@ -53,7 +53,7 @@ def _block_checksums(hashes: Hashes, rows: Rows, blocks: range) -> Rows:
     found = np.empty(len(blocks), np.uint32)
     for place, block in enumerate(blocks):
         part = slice(block * BLOCK_ROWS, (block + 1) * BLOCK_ROWS)
-        found[place] = zlib.crc32(rows[part], zlib.crc32(hashes[part]))
+        found[place] = zlib.crc32(rows[part].data, zlib.crc32(hashes[part].data))
     return found
 
 

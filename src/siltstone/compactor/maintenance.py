@@ -116,7 +116,7 @@ def vacuum(
     before_ms = now_ms - orphan_grace_ms
     candidates = [each for each in listed if not _is_log(each.path, folder) and each.path not in named]
     candidates = [each for each in candidates if not each.path.startswith(tuple(kept_folders))]
-    doomed = [each for each in [*candidates, *_half_written(root, folder)] if each.modified_ms <= before_ms]
+    doomed = [each for each in [*candidates, *half_written(root, folder)] if each.modified_ms <= before_ms]
     report.removed_files = [each.path for each in doomed]
     report.removed_bytes = sum(each.size for each in doomed)
     report.kept_files = len(listed) - len({each.path for each in listed} & set(report.removed_files))
@@ -168,7 +168,7 @@ def _named_by_rounds(destination: Destination, expired: Sequence[int]) -> set[st
     return named
 
 
-def _half_written(root: str, folder: str) -> list[ObjectInfo]:
+def half_written(root: str, folder: str) -> list[ObjectInfo]:
     """Return what writers on local disk left beside their objects; nobody else sees it."""
     base = local_folder(root)
     if base is None:

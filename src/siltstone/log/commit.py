@@ -271,8 +271,14 @@ class CommitLog(KeyedLog):
             try:
                 self.objects.create(path, data)
             except AlreadyExistsError:
-                if not self._is_ours(batch_id, write_id):
-                    return False
+                try:
+                    if not self._is_ours(batch_id, write_id):
+                        return False
+                except StorageError as error:
+                    # It may be ours, from an attempt whose answer got lost: to fail here would say that it is not.
+                    problem = error
+                    time.sleep(random.uniform(0, 0.05 * 2**attempt))
+                    continue
             except AccessDeniedError:
                 raise
             except StorageError as error:

@@ -17,10 +17,12 @@ from siltstone.log.keyed import Entry
 from siltstone.model import Idempotency
 
 CATALOG_FOLDER = "catalog"
+TABLES_FOLDER = "tables"
 EVERY_PARTITION = "!every"
 VERSION_KEY = "version"
 NAMESPACE_PREFIX = "namespace/"
 TABLE_PREFIX = "table/"
+DROPPED_PREFIX = "dropped/"
 STREAM_PREFIX = "stream/"
 TRANSACTION_PREFIX = "transaction/"
 TRANSACTION_RETENTION_MS = 30 * 24 * 3600 * 1000
@@ -42,7 +44,7 @@ def _transaction_expires(key: str, entry: Entry, now_ms: int) -> bool:
 
 def new_version_folder(namespace: str, table: str, version: str) -> str:
     """Return a folder that no other table version ever had or will have."""
-    return f"tables/{namespace}/{table}/{version}-{uuid.uuid4().hex[:12]}"
+    return f"{TABLES_FOLDER}/{namespace}/{table}/{version}-{uuid.uuid4().hex[:12]}"
 
 
 def new_data_file(folder: str, stream: str, partition_id: str) -> str:
@@ -58,6 +60,11 @@ def namespace_key(namespace: str) -> str:
 def table_key(namespace: str, table: str) -> str:
     """Return the key of a table in the catalog log."""
     return f"{TABLE_PREFIX}{namespace}/{table}"
+
+
+def dropped_key(folder: str) -> str:
+    """Return the key under which the catalog log remembers the folder of a table version that was dropped."""
+    return f"{DROPPED_PREFIX}{folder}"
 
 
 def stream_key(stream: str) -> str:

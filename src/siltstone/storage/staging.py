@@ -126,9 +126,18 @@ class _Staging:
         except BaseException:
             self._discard()
             raise
+        if not deltas and only is None and self._changes_schema():
+            # No row tells a partition, but the columns are news for all of them.
+            self._every_partition = bool(self._version.partition_keys)
         if not deltas and (self._every_partition or not self._version.partition_keys):
             deltas = [self.delta([], [])]
         return deltas
+
+    def _changes_schema(self) -> bool:
+        if self._schema is None or self._delete_columns is not None:
+            return False
+        known = self._version.schema
+        return not evolve(known, table_columns(self._schema, self._op_column, known)).equals(known)
 
     def delta(self, values: Sequence[PartitionValue], entries: Sequence[Any]) -> Delta:
         """Make the staged delta of one partition."""

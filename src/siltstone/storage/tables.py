@@ -11,6 +11,7 @@ from siltstone.storage.layout import (
     NAMESPACE_PREFIX,
     TABLE_PREFIX,
     catalog_log,
+    dropped_key,
     namespace_key,
     table_key,
 )
@@ -150,13 +151,15 @@ def update_table(
 
 
 def delete_table(namespace: str, table: str, *, root: str) -> None:
-    """Delete a table with all its versions; its files become orphans."""
+    """Delete a table with all its versions; its files become orphans, which the catalog remembers."""
+    log = catalog_log(root)
 
     def prepare(state: LogState) -> Changes:
-        known_table(state, namespace, table, root)
-        return {table_key(namespace, table): None}
+        known = known_table(state, namespace, table, root)
+        dropped: Entry = {"table": known.locator.full_name, "dropped_at": log.now_ms()}
+        return {table_key(namespace, table): None, **{dropped_key(each.folder): dropped for each in known.versions}}
 
-    catalog_log(root).commit("delete table", prepare)
+    log.commit("delete table", prepare)
 
 
 def new_table(

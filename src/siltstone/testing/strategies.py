@@ -267,8 +267,7 @@ def _upsert(table: TableSettings, choices: _Choices, rows: list[bytes]) -> Write
     if len(omitted) == len(table.columns) or not choices.one_in(2 if table.merge_engine == "partial_update" else 4):
         omitted = []
     columns = [column for column in table.columns if column.name not in omitted]
-    # A write of no rows has no delta in a partitioned table, so it would not add the columns.
-    if choices.one_in(4) and (rows or not table.partition_keys):
+    if choices.one_in(4):
         columns += choices.some_of(_ADDED)
     operations = choices.one_of(_OPERATIONS)
     has_operations = choices.one_in(2) and bool(table.primary_keys)

@@ -13,6 +13,7 @@ from siltstone.compactor.completion import current_completion, get_round, list_r
 from siltstone.compactor.job import RoundJob, Settings
 from siltstone.compactor.live import live_batches
 from siltstone.compactor.merge import run_here
+from siltstone.compactor.plan import Request
 from siltstone.compactor.session import run_session
 from siltstone.compactor.state import RoundCompletion
 from siltstone.errors import ConflictError, CorruptionError, InvalidInputError, NotFoundError
@@ -384,6 +385,28 @@ class TestSchemas:
         compact(table)
         check_rows(table)
         assert len(found_rows(table)) == 1
+
+    @pytest.mark.parametrize("partition_keys", [[], ["zone"]], ids=["whole", "partitioned"])
+    def test_a_write_of_no_rows_adds_its_columns(self, local_root: str, partition_keys: list[str]) -> None:
+        schema = {"id": "int32", "zone": "string"}
+        table = make_table(
+            local_root, schema=schema, primary_keys=[*partition_keys, "id"], partition_keys=partition_keys
+        )
+        wider = pa.schema({"id": pa.int64(), "zone": pa.string(), "note": pa.string()})
+        assert table.write(wider.empty_table()) == 1
+        assert table.schema == wider
+        table.write(pa.table({"id": [1, 2], "zone": ["eu", "us"], "note": ["a", "b"]}))
+        before = len(table.deltas())
+        assert table.write(wider.empty_table()) == 3
+        assert len(table.deltas()) == before + (0 if partition_keys else 1), "nothing is new to the partitions"
+        more = wider.append(pa.field("more", pa.int64()))
+        assert table.write(more.empty_table()) == 4
+        assert table.schema == more
+        for source in table._sources():
+            destination = PartitionLocator(**{**source, "stream": "compacted"})
+            run_session(Request(source, destination, tuple(table.version.primary_keys), local_root), run_here)
+        assert table.to_arrow().schema == more
+        same_rows(table.to_arrow(), oracle_of(table).rows())
 
     def test_empty_results_have_the_columns_and_types(self, table: siltstone.Table) -> None:
         table.write(rows([]))

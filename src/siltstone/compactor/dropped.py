@@ -1,0 +1,85 @@
+"""Removing the files of tables that were dropped, and of creations that never came to an end."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from siltstone.compactor.maintenance import DAY_MS, half_written
+from siltstone.log.commit import Changes, LogState
+from siltstone.log.compactible import system_now_ms
+from siltstone.log.keyed import Entry
+from siltstone.objects import ObjectInfo, open_objects
+from siltstone.storage import object_store as storage
+from siltstone.storage.layout import CATALOG_FOLDER, DROPPED_PREFIX, TABLES_FOLDER, catalog_log, dropped_key
+
+DROPPED_RETENTION_MS = 7 * DAY_MS
+
+
+@dataclass
+class DroppedReport:
+    """What was removed of dropped tables, or would be in a dry run; `waiting` are folders within the retention."""
+
+    dry_run: bool
+    removed_folders: list[str] = field(default_factory=list)
+    removed_files: int = 0
+    removed_bytes: int = 0
+    waiting: list[str] = field(default_factory=list)
+
+
+def vacuum_dropped(root: str, *, retention_ms: int = DROPPED_RETENTION_MS, dry_run: bool = False) -> DroppedReport:
+    """Remove the files of table versions that no table has, if they were dropped longer ago than the retention.
+
+    A folder whose drop nobody remembers is from a creation that failed, or is still under way: its newest file tells
+    its age. Raises: CorruptionError, StorageError; a run that failed can be repeated.
+    """
+    now_ms = system_now_ms()
+    report = DroppedReport(dry_run)
+    log = catalog_log(root)
+    objects = open_objects(root)
+    # Folders are listed before the catalog is read: one that is made meanwhile is then either known or not seen.
+    folders = list(_version_folders(root))
+    known = {each.folder for table in storage.list_tables(root=root) for each in table.versions}
+    remembered = log.read(lambda state: {each["key"]: each for each in state.scan(DROPPED_PREFIX)})
+    forgotten = [key for key in remembered if key.removeprefix(DROPPED_PREFIX) not in folders]
+    for folder in folders:
+        if folder in known:
+            continue
+        files = [*objects.list_objects(folder, recursive=True), *half_written(root, folder)]
+        if not files:
+            forgotten.append(dropped_key(folder))
+            continue
+        if _dropped_at(remembered.get(dropped_key(folder)), files) > now_ms - retention_ms:
+            report.waiting.append(folder)
+            continue
+        report.removed_folders.append(folder)
+        report.removed_files += len(files)
+        report.removed_bytes += sum(each.size for each in files)
+        forgotten.append(dropped_key(folder))
+        if not dry_run:
+            objects.delete([each.path for each in files])
+    stale = [each for each in half_written(root, CATALOG_FOLDER) if each.modified_ms <= now_ms - retention_ms]
+    report.removed_files += len(stale)
+    report.removed_bytes += sum(each.size for each in stale)
+    if not dry_run:
+        objects.delete([each.path for each in stale])
+        _forget(root, [key for key in forgotten if key in remembered])
+    return report
+
+
+def _version_folders(root: str) -> Iterator[str]:
+    objects = open_objects(root)
+    for namespace in objects.list_folders(TABLES_FOLDER):
+        for table in objects.list_folders(f"{TABLES_FOLDER}/{namespace}"):
+            place = f"{TABLES_FOLDER}/{namespace}/{table}"
+            yield from (f"{place}/{version}" for version in objects.list_folders(place))
+
+
+def _dropped_at(entry: Entry | None, files: list[ObjectInfo]) -> int:
+    return int(entry["dropped_at"]) if entry is not None else max((each.modified_ms for each in files), default=0)
+
+
+def _forget(root: str, keys: list[str]) -> None:
+    def prepare(state: LogState) -> Changes:
+        return {key: None for key in keys if key in state}
+
+    if keys:
+        catalog_log(root).commit("forget dropped tables", prepare)
