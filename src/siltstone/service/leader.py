@@ -135,7 +135,7 @@ class Leader:
             is_disabled="disable" in found,
             is_frozen="freeze" in found,
             has_requests=bool(pending_requests(transaction)),
-            counts=dict(transaction.execute(by_status).tuples().all()),
+            counts=dict(transaction.execute(by_status).all()),
             has_claims=bool(claims),
             has_expired=any(each.lease_until < now_ms or each.progress_at < stuck_since for each in claims),
             changed_at=transaction.execute(select(func.max(checkpoint_status.c.changed_at))).scalar() or 0,

@@ -83,7 +83,7 @@ def list_nodes(database: Database, settings: ServiceSettings | None = None) -> l
         now_ms = transaction.now_ms()
         lease = transaction.execute(select(leader_lease)).one()
         by_worker = select(active_checkpoints.c.worker, func.count()).group_by(active_checkpoints.c.worker)
-        claims = dict(transaction.execute(by_worker).tuples().all())
+        claims = dict(transaction.execute(by_worker).all())
         found = transaction.execute(select(nodes).order_by(nodes.c.name, nodes.c.started_at.desc())).all()
         return [
             NodeInfo(

@@ -1,0 +1,263 @@
+"""A small world for cycles: a clock that tests move, tables in memory, a database that fails on demand."""
+
+import itertools
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, TypeVar
+
+from sqlalchemy import Connection, event, func, select
+from sqlalchemy.exc import OperationalError
+
+from siltstone.compactor.session import Progress
+from siltstone.model import PartitionLocator
+from siltstone.service.claims import Claim, claim_partition, release_partition
+from siltstone.service.database import Database, Transaction, open_database
+from siltstone.service.leader import Leader, Tick
+from siltstone.service.partitions import CheckpointResult, KeepAlive, PendingPartition
+from siltstone.service.settings import ServiceSettings
+from siltstone.service.status import service_status
+from siltstone.service.tables import checkpoint_status, cycle_history, leader_lease, manager, metadata, schema
+from siltstone.service.worker import Worker
+from siltstone.testing import Killed
+
+T = TypeVar("T")
+Fault = Literal["fail", "lose", "kill", "kill_after"]
+START_MS = 1_800_000_000_000
+
+
+class Clock:
+    """Time as the test says."""
+
+    def __init__(self) -> None:
+        self.now_ms = START_MS
+
+    def __call__(self, connection: Connection) -> int:
+        return self.now_ms
+
+    def monotonic(self) -> float:
+        return self.now_ms / 1000
+
+    def advance(self, seconds: float) -> None:
+        self.now_ms += round(seconds * 1000)
+
+
+class FaultyDatabase(Database):
+    """A database whose next transactions go wrong as listed, or whose process dies with them."""
+
+    def __init__(self, database: Database, clock: Clock) -> None:
+        super().__init__(database.engine, clock=clock, sleep=lambda seconds: None)
+        self.faults: list[Fault | None] = []
+        self.transactions = 0
+
+    def _once(self, do: Callable[[Transaction], T], *, reads: bool) -> T:
+        self.transactions += 1
+        fault = self.faults.pop(0) if self.faults else None
+
+        def work(transaction: Transaction) -> T:
+            result = do(transaction)
+            if fault == "fail":
+                raise OperationalError("injected", None, Exception("injected failure before the commit"))
+            if fault == "kill":
+                raise Killed("before the commit")
+            return result
+
+        result = super()._once(work, reads=reads)
+        if fault == "lose":
+            raise OperationalError("injected", None, Exception("injected loss of the answer to the commit"))
+        if fault == "kill_after":
+            raise Killed("after the commit")
+        return result
+
+
+@dataclass
+class FakePartition:
+    """A partition in memory: positions only."""
+
+    position: int = 1
+    watermark: int = 0
+    trimmed: int = 0
+    bytes_each: int = 100
+    oldest_at: int = START_MS
+
+
+@dataclass
+class FakeTables:
+    """Tables in memory. `errors` are raised by the next compactions of a partition, one each; hooks see what goes on."""
+
+    partitions: dict[str, FakePartition] = field(default_factory=dict)
+    errors: dict[str, list[Exception]] = field(default_factory=dict)
+    problems: dict[str, str] = field(default_factory=dict)
+    compactions: list[str] = field(default_factory=list)
+    while_finding: Callable[[], object] | None = None
+    while_compacting: Callable[[], object] | None = None
+    listing_error: Exception | None = None
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def find_work(self, keep_alive: KeepAlive) -> Sequence[PendingPartition]:
+        if self.listing_error is not None:
+            raise self.listing_error
+        found = [
+            PendingPartition(
+                name=str(locator(name)),
+                table=f"fake.{name}",
+                locator=locator(name),
+                deltas=each.position - each.watermark,
+                bytes=(each.position - each.watermark) * each.bytes_each,
+                oldest_at=each.oldest_at,
+            )
+            for name, each in self.partitions.items()
+            if each.position > each.watermark
+        ]
+        found += [
+            PendingPartition(f"fake.{name}", f"fake.{name}", None, problem=why) for name, why in self.problems.items()
+        ]
+        if self.while_finding is not None:
+            hook, self.while_finding = self.while_finding, None
+            hook()
+        keep_alive()
+        return found
+
+    def compact(self, partition: PartitionLocator, progress: Progress) -> CheckpointResult:
+        name = partition.table
+        progress({"event": "round_started", "buckets": 2})
+        if self.errors.get(name):
+            raise self.errors[name].pop(0)
+        if name not in self.partitions:
+            return CheckpointResult(None)
+        position = self.partitions[name].position
+        progress({"event": "bucket_merged"})
+        if self.while_compacting is not None:
+            self.while_compacting()
+        progress({"event": "bucket_merged"})
+        with self.lock:
+            self.compactions.append(name)
+            known = self.partitions[name]
+            rows = position - known.watermark
+            known.watermark = max(known.watermark, position)
+        return CheckpointResult(known.watermark, 1, rows, rows * known.bytes_each, rows * 10)
+
+    def trim(self, partition: PartitionLocator, high_watermark: int, now_ms: int) -> int | None:
+        known = self.partitions.get(partition.table)
+        if known is None:
+            return None
+        last = min(high_watermark, known.watermark)
+        count = max(last - known.trimmed, 0)
+        known.trimmed += count
+        return count
+
+    def write(self, name: str, count: int = 1) -> None:
+        self.partitions.setdefault(name, FakePartition(position=0)).position += count
+
+
+def locator(name: str) -> PartitionLocator:
+    return PartitionLocator(namespace="fake", table=name, table_version="1", stream="deltas", partition_values=[])
+
+
+class World:
+    """A database, tables and a clock, and actors on them."""
+
+    def __init__(self, address: str, settings: ServiceSettings | None = None, *, tables: str = "abc") -> None:
+        self.clock = Clock()
+        self.settings = settings or ServiceSettings(retry_pause_seconds=0, backlog_bytes=None)
+        opened = open_database(address, clock=self.clock)
+        if opened.engine.dialect.name == "sqlite":
+            # Test databases need not survive a power cut.
+            event.listen(opened.engine, "connect", lambda connection, _: connection.execute("PRAGMA synchronous=OFF"))
+            opened.engine.dispose()
+        self.database = FaultyDatabase(opened, self.clock)
+        self.tables = FakeTables()
+        for number, name in enumerate(tables, 1):
+            self.tables.write(name, number)
+        self.numbers = itertools.count(1)
+
+    def leader(self, name: str = "", database: Database | None = None) -> Leader:
+        name = name or f"leader{next(self.numbers)}"
+        return Leader(
+            database or self.database,
+            self.tables,
+            self.settings,
+            owner=f"{name}#1",
+            name=name,
+            monotonic=self.clock.monotonic,
+        )
+
+    def worker(self, name: str = "", database: Database | None = None) -> Worker:
+        name = name or f"worker{next(self.numbers)}"
+        return Worker(database or self.database, self.tables, self.settings, owner=f"{name}#1")
+
+    def claim(self, name: str = "someone") -> Claim:
+        claim = claim_partition(self.database, f"{name}#1", self.settings)
+        assert claim is not None
+        return claim
+
+    def release(self, claim: Claim) -> bool:
+        return release_partition(self.database, claim, "COMPLETED", self.settings, result=CheckpointResult(1))
+
+    def due(self) -> None:
+        """Let the interval pass."""
+        self.clock.advance(self.settings.interval_seconds + 1)
+
+    def begin(self, leader: Leader | None = None) -> Leader:
+        """Begin a cycle, and return its leader."""
+        leader = leader or self.leader()
+        leader.tick()
+        self.due()
+        assert leader.tick().action == "begun"
+        return leader
+
+    def watch(self, leader: Leader, seconds: float) -> Tick:
+        """Let time pass while a leader ticks, and return its last tick."""
+        while seconds > 20:
+            self.clock.advance(20)
+            seconds -= 20
+            assert leader.tick().action == "watches"
+        self.clock.advance(seconds)
+        return leader.tick()
+
+    def run_cycle(self, leader: Leader, worker: Worker) -> Tick:
+        """Let an interval pass and a cycle run from beginning to end."""
+        self.due()
+        begun = leader.tick()
+        assert begun.action == "begun", begun
+        while worker.step():
+            pass
+        finished = leader.tick()
+        assert finished.action == "finished", finished
+        return finished
+
+    @property
+    def status(self) -> str | None:
+        return service_status(self.database, self.settings).status
+
+    @property
+    def rows(self) -> dict[str, str]:
+        """The status of each partition, by its table."""
+        found = service_status(self.database, self.settings).checkpoints
+        return {each.table.removeprefix("fake."): each.status for each in found}
+
+    def kept(self) -> list[int]:
+        """The numbers of all cycles that are stored, oldest first."""
+        numbers = select(cycle_history.c.cycle_count).order_by(cycle_history.c.cycle_count)
+        return self.database.look("test", lambda transaction: list(transaction.execute(numbers).scalars()))
+
+    def close(self) -> None:
+        """Leave the database as it was found, for the next test."""
+        with self.database.engine.begin() as connection:
+            for table in metadata.sorted_tables:
+                if table is not schema and table is not leader_lease:
+                    connection.execute(table.delete())
+            connection.execute(leader_lease.update().values(term=0, holder=None, acquired_at=0, lease_until=0))
+        self.database.close()
+
+
+def count_rows(database: Database) -> tuple[int, int]:
+    """Return how many manager and checkpoint rows there are."""
+
+    def look(transaction: Transaction) -> tuple[int, int]:
+        return (
+            transaction.execute(select(func.count()).select_from(manager)).scalar_one(),
+            transaction.execute(select(func.count()).select_from(checkpoint_status)).scalar_one(),
+        )
+
+    return database.look("count rows", look)
