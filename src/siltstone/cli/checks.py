@@ -16,7 +16,7 @@ from pathlib import Path
 
 from siltstone.cli.results import Check
 from siltstone.cli.units import spell_bytes
-from siltstone.errors import AlreadyExistsError, SiltstoneError
+from siltstone.errors import AlreadyExistsError, InvalidInputError, SiltstoneError
 
 PROBE_FOLDER = ".doctor"
 MIN_PYTHON = (3, 11)
@@ -27,6 +27,7 @@ _NO_DISK_BYTES = 1 << 30
 # Clean-up compares the store's times with ours, and trusts them to a minute.
 _SKEW_WARNING_MS, _SKEW_LIMIT_MS = 5_000, 60_000
 _EARLIEST_YEAR = 2025
+_NO_CONDITIONS_FIX = "use a local disk, or a store with conditional writes; commits are not safe on this one"
 
 
 def check_all(root: str, *, with_spark: bool = False) -> Iterator[Check]:
@@ -116,6 +117,8 @@ def _root(root: str) -> Iterator[Check]:
 
     try:
         address = canonical_root(root)
+        if address.startswith("s3://"):
+            yield _s3()
         objects = open_objects(address)
         folder = local_folder(address)
         is_new = folder is not None and not folder.exists()
@@ -133,12 +136,30 @@ def _root(root: str) -> Iterator[Check]:
         yield _writable(address, probe)
         yield _create_if_absent(address, probe)
         yield _clock(address, probe)
+    except InvalidInputError as error:
+        yield Check("create-if-absent", "failed", str(error), _NO_CONDITIONS_FIX)
     except SiltstoneError as error:
         yield Check("root writable", "failed", str(error), "make the root writable, or choose another one")
     finally:
         _clean_up(address, probe, made)
     if folder is not None:
         yield _disk(folder)
+
+
+def _s3() -> Check:
+    """Tell how S3 is reached, as the environment and its profiles say; no key is shown."""
+    from siltstone.objects.aws import find_settings
+
+    settings = find_settings()
+    who = "the role of this machine"
+    if settings.keys is not None:
+        who = f"access key {settings.keys.access_key_id[:4]}…"
+    elif settings.profile is not None:
+        who = f"profile {settings.profile}"
+    elif settings.is_anonymous:
+        who = "nobody (AWS_SKIP_SIGNATURE)"
+    region = settings.region or "us-east-1, since neither AWS_REGION nor a profile says another"
+    return Check("s3", "ok", f"{settings.endpoint or 'AWS'}, region {region}, as {who}")
 
 
 def _missing_folders(folder: Path | None, probe: str) -> list[Path]:
@@ -178,7 +199,7 @@ def _create_if_absent(root: str, probe: str) -> Check:
 
     objects = open_objects(root)
     name = "create-if-absent"
-    fix = "use a local disk, or a store with conditional writes; commits are not safe on this one"
+    fix = _NO_CONDITIONS_FIX
     with contextlib.suppress(AlreadyExistsError):
         objects.create(f"{probe}/written", b"again")
         return Check(name, "failed", "an object was created a second time", fix)

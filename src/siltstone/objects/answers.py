@@ -79,17 +79,18 @@ def translated(root: str, path: str, *, writing: bool = False) -> Iterator[None]
 
 
 def _translation(root: str, path: str, error: Exception, writing: bool) -> SiltstoneError:
+    # What trying again cannot help is said to be denied, so that nobody does.
     where = f"{root}/{path}"
     answer = read_answer(error)
     if answer.code == "NoSuchBucket" or (writing and answer.status == 404 and answer.code in _ABSENT_CODES):
-        return StorageError(f"{root}: the bucket does not exist; create it or fix the root")
+        return AccessDeniedError(f"{root}: the bucket does not exist; create it or fix the root")
     if answer.code in _CREDENTIALS:
         return AccessDeniedError(f"{root}: {_CREDENTIALS[answer.code]} ({answer.text}); {_CREDENTIALS_FIX}")
     if answer.code in _REGION_CODES or "redirect without LOCATION" in answer.text:
         right = f"; set AWS_REGION={answer.region}" if answer.region else "; set AWS_REGION to the bucket's region"
-        return StorageError(f"{root}: the bucket is in another region than the request was sent to{right}")
+        return AccessDeniedError(f"{root}: the bucket is in another region than the request was sent to{right}")
     if answer.code == "RequestTimeTooSkewed":
-        return StorageError(f"{root}: this machine's clock differs from the store's; set it, e.g. by NTP")
+        return AccessDeniedError(f"{root}: this machine's clock differs from the store's; set it, e.g. by NTP")
     if isinstance(error, FileNotFoundError) and answer.code in _ABSENT_CODES:
         return NotFoundError(f"{where}: no such object")
     if isinstance(error, ObstoreAlreadyExistsError) and answer.code not in _IN_PROGRESS_CODES:

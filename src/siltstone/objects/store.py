@@ -8,14 +8,16 @@ import random
 import tempfile
 import threading
 import time
+import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import IO, Any, cast
 
 import obstore
+from obstore.exceptions import AlreadyExistsError as ObstoreAlreadyExistsError
 from obstore.exceptions import BaseError
 from obstore.store import LocalStore, MemoryStore, ObjectStore, S3Store, from_url
 
-from siltstone.errors import AlreadyExistsError, InvalidInputError, NotFoundError, StorageError
+from siltstone.errors import AlreadyExistsError, InvalidInputError, NotFoundError
 from siltstone.objects.answers import is_in_progress, read_answer, translated
 from siltstone.objects.aws import S3Settings, store_options
 from siltstone.objects.interface import CHUNK_BYTES, NewObject, ObjectInfo, checked_path
@@ -29,6 +31,7 @@ _LONGEST_BACKOFF = datetime.timedelta(seconds=10)
 _RETRIES_END_AFTER = datetime.timedelta(seconds=180)
 _TAIL_BYTES = 64 << 10
 _CONFLICT_ATTEMPTS = 10
+_WRITER_ATTRIBUTE = "siltstone-writer"
 
 
 def open_memory() -> ObjectStore:
@@ -153,18 +156,34 @@ class StoreObjects:
             self._put_new(path, spool)
 
     def _put_new(self, path: str, data: bytes | IO[bytes]) -> None:
-        """Put if absent. Where another put of the same object is under way, nobody has won yet: ask again."""
-        for attempt in range(_CONFLICT_ATTEMPTS):
-            with translated(self.root, path, writing=True):
+        """Put if absent, as often as it takes to know who won.
+
+        Where another put of the same object is under way, nobody has won yet. Where a first answer got lost, the put
+        was tried again and found its own object: an attribute of it tells.
+        """
+        attributes = {_WRITER_ATTRIBUTE: uuid.uuid4().hex}
+        with translated(self.root, path, writing=True):
+            for attempt in range(_CONFLICT_ATTEMPTS):
                 try:
-                    obstore.put(self._store, checked_path(path), data, mode="create", use_multipart=False)
+                    obstore.put(
+                        self._store, checked_path(path), data, mode="create", attributes=attributes, use_multipart=False
+                    )
                     return
                 except BaseError as error:
-                    if attempt == _CONFLICT_ATTEMPTS - 1 or not is_in_progress(error):
+                    if is_in_progress(error) and attempt < _CONFLICT_ATTEMPTS - 1:
+                        time.sleep(random.uniform(0, min(0.02 * 2**attempt, 1)))
+                    elif isinstance(error, ObstoreAlreadyExistsError) and self._is_by(path, attributes):
+                        return
+                    else:
                         raise
-            time.sleep(random.uniform(0, min(0.02 * 2**attempt, 1)))
-            if not isinstance(data, bytes):
-                data.seek(0)
+                if not isinstance(data, bytes):
+                    data.seek(0)
+
+    def _is_by(self, path: str, attributes: dict[str, str]) -> bool:
+        with contextlib.suppress(BaseError, OSError):
+            found = obstore.get(self._store, path, options={"head": True}).attributes
+            return found.get(_WRITER_ATTRIBUTE) == attributes[_WRITER_ATTRIBUTE]
+        return False
 
     def _check_conditions(self) -> None:
         """Refuse a store that creates what is there already: two commits could both believe to have won."""
@@ -177,7 +196,7 @@ class StoreObjects:
             except AlreadyExistsError:
                 self._is_trusted = True
                 return
-        raise StorageError(
+        raise InvalidInputError(
             f"{self.root}: the store ignores If-None-Match, so commits could overwrite each other; nothing was written. "
             "Use a store with conditional writes; `siltstone doctor` checks one"
         )
