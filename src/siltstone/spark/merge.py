@@ -20,8 +20,9 @@ from siltstone.compactor.job import Engine, ReadTask, RoundJob
 from siltstone.compactor.merge import merge_bucket
 from siltstone.compactor.reading import read_parts
 from siltstone.compactor.session import Progress
-from siltstone.spark.watching import collect
 from siltstone.spark.access import reaching
+from siltstone.spark.watching import collect
+from siltstone.spark.workers import settle
 
 _OUR_ERROR = re.compile(r"^siltstone\.errors\.(\w+): (.*)$", re.MULTILINE)
 STEPS = ("read", "merge")
@@ -62,6 +63,7 @@ def read_on_spark(spark: SparkSession, job: RoundJob) -> DataFrame:
     tasks = max(1, min(len(reads), job.input_bytes // _BYTES_PER_TASK + _LEAST_TASKS))
 
     def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        settle()
         for batch in batches:
             for number in batch.column("id").to_pylist():
                 for bucket, part in read_parts(job, [reads[number]]):
@@ -100,6 +102,7 @@ def merge_on_spark(parts: DataFrame, job: RoundJob) -> DataFrame:
     tasks = min(len(job.buckets), _merge_tasks(job))
 
     def merge(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        settle()
         gathered: dict[int, list[bytes]] = {}
         for batch in batches:
             for bucket, part in zip(batch.column("bucket").to_pylist(), batch.column("part"), strict=True):

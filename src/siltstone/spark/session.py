@@ -10,6 +10,8 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
+from siltstone.spark.class_archive import archive_options
+
 # What spark-submit tells the Python process that it starts.
 _SUBMITTED = "PYSPARK_GATEWAY_PORT"
 _LOGGING = """\
@@ -26,11 +28,16 @@ appender.console.layout.pattern = %d{HH:mm:ss} %p %c{1}: %m%n%ex
 
 
 def local_session(
-    name: str = "siltstone", *, cores: int | str = "*", conf: Mapping[str, str] | None = None
+    name: str = "siltstone",
+    *,
+    cores: int | str = "*",
+    conf: Mapping[str, str] | None = None,
+    is_short: bool = False,
 ) -> SparkSession:
     """Return a session inside this process, lean and quiet: no web page, no Hive, nothing left behind on disk.
 
-    `conf` adds settings or overrides the ones here. Where a session runs already, or this process was started by
+    `conf` adds settings or overrides the ones here. A short session, of a command that ends soon, compiles in a hurry:
+    it starts sooner, but long work inside the JVM is slower. Where a session runs already, or this process was started by
     spark-submit (as Glue does, too), that session is returned, wherever its executors are.
     """
     existing = SparkSession.getActiveSession()
@@ -42,10 +49,13 @@ def local_session(
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     logging = folder / "log4j2.properties"
     logging.write_text(_LOGGING)
+    options = archive_options()
+    if is_short:
+        options.append("-XX:TieredStopAtLevel=1")
     settings = {
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.host": "127.0.0.1",
-        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={logging.as_uri()}",
+        "spark.driver.extraJavaOptions": " ".join([f"-Dlog4j2.configurationFile={logging.as_uri()}", *options]),
         "spark.local.dir": str(folder / "local"),
         "spark.sql.catalogImplementation": "in-memory",
         "spark.sql.execution.arrow.pyspark.enabled": "true",

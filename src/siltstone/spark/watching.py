@@ -1,0 +1,61 @@
+"""Collecting the result of a Spark job while telling how many of its tasks are done."""
+
+import uuid
+from collections.abc import Sequence
+from concurrent.futures import Future
+
+from pyspark import InheritableThread
+from pyspark.sql import DataFrame, Row, SparkSession
+
+from siltstone.compactor.session import Progress
+
+_POLL_SECONDS = 0.1
+
+
+def collect(spark: SparkSession, frame: DataFrame, steps: Sequence[str], progress: Progress | None = None) -> list[Row]:
+    """Collect a data frame; `steps` name the stages of its job, in order, to `progress`.
+
+    Results would come back one by one only if tasks ran one after another, so tasks are counted instead. Where the wait
+    is cut short, the job is cancelled. Over Spark Connect nothing is told before the end.
+    """
+    if progress is None or not isinstance(spark, SparkSession):
+        return frame.collect()
+    group = f"siltstone-{uuid.uuid4().hex}"
+    result: Future[list[Row]] = Future()
+
+    def run() -> None:
+        try:
+            spark.sparkContext.setJobGroup(group, "siltstone round", interruptOnCancel=True)
+            result.set_result(frame.collect())
+        except BaseException as error:  # noqa: BLE001 - raised again where the result is awaited
+            result.set_exception(error)
+
+    thread = InheritableThread(target=run, session=spark)
+    thread.start()
+    told: dict[str, tuple[int, int]] = {}
+    try:
+        while True:
+            try:
+                return result.result(_POLL_SECONDS)
+            except TimeoutError:
+                if result.done():
+                    raise
+            for step, (done, tasks) in zip(steps, _stages(spark, group), strict=False):
+                if told.get(step) != (done, tasks):
+                    told[step] = done, tasks
+                    progress({"event": "tasks_done", "step": step, "done": done, "tasks": tasks})
+    except BaseException:
+        if not result.done():
+            spark.sparkContext.cancelJobGroup(group)
+        raise
+    finally:
+        thread.join()
+
+
+def _stages(spark: SparkSession, group: str) -> list[tuple[int, int]]:
+    """Return (tasks done, tasks) of each stage begun so far, in order."""
+    tracker = spark.sparkContext.statusTracker()
+    jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(group)]
+    ids = sorted({stage for job in jobs if job is not None for stage in job.stageIds})
+    stages = [tracker.getStageInfo(stage) for stage in ids]
+    return [(stage.numCompletedTasks, stage.numTasks) for stage in stages if stage is not None]
