@@ -1,0 +1,1 @@
+"""Documents: JSON values resolved from immutable deltas, and compacted without losing anything."""

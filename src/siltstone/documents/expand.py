@@ -1,0 +1,284 @@
+"""Expanding a row: what the document is, and what compaction would write and delete.
+
+A pure function of the row, three times and the id of a record to write. A record is written first and owns what it
+absorbed; what it owns is deleted by a later pass only, when the record itself is older than full consistency. So all
+readers agree whatever they see: crashes, racing compactors and deltas that come back change nothing.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple, TypeAlias
+
+from siltstone.documents.change_ids import new_change_id, order_key, time_bound, to_ms
+from siltstone.documents.history import ArchiveBuilder
+from siltstone.documents.language.deltas import Delta
+from siltstone.documents.language.values import UNDEFINED, Value
+from siltstone.documents.resolve import Resolver, check_record, parse_stored
+from siltstone.documents.rows import ArchivedChange, CompactionRecord, Row
+from siltstone.errors import CorruptionError, InvalidInputError
+
+BEFORE_ALL_MS: Final = -(1 << 62)
+
+_Keyed: TypeAlias = tuple[str, str, str, Sequence[str] | None]
+
+
+class Expansion(NamedTuple):
+    """A resolved document, and what its compaction would do.
+
+    `first_update_at` and the like are change ids. `write` is None where nothing was absorbed. `delete` and `redundant` are
+    in order. `due_ms` is when there will be something to do after that, if nothing new is written: not before the later
+    of the full consistency times has reached it; None means never.
+    """
+
+    content: Value
+    version: int
+    signature: str
+    first_update_at: str | None
+    last_update_at: str | None
+    last_mutate_at: str | None
+    last_mutation: str | None
+    last_tags: tuple[str, ...]
+    redundant: tuple[str, ...]
+    write: CompactionRecord | None
+    delete: tuple[str, ...]
+    base: CompactionRecord | None
+    resolved: tuple[str, ...]
+    due_ms: int | None
+    archived: tuple[ArchivedChange, ...] = ()
+
+    @property
+    def deleted(self) -> bool:
+        """Whether there is no content."""
+        return self.content is UNDEFINED
+
+    @property
+    def has_work(self) -> bool:
+        """Whether compaction would change the row."""
+        return self.write is not None or bool(self.delete)
+
+    def is_redundant(self, change_id: str) -> bool:
+        """Tell whether a change is known to have changed nothing. When in doubt it is not."""
+        return change_id in self.redundant or _is_known_redundant(self.base, order_key(change_id))
+
+    def is_pending(self, change_id: str, fct: int) -> bool:
+        """Tell whether a change that was announced has still to arrive, given the full consistency time."""
+        if to_ms(change_id) <= fct or change_id in self.resolved:
+            return False
+        return self.base is None or self.base.cutoff is None or order_key(change_id) > order_key(self.base.cutoff)
+
+
+def resolve(row: Row) -> Expansion:
+    """Resolve a document without a thought of compaction. Raises: InvalidInputError, CorruptionError."""
+    return expand(row, fct=BEFORE_ALL_MS, raw=BEFORE_ALL_MS)
+
+
+def expand(
+    row: Row,
+    *,
+    fct: int,
+    raw: int,
+    ctl: int | None = None,
+    new_id: str | Callable[[], str] = new_change_id,
+    ignore_recent: bool = False,
+    keep_history: bool = False,
+) -> Expansion:
+    """Resolve a document; tell what compaction would write and delete. Times are in milliseconds since 1970.
+
+    `fct`: deltas before it are complete everywhere, so they may be absorbed. `raw`: records before it are complete
+    everywhere, so what they own may be deleted. `ctl`: nothing up to it is deleted, for a snapshot that is being read.
+    `new_id`: under which a record is written, or what makes one. `ignore_recent` resolves what is before `fct` only.
+    Raises: InvalidInputError, CorruptionError.
+    """
+    pass_ = _Pass(row, time_bound(fct), time_bound(raw), keep_history)
+    pass_.skip_owned()
+    if pass_.effective is not None and pass_.effective.compacted_delta is None:
+        pass_.absorb_legacy()
+    elif pass_.effective is None or pass_.is_behind:
+        pass_.absorb()
+    if pass_.absorbed:
+        pass_.write(new_id if isinstance(new_id, str) else new_id())
+    pass_.resolve_rest(ignore_recent)
+    return pass_.result(None if ctl is None else time_bound(ctl + 1))
+
+
+class _Pass:
+    """One pass over one row."""
+
+    def __init__(self, row: Row, fct: str, raw: str, keep_history: bool) -> None:
+        self.fct = fct
+        self.row = row
+        self.changes = _in_order(row.changes)
+        self.effective, self.obsolete = _select(row.records)
+        self.is_behind = self.effective is not None and order_key(self.effective.change_id) < raw
+        self.doomed: list[tuple[str, str]] = []
+        if self.is_behind:
+            self.doomed += [(order_key(each.change_id), each.change_id) for each in self.obsolete]
+        self.resolver = Resolver(row, self.effective)
+        self.written: CompactionRecord | None = None
+        self.place = 0
+        self.owned = 0
+        self.absorbed = 0
+        self.resolved: tuple[str, ...] = ()
+        self.archive = ArchiveBuilder() if keep_history else None
+
+    def skip_owned(self) -> None:
+        """Go to the first delta after the cutoff; what is up to it is owned by the record, if it is there at all."""
+        if self.effective is None:
+            return
+        assert self.effective.cutoff is not None
+        cutoff = order_key(self.effective.cutoff)
+        is_legacy = self.effective.compacted_delta is None
+        for key, change_id, _, _ in self.changes:
+            if key > cutoff or (is_legacy and key == cutoff):
+                break
+            self.place += 1
+            if self.is_behind or is_legacy:
+                self.doomed.append((key, change_id))
+        self.owned = self.place + is_legacy
+
+    def absorb(self) -> None:
+        """Apply the deltas that are complete everywhere."""
+        changes, fct, update, archive = self.changes, self.fct, self.resolver.update, self.archive
+        start = place = self.place
+        while place < len(changes) and changes[place][0] < fct:
+            _, change_id, text, tags = changes[place]
+            update(change_id, parse_stored(text, change_id), tags)
+            if archive is not None:
+                archive.add(change_id, text, tags, self.resolver)
+            place += 1
+        self.place = place
+        self.absorbed = place - start
+
+    def absorb_legacy(self) -> None:
+        """Go on from a record whose content is in the cutoff delta; it and what is absorbed are deleted at once."""
+        record = self.effective
+        assert record is not None
+        start = self.place
+        cutoff = self.changes[start] if start < len(self.changes) else None
+        if cutoff is None or cutoff[1] != record.cutoff:
+            raise CorruptionError(
+                f"compaction record {record.change_id} has its content in change {record.cutoff}, which is missing; "
+                "restore that change, or the row"
+            )
+        _, change_id, text, tags = cutoff
+        delta = parse_stored(text, change_id)
+        if not delta.is_constant:
+            raise CorruptionError(
+                f"compaction record {record.change_id} has its content in change {change_id}, which is no constant: "
+                f"{text:.60}; restore that change as the record left it, or the row"
+            )
+        self._apply_legacy_cutoff(record, change_id, delta, tags)
+        if self.archive is not None:
+            self.archive.add(change_id, text, tags, self.resolver)
+        self.place += 1
+        if cutoff[0] < self.fct:
+            self.absorb()
+            self.absorbed += 1
+            self.doomed.append((order_key(record.change_id), record.change_id))
+            self.doomed += [(key, each) for key, each, _, _ in self.changes[start : self.place]]
+
+    def _apply_legacy_cutoff(
+        self, record: CompactionRecord, change_id: str, delta: Delta, tags: Sequence[str] | None
+    ) -> None:
+        self.resolver.update(change_id, delta, tags)
+        self.resolver.signature = bytes.fromhex(record.cutoff_signature or "")
+        self.resolver.last_mutation = record.last_mutation or self.resolver.last_mutation
+
+    def write(self, new_id: str) -> None:
+        """Make the record of all that was absorbed, and go on from it."""
+        if any(new_id == each[1] for each in self.changes) or any(
+            new_id == each.change_id for each in self.row.records
+        ):
+            raise InvalidInputError(f"{new_id} is the id of something in the row already; write under a new id")
+        self.written = self.resolver.to_record(new_id)
+        self.owned = self.place
+        # The state stays the same but for one thing: a record does not know which deltas were redundant.
+        self.resolver.redundant.clear()
+
+    def resolve_rest(self, ignore_recent: bool) -> None:
+        """Apply what is left."""
+        start = self.place
+        for key, change_id, text, tags in self.changes[start:]:
+            if ignore_recent and key >= self.fct:
+                break
+            self.resolver.update(change_id, parse_stored(text, change_id), tags)
+            self.place += 1
+        self.resolved = tuple([each[1] for each in self.changes[start : self.place]])
+
+    def result(self, deletable_from: str | None) -> Expansion:
+        """Put it together; what is before `deletable_from` stays."""
+        state = self.resolver
+        base = self.written or self.effective
+        is_legacy = self.effective is not None and self.effective.compacted_delta is None
+        doomed = self.doomed
+        if deletable_from is not None and not is_legacy:
+            doomed = [each for each in doomed if each[0] >= deletable_from]
+        delete = tuple([change_id for _, change_id in sorted(set(doomed))]) if doomed else ()
+        redundant = state.redundant
+        if base is not None and base.last_mutation != base.cutoff:
+            redundant = [each[1] for each in self.changes if _is_known_redundant(base, each[0])] + redundant
+        return Expansion(
+            state.content,
+            state.version,
+            state.signature.hex(),
+            state.first_update_at,
+            state.last_update_at,
+            state.last_mutate_at,
+            state.last_mutation,
+            tuple(sorted(state.last_tags)),
+            tuple(redundant),
+            self.written,
+            delete,
+            base,
+            self.resolved,
+            self._due_ms(base, delete),
+            self.archive.archived(self.written) if self.archive is not None else (),
+        )
+
+    def _due_ms(self, base: CompactionRecord | None, delete: tuple[str, ...]) -> int | None:
+        """Tell when the row, after this pass, will have something to do: see `Expansion`."""
+        is_all = self.owned == len(self.changes)
+        first_recent = None if is_all else to_ms(self.changes[self.owned][1]) + 1
+        if base is None:
+            return first_recent
+        behind = to_ms(base.change_id) + 1
+        owned_records = len(self.row.records) - (self.written is None)
+        if self.owned + owned_records > len(delete):
+            return behind
+        return None if first_recent is None else max(behind, first_recent)
+
+
+def _in_order(changes: Sequence[tuple[str, str, Sequence[str] | None]]) -> list[_Keyed]:
+    """Return the changes by time, each once. Raises: InvalidInputError where one id has two deltas."""
+    keyed: list[_Keyed] = [(order_key(change_id), change_id, text, tags) for change_id, text, tags in changes]
+    keyed.sort(key=_first)
+    for position in range(len(keyed) - 1, 0, -1):
+        one, other = keyed[position - 1], keyed[position]
+        if one[0] == other[0]:
+            if one[2] != other[2] or set(one[3] or ()) != set(other[3] or ()):
+                raise InvalidInputError(
+                    f"change {one[1]} has two deltas, {one[2]:.60} and {other[2]:.60}; a change id is used once"
+                )
+            del keyed[position]
+    return keyed
+
+
+def _first(keyed: _Keyed) -> str:
+    return keyed[0]
+
+
+def _select(records: Sequence[CompactionRecord]) -> tuple[CompactionRecord | None, list[CompactionRecord]]:
+    """Return the record that counts, the one of the most deltas and then the latest, and the others."""
+    if not records:
+        return None, []
+    best = max(records, key=lambda record: (record.count, order_key(record.change_id)))
+    if best.count <= 0:
+        return None, []
+    check_record(best)
+    return best, [record for record in records if record is not best]
+
+
+def _is_known_redundant(base: CompactionRecord | None, key: str) -> bool:
+    """Tell whether a record shows that a change it owns was redundant: it came after the last one that was not."""
+    if base is None or base.cutoff is None or base.last_mutation is None:
+        return False
+    return order_key(base.last_mutation) < key <= order_key(base.cutoff)

@@ -1,0 +1,26 @@
+"""The delta language: values, conditions, deltas, and their text."""
+
+from siltstone.documents.language.builders import ConditionalBuilder, MapBuilder, SetBuilder
+from siltstone.documents.language.conditions import Condition
+from siltstone.documents.language.deltas import Delta
+from siltstone.documents.language.parser import parse_condition, parse_delta, parse_deltas, parse_value
+from siltstone.documents.language.text import value_text
+from siltstone.documents.language.values import UNDEFINED, Json, Undefined, Value, strictly_equal
+
+__all__ = [
+    "UNDEFINED",
+    "Condition",
+    "ConditionalBuilder",
+    "Delta",
+    "Json",
+    "MapBuilder",
+    "SetBuilder",
+    "Undefined",
+    "Value",
+    "parse_condition",
+    "parse_delta",
+    "parse_deltas",
+    "parse_value",
+    "strictly_equal",
+    "value_text",
+]

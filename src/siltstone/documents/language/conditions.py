@@ -1,0 +1,181 @@
+"""Conditions: what a conditional delta asks about the value at its place. Immutable; made already simplified."""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import NoReturn
+
+from siltstone.documents.language.intrinsics import Intrinsics
+from siltstone.documents.language.values import Json, Value, checked
+
+
+class Condition:
+    """A question about a value. The static methods make conditions; where they take one, a plain value means equality.
+
+    The text of a condition is canonical: conditions are equal if their texts are.
+    """
+
+    __slots__ = ()
+
+    def matches(self, value: Value, intrinsics: Intrinsics | None = None) -> bool:
+        """Tell whether this is so. Raises: InvalidInputError where intrinsics are needed and not given."""
+        raise NotImplementedError
+
+    def __setattr__(self, name: str, value: object) -> NoReturn:
+        raise AttributeError(f"{type(self).__name__} cannot be changed")
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Condition) and str(self) == str(other)
+
+    def __hash__(self) -> int:
+        return hash(str(self))
+
+    def __repr__(self) -> str:
+        return f"<condition {self}>"
+
+    def __reduce__(self) -> tuple[Callable[[str], "Condition"], tuple[str]]:
+        return Condition.parse, (str(self),)
+
+    @staticmethod
+    def parse(text: str) -> "Condition":
+        """Read a condition from text. Raises: InvalidInputError."""
+        from siltstone.documents.language.parser import parse_condition
+
+        return parse_condition(text)
+
+    @staticmethod
+    def always(answer: bool) -> "Condition":
+        """Ask nothing."""
+        from siltstone.documents.language import questions
+
+        return questions.ALWAYS if answer else questions.NEVER
+
+    @staticmethod
+    def equals(value: object) -> "Condition":
+        """Ask for strict equality: 5 is not 5.0."""
+        from siltstone.documents.language import simplification
+
+        return simplification.as_condition(value)
+
+    @staticmethod
+    def is_in(*values: object) -> "Condition":
+        """Ask whether the value strictly equals one of these."""
+        from siltstone.documents.language import simplification
+
+        return simplification.one_of(_all_checked(values))
+
+    @staticmethod
+    def is_a(state: str) -> "Condition":
+        """Ask for undefined, defined, null, bool, num, string, array or object. Raises: InvalidInputError."""
+        from siltstone.documents.language import simplification
+
+        return simplification.is_a(state)
+
+    @staticmethod
+    def gt(bound: object) -> "Condition":
+        """Ask for more than a number or a string."""
+        from siltstone.documents.language import questions
+
+        return questions.Comparison("gt", checked(bound))
+
+    @staticmethod
+    def ge(bound: object) -> "Condition":
+        """Ask for at least a number or a string."""
+        from siltstone.documents.language import questions
+
+        return questions.Comparison("ge", checked(bound))
+
+    @staticmethod
+    def lt(bound: object) -> "Condition":
+        """Ask for less than a number or a string."""
+        from siltstone.documents.language import questions
+
+        return questions.Comparison("lt", checked(bound))
+
+    @staticmethod
+    def le(bound: object) -> "Condition":
+        """Ask for at most a number or a string."""
+        from siltstone.documents.language import questions
+
+        return questions.Comparison("le", checked(bound))
+
+    @staticmethod
+    def contains(value: object) -> "Condition":
+        """Ask for a list with this value."""
+        from siltstone.documents.language import simplification
+
+        return simplification.containing("Any", [checked(value)])
+
+    @staticmethod
+    def contains_any(*values: object) -> "Condition":
+        """Ask for a list with at least one of these; true of everything without any."""
+        from siltstone.documents.language import simplification
+
+        return simplification.containing("Any", _all_checked(values))
+
+    @staticmethod
+    def contains_all(*values: object) -> "Condition":
+        """Ask for a list with all of these; true of everything without any."""
+        from siltstone.documents.language import simplification
+
+        return simplification.containing("All", _all_checked(values))
+
+    @staticmethod
+    def contains_only(*values: object) -> "Condition":
+        """Ask for a list with these and no others."""
+        from siltstone.documents.language import simplification
+
+        return simplification.containing("Only", _all_checked(values))
+
+    @staticmethod
+    def like(pattern: str) -> "Condition":
+        r"""Ask for a string of this pattern: `*` stands for anything, `\` before a character for itself."""
+        from siltstone.documents.language import simplification
+
+        return simplification.like(str(checked(pattern)))
+
+    @staticmethod
+    def negate(condition: object) -> "Condition":
+        """Ask for the opposite."""
+        from siltstone.documents.language import simplification
+
+        return simplification.negate(simplification.as_condition(condition))
+
+    @staticmethod
+    def all_of(*conditions: object) -> "Condition":
+        """Ask for all of these."""
+        from siltstone.documents.language import simplification
+
+        return simplification.all_of([simplification.as_condition(each) for each in conditions])
+
+    @staticmethod
+    def any_of(*conditions: object) -> "Condition":
+        """Ask for one of these at least."""
+        from siltstone.documents.language import simplification
+
+        return simplification.any_of([simplification.as_condition(each) for each in conditions])
+
+    @staticmethod
+    def map(entries: Mapping[str, object]) -> "Condition":
+        """Ask for a map whose values are like this; other keys may be there."""
+        from siltstone.documents.language import questions, simplification
+
+        return questions.MapCondition(
+            {str(checked(key)): simplification.as_condition(each) for key, each in entries.items()}
+        )
+
+    @staticmethod
+    def intrinsic(name: str, *conditions: object) -> "Condition":
+        """Ask about `~id`, `~deleted` and the like: whether one of the conditions is so. Raises: InvalidInputError."""
+        from siltstone.documents.language import questions
+
+        return questions.Intrinsic(name, Condition.any_of(*conditions))
+
+    @staticmethod
+    def partition(count: int, *conditions: object) -> "Condition":
+        """Ask in which of `count` partitions the document is. Raises: InvalidInputError."""
+        from siltstone.documents.language import questions
+
+        return questions.Partition(count, Condition.any_of(*conditions))
+
+
+def _all_checked(values: Iterable[object]) -> list[Json]:
+    return [checked(value) for value in values]

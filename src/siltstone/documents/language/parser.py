@@ -1,0 +1,372 @@
+"""From text to deltas and conditions.
+
+What is plain JSON, or plain JSON behind `{..,`, is read by orjson, which is many times faster. That is sound where orjson
+cannot read anything else than the grammar does: it accepts only part of it, and `_read_plain` gives up on the three
+things that both read differently. Everything else, and every error, is the business of the grammar.
+"""
+
+from collections.abc import Callable
+from typing import Final, TypeVar
+
+import orjson
+
+from siltstone.documents.language.conditions import Condition
+from siltstone.documents.language.deltas import (
+    DELETE,
+    NOOP,
+    Delta,
+    Literal,
+    MapDelta,
+    SetDelta,
+    conditional,
+    map_delta,
+)
+from siltstone.documents.language.questions import (
+    ALWAYS,
+    COMPARISONS,
+    NEVER,
+    STATES,
+    Comparison,
+    Equal,
+    Intrinsic,
+    MapCondition,
+    Partition,
+)
+from siltstone.documents.language.scanner import Scanner
+from siltstone.documents.language.simplification import all_of, any_of, containing, is_a, like, negate, one_of
+from siltstone.documents.language.text import value_text
+from siltstone.documents.language.values import MAX_DEPTH, UNDEFINED, Json, Value, depth_of, identity
+from siltstone.errors import InvalidInputError
+
+_Taken = TypeVar("_Taken")
+_KEEPING: Final = '{..,"'
+_PLAIN_STARTS: Final = frozenset('{["-0123456789tfn')
+_DIGITS_TO_ZERO: Final = bytes.maketrans(b"123456789", b"000000000")
+_LONG_INTEGER: Final = b"0" * 19
+_CONTAINMENTS: Final = {"containsAny": "Any", "containsAll": "All", "containsOnly": "Only"}
+_A_DELTA: Final = "a delta"
+_A_CONDITION: Final = "a condition"
+
+
+def parse_delta(text: str) -> Delta:
+    """Read a delta. Raises: InvalidInputError."""
+    if isinstance(text, str):
+        if text.startswith(_KEEPING):
+            puts = _read_plain("{" + text[4:])
+            if isinstance(puts, dict):
+                return MapDelta(puts, {}, True, False)
+        elif text[:1] in _PLAIN_STARTS:
+            value = _read_plain(text)
+            if value is not UNDEFINED:
+                return Literal(value)
+    return parse_by_grammar(text)
+
+
+def parse_by_grammar(text: str) -> Delta:
+    """Read a delta without the help of orjson: slower, with the same result. Raises: InvalidInputError."""
+    parser = _Parser(text, "delta")
+    delta = parser.delta()
+    parser.end()
+    return delta
+
+
+def parse_deltas(text: str) -> list[Delta]:
+    """Read several deltas: `[delta,delta]`, or one after another with blanks between. Raises: InvalidInputError."""
+    parser = _Parser(text, "deltas")
+    found: list[Delta] = []
+    if parser.peek() == "[":
+        parser.place += 1
+        if parser.peek() == "]":
+            parser.place += 1
+        else:
+            found.append(parser.delta())
+            while parser.more("]"):
+                found.append(parser.delta())
+        parser.end()
+    while parser.peek():
+        found.append(parser.delta())
+    return found
+
+
+def parse_condition(text: str) -> Condition:
+    """Read a condition. Raises: InvalidInputError."""
+    parser = _Parser(text, "condition")
+    condition = parser.condition()
+    parser.end()
+    return condition
+
+
+def parse_value(text: str, what: str = "value") -> Json:
+    """Read a JSON value; `what` names it in errors. Raises: InvalidInputError."""
+    value = _read_plain(text) if isinstance(text, str) else UNDEFINED
+    if value is UNDEFINED:
+        scanner = Scanner(text, what)
+        value = scanner.value()
+        scanner.end()
+    return value
+
+
+def _read_plain(text: str) -> Value:
+    """Read JSON by orjson; return UNDEFINED where the grammar has to look."""
+    try:
+        value: Json = orjson.loads(text)
+        # orjson lets the last of equal keys win. If none was dropped, the value has as many colons as the text.
+        colons = text.count(":")
+        if (
+            colons
+            and not (isinstance(value, dict) and len(value) == colons)
+            and ("\\u003" in text or orjson.dumps(value).count(b":") != colons)
+        ):
+            return UNDEFINED
+    except ValueError:  # what orjson raises is one
+        return UNDEFINED
+    # orjson has unsigned integers of 64 bits, where the grammar goes on with doubles.
+    if len(text) >= len(_LONG_INTEGER) and _LONG_INTEGER in text.encode().translate(_DIGITS_TO_ZERO):
+        return UNDEFINED
+    if len(text) > 2 * MAX_DEPTH and text.count("{") + text.count("[") > MAX_DEPTH and depth_of(value) > MAX_DEPTH:
+        return UNDEFINED
+    return value
+
+
+class _Parser(Scanner):
+    """The grammar, top down."""
+
+    def delta(self) -> Delta:
+        character = self.peek()
+        if character == "{":
+            return self._map_delta()
+        if character == '"':
+            return Literal(self.string())
+        if character == "(":
+            return self._set_delta()
+        if character == "[":
+            return Literal(self.array())
+        if character == "~":
+            self.place += 1
+            return DELETE
+        if character == ".":
+            self._dots()
+            return NOOP
+        word = self.token()
+        return self._conditional() if word == "if" else Literal(self.scalar(word, _A_DELTA))
+
+    def condition(self) -> Condition:
+        character = self.peek()
+        if character == "{":
+            return self._map_condition()
+        if character in ("~", "+"):
+            self.place += 1
+            return is_a("undefined" if character == "~" else "defined")
+        if character in ('"', "["):
+            return Equal(self.value())
+        start = self.place
+        token = self.token()
+        if not token or token[0] in "-0123456789" or token in ("true", "false", "null"):
+            return Equal(self.scalar(token, _A_CONDITION))
+        self.enter()
+        condition = self._function(token, start)
+        self.depth -= 1
+        return condition
+
+    def _dots(self) -> None:
+        self.take(".")
+        if not self.text.startswith(".", self.place):
+            self.fail("'..'")
+        self.place += 1
+
+    def _starts_keeping(self, close: str) -> tuple[bool, bool]:
+        """Take `..` and the comma after it; tell whether they were there, and whether more follows."""
+        character = self.peek()
+        if character == ".":
+            self._dots()
+            return True, self.more(close)
+        if character == close:
+            self.place += 1
+            return False, False
+        return False, True
+
+    def _question_mark(self) -> bool:
+        if not self.text.startswith("?", self.place):
+            return False
+        self.place += 1
+        return True
+
+    def _map_delta(self) -> Delta:
+        self.enter()
+        self.take("{")
+        puts: dict[str, Json] = {}
+        others: dict[str, Delta] = {}
+        keeps_rest, more = self._starts_keeping("}")
+        while more:
+            key = self.key(puts, others)
+            delta = self.delta()
+            if isinstance(delta, Literal):
+                puts[key] = delta.value
+            else:
+                others[key] = delta
+            more = self.more("}")
+        self.depth -= 1
+        return map_delta(puts, others, keeps_rest=keeps_rest, deletes_if_empty=self._question_mark())
+
+    def _set_delta(self) -> Delta:
+        self.enter()
+        self.take("(")
+        added: dict[object, Json] = {}
+        removed: dict[object, Json] = {}
+        keeps_rest, more = self._starts_keeping(")")
+        while more:
+            members = added
+            if self.peek() == "~":
+                self.place += 1
+                members = removed
+            self.peek()
+            start = self.place
+            member = self.value("a JSON value as member of the set")
+            name = identity(member)
+            if name in added or name in removed:
+                self.reject(f"the member {value_text(member)[:24]} is there twice", start)
+            members[name] = member
+            more = self.more(")")
+        self.depth -= 1
+        return SetDelta(added, removed, keeps_rest, self._question_mark())
+
+    def _conditional(self) -> Delta:
+        self.enter()
+        branches: list[tuple[Condition, Delta]] = []
+        otherwise: Delta = NOOP
+        word = "elif"
+        while word == "elif":
+            condition = self.condition()
+            self._word("then")
+            branches.append((condition, self.delta()))
+            word = self._word("elif", "else", "end")
+        if word == "else":
+            otherwise = self.delta()
+            self._word("end")
+        self.depth -= 1
+        return conditional(branches, otherwise)
+
+    def _word(self, *words: str) -> str:
+        self.peek()
+        start = self.place
+        token = self.token()
+        if token not in words:
+            self.fail(
+                " or ".join([", ".join(words[:-1]), words[-1]]) if len(words) > 1 else words[0], at=start, found=token
+            )
+        return token
+
+    def _map_condition(self) -> Condition:
+        start = self.place
+        self.place += 1
+        if self.peek() != ".":
+            self.place = start
+            return Equal(self.value())
+        self.enter()
+        self._dots()
+        entries: dict[str, Condition] = {}
+        while self.more("}"):
+            key = self.key(entries)
+            entries[key] = self.condition()
+        self.depth -= 1
+        return MapCondition(entries)
+
+    def _function(self, name: str, start: int) -> Condition:
+        """Take the arguments of a condition that is written like a function."""
+        if name in _CONTAINMENTS:
+            return containing(_CONTAINMENTS[name], self._values(name))
+        if name == "and":
+            return all_of(self._conditions(name))
+        if name == "or":
+            return any_of(self._conditions(name))
+        if name == "in":
+            return one_of(self._values(name))
+        if name == "is":
+            return self._is()
+        if name == "not":
+            return negate(self._one(name, self.condition))
+        if name == "contains":
+            return containing("Any", [self._one(name, self.value)])
+        if name in ("alwaysTrue", "alwaysFalse"):
+            self._open(name)
+            self.take(")")
+            return ALWAYS if name == "alwaysTrue" else NEVER
+        if name in COMPARISONS:
+            bound = self._one(name, self.value)
+            return self._made(start, lambda: Comparison(name, bound))
+        if name == "like":
+            pattern = self._one(name, self.string)
+            return self._made(start, lambda: like(pattern))
+        if name == "intrinsic":
+            return self._intrinsic(start)
+        if name == "partition":
+            return self._partition(start)
+        return self.fail(_A_CONDITION, at=start, found=name)
+
+    def _made(self, start: int, make: Callable[[], Condition]) -> Condition:
+        """Make a condition; what its arguments must be like is known there, where it is written, here."""
+        try:
+            return make()
+        except InvalidInputError as error:
+            reason = str(error)
+        return self.reject(reason, start)
+
+    def _intrinsic(self, start: int) -> Condition:
+        self._open("intrinsic")
+        name = self.string("the name of an intrinsic in double quotes")
+        self.take(":")
+        inner = any_of(self._rest_of_conditions())
+        return self._made(start, lambda: Intrinsic(name, inner))
+
+    def _partition(self, start: int) -> Condition:
+        self._open("partition")
+        self.peek()
+        place = self.place
+        count = self.value("the number of partitions")
+        if type(count) is not int:
+            self.fail("the number of partitions", at=place)
+        self.take(":")
+        inner = any_of(self._rest_of_conditions())
+        return self._made(start, lambda: Partition(count, inner))
+
+    def _is(self) -> Condition:
+        self._open("is")
+        self.peek()
+        start = self.place
+        state = self.token()
+        if state not in STATES:
+            self.fail(f"one of {', '.join(STATES)}", at=start)
+        self.take(")")
+        return is_a(state)
+
+    def _open(self, name: str) -> None:
+        self.take("(", f"'(' after {name}")
+
+    def _one(self, name: str, take: Callable[[], _Taken]) -> _Taken:
+        self._open(name)
+        taken = take()
+        self.take(")")
+        return taken
+
+    def _values(self, name: str) -> list[Json]:
+        self._open(name)
+        if self.peek() == ")":
+            self.place += 1
+            return []
+        values = [self.value()]
+        while self.more(")"):
+            values.append(self.value())
+        return values
+
+    def _conditions(self, name: str) -> list[Condition]:
+        self._open(name)
+        if self.peek() == ")":
+            self.place += 1
+            return []
+        return self._rest_of_conditions()
+
+    def _rest_of_conditions(self) -> list[Condition]:
+        conditions = [self.condition()]
+        while self.more(")"):
+            conditions.append(self.condition())
+        return conditions

@@ -1,0 +1,336 @@
+"""The kinds of conditions, one class for each, as the simplification leaves them."""
+
+import operator
+from collections.abc import Mapping
+from typing import Any, Final
+
+from siltstone.documents.language.conditions import Condition
+from siltstone.documents.language.intrinsics import ASKABLE, Intrinsics
+from siltstone.documents.language.text import ordered_keys, string_text, value_text
+from siltstone.documents.language.values import UNDEFINED, Json, Value, identity, strictly_equal, utf16
+from siltstone.errors import InvalidInputError
+
+STATES: Final[Mapping[str, tuple[type, ...]]] = {
+    "undefined": (),
+    "defined": (),
+    "null": (),
+    "bool": (bool,),
+    "num": (int, float),
+    "string": (str,),
+    "array": (list,),
+    "object": (dict,),
+}
+COMPARISONS: Final[Mapping[str, Any]] = {
+    "gt": operator.gt,
+    "ge": operator.ge,
+    "lt": operator.lt,
+    "le": operator.le,
+}
+_set = object.__setattr__
+
+
+class Constant(Condition):
+    """`alwaysTrue()`, `alwaysFalse()`."""
+
+    __slots__ = ("answer",)
+    answer: bool
+
+    def __init__(self, answer: bool) -> None:
+        _set(self, "answer", answer)
+
+    def matches(self, value: Value, intrinsics: Intrinsics | None = None) -> bool:
+        """Tell what it always is."""
+        return self.answer
+
+    def __str__(self) -> str:
+        return "alwaysTrue()" if self.answer else "alwaysFalse()"
+
+
+ALWAYS: Final = Constant(True)
+NEVER: Final = Constant(False)
+
+
+class Equal(Condition):
+    """A JSON value."""
+
+    __slots__ = ("value",)
+    value: Json
+
+    def __init__(self, value: Json) -> None:
+        _set(self, "value", value)
+
+    def matches(self, value: Value, intrinsics: Intrinsics | None = None) -> bool:
+        """Tell whether the value strictly equals."""
+        return strictly_equal(self.value, value)
+
+    def __str__(self) -> str:
+        return value_text(self.value)
+
+
+class In(Condition):
+    """`in(…)` of at least two values."""
+
+    __slots__ = ("values",)
+    values: dict[object, Json]
+
+    def __init__(self, values: dict[object, Json]) -> None:
+        _set(self, "values", values)
+
+    def matches(self, value: Value, intrinsics: Intrinsics | None = None) -> bool:
+        """Tell whether the value is one of these."""
+        return value is not UNDEFINED and identity(value) in self.values
+
+    def __str__(self) -> str:
+        return f"in({_arguments(self.values)})"
+
+
+class Is(Condition):
+    """`is(…)`, `~` for undefined and `+` for defined."""
+
+    __slots__ = ("state",)
+    state: str
+
+    def __init__(self, state: str) -> None:
+        _set(self, "state", state)
+
+    def matches(self, value: Value, intrinsics: Intrinsics | None = None) -> bool:
+        """Tell whether the value is of this kind."""
+        if self.state == "undefined":
+            return value is UNDEFINED
+        return (self.state == "defined" and value is not UNDEFINED) or type(value) in STATES[self.state]
+
+    def __str__(self) -> str:
+        return {"undefined": "~", "defined": "+"}.get(self.state) or f"is({self.state})"
+
+
+class Comparison(Condition):
+    """`gt(…)`, `ge(…)`, `lt(…)`, `le(…)`: exact for numbers of both kinds, by UTF-16 code units for strings."""
+
+    __slots__ = ("bound", "name")
+    name: str
+    bound: int | float | str
+
+    def __init__(self, name: str, bound: Json) -> None:
+        if isinstance(bound, bool) or not isinstance(bound, int | float | str):
+            raise InvalidInputError(f"{name}({value_text(bound)}): only numbers and strings have an order")
+        _set(self, "name", name)
+        _set(self, "bound", bound)
+
+    def matches(self, value: Value, intrinsics: Intrinsics | None = None) -> bool:
+        """Tell whether the value is of the bound's kind and on this side of it."""
+        if isinstance(self.bound, str):
+            return isinstance(value, str) and COMPARISONS[self.name](utf16(value), utf16(self.bound))
+        return type(value) in (int, float) and COMPARISONS[self.name](value, self.bound)
+
+    def __str__(self) -> str:
+        return f"{self.name}({value_text(self.bound)})"
+
+
+class Contains(Condition):
+    """`contains(…)`, `containsAny(…)`, `containsAll(…)`, `containsOnly(…)`."""
+
+    __slots__ = ("kind", "values")
+    kind: str
+    values: dict[object, Json]
+
+    def __init__(self, kind: str, values: dict[object, Json]) -> None:
+        _set(self, "kind", kind)
+        _set(self, "values", values)
+
+    def matches(self, value: Value, intrinsics: Intrinsics | None = None) -> bool:
+        """Tell whether the value is a list with such values."""
+        if not isinstance(value, list):
+            return False
+        found = {identity(each) for each in value}
+        if self.kind == "Any":
+            return not found.isdisjoint(self.values)
+        return found == self.values.keys() if self.kind == "Only" else found >= self.values.keys()
+
+    def __str__(self) -> str:
+        suffix = "" if len(self.values) == 1 and self.kind != "Only" else self.kind
+        return f"contains{suffix}({_arguments(self.values)})"
+
+
+class Like(Condition):
+    """`like("…")`: pieces with anything between them."""
+
+    __slots__ = ("pieces",)
+    pieces: tuple[str, ...]
+
+    def __init__(self, pieces: tuple[str, ...]) -> None:
+        _set(self, "pieces", pieces)
+
+    def matches(self, value: Value, intrinsics: Intrinsics | None = None) -> bool:
+        """Tell whether the pieces follow each other in a string without overlap, from its start to its end."""
+        if not isinstance(value, str):
+            return False
+        first, *middle, last = self.pieces
+        end = len(value) - len(last)
+        place = len(first)
+        if place > end or not value.startswith(first) or not value.endswith(last):
+            return False
+        for piece in middle:
+            found = value.find(piece, place, end)
+            if found < 0:
+                return False
+            place = found + len(piece)
+        return True
+
+    def __str__(self) -> str:
+        escaped = [piece.replace("\\", "\\\\").replace("*", "\\*") for piece in self.pieces]
+        return f"like({string_text('*'.join(escaped))})"
+
+
+class Not(Condition):
+    """`not(…)`."""
+
+    __slots__ = ("inner",)
+    inner: Condition
+
+    def __init__(self, inner: Condition) -> None:
+        _set(self, "inner", inner)
+
+    def matches(self, value: Value, intrinsics: Intrinsics | None = None) -> bool:
+        """Tell the opposite."""
+        return not self.inner.matches(value, intrinsics)
+
+    def __str__(self) -> str:
+        return f"not({self.inner})"
+
+
+class And(Condition):
+    """`and(…)` of at least two conditions."""
+
+    __slots__ = ("conditions",)
+    conditions: tuple[Condition, ...]
+
+    def __init__(self, conditions: tuple[Condition, ...]) -> None:
+        _set(self, "conditions", conditions)
+
+    def matches(self, value: Value, intrinsics: Intrinsics | None = None) -> bool:
+        """Tell whether all are so."""
+        for each in self.conditions:  # noqa: SIM110, a generator doubles the frames of deep nesting
+            if not each.matches(value, intrinsics):
+                return False
+        return True
+
+    def __str__(self) -> str:
+        return f"and({','.join(map(str, self.conditions))})"
+
+
+class Or(Condition):
+    """`or(…)` of at least two conditions."""
+
+    __slots__ = ("conditions",)
+    conditions: tuple[Condition, ...]
+
+    def __init__(self, conditions: tuple[Condition, ...]) -> None:
+        _set(self, "conditions", conditions)
+
+    def matches(self, value: Value, intrinsics: Intrinsics | None = None) -> bool:
+        """Tell whether one is so."""
+        for each in self.conditions:  # noqa: SIM110
+            if each.matches(value, intrinsics):
+                return True
+        return False
+
+    def __str__(self) -> str:
+        return f"or({','.join(map(str, self.conditions))})"
+
+
+class MapCondition(Condition):
+    """`{..,"key":condition}`."""
+
+    __slots__ = ("entries",)
+    entries: dict[str, Condition]
+
+    def __init__(self, entries: dict[str, Condition]) -> None:
+        _set(self, "entries", entries)
+
+    def matches(self, value: Value, intrinsics: Intrinsics | None = None) -> bool:
+        """Tell whether the value is a map and all entries are so."""
+        if not isinstance(value, dict):
+            return False
+        for key, each in self.entries.items():  # noqa: SIM110
+            if not each.matches(value.get(key, UNDEFINED), intrinsics):
+                return False
+        return True
+
+    def __str__(self) -> str:
+        keys = ordered_keys(list(self.entries))
+        return "{" + ",".join(["..", *(f"{string_text(key)}:{self.entries[key]}" for key in keys)]) + "}"
+
+
+class Intrinsic(Condition):
+    """`intrinsic("~name":condition)`."""
+
+    __slots__ = ("inner", "name")
+    name: str
+    inner: Condition
+
+    def __init__(self, name: str, inner: Condition) -> None:
+        if name not in ASKABLE:
+            raise InvalidInputError(
+                f"intrinsic({string_text(name)}:…): there is no condition on that; use one of {', '.join(ASKABLE)}"
+            )
+        _set(self, "name", name)
+        _set(self, "inner", inner)
+
+    def matches(self, value: Value, intrinsics: Intrinsics | None = None) -> bool:
+        """Tell whether this is so of the document, whatever the value."""
+        if intrinsics is None:
+            raise InvalidInputError(f"{self} asks about a document, and there is none; apply the delta to a document")
+        return self.inner.matches(intrinsics.intrinsic(self.name), intrinsics)
+
+    def __str__(self) -> str:
+        return f"intrinsic({string_text(self.name)}:{self.inner})"
+
+
+class Partition(Condition):
+    """`partition(count:condition)`."""
+
+    __slots__ = ("count", "inner")
+    count: int
+    inner: Condition
+
+    def __init__(self, count: int, inner: Condition) -> None:
+        if not 1 <= count < 1 << 31:
+            raise InvalidInputError(f"partition({count}:…): the number of partitions is from 1 to 2147483647")
+        _check_partitions(count, inner)
+        _set(self, "count", count)
+        _set(self, "inner", inner)
+
+    def matches(self, value: Value, intrinsics: Intrinsics | None = None) -> bool:
+        """Tell whether this is so of the document's partition, whatever the value."""
+        if intrinsics is None:
+            raise InvalidInputError(f"{self} asks about a document, and there is none; apply the delta to a document")
+        return self.inner.matches(intrinsics.partition(self.count), intrinsics)
+
+    def __str__(self) -> str:
+        return f"partition({self.count}:{self.inner})"
+
+
+def _arguments(values: Mapping[object, Json]) -> str:
+    return ",".join(sorted(map(value_text, values.values()), key=utf16))
+
+
+def _check_partitions(count: int, condition: Condition) -> None:
+    if isinstance(condition, Not):
+        _check_partitions(count, condition.inner)
+    elif isinstance(condition, And | Or):
+        for each in condition.conditions:
+            _check_partitions(count, each)
+    elif isinstance(condition, Equal | In):
+        for value in [condition.value] if isinstance(condition, Equal) else condition.values.values():
+            _check_partition(count, value)
+    elif isinstance(condition, Comparison):
+        _check_partition(count, condition.bound)
+    elif not isinstance(condition, Constant | Is):
+        raise InvalidInputError(f"partition({count}:…): {condition} asks nothing about a number")
+
+
+def _check_partition(count: int, value: Json) -> None:
+    if type(value) is not int or not 1 <= value <= count:
+        raise InvalidInputError(
+            f"partition({count}:…): {value_text(value)} is no partition; use whole numbers from 1 to {count}"
+        )

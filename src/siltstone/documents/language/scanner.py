@@ -1,0 +1,242 @@
+"""Reading text piece by piece: blanks, strings, numbers, JSON values; and errors that point at the character."""
+
+import math
+import re
+from collections.abc import Container
+from typing import Final, NoReturn
+
+from siltstone.documents.language.text import string_text
+from siltstone.documents.language.values import MAX_DEPTH, MAX_INTEGER, MIN_INTEGER, Json
+from siltstone.errors import InvalidInputError
+
+_BLANKS: Final = re.compile(r"[\x00-\x20]*")
+_STRING: Final = re.compile(r'[\x00-\x20]*"([^"\\\x00-\x1f]*)"')
+_KEY: Final = re.compile(r'[\x00-\x20]*"([^"\\\x00-\x1f]*)"[\x00-\x20]*:')
+_PLAIN: Final = re.compile(r'[^"\\\x00-\x1f]+')
+_HEX: Final = re.compile(r"[0-9a-fA-F]{4}")
+_TOKEN: Final = re.compile(r'[^\x00-\x20,:\]})>/\\"\[{(<;=#?]+')
+_NUMBER: Final = re.compile(r"-?(?:0|[1-9][0-9]*)(\.[0-9]*)?([eE][+-]?[0-9]+)?")
+_ESCAPES: Final = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
+_WORDS: Final[dict[str, Json]] = {"true": True, "false": False, "null": None}
+# An integer of more digits does not fit into 64 bits, and Python refuses to convert very long ones.
+_INTEGER_DIGITS: Final = 20
+_SHOWN: Final = 24
+
+
+class Scanner:
+    """A place in a text that moves forward. `what` names the text in errors."""
+
+    def __init__(self, text: str, what: str) -> None:
+        if not isinstance(text, str):
+            raise InvalidInputError(f"a {what} is text, not {type(text).__name__}")
+        self.text = text
+        self.what = what
+        self.place = 0
+        self.depth = 0
+        if not text.isascii():
+            try:
+                text.encode()
+            except UnicodeEncodeError as error:
+                self.fail("text without halves of surrogate pairs", at=error.start)
+
+    def fail(self, expected: str, at: int | None = None, found: str | None = None) -> NoReturn:
+        """Say what should be at a place, by default the present one. Raises: InvalidInputError."""
+        place = self.place if at is None else at
+        found = found or self.text[place : place + 1]
+        found = _visible(found[:_SHOWN]) if found else "the end"
+        self.reject(f"expected {expected}, found {found}", place)
+
+    def reject(self, reason: str, place: int) -> NoReturn:
+        """Say what is wrong at a place, with the text around it. Raises: InvalidInputError."""
+        text = self.text
+        line = text.count("\n", 0, place) + 1
+        column = place - (text.rfind("\n", 0, place) + 1) + 1
+        before, after = text[max(0, place - _SHOWN) : place], text[place : place + _SHOWN]
+        around = (
+            ("…" if place > _SHOWN else "")
+            + _visible(before)
+            + "<HERE>"
+            + _visible(after)
+            + ("…" if place + _SHOWN < len(text) else "")
+        )
+        raise InvalidInputError(f"{self.what}, line {line}, column {column}: {reason} in {around}")
+
+    def peek(self) -> str:
+        """Skip blanks; return the next character without taking it, "" at the end."""
+        character = self.text[self.place : self.place + 1]
+        if character > " ":
+            return character
+        match = _BLANKS.match(self.text, self.place)
+        assert match is not None
+        self.place = match.end()
+        return self.text[self.place : self.place + 1]
+
+    def take(self, character: str, expected: str | None = None) -> None:
+        """Skip blanks and take this character."""
+        if self.peek() != character:
+            self.fail(expected or f"'{character}'")
+        self.place += 1
+
+    def more(self, close: str) -> bool:
+        """Take a comma, then there is more, or the closing bracket."""
+        character = self.text[self.place : self.place + 1]
+        if character != "," and character != close:
+            character = self.peek()
+            if character != "," and character != close:
+                self.fail(f"',' or '{close}'")
+        self.place += 1
+        return character == ","
+
+    def enter(self) -> None:
+        """Go one level deeper, not too deep."""
+        self.depth += 1
+        if self.depth > MAX_DEPTH:
+            self.fail(f"at most {MAX_DEPTH} levels of nesting")
+
+    def end(self) -> None:
+        """Make sure that nothing follows."""
+        if self.peek():
+            self.fail("nothing more")
+
+    def token(self) -> str:
+        """Skip blanks and take a word or number, "" where none is."""
+        self.peek()
+        match = _TOKEN.match(self.text, self.place)
+        if match is None:
+            return ""
+        self.place = match.end()
+        return match[0]
+
+    def string(self, expected: str = "a string in double quotes") -> str:
+        """Skip blanks and take a string."""
+        match = _STRING.match(self.text, self.place)
+        if match is not None:
+            self.place = match.end()
+            return match[1]
+        if self.peek() != '"':
+            self.fail(expected)
+        return self._escaped_string()
+
+    def value(self, expected: str = "a JSON value") -> Json:
+        """Skip blanks and take a JSON value."""
+        character = self.peek()
+        if character == '"':
+            return self.string()
+        if character == "[":
+            return self.array()
+        if character == "{":
+            return self._object()
+        return self.scalar(self.token(), expected)
+
+    def array(self) -> list[Json]:
+        """Take a JSON array."""
+        self.enter()
+        self.take("[")
+        values: list[Json] = []
+        if self.peek() == "]":
+            self.place += 1
+        else:
+            values.append(self.value())
+            while self.more("]"):
+                values.append(self.value())
+        self.depth -= 1
+        return values
+
+    def scalar(self, token: str, expected: str) -> Json:
+        """Return what a token stands for; it was taken just now."""
+        if token in _WORDS:
+            return _WORDS[token]
+        start = self.place - len(token)
+        match = _NUMBER.fullmatch(token)
+        if match is None:
+            self.fail(expected, at=start, found=token)
+        if match[1] is None and match[2] is None and len(token) <= _INTEGER_DIGITS:
+            integer = int(token)
+            if MIN_INTEGER <= integer <= MAX_INTEGER:
+                return integer
+        number = float(token)
+        if not math.isfinite(number):
+            self.fail("a number that fits into 64 bits", at=start, found=token)
+        return number
+
+    def _object(self) -> dict[str, Json]:
+        self.enter()
+        self.take("{")
+        values: dict[str, Json] = {}
+        if self.peek() == "}":
+            self.place += 1
+        else:
+            more = True
+            while more:
+                key = self.key(values)
+                values[key] = self.value()
+                more = self.more("}")
+        self.depth -= 1
+        return values
+
+    def key(self, *known: Container[object]) -> str:
+        """Take a key that is not known yet, and the colon after it."""
+        start = self.place
+        match = _KEY.match(self.text, start)
+        if match is not None:
+            key = match[1]
+            self.place = match.end()
+        else:
+            key = self.string("a key in double quotes")
+            self.take(":")
+        for each in known:
+            if key in each:
+                self.reject(f"the key {string_text(key[:_SHOWN])} is there twice", self.text.index('"', start))
+        return key
+
+    def _escaped_string(self) -> str:
+        text = self.text
+        start = self.place
+        self.place += 1
+        parts: list[str] = []
+        while True:
+            match = _PLAIN.match(text, self.place)
+            if match is not None:
+                parts.append(match[0])
+                self.place = match.end()
+            character = text[self.place : self.place + 1]
+            if character == '"':
+                self.place += 1
+                return "".join(parts)
+            if character == "\\":
+                parts.append(self._escape())
+            elif character:
+                self.fail("a control character to be written as an escape")
+            else:
+                self.fail("a string that ends with a double quote", at=start)
+
+    def _escape(self) -> str:
+        character = self.text[self.place + 1 : self.place + 2]
+        if character < " ":
+            self.fail("a character after the backslash", at=self.place + 1)
+        if character != "u":
+            self.place += 2
+            return _ESCAPES.get(character, character)
+        code = self._code_unit()
+        if not 0xD800 <= code < 0xE000:
+            return chr(code)
+        if code < 0xDC00 and self.text.startswith("\\u", self.place):
+            low = self._code_unit()
+            if 0xDC00 <= low < 0xE000:
+                return chr(0x10000 + ((code - 0xD800) << 10) + low - 0xDC00)
+            self.place -= 6
+        return self.fail("both halves of a surrogate pair", at=self.place - 6)
+
+    def _code_unit(self) -> int:
+        match = _HEX.match(self.text, self.place + 2)
+        if match is None:
+            self.fail("four hexadecimal digits after \\u", at=self.place + 2)
+        self.place = match.end()
+        return int(match[0], 16)
+
+
+def _visible(text: str) -> str:
+    """Return text that can be shown within a line of UTF-8."""
+    if text.isprintable():
+        return text
+    return "".join(each if each.isprintable() else repr(each)[1:-1] for each in text)
