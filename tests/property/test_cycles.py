@@ -1,0 +1,333 @@
+"""Any interleaving of leaders, workers, crashes, pauses, database failures and operators keeps the books right."""
+
+import itertools
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from sqlalchemy import Row, insert, select
+
+from siltstone.errors import StorageError
+from siltstone.service import controls
+from siltstone.service.claims import Beat, Claim, ReleaseStatus, claim_partition, release_partition, send_heartbeat
+from siltstone.service.database import Database, Transaction
+from siltstone.service.leader import Leader
+from siltstone.service.partitions import CheckpointResult
+from siltstone.service.status import service_status
+from siltstone.service.tables import (
+    active_checkpoints,
+    checkpoint_detail,
+    checkpoint_status,
+    cycle_history,
+    leader_lease,
+    manager,
+)
+from siltstone.testing import Killed
+from tests.unit.service.cycling import Fault, World
+
+R = TypeVar("R")
+NAMES = "abcd"
+SECONDS = st.sampled_from([0.5, 5, 20, 50, 70, 200, 400, 1000, 8000])
+LEADERS = st.integers(0, 2)
+WORKERS = st.integers(0, 2)
+FAULTS: st.SearchStrategy[list[Fault | None]] = st.one_of(
+    st.just([]),
+    st.builds(
+        lambda skipped, kind, count: [*[None] * skipped, *[kind] * count],
+        st.integers(0, 5),
+        st.sampled_from(["fail", "lose", "kill", "kill_after"]),
+        st.sampled_from([1, 2, 6]),
+    ),
+)
+KEPT_BEFORE = 97
+
+
+@dataclass
+class Job:
+    """What a worker holds: its claim, the round it planned on, and what it has committed."""
+
+    claim: Claim
+    planned_round: int
+    planned_position: int
+    result: CheckpointResult | None = None
+
+
+@dataclass
+class Books:
+    """All that is stored, of one moment."""
+
+    manager: Row[tuple[object, ...]] | None
+    kept: list[int]
+    claims: dict[str, str]
+    rows: Sequence[Row[tuple[object, ...]]]
+    completed: list[tuple[int, str]]
+    term: int
+
+
+def _read_books(transaction: Transaction) -> Books:
+    results = select(checkpoint_detail).where(checkpoint_detail.c.status == "COMPLETED")
+    kept = select(cycle_history.c.cycle_count).order_by(cycle_history.c.cycle_count)
+    return Books(
+        manager=transaction.execute(select(manager)).first(),
+        kept=list(transaction.execute(kept).scalars()),
+        claims={each.partition: each.claim_id for each in transaction.execute(select(active_checkpoints))},
+        rows=transaction.execute(select(checkpoint_status)).all(),
+        completed=[(each.cycle, each.partition) for each in transaction.execute(results)],
+        term=transaction.execute(select(leader_lease.c.term)).scalar_one(),
+    )
+
+
+class CycleMachine(RuleBasedStateMachine):
+    """Three leaders and three workers on one database, and what must be true of it whatever they do."""
+
+    @initialize(is_old=st.booleans(), writes=st.lists(st.sampled_from(NAMES), min_size=1, max_size=6))
+    def start(self, is_old: bool, writes: list[str]) -> None:
+        self.folder = tempfile.TemporaryDirectory()
+        self.world = World(f"sqlite:///{Path(self.folder.name)}/books.db", tables="")
+        self.incarnations = itertools.count(1)
+        self.leaders = [self.new_leader() for _ in range(3)]
+        self.jobs: list[Job | None] = [None] * 3
+        self.owners = [self.new_owner() for _ in range(3)]
+        # The newest round of each partition; a commit is conditional on the one that it was planned on.
+        self.rounds: Counter[str] = Counter()
+        self.accepted: Counter[tuple[int, str]] = Counter()
+        self.unpruned = 0
+        self.term = 0
+        for name in writes:
+            self.world.tables.write(name)
+        if is_old:
+            self.make_old()
+
+    def make_old(self) -> None:
+        """Give the service a past, so that pruning has something to do."""
+        values = [
+            {
+                **{each.name: 0 for each in cycle_history.columns if each.name != "trimmed_deltas"},
+                "cycle_count": number,
+                "status": "COMPLETED",
+                "trigger_reason": "interval",
+                "leader": "x",
+                "failed_partitions": "[]",
+            }
+            for number in range(1, KEPT_BEFORE + 1)
+        ]
+        with self.world.database.engine.begin() as connection:
+            connection.execute(insert(cycle_history), values)
+
+    def new_leader(self) -> Leader:
+        return self.world.leader(f"leader{next(self.incarnations)}")
+
+    def new_owner(self) -> str:
+        return f"worker#{next(self.incarnations)}"
+
+    # Leaders
+
+    @rule(number=LEADERS, faults=FAULTS)
+    def leader_ticks(self, number: int, faults: list[Fault | None]) -> None:
+        before = self.stored()
+        self.world.database.faults = list(faults)
+        try:
+            self.leaders[number].tick()
+        except StorageError:
+            pass
+        except Killed:
+            self.leaders[number] = self.new_leader()
+        finally:
+            self.world.database.faults = []
+        if faults and self.stored() > max(before, 100):
+            self.unpruned += 1
+
+    @rule(number=LEADERS, other=LEADERS, seconds=SECONDS)
+    def leader_sleeps_within_a_tick(self, number: int, other: int, seconds: float) -> None:
+        def sleep() -> None:
+            self.world.clock.advance(seconds)
+            if other != number:
+                self.leaders[other].tick()
+
+        self.world.tables.while_finding = sleep
+        try:
+            self.leaders[number].tick()
+        finally:
+            self.world.tables.while_finding = None
+
+    @rule(number=LEADERS)
+    def leader_dies(self, number: int) -> None:
+        self.leaders[number] = self.new_leader()
+
+    # Workers
+
+    @rule(number=WORKERS, faults=FAULTS)
+    def worker_claims(self, number: int, faults: list[Fault | None]) -> None:
+        if self.jobs[number] is not None:
+            return
+        claim = self.attempt(number, faults, lambda: self.claim(number))
+        if claim is not None:
+            known = self.world.tables.partitions[claim.locator.table]
+            self.jobs[number] = Job(claim, self.rounds[claim.locator.table], known.position)
+
+    def claim(self, number: int) -> Claim | None:
+        return claim_partition(self.world.database, self.owners[number], self.world.settings)
+
+    @rule(number=WORKERS)
+    def worker_commits_a_round(self, number: int) -> None:
+        job = self.jobs[number]
+        if job is None:
+            return
+        name = job.claim.locator.table
+        known = self.world.tables.partitions[name]
+        if self.rounds[name] != job.planned_round:
+            job.planned_round, job.planned_position = self.rounds[name], known.position
+            return
+        assert job.planned_position >= known.watermark
+        known.watermark = job.planned_position
+        self.rounds[name] += 1
+        job.planned_round = self.rounds[name]
+        job.result = CheckpointResult(known.watermark, 1, 1, 1, 1)
+
+    @rule(number=WORKERS, progress=st.integers(0, 3), faults=FAULTS)
+    def worker_sends_a_heartbeat(self, number: int, progress: int, faults: list[Fault | None]) -> None:
+        job = self.jobs[number]
+        if job is None:
+            return
+        database, chosen = self.world.database, self.world.settings
+        is_ours = self.attempt(number, faults, lambda: send_heartbeat(database, job.claim, Beat(progress), chosen))
+        if is_ours is False:
+            self.jobs[number] = None
+
+    @rule(number=WORKERS, status=st.sampled_from(["COMPLETED", "FAILED", "ABANDONED"]), faults=FAULTS)
+    def worker_releases(self, number: int, status: ReleaseStatus, faults: list[Fault | None]) -> None:
+        job = self.jobs[number]
+        if job is None or (status == "COMPLETED" and job.result is None):
+            return
+        database, chosen = self.world.database, self.world.settings
+        result = job.result if status == "COMPLETED" else None
+
+        def release() -> bool:
+            return release_partition(
+                database, job.claim, status, chosen, result=result, error=None if result else "x", may_retry=True
+            )
+
+        is_taken = self.attempt(number, faults, release)
+        if is_taken and status == "COMPLETED":
+            self.accepted[job.claim.cycle, job.claim.partition] += 1
+        if is_taken is not None:
+            self.jobs[number] = None
+
+    @rule(number=WORKERS)
+    def worker_dies(self, number: int) -> None:
+        self.jobs[number] = None
+        self.owners[number] = self.new_owner()
+
+    def attempt(self, number: int, faults: list[Fault | None], do: Callable[[], R]) -> R | None:
+        """Do something with a database that may fail; None where it failed, or where the worker died of it."""
+        self.world.database.faults = list(faults)
+        try:
+            return do()
+        except StorageError:
+            return None
+        except Killed:
+            self.worker_dies(number)
+            return None
+        finally:
+            self.world.database.faults = []
+
+    # The world
+
+    @rule(name=st.sampled_from(NAMES))
+    def somebody_writes(self, name: str) -> None:
+        self.world.tables.write(name)
+
+    @rule(seconds=SECONDS)
+    def time_passes(self, seconds: float) -> None:
+        self.world.clock.advance(seconds)
+
+    @rule(trim=st.booleans())
+    def operator_triggers(self, trim: bool) -> None:
+        controls.trigger_cycle(self.world.database, trim=trim)
+
+    @rule(seconds=SECONDS)
+    def operator_freezes(self, seconds: float) -> None:
+        controls.freeze(self.world.database, seconds=seconds)
+
+    @rule(what=st.sampled_from([controls.unfreeze, controls.enable]))
+    def operator_allows(self, what: Callable[[Database], bool]) -> None:
+        what(self.world.database)
+
+    @rule()
+    def operator_disables(self) -> None:
+        controls.disable(self.world.database)
+
+    # What must be true
+
+    def stored(self) -> int:
+        return len(self.world.kept())
+
+    @invariant()
+    def the_books_are_right(self) -> None:
+        books = self.world.database.look("test", _read_books)
+        self.check_history(books)
+        self.check_claims(books)
+        # Of each checkpoint, one result counts.
+        assert all(count == 1 for count in Counter(books.completed).values())
+        assert all(count == 1 for count in self.accepted.values())
+        assert books.term >= self.term
+        self.term = books.term
+
+    def check_history(self, books: "Books") -> None:
+        """At most one cycle runs, and every finished one is recorded once; no more than a hundred are kept."""
+        if books.manager is not None:
+            is_running = books.manager.status == "STARTED"
+            last = books.manager.cycle_count - 1 if is_running else books.manager.cycle_count
+            assert books.kept == list(range(books.kept[0] if books.kept else 1, last + 1))
+            assert not books.kept or books.kept[0] == 1 or len(books.kept) >= 100
+        assert len(books.kept) <= 100 + self.unpruned
+
+    def check_claims(self, books: "Books") -> None:
+        """Every claim of the running cycle has one owner; without a cycle there is none."""
+        if books.manager is not None and books.manager.status == "STARTED":
+            assert books.claims == {each.partition: each.claim_id for each in books.rows if each.status == "STARTED"}
+            assert {each.cycle for each in books.rows} <= {books.manager.cycle_count}
+        else:
+            assert not books.claims
+
+    @invariant()
+    def only_compacted_deltas_are_trimmed(self) -> None:
+        for each in self.world.tables.partitions.values():
+            assert each.trimmed <= each.watermark <= each.position
+
+    def teardown(self) -> None:
+        if hasattr(self, "world"):
+            try:
+                self.in_the_end_everything_is_compacted()
+            finally:
+                self.world.database.close()
+                self.folder.cleanup()
+
+    def in_the_end_everything_is_compacted(self) -> None:
+        """Once failures and operators are at rest, one healthy node finishes what was begun and compacts the rest."""
+        controls.enable(self.world.database)
+        controls.unfreeze(self.world.database)
+        leader, worker = self.new_leader(), self.world.worker("last")
+        for _ in range(6):
+            self.world.clock.advance(self.world.settings.interval_seconds + 1)
+            for _ in range(3):
+                leader.tick()
+                while worker.step():
+                    pass
+        status = service_status(self.world.database)
+        assert status.status == "COMPLETED"
+        assert not status.pending_requests
+        assert all(each.watermark == each.position for each in self.world.tables.partitions.values())
+        assert self.stored() <= 100
+
+
+TestCycles = CycleMachine.TestCase
+TestCycles.settings = settings(
+    max_examples=25, stateful_step_count=40, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
