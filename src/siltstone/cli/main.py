@@ -17,6 +17,7 @@ from siltstone.cli import (
     compaction_commands,
     data_commands,
     doctor_command,
+    document_commands,
     log_commands,
     reading_commands,
     table_commands,
@@ -90,6 +91,7 @@ app.command("compact", epilog=compaction_commands.COMPACT_EXAMPLES)(compaction_c
 app.command("plan", epilog=compaction_commands.PLAN_EXAMPLES)(compaction_commands.plan)
 app.command("rounds", epilog=compaction_commands.ROUNDS_EXAMPLES)(compaction_commands.rounds)
 app.command("show", epilog=compaction_commands.SHOW_EXAMPLES)(compaction_commands.show)
+app.add_typer(document_commands.app, name="documents")
 app.add_typer(log_commands.app, name="log")
 app.command("doctor", epilog=doctor_command.EXAMPLES)(doctor_command.doctor)
 
