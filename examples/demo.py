@@ -1,139 +1,172 @@
-"""A lake from nothing in under a minute: `python -m examples.demo`, with `--keep` to look around afterwards."""
+"""A small shop in under a minute: `python -m examples.demo`, with `--keep` to look around afterwards."""
 
 import datetime
-import random
 import shutil
 import tempfile
-from collections.abc import Sequence
+import time
 from pathlib import Path
 from typing import Annotated
 
+import duckdb
+import numpy as np
 import pyarrow as pa
 import typer
 
-from siltstone.cli import compacting, reading, rounds, tables, writing
+from siltstone.cli import compacting, explaining, reading, rounds, tables, writing
 from siltstone.cli.compaction_commands import watched_progress
 from siltstone.cli.output_text import TextOutput
-from siltstone.cli.rehearsal import WriteRules
 from siltstone.cli.shell import Shell
-from siltstone.lake import Lake
-from siltstone.log import inspection
+from siltstone.cli.units import spell_count
+from siltstone.compactor.rebase import TableRequest
+from siltstone.lake import Lake, Table
 
-TABLE = "shop.orders"
-
-ORDERS = """\
-order_id,customer,zip,amount,updated_at
-1,Ada,01234,12.50,2024-05-01T08:00:00Z
-2,"Ben, Jr.",90210,7.00,2024-05-01T08:05:00Z
-3,Zoë,75001,99.90,2024-05-01T08:10:00Z
-4,Dan,10115,3.20,2024-05-01T08:15:00Z
-"""
-CHANGES = """\
-{"op": "u", "order_id": 2, "customer": "Ben, Jr.", "zip": "90210", "amount": 8.5, "updated_at": "2024-05-01T09:00:00Z"}
-{"op": "c", "order_id": 5, "customer": "Eve", "zip": "00100", "amount": 42, "updated_at": "2024-05-01T09:01:00Z", "gift": true}
-{"op": "d", "order_id": 4, "updated_at": "2024-05-01T09:02:00Z"}
-"""
-CUSTOMERS = ("Ada", "Ben, Jr.", "Zoë", "Dan", "Eve", "Fay")
-BULK_ORDERS = 40_000
-GONE = """\
-customer
-Ada
-"""
+NAME = "shop.orders"
+FIRST_ORDERS = 200_000
+MORE_ORDERS = 30_000
+WATCHED_ORDER = 4711
+CITIES = np.array(["Berlin", "Lagos", "Lima", "Oslo", "Osaka", "Porto", "Quito", "Turin"])
+OPENED = datetime.datetime(2024, 5, 1, 8, tzinfo=datetime.UTC)
+REVENUE = """\
+SELECT city, count(*) AS orders, round(sum(amount), 2) AS revenue
+FROM orders WHERE status <> 'new' GROUP BY city ORDER BY revenue DESC LIMIT 5"""
 
 
 def main(keep: Annotated[bool, typer.Option("--keep", help="Leave the lake there.")] = False) -> None:
     """Create a lake in a temporary folder and use it."""
     folder = Path(tempfile.mkdtemp(prefix="siltstone-demo-"))
+    started = time.perf_counter()
     try:
         play(folder)
     finally:
-        if keep:
-            say(f"The lake stays in {folder / 'lake'}; try: siltstone --root {folder / 'lake'} table list")
-        else:
+        if not keep:
             shutil.rmtree(folder)
+    seconds = f"{time.perf_counter() - started:.0f} seconds"
+    if keep:
+        say(f"That took {seconds}. The lake stays there; look around with")
+        for command in ("table show", "deltas", "rounds", "plan", "fsck --deep"):
+            typer.echo(f"  siltstone --root {folder / 'lake'} {command} {NAME}")
+    else:
+        say(f"That took {seconds}, and the lake is gone again; `python -m examples.demo --keep` leaves it there.")
 
 
 def play(folder: Path) -> None:
-    """Create a table, feed it, compact it in rounds, and show what became of it."""
-    write_deltas(folder)
-    compact_in_rounds(folder)
+    """Open the shop, feed ten deltas, compact them in three rounds, and ask what became of them."""
+    lake, shop = Lake(folder / "lake"), Shop()
+    open_shop(lake)
+    for day in (shop.first_day, shop.second_day, shop.third_day):
+        day(lake.table(NAME))
+    look_around(lake)
 
 
-def write_deltas(folder: Path) -> None:
-    """Create a table, and write three deltas by hand."""
-    lake, output = Lake(folder / "lake"), TextOutput()
-    orders, changes, gone = (
-        _file(folder, name, content)
-        for name, content in (("orders.csv", ORDERS), ("changes.jsonl", CHANGES), ("gone.csv", GONE))
-    )
-
-    say("1. A table takes its columns from a CSV file. Zip codes stay text, since some start with a zero.")
-    schema = writing.schema_of_file(orders)
-    output.changed(tables.create_table(lake, TABLE, schema=schema, primary_keys=["order_id"], sort_keys=["updated_at"]))
-
-    say("2. Three deltas, each committed by one atomic creation of a log batch: all of it, or nothing.")
-    output.written(writing.write_files(lake, TABLE, [orders]))
-    by_operation = WriteRules(op_column="op", idempotency=("demo", 1))
-    output.written(writing.write_files(lake, TABLE, [changes], by_operation))
-    output.written(writing.write_files(lake, TABLE, [gone], WriteRules("delete", delete_columns=["customer"])))
-
-    say("3. The second one carried an idempotency id, so writing it again does no harm.")
-    output.written(writing.write_files(lake, TABLE, [changes], by_operation))
-
-    say("4. What the stream of the table holds now:")
-    output.deltas(TABLE, writing.list_deltas(lake, TABLE))
-
-    say("5. Behind it is a log: one small file per commit, compacted as it grows.")
-    details = tables.describe_table(lake, TABLE)
-    output.log(inspection.show(f"{details.folder}/log"))
+def open_shop(lake: Lake) -> None:
+    """Create the table."""
+    say("A shop keeps its orders in a table: one row for each order, and of two versions the later one counts.")
+    run("table create shop.orders --key order_id --sort-key updated_at --schema orders.json")
+    schema = {
+        "order_id": "int64",
+        "city": "string",
+        "status": "string",
+        "amount": "double",
+        "updated_at": "timestamp_utc",
+    }
+    lake.create_table(NAME, schema=schema, primary_keys=["order_id"], sort_keys=["updated_at"])
+    TextOutput().table(tables.describe_table(lake, NAME))
 
 
-def compact_in_rounds(folder: Path) -> None:
-    """Feed many changes, compact twice, and read."""
-    lake, output = Lake(folder / "lake"), TextOutput()
-    table, chance = lake.table(TABLE), random.Random(7)
+class Shop:
+    """What happens in the shop, day by day; the same each time."""
 
-    say(f"6. {BULK_ORDERS:,} more orders come in, and the first round compacts all there is, on Spark in this process.")
-    table.write(_orders(range(100, 100 + BULK_ORDERS), chance, day=2))
-    compact(lake, output)
+    def __init__(self) -> None:
+        self._chance = np.random.default_rng(7)
+        self._amounts = np.round(self._chance.gamma(2.0, 20.0, FIRST_ORDERS + MORE_ORDERS), 2)
 
-    say("7. Changes follow: updates, among them late ones with older times, and orders that are deleted.")
-    table.write(_orders(chance.sample(range(100, 100 + BULK_ORDERS), 2_000), chance, day=3))
-    table.write(_orders(chance.sample(range(100, 100 + BULK_ORDERS), 500), chance, day=1))
-    gone = chance.sample(range(100, 100 + BULK_ORDERS), 300)
-    table.write(pa.table({"order_id": gone}), type="delete")
-    compact(lake, output)
+    def first_day(self, table: Table) -> None:
+        """Open with many orders, of which some are paid."""
+        say(f"Day 1. The first {FIRST_ORDERS:,} orders come in, then two batches of payments.")
+        table.write(self._orders(np.arange(FIRST_ORDERS), "new", hour=0))
+        for hour in (2, 4):
+            table.write(self._orders(self._some(20_000), "paid", hour=hour))
+        compact(table)
 
-    say("8. The second round wrote a file of new rows beside the old one, and marked which of the old ones are dead:")
-    output.rounds(TABLE, rounds.list_table_rounds(lake, TABLE))
+    def second_day(self, table: Table) -> None:
+        """Ship, cancel, and hear of things late."""
+        say("Day 2. Parcels leave; 2,000 orders are cancelled; 5,000 payments arrive late, with times of yesterday.")
+        table.write(self._orders(self._some(5_000), "shipped", hour=26))
+        table.write(self._orders(self._some(5_000), "paid", hour=1))
+        cancelled = self._chance.choice(FIRST_ORDERS, 2_000, replace=False)
+        table.write(pa.table({"order_id": cancelled[cancelled != WATCHED_ORDER]}), type="delete")
+        compact(table)
 
-    say("9. One row, found by its key through the index:")
-    key = {"order_id": "2"}
-    output.found(TABLE, key, reading.look_up(lake, TABLE, key), 0)
+    def third_day(self, table: Table) -> None:
+        """Grow, learn a column, and take over the changes of a database as they are."""
+        say(
+            f"Day 3. {MORE_ORDERS:,} new orders, a column nobody had before, a database's own log of changes, more cancelled."
+        )
+        table.write(self._orders(np.arange(FIRST_ORDERS, FIRST_ORDERS + MORE_ORDERS), "new", hour=48))
+        gifts = self._orders(self._some(5_000), "paid", hour=50)
+        table.write(gifts.append_column("gift", pa.array(self._chance.random(len(gifts)) < 0.5)))
+        changes = self._orders(self._some(10_000), "returned", hour=52)
+        operations = np.where(self._chance.random(len(changes)) < 0.1, "d", "u")
+        operations[changes["order_id"].to_numpy() == WATCHED_ORDER] = "u"
+        table.write(changes.append_column("op", pa.array(operations)), op_column="op")
+        table.write(pa.table({"city": ["Turin"], "status": ["new"]}), type="delete", delete_columns=["city", "status"])
+        compact(table)
 
-    say("10. The most expensive orders, and the first ones as they were before any change:")
-    output.rows(TABLE, reading.read_table(lake, TABLE, where="amount >= 99.95", limit=5), None)
-    output.rows(TABLE, reading.read_table(lake, TABLE, as_of="1", limit=4), None)
+    def _some(self, count: int) -> "np.ndarray[tuple[int], np.dtype[np.int64]]":
+        chosen = self._chance.choice(FIRST_ORDERS, count, replace=False)
+        return np.unique(np.append(chosen[1:], WATCHED_ORDER))
+
+    def _orders(self, numbers: "np.ndarray[tuple[int], np.dtype[np.int64]]", status: str, *, hour: int) -> pa.Table:
+        start = int((OPENED + datetime.timedelta(hours=hour)).timestamp())
+        times = (start + self._chance.integers(0, 3600, len(numbers))) * 1_000_000
+        return pa.table(
+            {
+                "order_id": numbers,
+                "city": CITIES[numbers % len(CITIES)],
+                "status": [status] * len(numbers),
+                "amount": self._amounts[numbers],
+                "updated_at": pa.array(times, pa.timestamp("us", "UTC")),
+            }
+        )
 
 
-def compact(lake: Lake, output: TextOutput) -> None:
+def compact(table: Table) -> None:
     """Compact what is new, and show what that did."""
+    run(f"compact {NAME}")
     with watched_progress(Shell()) as tell:
-        compacted = compacting.compact_table(lake, TABLE, tell=tell)
-    output.compacted(compacted)
+        compacted = compacting.compact_table(table.lake, TableRequest(NAME, table.lake.root), tell=tell)
+    TextOutput().compacted(compacted)
 
 
-def _orders(numbers: Sequence[int], chance: random.Random, *, day: int) -> pa.Table:
-    start = datetime.datetime(2024, 5, day, tzinfo=datetime.UTC)
-    return pa.table(
-        {
-            "order_id": numbers,
-            "customer": [chance.choice(CUSTOMERS) for _ in numbers],
-            "zip": [f"{chance.randrange(100_000):05}" for _ in numbers],
-            "amount": [chance.randrange(10_000) / 100 for _ in numbers],
-            "updated_at": [start + datetime.timedelta(seconds=chance.randrange(86_400)) for _ in numbers],
-        }
+def look_around(lake: Lake) -> None:
+    """Show the deltas and rounds, one key, and the answer to a question."""
+    output, key = TextOutput(), {"order_id": f"{WATCHED_ORDER}"}
+    deltas = writing.list_deltas(lake, NAME)
+    say(
+        f"{sum(delta.rows for delta in deltas):,} changes came in {spell_count(len(deltas), 'delta')}, each one commit:"
     )
+    run(f"deltas {NAME}")
+    output.deltas(NAME, deltas)
+
+    say(
+        "Three rounds took them in. The later ones wrote beside the files of the first, and marked which rows are dead:"
+    )
+    run(f"rounds {NAME}")
+    output.rounds(NAME, rounds.list_table_rounds(lake, NAME))
+
+    say("Why is an order as it is? Every delta that touched it, in order; the late one could do no harm:")
+    run(f"explain-key {NAME} order_id={WATCHED_ORDER}")
+    output.explained(NAME, key, explaining.explain_key(lake, NAME, {**key}))
+
+    say("The same row, found through the index of keys by reading a few pages:")
+    run(f"lookup {NAME} order_id={WATCHED_ORDER}")
+    output.found(NAME, {**key}, reading.look_up(lake, NAME, {**key}), 0)
+
+    say("And any engine that reads Arrow can ask questions; DuckDB, for one:")
+    typer.echo(REVENUE)
+    with duckdb.connect() as connection:
+        connection.register("orders", lake.table(NAME).to_arrow(["city", "status", "amount"]))
+        typer.echo(str(connection.sql(REVENUE)).rstrip())
 
 
 def say(line: str) -> None:
@@ -141,10 +174,9 @@ def say(line: str) -> None:
     typer.secho(f"\n{line}", bold=True)
 
 
-def _file(folder: Path, name: str, content: str) -> str:
-    path = folder / name
-    path.write_text(content, encoding="utf-8")
-    return str(path)
+def run(command: str) -> None:
+    """Show the command that does what follows."""
+    typer.secho(f"$ siltstone {command}", fg=typer.colors.CYAN)
 
 
 if __name__ == "__main__":

@@ -23,11 +23,17 @@ from siltstone.compactor.explain import Explanation, explain
 from siltstone.compactor.live import key_table, live_batches, lookup, position_at, rows_at
 from siltstone.compactor.maintenance import ORPHAN_GRACE_MS, ROUND_RETENTION_MS, VacuumReport, roll_back, vacuum
 from siltstone.compactor.plan import Request
-from siltstone.compactor.rebase import TableRequest, partition_requests, register_partitions, requests_with_work
+from siltstone.compactor.rebase import (
+    TableRequest,
+    followed_partition,
+    partition_requests,
+    register_partitions,
+    requests_with_work,
+)
 from siltstone.compactor.session import Progress, SessionResult
 from siltstone.compactor.state import RoundCompletion
-from siltstone.errors import InvalidInputError
-from siltstone.log.verification import Finding
+from siltstone.errors import InvalidInputError, NotFoundError
+from siltstone.log.verification import Finding, verify
 from siltstone.model import (
     Delta,
     DeltaType,
@@ -238,7 +244,7 @@ class Table:
         )
         waiting = requests_with_work(requests)
         register_partitions(waiting)
-        return [_compact(each, spark, progress) if each in waiting else SessionResult() for each in requests]
+        return [compact_request(each, spark, progress) if each in waiting else SessionResult() for each in requests]
 
     def rounds(self) -> list[RoundCompletion]:
         """Return the round completions of all partitions, oldest first. Raises: CorruptionError."""
@@ -314,6 +320,8 @@ class Table:
         key_table(version.schema, version.primary_keys, key)
         found = []
         for source in self._sources():
+            completion = current_completion(locate_destination(compacted_partition(source), root=root))
+            source = followed_partition(source, completion, root=root)
             partition = storage.get_partition(source, root=root)
             deltas = storage.list_partition_deltas(source, root=root)
             told = explain(root, version, deltas, key, trimmed_up_to=partition.trimmed_stream_position)
@@ -324,9 +332,14 @@ class Table:
     def fsck(self, *, deep: bool = False) -> list[Finding]:
         """Check logs, files, deletion vectors and indices; `deep` reads every row. No findings means sound."""
         root = self.lake.root
-        findings = check_deltas(root, self.deltas(), deep=deep)
+        findings = _check_log(f"{root}/{catalog.version_folder(self.name, root=root)}/log")
+        if findings:
+            return findings
+        findings += check_deltas(root, self.deltas(), deep=deep)
         for source in self._sources():
-            findings += check_partition(locate_destination(compacted_partition(source), root=root), deep=deep)
+            destination = locate_destination(compacted_partition(source), root=root)
+            damage = _check_log(f"{root}/{destination.folder}/log")
+            findings += damage or check_partition(destination, deep=deep)
         return findings
 
     def vacuum(
@@ -346,14 +359,17 @@ class Table:
             dry_run=dry_run,
         )
 
-    def rollback(self, round_id: int, *, partition_values: Sequence[PartitionValue] = ()) -> RoundCompletion:
+    def rollback(
+        self, round_id: int, *, partition_values: Sequence[PartitionValue] = (), dry_run: bool = False
+    ) -> RoundCompletion:
         """Make the state after an earlier round of a partition current again; what came since is compacted anew.
 
-        Raises: NotFoundError, InvalidInputError, ConflictError.
+        A dry run returns what would be current. Raises: NotFoundError, InvalidInputError, ConflictError.
         """
         stream = catalog.delta_stream(self.name, root=self.lake.root)
         source = PartitionLocator(**stream, partition_values=list(partition_values))
-        return roll_back(locate_destination(compacted_partition(source), root=self.lake.root), round_id)
+        destination = locate_destination(compacted_partition(source), root=self.lake.root)
+        return roll_back(destination, round_id, dry_run=dry_run)
 
     def _sources(self) -> list[PartitionLocator]:
         return source_partitions(self.name, root=self.lake.root)
@@ -377,8 +393,7 @@ class Table:
         completion = current_completion(destination)
         if as_of is None and not include_uncompacted:
             return iter(()) if completion is None else live_batches(self.lake.root, completion, columns)
-        # The deltas that count are those of the table that this one is compacted on behalf of.
-        source = completion.source_partition_locator if completion is not None else source
+        source = followed_partition(source, completion, root=self.lake.root)
         if isinstance(as_of, datetime.datetime):
             deltas = storage.list_partition_deltas(source, root=self.lake.root)
             as_of = position_at(deltas, int(as_of.timestamp() * 1000))
@@ -416,7 +431,16 @@ class Table:
         self.lake.drop_table(self.name)
 
 
-def _compact(request: Request, spark: "SparkSession | None", progress: Progress | None) -> SessionResult:
+def _check_log(path: str) -> list[Finding]:
+    """Check a log of the table; a partition that was never compacted has none."""
+    try:
+        return verify(path, data_files=False).findings
+    except NotFoundError:
+        return []
+
+
+def compact_request(request: Request, spark: "SparkSession | None", progress: Progress | None) -> SessionResult:
+    """Compact one partition as asked, on the given Spark session or on one in this process."""
     from siltstone.spark.compaction import compact_partition
 
     return compact_partition(

@@ -7,18 +7,25 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from siltstone.cli.hints import find_table
-from siltstone.cli.results_rounds import Compacted
+from siltstone.cli.results_rounds import Compacted, RoundLine
 from siltstone.cli.rounds import amplification, round_line, table_partitions
 from siltstone.compactor.completion import compacted_partition, current_completion, locate_destination
-from siltstone.compactor.job import Settings
-from siltstone.compactor.plan import Request, plan_round
+from siltstone.compactor.plan import Request
+from siltstone.compactor.rebase import (
+    TableRequest,
+    partition_requests,
+    register_partitions,
+    requests_with_work,
+)
 from siltstone.compactor.session import SessionResult
-from siltstone.errors import InvalidInputError
-from siltstone.lake import Lake, Table
+from siltstone.compactor.state import RoundCompletion
+from siltstone.errors import InvalidInputError, NotFoundError
+from siltstone.lake import Lake, compact_request
 from siltstone.model import PartitionLocator
 from siltstone.storage import object_store as storage
 
@@ -37,91 +44,95 @@ def _tell_nobody(event: Mapping[str, Any]) -> None:
 
 
 def compact_table(
-    lake: Lake,
-    name: str,
-    *,
-    to: int | None = None,
-    full: bool = False,
-    master: str | None = None,
-    tell: Tell = _tell_nobody,
+    lake: Lake, asked: TableRequest, *, master: str | None = None, tell: Tell = _tell_nobody
 ) -> Compacted:
     """Compact what is new in each partition. Raises: NotFoundError, InvalidInputError, CorruptionError."""
     started = time.perf_counter()
     conf = _settings_for(master)
-    table = find_table(lake, name)
-    sources = table_partitions(lake, name)
-    requests = [compaction_request(table, source, to=to, full=full) for source in sources]
-    waiting = [request for request in requests if plan_round(request, is_first=True) is not None]
+    requests = find_requests(lake, asked)
+    waiting = requests_with_work(requests)
     seconds = {"plan": time.perf_counter() - started}
     results: list[SessionResult] = []
     if waiting:
         tell({"event": "spark_starting"})
         spark = _start_spark(conf)
         seconds["spark_start"] = time.perf_counter() - started - seconds["plan"]
+        register_partitions(waiting)
         with _interrupted_quietly():
             results = [_compact(request, spark, tell) for request in waiting]
     seconds["total"] = time.perf_counter() - started
     rounds = [round_line(completion) for result in results for completion in result.rounds]
     for step in ("tasks", "merge", "write"):
         seconds[step] = sum(line.seconds.get(step, 0.0) for line in rounds)
-    input_bytes, written_bytes = sum(line.input_bytes for line in rounds), sum(line.written_bytes for line in rounds)
+    conflicts = sum(result.conflicts for result in results)
+    return _summary(lake, asked.name, newest_position(requests), rounds, conflicts, seconds)
+
+
+def find_requests(lake: Lake, asked: TableRequest) -> list[Request]:
+    """Say what is to be compacted in each partition. Raises: NotFoundError that also guesses which table was meant."""
+    for name in (asked.name, asked.rebase_from, asked.on_behalf_of):
+        if isinstance(name, str) and "/" not in name:
+            find_table(lake, name)
+    return partition_requests(asked)
+
+
+def _summary(
+    lake: Lake, name: str, position: int, rounds: Sequence[RoundLine], conflicts: int, seconds: Mapping[str, float]
+) -> Compacted:
+    sources = table_partitions(lake, name)
+    current = [each for each in map(partial(_current, lake), sources) if each is not None]
+    rows, live_rows = (
+        sum(sum(file.record_count for file in each.files) for each in current),
+        sum(each.live_rows for each in current),
+    )
+
+    def total(name: str) -> int:
+        return sum(getattr(line, name) for line in rounds)
+
     return Compacted(
         table=name,
         partitions=len(sources),
-        stream_position=newest_position(lake, sources),
+        stream_position=position,
         rounds=rounds,
-        deltas=sum(line.deltas for line in rounds),
-        live_rows=count_compacted_rows(lake, sources),
-        input_bytes=input_bytes,
-        written_bytes=written_bytes,
-        write_amplification=amplification(written_bytes, input_bytes),
-        conflicts=sum(result.conflicts for result in results),
+        deltas=total("deltas"),
+        delta_rows=total("delta_rows"),
+        superseded_rows=total("superseded_rows"),
+        deleted_rows=total("deleted_rows"),
+        duplicate_rows=total("duplicate_rows"),
+        live_rows=live_rows,
+        dead_rows=rows - live_rows,
+        read_amplification=amplification(rows, live_rows),
+        input_bytes=total("input_bytes"),
+        written_bytes=total("written_bytes"),
+        carried_bytes=total("carried_bytes"),
+        write_amplification=amplification(total("written_bytes"), total("input_bytes")),
+        conflicts=conflicts,
         seconds=seconds,
     )
 
 
-def compaction_request(table: Table, source: PartitionLocator, *, to: int | None, full: bool) -> Request:
-    """Say what is to be compacted in one partition; what is compacted further than `to` stays as it is."""
-    destination = compacted_partition(source)
-    if to is not None:
-        current = current_completion(locate_destination(destination, root=table.lake.root))
-        to = max(to, current.high_watermark) if current is not None else to
-    return Request(
-        source=source,
-        destination=destination,
-        primary_keys=tuple(table.version.primary_keys),
-        root=table.lake.root,
-        last_stream_position=to,
-        settings=Settings(full=full),
-    )
+def newest_position(requests: Sequence[Request]) -> int:
+    """Return the position of the newest delta of all that is compacted, 0 where there is none."""
+    newest = 0
+    for request in requests:
+        with contextlib.suppress(NotFoundError):
+            partition = storage.get_partition(request.rebase_source or request.source, root=request.root)
+            newest = max(newest, partition.stream_position)
+    return newest
 
 
-def newest_position(lake: Lake, sources: list[PartitionLocator]) -> int:
-    """Return the position of the newest delta, 0 where there is none."""
-    partitions = [storage.get_partition(source, root=lake.root) for source in sources]
-    return max((partition.stream_position for partition in partitions), default=0)
-
-
-def count_compacted_rows(lake: Lake, sources: list[PartitionLocator]) -> int:
+def count_compacted_rows(lake: Lake, sources: Sequence[PartitionLocator]) -> int:
     """Return how many rows there are after the newest rounds; no data file is read for that."""
-    destinations = [locate_destination(compacted_partition(source), root=lake.root) for source in sources]
-    completions = [current_completion(destination) for destination in destinations]
-    return sum(completion.live_rows for completion in completions if completion is not None)
+    return sum(each.live_rows for each in map(partial(_current, lake), sources) if each is not None)
+
+
+def _current(lake: Lake, source: PartitionLocator) -> RoundCompletion | None:
+    return current_completion(locate_destination(compacted_partition(source), root=lake.root))
 
 
 def _compact(request: Request, spark: "SparkSession", tell: Tell) -> SessionResult:
-    from siltstone.spark.compaction import compact_partition
-
-    return compact_partition(
-        request.source,
-        request.destination,
-        request.primary_keys,
-        request.last_stream_position,
-        compaction_artifact_path=request.root,
-        settings=request.settings,
-        spark=spark,
-        progress=lambda event: tell({**event, "partition": request.source.partition_values}),
-    )
+    values = request.destination.partition_values
+    return compact_request(request, spark, lambda event: tell({**event, "partition": values}))
 
 
 def _settings_for(master: str | None) -> dict[str, str]:

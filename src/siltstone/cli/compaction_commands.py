@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from siltstone.cli.shell import Debug, Json, Root, Shell, examples, shell_of
-from siltstone.cli.table_commands import TableName
+from siltstone.cli.table_commands import PartitionOption, TableName
 
 if TYPE_CHECKING:
     from siltstone.cli.compacting import Tell
@@ -15,8 +15,13 @@ if TYPE_CHECKING:
 COMPACT_EXAMPLES = examples(
     "siltstone compact shop.orders",
     "siltstone compact shop.orders --to 120 --master 'local[4]'",
+    "siltstone compact shop.orders --rebase-from shop.old_orders --high-watermark 120 --dry-run",
+    "siltstone compact shop.orders --rebase-from shop.orders",
 )
-PLAN_EXAMPLES = examples("siltstone plan shop.orders --to 120")
+PLAN_EXAMPLES = examples(
+    "siltstone plan shop.orders --to 120",
+    "siltstone plan shop.orders --rebase-from shop.old_orders --high-watermark 120",
+)
 ROUNDS_EXAMPLES = examples("siltstone rounds shop.orders")
 SHOW_EXAMPLES = examples("siltstone show shop.orders 3", "siltstone show shop.orders 3 --partition eu,2026-11-15")
 
@@ -26,15 +31,39 @@ To = Annotated[
 Full = Annotated[bool, typer.Option("--full", help="Rewrite all buckets, also those without changes.")]
 
 
+RebaseFrom = Annotated[
+    str | None,
+    typer.Option(
+        "--rebase-from",
+        metavar="S1",
+        help="Start anew from what this table holds; from TABLE itself: read all its deltas again.",
+    ),
+]
+OnBehalfOf = Annotated[
+    str | None,
+    typer.Option("--on-behalf-of", metavar="S2", help="The table whose deltas are compacted, where it is another one."),
+]
+HighWatermark = Annotated[
+    int | None,
+    typer.Option(
+        "--high-watermark", metavar="POSITION", min=0, help="Go on after this position of the deltas, which S1 has."
+    ),
+]
+
+
 def compact(
     context: typer.Context,
     name: TableName,
     to: To = None,
     full: Full = False,
+    rebase_from: RebaseFrom = None,
+    on_behalf_of: OnBehalfOf = None,
+    high_watermark: HighWatermark = None,
     master: Annotated[
         str | None,
         typer.Option("--master", metavar="URL", help="Where Spark runs, e.g. local[4] or spark://host:7077."),
     ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would happen, as `siltstone plan`.")] = False,
     root: Root = None,
     json: Json = False,
     debug: Debug = False,
@@ -42,13 +71,19 @@ def compact(
     """Compact the deltas of a table that are new since the last round.
 
     Each round commits by itself: what is interrupted goes on where it was. `siltstone plan` shows what would happen.
+    S1 and S2 are tables, or streams of one, as `siltstone show` names them.
     """
     shell = shell_of(context, root, json, debug)
+    if dry_run:
+        _plan(shell, name, to, full, rebase_from, on_behalf_of, high_watermark)
+        return
     from siltstone.cli.compacting import compact_table
+    from siltstone.compactor.rebase import TableRequest
 
-    output = shell.output
+    output, lake = shell.output, shell.lake
+    asked = TableRequest(name, lake.root, to, full, rebase_from, on_behalf_of, high_watermark)
     with watched_progress(shell) as tell:
-        compacted = compact_table(shell.lake, name, to=to, full=full, master=master, tell=tell)
+        compacted = compact_table(lake, asked, master=master, tell=tell)
     output.compacted(compacted)
 
 
@@ -69,16 +104,34 @@ def plan(
     name: TableName,
     to: To = None,
     full: Full = False,
+    rebase_from: RebaseFrom = None,
+    on_behalf_of: OnBehalfOf = None,
+    high_watermark: HighWatermark = None,
     root: Root = None,
     json: Json = False,
     debug: Debug = False,
 ) -> None:
     """Show what the next round would do, bucket by bucket, with reasons; nothing is written, Spark is not started."""
     shell = shell_of(context, root, json, debug)
-    from siltstone.cli.planning import plan_table
+    _plan(shell, name, to, full, rebase_from, on_behalf_of, high_watermark)
 
+
+def _plan(
+    shell: Shell,
+    name: str,
+    to: int | None,
+    full: bool,
+    rebase_from: str | None,
+    on_behalf_of: str | None,
+    high_watermark: int | None,
+) -> None:
+    from siltstone.cli.planning import plan_table
+    from siltstone.compactor.rebase import TableRequest
+
+    lake = shell.lake
+    asked = TableRequest(name, lake.root, to, full, rebase_from, on_behalf_of, high_watermark)
     with shell.progress() as report:
-        planned = plan_table(shell.lake, name, report=report, to=to, full=full)
+        planned = plan_table(lake, asked, report=report)
     shell.output.planned(planned)
 
 
@@ -100,10 +153,7 @@ def show(
     context: typer.Context,
     name: TableName,
     round_id: Annotated[int, typer.Argument(metavar="ROUND", min=1, help="Its number.", show_default=False)],
-    partition: Annotated[
-        list[str] | None,
-        typer.Option("--partition", metavar="A,B", help="The values of the partition, where there are several."),
-    ] = None,
+    partition: PartitionOption = None,
     root: Root = None,
     json: Json = False,
     debug: Debug = False,

@@ -29,11 +29,13 @@ def shown_progress() -> Iterator[Tell]:
 
 
 class _Events:
-    """Turns events into what the line says."""
+    """Turns events into what the line says: a bar of tasks while they run, of buckets as they come in."""
 
     def __init__(self, bar: Progress) -> None:
         self._bar = bar
         self._task = bar.add_task("Looking for what is new", total=None, detail="")
+        self._round = ""
+        self._input = ""
         self._buckets = 0
         self._merged = 0
         self._rows = 0
@@ -43,6 +45,7 @@ class _Events:
         show = {
             "spark_starting": self._spark_starting,
             "round_started": self._round_started,
+            "tasks_done": self._tasks_done,
             "bucket_merged": self._bucket_merged,
             "round_committed": self._round_committed,
         }.get(event["event"])
@@ -55,19 +58,22 @@ class _Events:
     def _round_started(self, event: Mapping[str, Any]) -> None:
         self._buckets, self._merged, self._rows = event["buckets"], 0, 0
         partition = spell_partition(event["partition"])
-        self._bar.update(
-            self._task,
-            description=f"Round {event['round_id']}" + (f" of partition {partition}" if partition else ""),
-            total=self._buckets,
-            completed=0,
-            detail=f"{spell_count(event['deltas'], 'delta')}, {spell_bytes(event['bytes'])}",
-        )
+        self._round = f"Round {event['round_id']}" + (f" of partition {partition}" if partition else "")
+        self._input = f"{spell_count(event['deltas'], 'delta')}, {spell_bytes(event['bytes'])}"
+        self._bar.update(self._task, description=self._round, total=None, completed=0, detail=self._input)
+
+    def _tasks_done(self, event: Mapping[str, Any]) -> None:
+        step = {"read": f"reading {self._input}", "merge": f"merging {spell_count(self._buckets, 'bucket')}"}
+        detail = f"{step.get(event['step'], event['step'])}, {event['done']} of {spell_count(event['tasks'], 'task')}"
+        self._bar.update(self._task, total=event["tasks"], completed=event["done"], detail=detail)
 
     def _bucket_merged(self, event: Mapping[str, Any]) -> None:
         self._merged += 1
         self._rows += event["live_rows"]
         detail = f"{self._merged} of {spell_count(self._buckets, 'bucket')}, {spell_count(self._rows, 'row')}"
-        self._bar.update(self._task, completed=self._merged, detail=detail)
+        self._bar.update(self._task, total=self._buckets, completed=self._merged, detail=detail)
 
     def _round_committed(self, event: Mapping[str, Any]) -> None:
-        self._bar.update(self._task, completed=self._buckets, detail=spell_count(event["live_rows"], "row"))
+        self._bar.update(
+            self._task, total=self._buckets, completed=self._buckets, detail=spell_count(event["live_rows"], "row")
+        )

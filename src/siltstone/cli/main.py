@@ -19,6 +19,7 @@ from siltstone.cli import (
     doctor_command,
     document_commands,
     log_commands,
+    maintenance_commands,
     reading_commands,
     table_commands,
 )
@@ -87,10 +88,14 @@ app.command("write", epilog=data_commands.WRITE_EXAMPLES)(data_commands.write)
 app.command("deltas", epilog=data_commands.DELTAS_EXAMPLES)(data_commands.deltas)
 app.command("read", epilog=reading_commands.READ_EXAMPLES)(reading_commands.read)
 app.command("lookup", epilog=reading_commands.LOOKUP_EXAMPLES)(reading_commands.lookup)
+app.command("explain-key", epilog=reading_commands.EXPLAIN_EXAMPLES)(reading_commands.explain_key)
 app.command("compact", epilog=compaction_commands.COMPACT_EXAMPLES)(compaction_commands.compact)
 app.command("plan", epilog=compaction_commands.PLAN_EXAMPLES)(compaction_commands.plan)
 app.command("rounds", epilog=compaction_commands.ROUNDS_EXAMPLES)(compaction_commands.rounds)
 app.command("show", epilog=compaction_commands.SHOW_EXAMPLES)(compaction_commands.show)
+app.command("rollback", epilog=maintenance_commands.ROLLBACK_EXAMPLES)(maintenance_commands.rollback)
+app.command("fsck", epilog=maintenance_commands.FSCK_EXAMPLES)(maintenance_commands.fsck)
+app.command("vacuum", epilog=maintenance_commands.VACUUM_EXAMPLES)(maintenance_commands.vacuum)
 app.add_typer(document_commands.app, name="documents")
 app.add_typer(log_commands.app, name="log")
 app.command("doctor", epilog=doctor_command.EXAMPLES)(doctor_command.doctor)

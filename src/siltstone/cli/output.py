@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from siltstone.cli.results import Check, DeltaLine, Exported, TableChanged, TableDetails, TableSummary, Written
+from siltstone.cli.results_maintenance import KeyStory, RolledBack, TableChecked, TableVacuumed
 from siltstone.cli.results_rounds import Compacted, RoundDetails, RoundLine, TablePlan
 
 if TYPE_CHECKING:
@@ -45,8 +46,22 @@ class Output(Protocol):
     def rows(self, table: str, rows: "Rows", shown: int | None) -> None:
         """Show rows as they come in; with `shown`, one more may be there, which tells that they go on."""
 
-    def found(self, table: str, key: Mapping[str, str], rows: Sequence[Mapping[str, object]], uncompacted: int) -> None:
+    def found(
+        self, table: str, key: Mapping[str, str | None], rows: Sequence[Mapping[str, object]], uncompacted: int
+    ) -> None:
         """Show the rows of a key; where there are none, deltas that are not compacted may have one."""
+
+    def explained(self, table: str, key: Mapping[str, str | None], stories: Sequence[KeyStory]) -> None:
+        """Show what happened to a key, in each partition that had it."""
+
+    def checked(self, checked: Sequence[TableChecked]) -> None:
+        """Show what is wrong with tables."""
+
+    def vacuumed(self, vacuumed: Sequence[TableVacuumed]) -> None:
+        """Show what was removed of tables."""
+
+    def rolled_back(self, rolled_back: RolledBack) -> None:
+        """Show what is current again."""
 
     def exported(self, exported: Exported) -> None:
         """Show what was written to a file."""

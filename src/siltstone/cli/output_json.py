@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from siltstone.cli.results import Check, DeltaLine, Exported, TableChanged, TableDetails, TableSummary, Written
+from siltstone.cli.results_maintenance import KeyStory, RolledBack, TableChecked, TableVacuumed
 from siltstone.cli.results_rounds import Compacted, RoundDetails, RoundLine, TablePlan
 from siltstone.cli.units import iso_time
 
@@ -65,11 +66,31 @@ class JsonOutput:
             for row in plain_rows(batch):
                 sys.stdout.write(_dumps(row) + "\n")
 
-    def found(self, table: str, key: Mapping[str, str], rows: Sequence[Mapping[str, object]], uncompacted: int) -> None:
+    def found(
+        self, table: str, key: Mapping[str, str | None], rows: Sequence[Mapping[str, object]], uncompacted: int
+    ) -> None:
         """Write an array of rows."""
         from siltstone.cli.exporting import plain
 
         self._document([plain(row) for row in rows])
+
+    def explained(self, table: str, key: Mapping[str, str | None], stories: Sequence[KeyStory]) -> None:
+        """Write an array with a story for each partition."""
+        from siltstone.cli.exporting import plain
+
+        self._document([plain(_fields(story)) for story in stories])
+
+    def checked(self, checked: Sequence[TableChecked]) -> None:
+        """Write an array of tables with their findings."""
+        self._document([_fields(each) for each in checked])
+
+    def vacuumed(self, vacuumed: Sequence[TableVacuumed]) -> None:
+        """Write an array of tables with their files."""
+        self._document([_fields(each) for each in vacuumed])
+
+    def rolled_back(self, rolled_back: RolledBack) -> None:
+        """Write the round that is current."""
+        self._document(_fields(rolled_back))
 
     def exported(self, exported: Exported) -> None:
         """Write how much it was."""

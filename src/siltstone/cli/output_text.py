@@ -10,10 +10,12 @@ from rich.padding import Padding
 from rich.text import Text
 
 from siltstone.cli.results import Check, DeltaLine, Exported, TableChanged, TableDetails, TableSummary, Written
+from siltstone.cli.results_maintenance import KeyStory, RolledBack, TableChecked, TableVacuumed
 from siltstone.cli.results_rounds import Compacted, RoundDetails, RoundLine, TablePlan
-from siltstone.cli.text_parts import Shown, new_console, new_facts, new_grid, to_text
+from siltstone.cli.text_maintenance import checked_text, rolled_back_text, vacuumed_text
+from siltstone.cli.text_parts import Shown, least_width, new_console, new_facts, new_grid, to_text
 from siltstone.cli.text_rounds import compacted_text, planned_text, round_text, rounds_text
-from siltstone.cli.units import spell_bytes, spell_count, spell_partition, spell_time
+from siltstone.cli.units import spell_bytes, spell_count, spell_pairs, spell_partition, spell_time
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch
@@ -154,15 +156,38 @@ class TextOutput:
         for line in _rows_notes(table, rows, counted):
             self._note(line)
 
-    def found(self, table: str, key: Mapping[str, str], rows: Sequence[Mapping[str, object]], uncompacted: int) -> None:
+    def found(
+        self, table: str, key: Mapping[str, str | None], rows: Sequence[Mapping[str, object]], uncompacted: int
+    ) -> None:
         """Show each row, a column on each line."""
         from siltstone.cli.text_rows import record_text
 
         for number, row in enumerate(rows):
             self._show(["", record_text(row)] if number else [record_text(row)])
         if not rows:
-            wanted = ", ".join(f"{column}={value}" for column, value in key.items())
-            self._say(f"{table}: no compacted row has {wanted}{_uncompacted(uncompacted)}.")
+            self._say(f"{table}: no compacted row has {spell_pairs(key)}{_uncompacted(uncompacted)}.")
+
+    def explained(self, table: str, key: Mapping[str, str | None], stories: Sequence[KeyStory]) -> None:
+        """Show the events in order, the row they lead to, and why."""
+        from siltstone.cli.text_key import story_text
+
+        for number, story in enumerate(stories):
+            self._show([""] if number else [])
+            self._show(story_text(story))
+        if not stories:
+            self._say(f"{table}: no delta has {spell_pairs(key)}.")
+
+    def checked(self, checked: Sequence[TableChecked]) -> None:
+        """Show each finding with what to do about it, and one line per table."""
+        self._show(checked_text(checked))
+
+    def vacuumed(self, vacuumed: Sequence[TableVacuumed]) -> None:
+        """Show the files, in a dry run, and one line per table."""
+        self._show(vacuumed_text(vacuumed))
+
+    def rolled_back(self, rolled_back: RolledBack) -> None:
+        """Show what is current again, and what is to be compacted anew."""
+        self._show(rolled_back_text(rolled_back))
 
     def exported(self, exported: Exported) -> None:
         """Show one sentence."""
@@ -260,8 +285,14 @@ class TextOutput:
         self._console.print(Text(line), soft_wrap=True)
 
     def _print(self, what: RenderableType) -> None:
-        if isinstance(what, Text) or self._console.is_terminal:
-            self._console.print(what, soft_wrap=isinstance(what, Text))
+        if isinstance(what, Text):
+            self._console.print(what, soft_wrap=True)
+            return
+        if self._console.is_terminal:
+            # In a narrow window, lines go on below; a number that is cut off would be another number.
+            needed = least_width(what)
+            is_narrow = needed > self._console.width
+            (new_console(sys.stdout, needed) if is_narrow else self._console).print(what)
             return
         with self._console.capture() as captured:
             self._console.print(what)

@@ -1,9 +1,7 @@
 """What `siltstone plan` finds out: what the next round of each partition would do, in this process, writing nothing."""
 
-from siltstone.cli.compacting import compaction_request, newest_position
-from siltstone.cli.hints import find_table
+from siltstone.cli.compacting import find_requests, newest_position
 from siltstone.cli.results_rounds import BucketPlan, RoundPreview, TablePlan
-from siltstone.cli.rounds import table_partitions
 from siltstone.cli.shell import Report
 from siltstone.compactor.absorb import choose
 from siltstone.compactor.completion import current_completion
@@ -12,34 +10,38 @@ from siltstone.compactor.job import RoundJob
 from siltstone.compactor.merge import resolve
 from siltstone.compactor.plan import Request, RoundPlan, new_deltas, plan_round
 from siltstone.compactor.reading import read_parts
+from siltstone.compactor.rebase import TableRequest, requests_with_work
 from siltstone.lake import Lake
 
 
-def plan_table(lake: Lake, name: str, *, report: Report, to: int | None = None, full: bool = False) -> TablePlan:
+def plan_table(lake: Lake, asked: TableRequest, *, report: Report) -> TablePlan:
     """Plan the next round of each partition. Raises: NotFoundError, InvalidInputError, CorruptionError."""
-    table = find_table(lake, name)
-    sources = table_partitions(lake, name)
+    requests = find_requests(lake, asked)
     previews = []
-    for source in sources:
-        request = compaction_request(table, source, to=to, full=full)
+    for request in requests_with_work(requests):
         plan = plan_round(request, is_first=True)
         if plan is not None:
             previews.append(_preview(request, plan, report))
-    return TablePlan(name, len(sources), newest_position(lake, sources), previews)
+    return TablePlan(asked.name, len(requests), newest_position(requests), previews)
 
 
 def _preview(request: Request, plan: RoundPlan, report: Report) -> RoundPreview:
-    previous = current_completion(plan.destination)
+    is_rebase = request.rebase_source is not None
+    # What a rebase replaces is not read, so that it can be planned where that is damaged.
+    previous = None if is_rebase else current_completion(plan.destination)
     watermark = previous.high_watermark if previous is not None else 0
+    if request.rebase_high_watermark is not None and not is_rebase:
+        watermark = request.rebase_high_watermark
     return RoundPreview(
         partition=plan.source.partition_values,
         round_id=plan.round_id,
+        rebase_from=str(request.source) if is_rebase else None,
         previous_high_watermark=watermark,
         high_watermark=plan.high_watermark,
         deltas=plan.delta_count,
         rows=sum(read.record_count for read in plan.job.reads),
         bytes=plan.input_bytes,
-        deltas_left_over=len(new_deltas(request, plan.source, watermark)) - plan.delta_count,
+        deltas_left_over=len(new_deltas(request, plan.source, plan.high_watermark)),
         buckets=_plan_buckets(plan.job, report),
     )
 

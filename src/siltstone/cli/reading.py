@@ -1,5 +1,6 @@
 """What `siltstone read` and `siltstone lookup` do: rows as they are now or were, streamed, filtered, found by key."""
 
+import contextlib
 import datetime
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -13,7 +14,8 @@ from siltstone.cli.hints import did_you_mean, find_table
 from siltstone.cli.literals import parse_literal
 from siltstone.cli.rounds import table_partitions
 from siltstone.compactor.completion import compacted_partition, current_completion, locate_destination
-from siltstone.errors import InvalidInputError
+from siltstone.compactor.rebase import followed_partition
+from siltstone.errors import InvalidInputError, NotFoundError
 from siltstone.lake import Lake, Table
 from siltstone.storage import object_store as storage
 
@@ -108,31 +110,39 @@ def count_uncompacted(lake: Lake, name: str) -> int:
     for source in table_partitions(lake, name):
         current = current_completion(locate_destination(compacted_partition(source), root=lake.root))
         first = current.high_watermark + 1 if current is not None else None
-        count += len(storage.list_partition_deltas(source, first_stream_position=first, root=lake.root))
+        followed = followed_partition(source, current, root=lake.root)
+        with contextlib.suppress(NotFoundError):
+            count += len(storage.list_partition_deltas(followed, first_stream_position=first, root=lake.root))
     return count
 
 
-def look_up(lake: Lake, name: str, pairs: Mapping[str, str]) -> list[dict[str, object]]:
+def look_up(lake: Lake, name: str, key: Mapping[str, str | None]) -> list[dict[str, object]]:
     """Return the compacted rows of a primary key. Raises: NotFoundError, InvalidInputError, CorruptionError."""
     table = find_table(lake, name)
-    return table.lookup(_key(table, pairs))
+    return table.lookup(typed_key(table, key))
 
 
-def _key(table: Table, pairs: Mapping[str, str]) -> dict[str, object]:
+def typed_key(table: Table, given: Mapping[str, str | None]) -> dict[str, object]:
+    """Read the values of a key as the types of its columns; None, and `null` but for text, are null.
+
+    Raises: InvalidInputError.
+    """
     schema, keys = table.schema, table.version.primary_keys
     if not keys:
         raise InvalidInputError(f"{table.name}: has no primary key; `siltstone read --where` finds rows by any column")
-    for column in pairs:
+    for column in given:
         if column not in keys:
             raise InvalidInputError(
                 f"{table.name}: {column!r} is not in the primary key, {', '.join(keys)}{did_you_mean(column, keys)}"
             )
     for column in keys:
-        if column not in pairs:
+        if column not in given:
             raise InvalidInputError(f"{table.name}: the primary key is {', '.join(keys)}; {column}=… is missing")
     key: dict[str, object] = {}
     for column in keys:
-        field = schema.field(column)
-        is_null = pairs[column] == "null" and not pa.types.is_string(field.type)
-        key[column] = None if is_null else parse_literal(pairs[column], field).as_py()
+        field, text = schema.field(column), given[column]
+        if text is None or (text == "null" and not pa.types.is_string(field.type)):
+            key[column] = None
+        else:
+            key[column] = parse_literal(text, field).as_py()
     return key

@@ -14,6 +14,10 @@ READ_EXAMPLES = examples(
     "siltstone read shop.orders --include-uncompacted --json | head",
 )
 LOOKUP_EXAMPLES = examples("siltstone lookup shop.orders order_id=17")
+EXPLAIN_EXAMPLES = examples(
+    "siltstone explain-key shop.orders order_id=17",
+    "siltstone explain-key shop.prices sku=A-7 --null region",
+)
 SHOWN_ROWS = 20
 
 
@@ -74,21 +78,60 @@ def read(
         shell.output.rows(name, rows, SHOWN_ROWS if is_cut else None)
 
 
+KeyArgument = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="KEY=VALUE...", help="The value of each key column.", show_default=False),
+]
+NullOption = Annotated[
+    list[str] | None, typer.Option("--null", metavar="COLUMN", help="A key column of text that is to be null.")
+]
+
+
 def lookup(
     context: typer.Context,
     name: TableName,
-    key: Annotated[
-        list[str], typer.Argument(metavar="KEY=VALUE...", help="The value of each key column.", show_default=False)
-    ],
+    key: KeyArgument = None,
+    null: NullOption = None,
     root: Root = None,
     json: Json = False,
     debug: Debug = False,
 ) -> None:
     """Find the compacted row of a primary key by its index, reading a few pages of it only."""
     shell = shell_of(context, root, json, debug)
-    pairs = parse_pairs(key, "KEY=VALUE...")
+    pairs = _key_of(key, null)
     from siltstone.cli import reading
 
     found = reading.look_up(shell.lake, name, pairs)
     uncompacted = 0 if found else reading.count_uncompacted(shell.lake, name)
     shell.output.found(name, pairs, found, uncompacted)
+
+
+def explain_key(
+    context: typer.Context,
+    name: TableName,
+    key: KeyArgument = None,
+    null: NullOption = None,
+    root: Root = None,
+    json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Show every delta that touched a key, in order, what each one did, and why the row is what it is."""
+    shell = shell_of(context, root, json, debug)
+    pairs = _key_of(key, null)
+    from siltstone.cli.explaining import explain_key
+
+    with shell.progress() as report:
+        report(f"Reading the deltas of {name}")
+        stories = explain_key(shell.lake, name, pairs)
+    shell.output.explained(name, pairs, stories)
+
+
+def _key_of(key: list[str] | None, null: list[str] | None) -> dict[str, str | None]:
+    pairs: dict[str, str | None] = {**parse_pairs(key or [], "KEY=VALUE...")}
+    for column in parse_names(null or []):
+        if column in pairs:
+            raise typer.BadParameter(f"{column!r} has a value too", param_hint="--null")
+        pairs[column] = None
+    if not pairs:
+        raise typer.BadParameter("give the value of each key column, e.g. order_id=17", param_hint="KEY=VALUE...")
+    return pairs

@@ -27,24 +27,35 @@ class RoundLine:
     written_files: int
     written_rows: int
     carried_files: int
+    carried_bytes: int
     copied_by_reference_ratio: float
     write_amplification: float | None
+    dead_rows: int
+    read_amplification: float | None
     bucket_actions: Mapping[str, int]
     seconds: Mapping[str, float]
+    rolled_back_to: int | None = None
 
 
 @dataclass(frozen=True)
 class Compacted:
-    """What a compaction did; no rounds where nothing was new."""
+    """What a compaction did; no rounds where nothing was new. Dead rows and read amplification are as of now."""
 
     table: str
     partitions: int
     stream_position: int
     rounds: Sequence[RoundLine]
     deltas: int
+    delta_rows: int
+    superseded_rows: int
+    deleted_rows: int
+    duplicate_rows: int
     live_rows: int
+    dead_rows: int
+    read_amplification: float | None
     input_bytes: int
     written_bytes: int
+    carried_bytes: int
     write_amplification: float | None
     conflicts: int
     seconds: Mapping[str, float]
@@ -70,6 +81,7 @@ class RoundPreview:
 
     partition: Sequence[object]
     round_id: int
+    rebase_from: str | None
     previous_high_watermark: int
     high_watermark: int
     deltas: int

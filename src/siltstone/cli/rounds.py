@@ -6,7 +6,7 @@ from siltstone.catalog import main as catalog
 from siltstone.cli.hints import find_table
 from siltstone.cli.results_rounds import BucketLine, FileLine, RoundDetails, RoundLine
 from siltstone.cli.units import spell_value
-from siltstone.compactor.completion import compacted_partition, get_round, list_rounds, locate_destination
+from siltstone.compactor.completion import Destination, compacted_partition, get_round, list_rounds, locate_destination
 from siltstone.compactor.state import Bucket, RoundCompletion
 from siltstone.errors import InvalidInputError, NotFoundError
 from siltstone.lake import Lake
@@ -28,11 +28,19 @@ def list_table_rounds(lake: Lake, name: str) -> list[RoundLine]:
 
 def show_round(lake: Lake, name: str, round_id: int, partition: Sequence[str] | None = None) -> RoundDetails:
     """Tell all about a round, of a partition if there are several. Raises: NotFoundError, InvalidInputError."""
+    return _details(name, get_round(find_round(lake, name, round_id, partition), round_id))
+
+
+def find_round(lake: Lake, name: str, round_id: int, partition: Sequence[str] | None = None) -> Destination:
+    """Return the one compacted partition that has a round. Raises: NotFoundError, InvalidInputError."""
     sources = table_partitions(lake, name)
     if partition:
-        sources = [source for source in sources if _is_named(source, partition)]
+        keys = find_table(lake, name).version.partition_keys
+        sources = [source for source in sources if _is_named(source, partition, keys)]
         if not sources:
-            raise NotFoundError(f"{name}: there is no partition {', '.join(partition)}; `siltstone rounds` lists them")
+            raise NotFoundError(
+                f"{name}: there is no partition {', '.join(partition)}; `siltstone rounds {name}` lists them"
+            )
     destinations = [locate_destination(compacted_partition(source), root=lake.root) for source in sources]
     having = [each for each in destinations if any(int(found["round_id"]) == round_id for found in list_rounds(each))]
     if not having:
@@ -42,22 +50,30 @@ def show_round(lake: Lake, name: str, round_id: int, partition: Sequence[str] | 
         raise InvalidInputError(
             f"{name}: {len(having)} partitions have a round {round_id}; say which, e.g. --partition {values}"
         )
-    return _details(name, get_round(having[0], round_id))
+    return having[0]
 
 
-def _is_named(source: PartitionLocator, partition: Sequence[str]) -> bool:
+def _is_named(source: PartitionLocator, partition: Sequence[str], keys: Sequence[str]) -> bool:
+    """Tell whether a partition is meant by its values, or by `key=value` for some or all of its keys."""
     values = [spell_value(value) for value in source.partition_values]
-    return values in (list(partition), [part.strip() for each in partition for part in each.split(",")])
+    given = [part.strip() for each in partition for part in each.split(",")]
+    if values in (list(partition), given):
+        return True
+    pairs = [each.partition("=") for each in given]
+    named = dict(zip(keys, values, strict=True))
+    return all(equals and named.get(key.strip()) == value.strip() for key, equals, value in pairs)
 
 
-def amplification(written_bytes: int, input_bytes: int) -> float | None:
-    """Return how many bytes were written for each that was read; None where none was."""
-    return written_bytes / input_bytes if input_bytes else None
+def amplification(more: int, less: int) -> float | None:
+    """Return how many there are of one thing for each of another; None where there is none of that."""
+    return more / less if less else None
 
 
 def round_line(completion: RoundCompletion) -> RoundLine:
     """Sum up a round."""
     accounting, files = completion.accounting, completion.files
+    size, rows = sum(file.content_length for file in files), sum(file.record_count for file in files)
+    rolled_back_to = completion.get("rolled_back_to")
     return RoundLine(
         partition=completion.destination_partition_locator.partition_values,
         round_id=completion.round_id,
@@ -72,16 +88,20 @@ def round_line(completion: RoundCompletion) -> RoundLine:
         duplicate_rows=accounting.duplicate_rows,
         live_rows=completion.live_rows,
         files=len(files),
-        bytes=sum(file.content_length for file in files),
+        bytes=size,
         input_bytes=completion.input_bytes,
         written_bytes=completion.written_bytes,
         written_files=completion.written_files,
         written_rows=completion.written_rows,
         carried_files=completion.carried_files,
+        carried_bytes=size - completion.written_bytes,
         copied_by_reference_ratio=completion.copied_by_reference_ratio,
         write_amplification=amplification(completion.written_bytes, completion.input_bytes),
+        dead_rows=rows - completion.live_rows,
+        read_amplification=amplification(rows, completion.live_rows),
         bucket_actions=completion.bucket_actions,
         seconds=completion.seconds,
+        rolled_back_to=None if rolled_back_to is None else int(rolled_back_to),
     )
 
 

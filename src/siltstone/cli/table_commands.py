@@ -44,6 +44,12 @@ Delimiter = Annotated[
     ),
 ]
 TableName = Annotated[str, typer.Argument(metavar="TABLE", help="The table, e.g. shop.orders.", show_default=False)]
+PartitionOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--partition", metavar="KEY=VALUE", help="Which partition, where there are several; values alone will do: A,B."
+    ),
+]
 
 
 @app.callback()

@@ -3,6 +3,8 @@
 from typing import IO, NoReturn
 
 from rich.console import Console, RenderableType
+from rich.measure import Measurement
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
@@ -11,7 +13,8 @@ Shown = str | RenderableType
 
 # Wide enough that nothing is ever cut where no window says how wide it is.
 _PIPE_WIDTH = 100_000
-_SHORT = ("time (UTC)", "engine", "file", "type", "action")
+_READABLE_WIDTH = 10
+_SHORT = ("time (UTC)", "engine", "file", "action")
 
 
 class _Console(Console):
@@ -21,17 +24,32 @@ class _Console(Console):
         raise BrokenPipeError
 
 
-def new_console(file: IO[str]) -> Console:
-    """Make a console for one of the standard streams."""
+def new_console(file: IO[str], width: int | None = None) -> Console:
+    """Make a console for one of the standard streams, as wide as its window where no width is given."""
     is_terminal = file.isatty()
     return _Console(
         file=file,
-        width=None if is_terminal else _PIPE_WIDTH,
+        width=width if is_terminal else _PIPE_WIDTH,
         markup=False,
         highlight=False,
         emoji=False,
         soft_wrap=False,
     )
+
+
+def least_width(what: RenderableType) -> int:
+    """Return how wide a window must be for nothing of a table to be cut, and for text to be read."""
+    if isinstance(what, Padding):
+        return least_width(what.renderable) + what.left + what.right
+    if not isinstance(what, Table):
+        return 0
+    console = Console(width=_PIPE_WIDTH)
+    width = 0
+    for column in what.columns:
+        cells = [column.header, *column.cells]
+        widest = max(Measurement.get(console, console.options, cell).maximum for cell in cells)
+        width += 2 + (widest if column.no_wrap else min(widest, _READABLE_WIDTH))
+    return width
 
 
 def new_grid(*headers: str) -> Table:

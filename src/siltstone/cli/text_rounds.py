@@ -26,13 +26,24 @@ def compacted_text(compacted: Compacted) -> Iterator[Shown]:
     yield _bytes_grid(compacted.rounds)
     yield ""
     if len(compacted.rounds) > 1:
+        yield _totals_line(compacted)
+    if compacted.dead_rows:
         yield (
-            f"Read {spell_bytes(compacted.input_bytes)}, wrote {spell_bytes(compacted.written_bytes)}; "
-            f"write amplification {_factor(compacted.write_amplification)}."
+            f"Of the rows in files, {compacted.dead_rows:,} are dead; whoever reads the table reads "
+            f"{_factor(compacted.read_amplification)} rows for each live one."
         )
     if compacted.conflicts:
         yield f"Planned again {spell_count(compacted.conflicts, 'time')}, since another compaction was faster."
     yield _seconds_line(compacted.seconds)
+
+
+def _totals_line(compacted: Compacted) -> str:
+    return (
+        f"In all: {spell_count(compacted.delta_rows, 'row')} in, {compacted.superseded_rows:,} superseded, "
+        f"{compacted.deleted_rows:,} deleted, {spell_count(compacted.duplicate_rows, 'duplicate')}; "
+        f"{spell_bytes(compacted.input_bytes)} read, {spell_bytes(compacted.written_bytes)} written "
+        f"(amplification {_factor(compacted.write_amplification)}), {spell_bytes(compacted.carried_bytes)} carried."
+    )
 
 
 def nothing_new(table: str, position: int) -> str:
@@ -81,8 +92,9 @@ def _bytes_grid(rounds: Sequence[RoundLine]) -> Table:
         ">deltas",
         ">read",
         ">written",
-        ">amplification",
-        ">carried files",
+        ">amplified",
+        ">carried",
+        ">dead",
         "buckets",
         ">seconds",
     )
@@ -94,7 +106,8 @@ def _bytes_grid(rounds: Sequence[RoundLine]) -> Table:
             to_text(spell_bytes(line.input_bytes)),
             to_text(spell_bytes(line.written_bytes)),
             to_text(_factor(line.write_amplification)),
-            to_text(f"{line.carried_files:,} of {line.files:,}"),
+            to_text(spell_bytes(line.carried_bytes)),
+            to_text(f"{line.dead_rows:,}"),
             to_text(_actions(line.bucket_actions)),
             to_text(f"{line.seconds.get('total', line.seconds.get('tasks', 0.0)):.1f}"),
         )
@@ -110,10 +123,12 @@ def _actions(actions: Mapping[str, int]) -> str:
 
 
 def _seconds_line(seconds: Mapping[str, float]) -> str:
-    start = f"{seconds['spark_start']:.1f} to start Spark, " if "spark_start" in seconds else ""
+    start = seconds.get("spark_start", 0.0)
+    rest = max(0.0, seconds["total"] - seconds["plan"] - start - seconds["tasks"])
     return (
-        f"Seconds: {start}{seconds['tasks']:.1f} in rounds (merging {seconds['merge']:.1f} and writing "
-        f"{seconds['write']:.1f}, summed over buckets), {seconds['total']:.1f} in all."
+        f"Seconds: {seconds['plan']:.1f} to plan, {start:.1f} to start Spark, {seconds['tasks']:.1f} in tasks (merging "
+        f"{seconds['merge']:.1f} and writing {seconds['write']:.1f}, summed over buckets), {rest:.1f} to commit and plan "
+        f"rounds, {seconds['total']:.1f} in all."
     )
 
 
@@ -135,8 +150,12 @@ def _preview_text(table: str, preview: RoundPreview) -> Iterator[Shown]:
     read = (
         f"{spell_count(preview.deltas, 'delta')} with {spell_count(preview.rows, 'row')}, {spell_bytes(preview.bytes)}"
     )
+    if preview.rebase_from is not None:
+        facts.add_row("start anew", f"from {preview.rebase_from}, and go on after position {preview.high_watermark}")
+        read = f"{spell_count(preview.rows, 'row')}, {spell_bytes(preview.bytes)}"
     facts.add_row("read", read)
-    facts.add_row("go from", f"position {preview.previous_high_watermark} to {preview.high_watermark}")
+    if preview.rebase_from is None:
+        facts.add_row("go from", f"position {preview.previous_high_watermark} to {preview.high_watermark}")
     if preview.deltas_left_over:
         facts.add_row("leave", f"{spell_count(preview.deltas_left_over, 'delta')} to rounds after it")
     counts: dict[str, int] = {}
@@ -197,9 +216,13 @@ def rounds_text(table: str, rounds: Sequence[RoundLine]) -> Iterator[Shown]:
             to_text(line.files),
             to_text(spell_bytes(line.bytes)),
             to_text(spell_bytes(line.written_bytes)),
-            to_text(_actions(line.bucket_actions)),
+            to_text(_actions(line.bucket_actions) if line.rolled_back_to is None else _went_back(line)),
         )
     yield grid
+
+
+def _went_back(line: RoundLine) -> str:
+    return f"back to round {line.rolled_back_to}"
 
 
 def round_text(details: RoundDetails) -> Iterator[Shown]:
@@ -226,6 +249,7 @@ def _round_facts(details: RoundDetails) -> list[tuple[str, str]]:
     return [
         ("partition", spell_partition(line.partition)),
         ("time", f"{spell_time(line.completed_at)} UTC{after}"),
+        ("rolled back", _went_back(line) if line.rolled_back_to is not None else ""),
         ("position", f"{line.high_watermark}"),
         ("source", f"{details.source}, read up to {details.read_watermark}"),
         ("destination", details.destination),
@@ -238,7 +262,11 @@ def _round_facts(details: RoundDetails) -> list[tuple[str, str]]:
         ("row-level deletes", f"{line.removal_rows:,}" if line.removal_rows else ""),
         ("written", f"{written}, {spell_bytes(line.written_bytes)}"),
         ("amplification", amplification),
-        ("carried", f"{line.carried_files:,} of {spell_count(line.files, 'file')} by reference"),
+        (
+            "carried",
+            f"{line.carried_files:,} of {spell_count(line.files, 'file')} by reference, {spell_bytes(line.carried_bytes)}",
+        ),
+        ("dead rows", f"{line.dead_rows:,}, {_factor(line.read_amplification)} rows to read for each live one"),
         ("buckets", _actions(line.bucket_actions)),
         ("seconds", seconds),
     ]

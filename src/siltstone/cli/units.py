@@ -2,7 +2,7 @@
 
 import datetime
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import typer
 
@@ -49,6 +49,11 @@ def spell_value(value: object) -> str:
 def spell_partition(values: Iterable[object]) -> str:
     """Write the values of a partition's keys."""
     return ", ".join(map(spell_value, values))
+
+
+def spell_pairs(pairs: Mapping[str, str | None]) -> str:
+    """Write names with their values, as they are given."""
+    return ", ".join(f"{name}={spell_value(value)}" for name, value in pairs.items())
 
 
 def parse_duration_ms(text: str, option: str) -> int:

@@ -8,6 +8,7 @@ from siltstone.catalog import main as catalog
 from siltstone.compactor.completion import compacted_partition, current_completion, current_entry, locate_destination
 from siltstone.compactor.job import Settings
 from siltstone.compactor.plan import Request, plan_round
+from siltstone.compactor.state import RoundCompletion
 from siltstone.errors import AlreadyExistsError, InvalidInputError, NotFoundError
 from siltstone.model import DEFAULT_STREAM, PartitionLocator, PartitionValue, StreamLocator, TableVersion
 from siltstone.model.schema import evolve
@@ -105,6 +106,18 @@ def register_partitions(requests: Sequence[Request]) -> None:
                 storage.commit_partition(staged, root=request.root)
 
 
+def followed_partition(own: PartitionLocator, completion: RoundCompletion | None, *, root: str) -> PartitionLocator:
+    """Return the partition whose deltas come after a round: the table's own, or that of the table it stands in for."""
+    if completion is None or _is_compacted_from(completion, own, root):
+        return own
+    return completion.source_partition_locator
+
+
+def _is_compacted_from(completion: RoundCompletion, source: PartitionLocator, root: str) -> bool:
+    # Tables can be renamed; their folders stay.
+    return completion.source_folder == locate_destination(source, root=root).folder
+
+
 def _rebased(request: Request, source: _Stream, asked: TableRequest) -> Request:
     """Return a request that starts anew from what the source holds of the same partition."""
     behalf, root = request.source, request.root
@@ -122,7 +135,7 @@ def _rebased(request: Request, source: _Stream, asked: TableRequest) -> Request:
     if watermark is None and origin.stream_locator != behalf.stream_locator:
         # Where the source is known to be compacted from the same deltas, it is also known how far.
         compacted = current_completion(locate_destination(origin, root=root))
-        if compacted is not None and compacted.source_partition_locator == behalf:
+        if compacted is not None and _is_compacted_from(compacted, behalf, root):
             watermark = compacted.high_watermark
     return replace(request, source=origin, rebase_source=behalf, rebase_high_watermark=watermark)
 
@@ -134,7 +147,7 @@ def _held(deltas: PartitionLocator, root: str) -> PartitionLocator:
     if completion is None:
         return deltas
     first = completion.high_watermark + 1
-    source = completion.source_partition_locator
+    source = followed_partition(deltas, completion, root=root)
     waiting = (
         storage.list_partition_deltas(source, first_stream_position=first, root=root) if _exists(source, root) else []
     )

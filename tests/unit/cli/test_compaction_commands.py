@@ -46,7 +46,7 @@ def test_compact_without_news_says_so_and_does_not_start_spark(
 
 def test_compact_up_to_a_position_leaves_the_rest(changed_orders: Cli) -> None:
     assert changed_orders.json("compact", "shop.orders", "--to", "2")["rounds"][0]["high_watermark"] == 2
-    assert changed_orders.json("compact", "shop.orders", "--to", "1")["rounds"] == []
+    assert changed_orders.json("compact", "shop.orders", "--to", "2")["rounds"] == []
     assert changed_orders.json("compact", "shop.orders", "--to", "99")["rounds"][0]["high_watermark"] == 3
 
 
@@ -186,6 +186,8 @@ def test_progress_shows_phases_buckets_and_rows(monkeypatch: pytest.MonkeyPatch)
         events: list[Mapping[str, object]] = [
             {"event": "spark_starting"},
             {"event": "round_started", "round_id": 4, "partition": ["eu"], "buckets": 2, "deltas": 3, "bytes": 2000},
+            {"event": "tasks_done", "step": "read", "done": 1, "tasks": 8},
+            {"event": "tasks_done", "step": "merge", "done": 0, "tasks": 1},
             {"event": "bucket_merged", "live_rows": 1500},
             {"event": "something_else"},
             {"event": "round_committed", "live_rows": 3000},
@@ -199,8 +201,10 @@ def test_progress_shows_phases_buckets_and_rows(monkeypatch: pytest.MonkeyPatch)
     assert "Starting Spark" in texts[0]
     assert "Round 4 of partition eu" in texts[1]
     assert "3 deltas, 2.0 kB" in texts[1]
-    assert "1 of 2 buckets, 1,500 rows" in texts[2]
-    assert "3,000 rows" in texts[4]
+    assert "reading 3 deltas, 2.0 kB, 1 of 8 tasks" in texts[2]
+    assert "merging 2 buckets, 0 of 1 task" in texts[3]
+    assert "1 of 2 buckets, 1,500 rows" in texts[4]
+    assert "3,000 rows" in texts[6]
 
 
 def tell_now(console: Console) -> None:

@@ -1,0 +1,85 @@
+"""What `siltstone fsck`, `vacuum` and `rollback` do, for one table or all."""
+
+from collections.abc import Sequence
+
+from siltstone.cli.hints import find_table
+from siltstone.cli.results_maintenance import Problem, RolledBack, TableChecked, TableVacuumed
+from siltstone.cli.rounds import find_round, round_line
+from siltstone.cli.shell import Report
+from siltstone.compactor.completion import current_completion
+from siltstone.compactor.rebase import followed_partition
+from siltstone.errors import CorruptionError
+from siltstone.lake import Lake, Table
+from siltstone.model import DEFAULT_STREAM, PartitionLocator
+from siltstone.storage import object_store as storage
+
+
+def _tables(lake: Lake, name: str | None) -> list[Table]:
+    return lake.tables() if name is None else [find_table(lake, name)]
+
+
+def check_tables(lake: Lake, name: str | None, *, deep: bool, report: Report) -> list[TableChecked]:
+    """Check one table or all; what cannot even be opened is a finding too. Raises: NotFoundError."""
+    checked = []
+    for table in _tables(lake, name):
+        report(f"Checking {table.name}")
+        checked.append(_check_table(table, deep=deep))
+    return checked
+
+
+def _check_table(table: Table, *, deep: bool) -> TableChecked:
+    deltas = rounds = files = rows = delta_files = 0
+    try:
+        findings = [Problem(each.code, each.file, each.message, each.action) for each in table.fsck(deep=deep)]
+        known = table.deltas()
+        deltas, delta_files = len(known), sum(len(delta.manifest.entries) for delta in known)
+        if not findings:
+            rounds = len(table.rounds())
+            current = table.current_rounds()
+            files, rows = sum(len(each.files) for each in current), sum(each.live_rows for each in current)
+    except CorruptionError as error:
+        findings = [Problem("state", table.name, str(error), "restore it from a copy, or rebase")]
+    return TableChecked(table.name, deep, deltas, delta_files, rounds, files, rows, findings)
+
+
+def vacuum_tables(
+    lake: Lake, name: str | None, *, retention_ms: int, grace_ms: int, dry_run: bool, report: Report
+) -> list[TableVacuumed]:
+    """Vacuum one table or all. Raises: NotFoundError, CorruptionError; then nothing of that table is removed."""
+    done = []
+    for table in _tables(lake, name):
+        report(f"Looking through {table.name}")
+        found = table.vacuum(retention_ms=retention_ms, orphan_grace_ms=grace_ms, dry_run=dry_run)
+        done.append(
+            TableVacuumed(
+                table=table.name,
+                dry_run=dry_run,
+                expired_rounds=found.expired_rounds,
+                removed_files=found.removed_files,
+                removed_bytes=found.removed_bytes,
+                kept_files=found.kept_files,
+            )
+        )
+    return done
+
+
+def roll_back_table(
+    lake: Lake, name: str, round_id: int, partition: Sequence[str] | None, *, dry_run: bool
+) -> RolledBack:
+    """Make the state after a round of a partition current again. Raises: NotFoundError, InvalidInputError."""
+    destination = find_round(lake, name, round_id, partition)
+    before = current_completion(destination)
+    assert before is not None
+    values = destination.locator.partition_values
+    done = find_table(lake, name).rollback(round_id, partition_values=values, dry_run=dry_run)
+    own = PartitionLocator(**{**destination.locator, "stream": DEFAULT_STREAM})
+    source = followed_partition(own, done, root=lake.root)
+    first = done.high_watermark + 1
+    return RolledBack(
+        table=name,
+        dry_run=dry_run,
+        round=round_line(done),
+        previous_high_watermark=before.high_watermark,
+        previous_live_rows=before.live_rows,
+        deltas_to_compact=len(storage.list_partition_deltas(source, first_stream_position=first, root=lake.root)),
+    )

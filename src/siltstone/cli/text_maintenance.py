@@ -1,0 +1,59 @@
+"""Checks, vacuums and rollbacks as text: what a command found out becomes lines, one after another."""
+
+from collections.abc import Iterator, Sequence
+
+from rich.text import Text
+
+from siltstone.cli.results_maintenance import RolledBack, TableChecked, TableVacuumed
+from siltstone.cli.text_parts import Shown
+from siltstone.cli.units import spell_bytes, spell_count, spell_partition
+
+
+def checked_text(checked: Sequence[TableChecked]) -> Iterator[Shown]:
+    """Say what is wrong with tables, and what to do about it."""
+    if not checked:
+        yield "There are no tables to check."
+    for table in checked:
+        for finding in table.findings:
+            yield Text.assemble((finding.code, "bold red"), f"  {finding.file}")
+            yield f"  {finding.message}"
+            yield f"  → {finding.action}"
+        yield f"{table.table}: {_looked_at(table)}"
+
+
+def _looked_at(table: TableChecked) -> str:
+    if table.findings:
+        return f"{spell_count(len(table.findings), 'finding')}."
+    return (
+        f"{spell_count(table.deltas, 'delta')} in {spell_count(table.delta_files, 'file')}, "
+        f"{spell_count(table.rounds, 'round')}, {spell_count(table.live_rows, 'row')} in "
+        f"{spell_count(table.compacted_files, 'file')}: all is well{'' if table.deep else ' (--deep reads the rows, too)'}."
+    )
+
+
+def vacuumed_text(vacuumed: Sequence[TableVacuumed]) -> Iterator[Shown]:
+    """Say what was removed; a dry run names each file."""
+    if not vacuumed:
+        yield "There are no tables to vacuum."
+    for table in vacuumed:
+        if table.dry_run:
+            yield from table.removed_files
+        would = "would remove" if table.dry_run else "removed"
+        what = f"{spell_count(len(table.removed_files), 'file')}, {spell_bytes(table.removed_bytes)}"
+        rounds = spell_count(len(table.expired_rounds), "round")
+        forget = f"; {'would forget' if table.dry_run else 'forgot'} {rounds}" if table.expired_rounds else ""
+        yield f"{table.table}: {would} {what}{forget}; {spell_count(table.kept_files, 'file')} stay."
+
+
+def rolled_back_text(rolled_back: RolledBack) -> Iterator[Shown]:
+    """Say what is current again."""
+    line = rolled_back.round
+    partition = f", partition {spell_partition(line.partition)}" if line.partition else ""
+    verb = "would be" if rolled_back.dry_run else "is"
+    yield (
+        f"{rolled_back.table}{partition}: {verb} as after round {line.rolled_back_to}, by round {line.round_id}: "
+        f"position {rolled_back.previous_high_watermark} → {line.high_watermark}, rows "
+        f"{rolled_back.previous_live_rows:,} → {line.live_rows:,}."
+    )
+    if rolled_back.deltas_to_compact:
+        yield f"{spell_count(rolled_back.deltas_to_compact, 'delta')} to compact again: `siltstone compact {rolled_back.table}`."
