@@ -11,6 +11,7 @@ from siltstone.catalog import main as catalog
 from siltstone.compactor.checking import check_deltas, check_partition
 from siltstone.compactor.columns import align
 from siltstone.compactor.completion import (
+    Destination,
     compacted_partition,
     current_completion,
     current_rounds,
@@ -20,7 +21,7 @@ from siltstone.compactor.completion import (
     source_partitions,
 )
 from siltstone.compactor.explain import Explanation, explain
-from siltstone.compactor.live import key_table, live_batches, lookup, position_at, rows_at
+from siltstone.compactor.live import job_at, key_table, live_batches, lookup, position_at, rows_at
 from siltstone.compactor.maintenance import ORPHAN_GRACE_MS, ROUND_RETENTION_MS, VacuumReport, roll_back, vacuum
 from siltstone.compactor.plan import Request
 from siltstone.compactor.rebase import (
@@ -285,15 +286,29 @@ class Table:
         batches = self.to_batches(columns, as_of=as_of, include_uncompacted=include_uncompacted)
         return pa.Table.from_batches(batches, schema)
 
-    def to_spark(self, spark: "SparkSession", columns: Sequence[str] | None = None) -> "DataFrame":
-        """Return the compacted rows as a data frame. Raises: InvalidInputError, CorruptionError."""
-        from siltstone.spark.reading import FileSet, read_files
+    def to_spark(
+        self,
+        spark: "SparkSession",
+        columns: Sequence[str] | None = None,
+        *,
+        as_of: "int | datetime.datetime | None" = None,
+        include_uncompacted: bool = False,
+    ) -> "DataFrame":
+        """Return the table's rows as a data frame; see `to_batches`. Raises: InvalidInputError, CorruptionError."""
+        from siltstone.spark.reading import FileSet, read_at, read_files
 
+        version = self.version
         if columns is not None:
-            check_known(list(columns), self.schema, "column")
-        schema = self.schema if columns is None else pa.schema([self.schema.field(name) for name in columns])
-        files = tuple(file for completion in self.current_rounds() for file in completion.files)
-        return read_files(spark, FileSet(self.lake.root, files, schema))
+            check_known(list(columns), version.schema, "column")
+        schema = version.schema if columns is None else pa.schema([version.schema.field(name) for name in columns])
+        if as_of is None and not include_uncompacted:
+            files = tuple(file for completion in self.current_rounds() for file in completion.files)
+            return read_files(spark, FileSet(self.lake.root, files, schema))
+        jobs = [job_at(*self._reading(source, as_of)) for source in self._sources()]
+        rows = read_files(spark, FileSet(self.lake.root, (), schema))
+        for job in jobs:
+            rows = rows.unionByName(read_at(spark, job, schema))
+        return rows
 
     def current_rounds(self) -> list[RoundCompletion]:
         """Return the round that is current in each partition that has one. Raises: CorruptionError."""
@@ -393,7 +408,14 @@ class Table:
         completion = current_completion(destination)
         if as_of is None and not include_uncompacted:
             return iter(()) if completion is None else live_batches(self.lake.root, completion, columns)
-        source = followed_partition(source, completion, root=self.lake.root)
+        return rows_at(*self._reading(source, as_of))
+
+    def _reading(
+        self, source: PartitionLocator, as_of: "int | datetime.datetime | None"
+    ) -> tuple[Request, Destination]:
+        """Return what to ask for to read a partition as of a position or time, by default as of now."""
+        destination = locate_destination(compacted_partition(source), root=self.lake.root)
+        source = followed_partition(source, current_completion(destination), root=self.lake.root)
         if isinstance(as_of, datetime.datetime):
             deltas = storage.list_partition_deltas(source, root=self.lake.root)
             as_of = position_at(deltas, int(as_of.timestamp() * 1000))
@@ -404,7 +426,7 @@ class Table:
             last_stream_position=as_of,
             root=self.lake.root,
         )
-        return rows_at(request, destination)
+        return request, destination
 
     def alter(
         self,

@@ -5,6 +5,7 @@ import decimal
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
@@ -96,6 +97,69 @@ def test_compacted_rows_come_back_as_a_frame_and_by_format(
     same_rows(rows(source), expected)
     assert [row.zone for row in source.where("id = 901").collect()] == ["new"]
     assert source.where("id = 950").count() == 0
+
+
+@pytest.mark.parametrize("is_partitioned", [True, False], ids=["partitioned", "in one piece"])
+def test_frames_can_include_what_is_not_compacted_and_show_older_states(
+    spark: SparkSession, local_root: str, *, is_partitioned: bool
+) -> None:
+    table = siltstone.open(local_root).create_table(
+        "shop.zoned",
+        schema={"id": "int64", "zone": "string"},
+        primary_keys=["zone", "id"],
+        partition_keys=["zone"] if is_partitioned else [],
+    )
+    table.write(frame(spark, 0, 60).select("id", "zone"))
+    table.compact(spark=spark)
+    before = rows(table.to_spark(spark))
+    table.write(frame(spark, 55, 70).select("id", "zone"))
+    table.write(pa.table({"zone": ["z1", "z2"], "id": [1, 2]}), type="delete")
+    same_rows(rows(table.to_spark(spark)), before)
+    same_rows(rows(table.to_spark(spark, include_uncompacted=True)), oracle_of(table).rows())
+    same_rows(rows(table.to_spark(spark, ["id"], as_of=1)), [{"id": row["id"]} for row in before])
+    table.compact(spark=spark)
+    same_rows(rows(table.to_spark(spark, as_of=1)), before)
+    assert rows(table.to_spark(spark, as_of=0)) == []
+
+
+def test_filters_leave_row_groups_unread(spark: SparkSession, local_root: str) -> None:
+    table = siltstone.open(local_root).create_table(
+        "shop.long", schema={"id": "int64", "day": "date", "share": "double", "name": "string"}, primary_keys=["id"]
+    )
+    size = 300_000
+    day = datetime.date(2026, 1, 1)
+    table.write(
+        pa.table(
+            {
+                "id": range(size),
+                "day": [day + datetime.timedelta(days=number // 1000) for number in range(size)],
+                "share": [float("nan") if number == 7 else number / size for number in range(size)],
+                "name": [f"{number:07}" for number in range(size)],
+            }
+        )
+    )
+    table.compact(spark=spark)
+    (file,) = [each.uri for each in table.current_rounds()[0].files]
+    register(spark)
+    source = spark.read.format("siltstone").option("root", table.lake.root).load("shop.long")
+    # The last row group becomes unreadable: only those who need it notice.
+    data = Path(table.lake.root, file)
+    last = pq.ParquetFile(data).metadata.row_group(2)
+    begin = last.column(0).file_offset or last.column(0).data_page_offset
+    content = bytearray(data.read_bytes())
+    content[begin : begin + 1000] = bytes(1000)
+    data.write_bytes(content)
+    for condition, count in [
+        ("id < 1000", 1000),
+        ("id <= 999 and id >= 5", 995),
+        ("id in (3, 4, 5)", 3),
+        ("day = date'2026-01-03'", 1000),
+        ("name > '0000100' and name < '0000103'", 2),
+    ]:
+        assert source.where(condition).count() == count, condition
+    for condition in ["id > 290000", "day > date'2026-10-01'", "share > 0.99", "name like '%9'"]:
+        with pytest.raises(Exception, match="damaged"):
+            source.where(condition).count()
 
 
 def test_a_table_that_was_never_compacted_is_an_empty_frame(spark: SparkSession, orders: siltstone.Table) -> None:

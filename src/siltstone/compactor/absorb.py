@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 from pyroaring import BitMap64
 
-from siltstone.compactor.columns import Integers
+from siltstone.compactor.columns import Integers, align
 from siltstone.compactor.files import CompactedWriter, StoredFile, write_vector
 from siltstone.compactor.hashing import hash_keys
 from siltstone.compactor.job import RoundJob
@@ -129,16 +129,29 @@ def _rewrite(
         for number, writer in enumerate(writers):
             writer.write(table.filter(pa.array(bits == number)))
 
+    schema = _encoded_schema(job, stored)
     for file, dead in zip(stored, change.dead, strict=True):
         live = file.live_flags()
         live[dead] = False
         is_whole = bool(live.all())
-        for start, table in file.scan(job.schema):
+        for start, table in file.scan(schema):
             write(table if is_whole else table.filter(pa.array(live[start : start + table.num_rows])))
-    write(change.rows)
+    write(align(change.rows, schema))
     for child, writer in zip(children, writers, strict=True):
         child.files = writer.close()
     return children, [file for child in children for file in child.files]
+
+
+def _encoded_schema(job: RoundJob, stored: Sequence[StoredFile]) -> pa.Schema:
+    """Return the columns as they travel from file to file: text that the largest file has a dictionary for keeps it.
+
+    Decoding such columns and building their dictionaries anew would be most of the work of a rewrite.
+    """
+    largest = max(stored, key=lambda file: file.file.record_count, default=None)
+    encoded = largest.encoded_columns() - set(job.primary_keys) if largest is not None else set()
+    return pa.schema(
+        [each.with_type(pa.dictionary(pa.int32(), each.type)) if each.name in encoded else each for each in job.schema]
+    )
 
 
 def _children(job: RoundJob, bucket: Bucket, rows: int) -> list[Bucket]:

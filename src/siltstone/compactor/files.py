@@ -14,6 +14,7 @@ from siltstone.compactor.columns import Integers, align
 from siltstone.compactor.fold import Flags
 from siltstone.compactor.hashing import Hashes, hash_keys
 from siltstone.compactor.index import StoredIndex, write_index
+from siltstone.compactor.pruning import Comparison, may_match
 from siltstone.compactor.state import CompactedFile, DeletionVector
 from siltstone.errors import CorruptionError, NotFoundError
 from siltstone.objects import open_objects
@@ -77,22 +78,43 @@ class StoredFile:
             pieces.append(table.take(pa.array(inside)))
         return pa.concat_tables(pieces) if pieces else schema.empty_table()
 
-    def scan(self, schema: pa.Schema, *, groups_with: Integers | None = None) -> Iterator[tuple[int, pa.Table]]:
-        """Yield (first row, rows) of each row group, dead rows included, with the columns of `schema`."""
+    def encoded_columns(self) -> set[str]:
+        """Return the names of text columns that are stored with a dictionary."""
+        if not self.parquet.num_row_groups:
+            return set()
+        group = self.parquet.metadata.row_group(0)
+        columns = [group.column(position) for position in range(group.num_columns)]
+        return {
+            column.path_in_schema
+            for column in columns
+            if column.physical_type == "BYTE_ARRAY" and column.has_dictionary_page
+        }
+
+    def scan(
+        self, schema: pa.Schema, *, groups_with: Integers | None = None, where: Sequence[Comparison] = ()
+    ) -> Iterator[tuple[int, pa.Table]]:
+        """Yield (first row, rows) of each row group, dead rows included, with the columns of `schema`.
+
+        Left out are row groups with none of the rows `groups_with`, and those that rule out `where`.
+        """
         stored = set(self.parquet.schema_arrow.names)
         columns = [name for name in schema.names if name in stored]
+        encoded = [each.name for each in schema if pa.types.is_dictionary(each.type)]
+        file = open_parquet(self._root, self.file.uri, encoded) if encoded else self.parquet
         start = 0
-        for group in range(self.parquet.num_row_groups):
-            size = self.parquet.metadata.row_group(group).num_rows
-            if groups_with is None or np.any((groups_with >= start) & (groups_with < start + size)):
-                yield start, self._read_group(group, columns, size, schema)
+        for group in range(file.num_row_groups):
+            size = file.metadata.row_group(group).num_rows
+            has_wanted = groups_with is None or np.any((groups_with >= start) & (groups_with < start + size))
+            if has_wanted and may_match(file, group, where):
+                yield start, self._read_group(file, group, columns, schema)
             start += size
 
-    def _read_group(self, group: int, columns: Sequence[str], size: int, schema: pa.Schema) -> pa.Table:
+    def _read_group(self, file: pq.ParquetFile, group: int, columns: Sequence[str], schema: pa.Schema) -> pa.Table:
         if not columns:
+            size = file.metadata.row_group(group).num_rows
             return pa.Table.from_arrays([pa.nulls(size, each.type) for each in schema], names=schema.names)
         try:
-            return align(self.parquet.read_row_group(group, columns=list(columns)), schema)
+            return align(file.read_row_group(group, columns=list(columns)), schema)
         except (pa.ArrowInvalid, OSError) as error:
             raise CorruptionError(
                 f"{self._root}/{self.file.uri}: the data file is damaged ({error}); restore it, or rebase the partition"

@@ -14,6 +14,7 @@ from siltstone.compactor.hashing import hash_keys
 from siltstone.compactor.job import RoundJob
 from siltstone.compactor.merge import resolve
 from siltstone.compactor.plan import Request, delta_reads, make_job, new_deltas
+from siltstone.compactor.pruning import Comparison
 from siltstone.compactor.reading import read_parts
 from siltstone.compactor.state import RoundCompletion
 from siltstone.errors import InvalidInputError
@@ -31,12 +32,17 @@ def live_batches(root: str, completion: RoundCompletion, columns: Sequence[str] 
         yield from live_rows(StoredFile(root, file), schema, ())
 
 
-def live_rows(stored: StoredFile, schema: pa.Schema, dead: Sequence[int] = ()) -> Iterator[pa.Table]:
-    """Yield the rows of a file that are not dead, nor among `dead`, a row group at a time. Raises: CorruptionError."""
+def live_rows(
+    stored: StoredFile, schema: pa.Schema, dead: Sequence[int] = (), where: Sequence[Comparison] = ()
+) -> Iterator[pa.Table]:
+    """Yield the rows of a file that are not dead, nor among `dead`, a row group at a time.
+
+    Row groups that rule out `where` are left out; those that do not come whole. Raises: CorruptionError.
+    """
     is_whole = stored.file.deletion_vector is None and not len(dead)
     live = stored.live_flags()
     live[np.asarray(dead, np.int64)] = False
-    for start, table in stored.scan(schema):
+    for start, table in stored.scan(schema, where=where):
         yield table if is_whole else table.filter(pa.array(live[start : start + table.num_rows]))
 
 
@@ -58,23 +64,32 @@ def completion_at(destination: Destination, position: int | None) -> RoundComple
     return read_completion(destination, max(older, key=lambda entry: int(entry["round_id"])))
 
 
-def rows_at(request: Request, destination: Destination, *, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
-    """Yield the rows as of the requested position: of the newest round before it, merged with the deltas since.
+def job_at(request: Request, destination: Destination) -> RoundJob:
+    """Return what a round from the newest state before the requested position up to it would have to do.
 
-    Nothing is written. Raises: CorruptionError.
+    Raises: CorruptionError.
     """
     base = completion_at(destination, request.last_stream_position)
     source = request.source
     version = storage.get_table_version(source.namespace, source.table, source.table_version, root=request.root)
     deltas = new_deltas(request, source, base.high_watermark if base else 0)
-    job = make_job(request, version, destination, base, delta_reads(deltas))
+    return make_job(request, version, destination, base, delta_reads(deltas))
+
+
+def rows_at(request: Request, destination: Destination, *, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
+    """Yield the rows as of the requested position: of the newest round before it, merged with the deltas since.
+
+    Nothing is written. Raises: CorruptionError.
+    """
+    job = job_at(request, destination)
     parts = GatheredParts(read_parts(job, job.reads))
     for number in range(len(job.buckets)):
-        for table in _merged_rows(job, number, parts.take(number)):
+        for table in merged_rows(job, number, parts.take(number)):
             yield table if columns is None else table.select(list(columns))
 
 
-def _merged_rows(job: RoundJob, number: int, parts: Sequence[bytes]) -> Iterator[pa.Table]:
+def merged_rows(job: RoundJob, number: int, parts: Sequence[bytes]) -> Iterator[pa.Table]:
+    """Yield the rows of a bucket with its parts of deltas merged in, writing nothing. Raises: CorruptionError."""
     bucket = job.buckets[number]
     stored = [StoredFile(job.root, file) for file in bucket.files]
     if not parts:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 import pyarrow as pa
 
 from siltstone.objects import share_access
+from siltstone.spark.workers import settle
 
 Task = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
@@ -18,6 +19,7 @@ def reaching(root: str, task: Task) -> Task:
     access = share_access(root)
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        settle()
         access.use()
         yield from task(batches)
 

@@ -22,7 +22,6 @@ from siltstone.compactor.reading import read_parts
 from siltstone.compactor.session import Progress
 from siltstone.spark.access import reaching
 from siltstone.spark.watching import collect
-from siltstone.spark.workers import settle
 
 _OUR_ERROR = re.compile(r"^siltstone\.errors\.(\w+): (.*)$", re.MULTILINE)
 STEPS = ("read", "merge")
@@ -39,7 +38,7 @@ def spark_engine(spark: SparkSession, progress: Progress | None = None) -> Engin
     def run(job: RoundJob) -> Iterator[dict[str, Any]]:
         parts = read_on_spark(spark, job)
         if job.settings.full:
-            parts = parts.unionByName(_every_bucket(spark, job))
+            parts = parts.unionByName(every_bucket(spark, job))
         try:
             rows = collect(spark, merge_on_spark(parts, job), STEPS, progress)
         except PythonException as error:
@@ -63,7 +62,6 @@ def read_on_spark(spark: SparkSession, job: RoundJob) -> DataFrame:
     tasks = max(1, min(len(reads), job.input_bytes // _BYTES_PER_TASK + _LEAST_TASKS))
 
     def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        settle()
         for batch in batches:
             for number in batch.column("id").to_pylist():
                 for bucket, part in read_parts(job, [reads[number]]):
@@ -83,14 +81,15 @@ def _shared(job: RoundJob) -> list[ReadTask]:
     return reads
 
 
-def _every_bucket(spark: SparkSession, job: RoundJob) -> DataFrame:
+def every_bucket(spark: SparkSession, job: RoundJob) -> DataFrame:
+    """Return a part without rows for each bucket, so that those are visited that have nothing else."""
     buckets = spark.range(len(job.buckets))
     return buckets.select(sf.col("id").cast("int").alias("bucket"), sf.lit(None).cast("binary").alias("part"))
 
 
-def _merge_tasks(job: RoundJob) -> int:
+def merge_tasks(job: RoundJob, *, is_full: bool) -> int:
     """Return how many tasks to merge in: starting one costs as much as merging some ten thousand rows."""
-    if not job.settings.full:
+    if not is_full:
         return job.input_bytes // _MERGED_BYTES_PER_TASK + _LEAST_TASKS
     rewritten = job.input_bytes + sum(bucket.content_length for bucket in job.buckets)
     # A power of two, as the number of buckets mostly is, so that tasks get as many buckets each.
@@ -99,20 +98,25 @@ def _merge_tasks(job: RoundJob) -> int:
 
 def merge_on_spark(parts: DataFrame, job: RoundJob) -> DataFrame:
     """Merge buckets in parallel: each in a task of its own, but several in one where there is little to do."""
-    tasks = min(len(job.buckets), _merge_tasks(job))
+    tasks = min(len(job.buckets), merge_tasks(job, is_full=job.settings.full))
 
     def merge(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        settle()
-        gathered: dict[int, list[bytes]] = {}
-        for batch in batches:
-            for bucket, part in zip(batch.column("bucket").to_pylist(), batch.column("part"), strict=True):
-                found = gathered.setdefault(bucket, [])
-                if part.is_valid:
-                    found.append(part.as_py())
-        for bucket in sorted(gathered):
-            result = merge_bucket(job, bucket, gathered.pop(bucket))
+        for bucket, own in gathered_by_bucket(batches):
+            result = merge_bucket(job, bucket, own)
             if result is not None:
                 yield pa.record_batch({"result": [json.dumps(result)]})
 
-    merged = reaching(job.root, merge)
-    return parts.repartitionById(tasks, sf.col("bucket") % tasks).mapInArrow(merged, "result string")
+    shuffled = parts.repartitionById(tasks, sf.col("bucket") % tasks)
+    return shuffled.mapInArrow(reaching(job.root, merge), "result string")
+
+
+def gathered_by_bucket(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[int, list[bytes]]]:
+    """Yield each bucket of a task with its parts."""
+    gathered: dict[int, list[bytes]] = {}
+    for batch in batches:
+        for bucket, part in zip(batch.column("bucket").to_pylist(), batch.column("part"), strict=True):
+            found = gathered.setdefault(bucket, [])
+            if part.is_valid:
+                found.append(part.as_py())
+    for bucket in sorted(gathered):
+        yield bucket, gathered.pop(bucket)

@@ -1,18 +1,29 @@
-"""Compacted rows as data frames: plain Parquet where nothing is dead and the JVM reaches it, Arrow elsewhere."""
+"""Compacted rows as data frames: Spark's own Parquet reader where the JVM reaches the files, Arrow elsewhere."""
 
+import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sf
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
+from siltstone.compactor.columns import align
 from siltstone.compactor.files import StoredFile
-from siltstone.compactor.live import live_rows
+from siltstone.compactor.job import RoundJob
+from siltstone.compactor.live import live_rows, merged_rows
 from siltstone.compactor.state import CompactedFile
 from siltstone.objects import local_folder
 from siltstone.spark.access import reaching
+from siltstone.spark.merge import every_bucket, gathered_by_bucket, merge_tasks, read_on_spark
+
+_DEAD = "_siltstone_dead"
+_MAX_BROADCAST_ROWS = 4_000_000
+_ROW_BITS = 32
 
 
 @dataclass(frozen=True)
@@ -32,22 +43,83 @@ def spark_schema(schema: pa.Schema) -> StructType:
 def read_files(spark: SparkSession, files: FileSet) -> DataFrame:
     """Return the live rows of files as a data frame."""
     folder = local_folder(files.root)
-    whole = [file for file in files.files if file.deletion_vector is None and folder is not None]
-    others = [file for file in files.files if file.deletion_vector is not None or folder is None]
-    schema = spark_schema(files.schema)
-    if not whole:
-        return _read_in_python(spark, files, others, schema)
-    native = spark.read.schema(schema).parquet(*(f"file://{folder}/{file.uri}" for file in whole))
-    return native.unionByName(_read_in_python(spark, files, others, schema)) if others else native
+    whole = [file for file in files.files if file.deletion_vector is None]
+    holed = [file for file in files.files if file.deletion_vector is not None]
+    if folder is None:
+        return _read_in_python(spark, files, files.files)
+    frames = []
+    if whole:
+        frames.append(_read_natively(spark, files, whole, folder))
+    if holed:
+        is_native = _can_tell_apart(holed) and sum(_dead_count(file) for file in holed) <= _MAX_BROADCAST_ROWS
+        read = _read_live_natively if is_native else _read_in_python
+        frames.append(read(spark, files, holed))
+    if not frames:
+        return spark.createDataFrame([], spark_schema(files.schema))
+    return frames[0] if len(frames) == 1 else frames[0].unionByName(frames[1])
 
 
-def _read_in_python(
-    spark: SparkSession, files: FileSet, chosen: Sequence[CompactedFile], schema: StructType
-) -> DataFrame:
+def read_at(spark: SparkSession, job: RoundJob, schema: pa.Schema) -> DataFrame:
+    """Return the rows that a round would leave, as a data frame; nothing is written."""
+    parts = read_on_spark(spark, job).unionByName(every_bucket(spark, job))
+    tasks = min(len(job.buckets), merge_tasks(job, is_full=True))
+
+    def merge(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for number, own in gathered_by_bucket(batches):
+            for table in merged_rows(job, number, own):
+                yield from align(table, schema).to_batches()
+
+    shuffled = parts.repartitionById(tasks, sf.col("bucket") % tasks)
+    return shuffled.mapInArrow(reaching(job.root, merge), spark_schema(schema))
+
+
+def _read_natively(spark: SparkSession, files: FileSet, chosen: Sequence[CompactedFile], folder: Path) -> DataFrame:
+    paths = [f"file://{folder}/{file.uri}" for file in chosen]
+    return spark.read.schema(spark_schema(files.schema)).parquet(*paths)
+
+
+def _read_live_natively(spark: SparkSession, files: FileSet, chosen: Sequence[CompactedFile]) -> DataFrame:
+    """Leave out dead rows by a join with their numbers: one long each, of the file and the place in it."""
+    folder = local_folder(files.root)
+    assert folder is not None
+    rows = _read_natively(spark, files, chosen, folder)
+    number = sf.shiftleft(sf.crc32(sf.col("_metadata.file_name").cast("binary")), _ROW_BITS)
+    numbered = rows.select("*", number.bitwiseOR(sf.col("_metadata.row_index")).alias(_DEAD))
+    dead = spark.createDataFrame(_dead_rows(files, chosen))
+    return numbered.join(sf.broadcast(dead), on=_DEAD, how="left_anti").select(*files.schema.names)
+
+
+def _dead_rows(files: FileSet, chosen: Sequence[CompactedFile]) -> pa.Table:
+    numbers = []
+    for file in chosen:
+        dead = StoredFile(files.root, file).dead
+        numbers.append(np.fromiter(dead, np.int64, len(dead)) | _number(file) << _ROW_BITS)
+    return pa.table({_DEAD: np.concatenate(numbers)})
+
+
+def _number(file: CompactedFile) -> int:
+    """Return the number that the JVM gives a file; it may be the sign bit's that is set, as it is there."""
+    number = zlib.crc32(file.uri.rpartition("/")[2].encode())
+    return number - (1 << _ROW_BITS) if number >> (_ROW_BITS - 1) else number
+
+
+def _can_tell_apart(chosen: Sequence[CompactedFile]) -> bool:
+    """Tell whether a file and a place in it make a number that no other row has."""
+    return len({_number(file) for file in chosen}) == len(chosen) and all(
+        file.record_count < 1 << _ROW_BITS for file in chosen
+    )
+
+
+def _dead_count(file: CompactedFile) -> int:
+    return file.record_count - file.live_count
+
+
+def _read_in_python(spark: SparkSession, files: FileSet, chosen: Sequence[CompactedFile]) -> DataFrame:
     def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for number in batch.column("id").to_pylist():
                 for table in live_rows(StoredFile(files.root, chosen[number]), files.schema):
                     yield from table.to_batches()
 
-    return spark.range(0, len(chosen), 1, max(1, len(chosen))).mapInArrow(reaching(files.root, read), schema)
+    tasks = spark.range(0, len(chosen), 1, max(1, len(chosen)))
+    return tasks.mapInArrow(reaching(files.root, read), spark_schema(files.schema))

@@ -5,7 +5,18 @@ from collections.abc import Iterable, Iterator
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
-from pyspark.sql.datasource import DataSource, DataSourceReader, EqualTo, Filter, InputPartition
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    InputPartition,
+    LessThan,
+    LessThanOrEqual,
+)
 from pyspark.sql.types import StructType
 
 from siltstone.catalog import main as catalog
@@ -14,12 +25,21 @@ from siltstone.compactor.completion import current_rounds
 from siltstone.compactor.files import StoredFile
 from siltstone.compactor.hashing import hash_keys
 from siltstone.compactor.live import live_rows
+from siltstone.compactor.pruning import Comparison, Operator
 from siltstone.compactor.state import CompactedFile, RoundCompletion
 from siltstone.errors import InvalidInputError
 from siltstone.objects import canonical_root, share_access
 from siltstone.spark.reading import spark_schema
 
 FORMAT = "siltstone"
+_OPERATORS: dict[type[Filter], Operator] = {
+    EqualTo: "=",
+    LessThan: "<",
+    LessThanOrEqual: "<=",
+    GreaterThan: ">",
+    GreaterThanOrEqual: ">=",
+    In: "in",
+}
 
 
 def register(spark: SparkSession) -> None:
@@ -61,20 +81,25 @@ class SiltstoneSource(DataSource):
 
 
 class SiltstoneReader(DataSourceReader):
-    """Reads one file a task; a filter on the whole primary key leaves only the files of its bucket."""
+    """Reads one file a task: only files of the bucket that a filter on the whole key leaves, and of these only the row
+    groups whose statistics do not rule out a filter.
+    """
 
     def __init__(self, root: str, rounds: list[RoundCompletion], schema: pa.Schema) -> None:
         self._root = root
         self._access = share_access(root)
         self._rounds = rounds
         self._schema = schema
-        self._equals: dict[str, object] = {}
+        self._where: list[Comparison] = []
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
-        """Remember equalities; Spark applies all filters again, so none needs to be exact here."""
+        """Remember comparisons; Spark applies all filters again, so none needs to be exact here."""
         for each in filters:
-            if isinstance(each, EqualTo) and len(each.attribute) == 1:
-                self._equals[each.attribute[0]] = each.value
+            operator = _OPERATORS.get(type(each))
+            if operator is not None:
+                # A path of several names leads into a struct, of which no statistics are kept under one name.
+                path, value = getattr(each, "attribute"), getattr(each, "value")  # noqa: B009
+                self._where += [Comparison(path[0], operator, value)] if len(path) == 1 else []
         return filters
 
     def partitions(self) -> list[InputPartition]:
@@ -83,12 +108,13 @@ class SiltstoneReader(DataSourceReader):
 
     def _files(self, completion: RoundCompletion) -> list[CompactedFile]:
         keys = completion.primary_keys
-        if not keys or not set(keys) <= set(self._equals):
+        equal = {each.column: each.value for each in self._where if each.operator == "="}
+        if not keys or not set(keys) <= set(equal):
             return completion.files
         fields = pa.schema([self._schema.field(name) for name in keys if name in self._schema.names])
         if len(fields) != len(keys):
             return completion.files
-        key = align(pa.table({name: [self._equals[name]] for name in keys}), fields)
+        key = align(pa.table({name: [equal[name]] for name in keys}), fields)
         (wanted,) = hash_keys(key, keys)
         return [file for bucket in completion.buckets if bucket.has(int(wanted)) for file in bucket.files]
 
@@ -96,5 +122,5 @@ class SiltstoneReader(DataSourceReader):
         """Yield the live rows of a file."""
         assert isinstance(partition, _FilePartition)
         self._access.use()
-        for table in live_rows(StoredFile(self._root, partition.file), self._schema):
+        for table in live_rows(StoredFile(self._root, partition.file), self._schema, where=self._where):
             yield from table.to_batches()

@@ -1,5 +1,6 @@
 """Parquet data files: written with settings that suit short-lived change data, read back whole or by column."""
 
+import base64
 from collections.abc import Iterator, Sequence
 from typing import IO, Any
 
@@ -15,6 +16,7 @@ ROW_GROUP_ROWS = 1 << 17
 TARGET_FILE_BYTES = 256 << 20
 _SAMPLE_ROWS = 4096
 _COMPRESSION_LEVEL = 1
+_ARROW_SCHEMA = "ARROW:schema"
 
 
 class DataFileWriter:
@@ -93,36 +95,51 @@ class DataFileWriter:
 
 
 def open_writer(sink: IO[bytes], sample: pa.Table) -> pq.ParquetWriter:
-    """Open a Parquet writer for rows like `sample`.
+    """Open a Parquet writer for rows like `sample`; columns that come dictionary-encoded are read back plain.
 
     Level 1 of zstd compresses nearly as well as the default and much faster; dictionaries are built only for
     columns that repeat themselves, since building one for unique values is most of the cost of writing them.
     """
-    return pq.ParquetWriter(
+    writer = pq.ParquetWriter(
         sink,
         sample.schema,
         compression="zstd",
         compression_level=_COMPRESSION_LEVEL,
         use_dictionary=[name for name in sample.schema.names if _repeats(sample.column(name))],
         write_page_index=True,
-        store_schema=True,
+        store_schema=False,
+    )
+    # Arrow would note the types of `sample`; what a reader is to get are the types behind the dictionaries.
+    writer.add_key_value_metadata({_ARROW_SCHEMA: base64.b64encode(_plain(sample.schema).serialize()).decode()})
+    return writer
+
+
+def _plain(schema: pa.Schema) -> pa.Schema:
+    return pa.schema(
+        [each.with_type(each.type.value_type) if pa.types.is_dictionary(each.type) else each for each in schema]
     )
 
 
 def _repeats(column: "pa.ChunkedArray[Any]") -> bool:
+    if pa.types.is_dictionary(column.type):
+        return True
     if pa.types.is_nested(column.type) or pa.types.is_boolean(column.type):
         return False
     sample = column.slice(0, _SAMPLE_ROWS)
     return bool(pc.count_distinct(sample, mode="all").as_py() * 4 <= len(sample))
 
 
-def open_parquet(root: str, uri: str) -> pq.ParquetFile:
-    """Open a data file that a log names. Raises: CorruptionError where it is missing or damaged."""
+def open_parquet(root: str, uri: str, encoded: Sequence[str] = ()) -> pq.ParquetFile:
+    """Open a data file that a log names; `encoded` columns keep the dictionaries that they are stored with.
+
+    Raises: CorruptionError where it is missing or damaged.
+    """
     folder = local_folder(root)
+    options = {"read_dictionary": list(encoded)}
     try:
         if folder is not None:
-            return pq.ParquetFile(folder / uri, memory_map=True)
-        return pq.ParquetFile(open_objects(root).open_reader(uri))
+            return pq.ParquetFile(folder / uri, memory_map=True, **options)
+        return pq.ParquetFile(open_objects(root).open_reader(uri), pre_buffer=True, **options)
     except (FileNotFoundError, NotFoundError) as error:
         raise CorruptionError(f"{root}/{uri}: the data file is missing; restore it from a copy, or rebase") from error
     except (pa.ArrowInvalid, OSError) as error:
