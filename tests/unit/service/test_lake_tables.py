@@ -1,0 +1,229 @@
+"""A real lake under the service: what waits, what compaction and trimming do, and what is told about tables."""
+
+import dataclasses
+from pathlib import Path
+
+import orjson
+import pyarrow as pa
+import pytest
+
+import siltstone
+from siltstone.compactor.merge import run_here
+from siltstone.errors import InvalidInputError, LeaseLostError
+from siltstone.log.commit import forget_logs
+from siltstone.model import PartitionLocator
+from siltstone.service.lake_tables import LakeTables, compacted_watermark
+from siltstone.service.overview import list_overviews, table_overview
+from siltstone.service.partitions import PendingPartition
+from siltstone.storage import object_store as storage
+from siltstone.testing.oracle import oracle_of, same_rows
+from tests.unit.compactor.compacting import make_table, rows
+from tests.unit.service.cycling import World
+
+DAY_MS = 24 * 3600 * 1000
+
+
+def lake_tables(root: str, *, delta_retention_seconds: float = 7 * 24 * 3600) -> LakeTables:
+    return LakeTables(siltstone.open(root), engine=run_here, delta_retention_seconds=delta_retention_seconds)
+
+
+def pending(tables: LakeTables) -> dict[str, PendingPartition]:
+    return {each.name: each for each in tables.find_work(lambda: None)}
+
+
+def only(tables: LakeTables) -> PartitionLocator:
+    (each,) = tables.find_work(lambda: None)
+    assert each.locator is not None
+    return each.locator
+
+
+def compact_all(tables: LakeTables) -> None:
+    for each in tables.find_work(lambda: None):
+        assert each.locator is not None
+        tables.compact(each.locator, lambda event: None)
+
+
+def test_partitions_with_new_deltas_are_found_with_their_size_and_age(local_root: str) -> None:
+    tables = lake_tables(local_root)
+    assert pending(tables) == {}
+    small, large = make_table(local_root, "shop.small"), make_table(local_root, "shop.large")
+    assert pending(tables) == {}
+    small.write(rows([1]))
+    for _ in range(3):
+        large.write(rows(range(100)))
+    found = pending(tables)
+    assert sorted(found) == ["shop/large/1/deltas/_", "shop/small/1/deltas/_"]
+    one = found["shop/large/1/deltas/_"]
+    assert (one.table, one.deltas) == ("shop.large", 3)
+    assert one.bytes == sum(delta.manifest.content_length for delta in large.deltas())
+    assert one.oldest_at == large.deltas()[0].committed_at
+
+
+def test_only_what_is_after_the_watermark_of_each_partition_counts(local_root: str) -> None:
+    lake = siltstone.open(local_root)
+    table = lake.create_table(
+        "shop.orders", schema={"id": "int64", "day": "string"}, primary_keys=["id"], partition_keys=["day"]
+    )
+    tables = lake_tables(local_root)
+    table.write(pa.table({"id": [1, 2], "day": ["mon", "tue"]}))
+    compact_all(tables)
+    assert pending(tables) == {}
+    table.write(pa.table({"id": [3], "day": ["tue"]}))
+    table.write(pa.table({"id": [4, 5], "day": ["tue", "wed"]}))
+    found = pending(tables)
+    assert {each.rpartition("/")[2]: found[each].deltas for each in found} == {"tue": 2, "wed": 1}
+
+
+def test_a_compacted_partition_equals_the_oracle_and_tells_what_it_did(local_root: str) -> None:
+    table = make_table(local_root, "shop.orders")
+    table.write(rows([1, 2, 3], "a"))
+    table.write(rows([2], "b"))
+    tables = lake_tables(local_root)
+    events: list[str] = []
+    result = tables.compact(only(tables), lambda event: events.append(event["event"]))
+    same_rows(table.to_arrow().to_pylist(), oracle_of(table, None).rows())
+    assert (result.high_watermark, result.rounds, result.rows) == (2, 1, 4)
+    assert result.input_bytes > 0
+    assert result.written_bytes > 0
+    assert events[0] == "round_started"
+    assert tables.compact(PartitionLocator(**table.deltas()[0].locator.partition_locator), lambda event: None) == (
+        dataclasses.replace(result, rounds=0, rows=0, input_bytes=0, written_bytes=0)
+    )
+
+
+def test_a_compaction_that_is_told_to_stop_commits_nothing(local_root: str) -> None:
+    table = make_table(local_root, "shop.orders")
+    table.write(rows([1]))
+    tables = lake_tables(local_root)
+
+    def stop(event: dict[str, object]) -> None:
+        if event["event"] == "bucket_merged":
+            raise LeaseLostError("lost")
+
+    partition = only(tables)
+    with pytest.raises(LeaseLostError):
+        tables.compact(partition, stop)
+    assert compacted_watermark(partition, root=local_root) == 0
+    assert tables.compact(partition, lambda event: None).high_watermark == 1
+
+
+def test_a_table_dropped_meanwhile_is_no_failure(local_root: str) -> None:
+    table = make_table(local_root, "shop.orders")
+    table.write(rows([1]))
+    tables = lake_tables(local_root)
+    partition = only(tables)
+    table.drop()
+    assert tables.compact(partition, lambda event: None).high_watermark is None
+    assert tables.trim(partition, 1, DAY_MS) is None
+
+
+def test_a_damaged_table_is_told_and_does_not_hide_others(local_root: str) -> None:
+    good, bad = make_table(local_root, "shop.good"), make_table(local_root, "shop.bad")
+    good.write(rows([1]))
+    bad.write(rows([1]))
+    compact_all(lake_tables(local_root))
+    good.write(rows([2]))
+    bad.write(rows([2]))
+    for log in Path(local_root).glob("**/bad*/**/compacted/**/log/*"):
+        log.write_bytes(b"damaged")
+    forget_logs(local_root)
+    found = pending(lake_tables(local_root))
+    assert found["shop/good/1/deltas/_"].problem is None
+    assert found["shop.bad"].problem
+    assert table_overview(siltstone.open(local_root), "shop.bad").problem
+    assert [each.problem is None for each in list_overviews(siltstone.open(local_root))] == [False, True]
+
+
+def test_trimming_forgets_what_is_compacted_and_old_and_nothing_else(local_root: str) -> None:
+    table = make_table(local_root, "shop.orders")
+    for number in range(3):
+        table.write(rows([number]))
+    tables = lake_tables(local_root, delta_retention_seconds=3600)
+    partition = only(tables)
+    now_ms = table.deltas()[-1].committed_at
+    assert tables.trim(partition, 3, now_ms + DAY_MS) == 0
+    compact_all(tables)
+    table.write(rows([9]))
+    assert tables.trim(partition, 3, now_ms + 60_000) == 0
+    assert tables.trim(partition, 2, now_ms + DAY_MS) == 2
+    assert tables.trim(partition, 2, now_ms + DAY_MS) == 0
+    assert tables.trim(partition, 10, now_ms + DAY_MS) == 1
+    assert storage.get_partition(partition, root=local_root).trimmed_stream_position == 3
+    assert [delta.stream_position for delta in table.deltas()] == [4]
+    compact_all(tables)
+    assert sorted(row["id"] for row in table.to_arrow().to_pylist()) == [0, 1, 2, 9]
+
+
+def test_the_retention_is_a_property_of_the_table(local_root: str) -> None:
+    table = make_table(local_root, "shop.orders", properties={"delta_retention_seconds": "0"})
+    table.write(rows([1]))
+    tables = lake_tables(local_root)
+    partition = only(tables)
+    compact_all(tables)
+    now_ms = table.deltas()[-1].committed_at
+    for wrong in ("soon", "-1", "nan", "inf"):
+        table.alter(properties={"delta_retention_seconds": wrong})
+        with pytest.raises(InvalidInputError, match="nothing is trimmed"):
+            tables.trim(partition, 1, now_ms + DAY_MS)
+    table.alter(properties={"delta_retention_seconds": "10"})
+    assert tables.trim(partition, 1, now_ms + 9_999) == 0
+    assert tables.trim(partition, 1, now_ms + 10_000) == 1
+
+
+def test_after_a_rollback_the_deltas_that_are_needed_again_stay(local_root: str) -> None:
+    table = make_table(local_root, "shop.orders")
+    tables = lake_tables(local_root, delta_retention_seconds=0)
+    for number in range(3):
+        table.write(rows([number]))
+        partition = only(tables)
+        compact_all(tables)
+    table.rollback(1)
+    assert tables.trim(partition, 3, DAY_MS * 10**6) == 1
+    compact_all(tables)
+    assert len(table.to_arrow()) == 3
+
+
+def test_an_overview_tells_rows_files_backlog_and_amplification(local_root: str) -> None:
+    table = make_table(local_root, "shop.orders")
+    lake = siltstone.open(local_root)
+    empty = table_overview(lake, "shop.orders")
+    assert (empty.rows, empty.files, empty.high_watermark, empty.last_round) == (0, 0, None, None)
+    assert empty.write_amplification is None
+    table.write(rows(range(100), "a"))
+    tables = lake_tables(local_root)
+    compact_all(tables)
+    table.write(rows(range(10), "b"))
+    compact_all(tables)
+    table.write(rows([500]))
+    (found,) = list_overviews(lake)
+    assert (found.rows, found.stream_position, found.high_watermark) == (100, 3, 2)
+    assert (found.backlog_deltas, found.backlog_partitions) == (1, 1)
+    assert found.backlog_bytes > 0
+    assert found.oldest_at == table.deltas()[-1].committed_at
+    assert found.dead_rows == 10
+    assert found.read_amplification == pytest.approx(1.1)
+    assert found.write_amplification is not None
+    assert found.last_round is not None
+    assert found.last_round.round_id == 2
+    assert orjson.loads(orjson.dumps(found))["name"] == "shop.orders"
+
+
+def test_cycles_keep_a_lake_equal_to_the_oracle(local_root: str, tmp_path: Path) -> None:
+    world = World(f"sqlite:///{tmp_path}/books.db", tables="")
+    lake = LakeTables(siltstone.open(local_root), engine=run_here, delta_retention_seconds=0)
+    world.tables = lake  # type: ignore[assignment]
+    world.clock.now_ms *= 2
+    made = [make_table(local_root, f"shop.t{number}") for number in range(3)]
+    leader, worker = world.leader(), world.worker()
+    leader.tick()
+    for cycle in range(3):
+        for number, table in enumerate(made):
+            table.write(rows(range(cycle * 5, cycle * 5 + 10), f"{cycle}-{number}-"))
+        tick = world.run_cycle(leader, worker)
+        assert tick.record is not None
+        assert tick.record.status == "COMPLETED", tick.record.failed_partitions
+        for number, table in enumerate(made):
+            found = {row["id"]: row["v"] for row in table.to_arrow().to_pylist()}
+            assert found == {key: f"{min(key // 5, cycle)}-{number}-{key}" for key in range(cycle * 5 + 10)}
+    assert [len(table.deltas()) for table in made] == [1, 1, 1]
+    world.close()

@@ -1,0 +1,63 @@
+"""Structured logs, without secrets."""
+
+import json
+import logging
+import sys
+
+import pytest
+
+from siltstone.service.logs import JsonFormatter, mask_secrets
+
+
+def formatted(message: str, *given: object, **extra: object) -> dict[str, object]:
+    record = logging.makeLogRecord(
+        {"name": "siltstone.service.x", "levelno": 20, "levelname": "INFO", "msg": message, "args": given, **extra}
+    )
+    line = JsonFormatter().format(record)
+    assert "\n" not in line
+    parsed: dict[str, object] = json.loads(line)
+    return parsed
+
+
+def test_a_record_is_one_line_of_json_with_its_fields() -> None:
+    line = formatted("cycle %s", 7, partitions=3, reason='with "quotes"\nand lines')
+    assert line["message"] == "cycle 7"
+    assert line["level"] == "info"
+    assert line["partitions"] == 3
+    assert line["reason"] == 'with "quotes"\nand lines'
+    assert str(line["time"]).endswith("Z")
+
+
+def test_what_json_does_not_know_is_written_as_text() -> None:
+    assert formatted("x", odd={1}, nested={2: ValueError("no")})["odd"] == "{1}"
+
+
+def test_an_error_brings_its_traceback() -> None:
+    try:
+        raise ValueError("postgresql://me:hush@host/db is wrong")
+    except ValueError:
+        line = formatted("failed", exc_info=sys.exc_info())
+    assert "Traceback" in str(line["error"])
+    assert "hush" not in str(line["error"])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "postgresql://me:hush@host:5432/db?sslmode=require",
+        "postgresql+psycopg://:hush@/db",
+        "connection failed: host=x password=hush user=me",
+        "Token: hush",
+        "s3://bucket?access_key=hush&region=eu",
+    ],
+)
+def test_secrets_are_masked(text: str) -> None:
+    assert "hush" not in mask_secrets(text)
+    assert "***" in mask_secrets(text)
+    assert "hush" not in json.dumps(formatted(text, address=text))
+
+
+def test_what_is_no_secret_stays() -> None:
+    assert mask_secrets("sqlite:////data/lake.service.db at 12:30, user@host") == (
+        "sqlite:////data/lake.service.db at 12:30, user@host"
+    )
