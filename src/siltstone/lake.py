@@ -20,6 +20,7 @@ from siltstone.compactor.completion import (
     read_completion,
     source_partitions,
 )
+from siltstone.compactor.dropped import DROPPED_RETENTION_MS, DroppedReport, vacuum_dropped
 from siltstone.compactor.explain import Explanation, explain
 from siltstone.compactor.live import job_at, key_table, live_batches, lookup, position_at, rows_at
 from siltstone.compactor.maintenance import ORPHAN_GRACE_MS, ROUND_RETENTION_MS, VacuumReport, roll_back, vacuum
@@ -136,6 +137,10 @@ class Lake:
     def drop_table(self, name: str) -> None:
         """Drop a table; its files stay until they are vacuumed. Raises: NotFoundError."""
         catalog.drop_table(name, root=self.root)
+
+    def vacuum_dropped(self, *, retention_ms: int = DROPPED_RETENTION_MS, dry_run: bool = False) -> DroppedReport:
+        """Remove the files of tables that were dropped longer ago than the retention; see `vacuum_dropped`."""
+        return vacuum_dropped(self.root, retention_ms=retention_ms, dry_run=dry_run)
 
 
 class Table:

@@ -3,7 +3,14 @@
 from collections.abc import Sequence
 
 from siltstone.cli.hints import find_table
-from siltstone.cli.results_maintenance import Problem, RolledBack, TableChecked, TableVacuumed
+from siltstone.cli.results_maintenance import (
+    DroppedVacuumed,
+    Problem,
+    RolledBack,
+    TableChecked,
+    TableVacuumed,
+    Vacuumed,
+)
 from siltstone.cli.rounds import find_round, round_line
 from siltstone.cli.shell import Report
 from siltstone.compactor.completion import current_completion
@@ -44,8 +51,11 @@ def _check_table(table: Table, *, deep: bool) -> TableChecked:
 
 def vacuum_tables(
     lake: Lake, name: str | None, *, retention_ms: int, grace_ms: int, dry_run: bool, report: Report
-) -> list[TableVacuumed]:
-    """Vacuum one table or all. Raises: NotFoundError, CorruptionError; then nothing of that table is removed."""
+) -> Vacuumed:
+    """Vacuum one table, or all and those that were dropped.
+
+    Raises: NotFoundError; CorruptionError, then nothing of that table is removed.
+    """
     done = []
     for table in _tables(lake, name):
         report(f"Looking through {table.name}")
@@ -53,14 +63,19 @@ def vacuum_tables(
         done.append(
             TableVacuumed(
                 table=table.name,
-                dry_run=dry_run,
                 expired_rounds=found.expired_rounds,
                 removed_files=found.removed_files,
                 removed_bytes=found.removed_bytes,
                 kept_files=found.kept_files,
             )
         )
-    return done
+    dropped = None
+    if name is None:
+        report("Looking for dropped tables")
+        # A table that is being created right now looks like one that is gone.
+        gone = lake.vacuum_dropped(retention_ms=max(retention_ms, grace_ms), dry_run=dry_run)
+        dropped = DroppedVacuumed(gone.removed_folders, gone.removed_files, gone.removed_bytes, gone.waiting)
+    return Vacuumed(dry_run, done, dropped)
 
 
 def roll_back_table(

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from siltstone.cli.results import Check, DeltaLine, Exported, TableChanged, TableDetails, TableSummary, Written
-from siltstone.cli.results_maintenance import KeyStory, RolledBack, TableChecked, TableVacuumed
+from siltstone.cli.results_maintenance import KeyStory, RolledBack, TableChecked, Vacuumed
 from siltstone.cli.results_rounds import Compacted, RoundDetails, RoundLine, TablePlan
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ class Output(Protocol):
     def checked(self, checked: Sequence[TableChecked]) -> None:
         """Show what is wrong with tables."""
 
-    def vacuumed(self, vacuumed: Sequence[TableVacuumed]) -> None:
+    def vacuumed(self, vacuumed: Vacuumed) -> None:
         """Show what was removed of tables."""
 
     def rolled_back(self, rolled_back: RolledBack) -> None:

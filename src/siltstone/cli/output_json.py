@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from siltstone.cli.results import Check, DeltaLine, Exported, TableChanged, TableDetails, TableSummary, Written
-from siltstone.cli.results_maintenance import KeyStory, RolledBack, TableChecked, TableVacuumed
+from siltstone.cli.results_maintenance import KeyStory, RolledBack, TableChecked, Vacuumed
 from siltstone.cli.results_rounds import Compacted, RoundDetails, RoundLine, TablePlan
 from siltstone.cli.units import iso_time
 
@@ -84,9 +84,9 @@ class JsonOutput:
         """Write an array of tables with their findings."""
         self._document([_fields(each) for each in checked])
 
-    def vacuumed(self, vacuumed: Sequence[TableVacuumed]) -> None:
-        """Write an array of tables with their files."""
-        self._document([_fields(each) for each in vacuumed])
+    def vacuumed(self, vacuumed: Vacuumed) -> None:
+        """Write the tables with their files, and what was dropped."""
+        self._document(_fields(vacuumed))
 
     def rolled_back(self, rolled_back: RolledBack) -> None:
         """Write the round that is current."""

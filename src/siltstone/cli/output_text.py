@@ -10,7 +10,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from siltstone.cli.results import Check, DeltaLine, Exported, TableChanged, TableDetails, TableSummary, Written
-from siltstone.cli.results_maintenance import KeyStory, RolledBack, TableChecked, TableVacuumed
+from siltstone.cli.results_maintenance import KeyStory, RolledBack, TableChecked, Vacuumed
 from siltstone.cli.results_rounds import Compacted, RoundDetails, RoundLine, TablePlan
 from siltstone.cli.text_maintenance import checked_text, rolled_back_text, vacuumed_text
 from siltstone.cli.text_parts import Shown, least_width, new_console, new_facts, new_grid, to_text
@@ -181,7 +181,7 @@ class TextOutput:
         """Show each finding with what to do about it, and one line per table."""
         self._show(checked_text(checked))
 
-    def vacuumed(self, vacuumed: Sequence[TableVacuumed]) -> None:
+    def vacuumed(self, vacuumed: Vacuumed) -> None:
         """Show the files, in a dry run, and one line per table."""
         self._show(vacuumed_text(vacuumed))
 

@@ -65,11 +65,29 @@ class TableVacuumed:
     """What was removed of a table, or would be in a dry run."""
 
     table: str
-    dry_run: bool
     expired_rounds: Sequence[int]
     removed_files: Sequence[str]
     removed_bytes: int
     kept_files: int
+
+
+@dataclass(frozen=True)
+class DroppedVacuumed:
+    """What was removed of tables that were dropped; `waiting_folders` are those within the retention."""
+
+    removed_folders: Sequence[str]
+    removed_files: int
+    removed_bytes: int
+    waiting_folders: Sequence[str]
+
+
+@dataclass(frozen=True)
+class Vacuumed:
+    """What was removed of one table, or of all and of those that were dropped; or would be in a dry run."""
+
+    dry_run: bool
+    tables: Sequence[TableVacuumed]
+    dropped: DroppedVacuumed | None
 
 
 @dataclass(frozen=True)

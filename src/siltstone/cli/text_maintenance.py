@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from rich.text import Text
 
-from siltstone.cli.results_maintenance import RolledBack, TableChecked, TableVacuumed
+from siltstone.cli.results_maintenance import RolledBack, TableChecked, Vacuumed
 from siltstone.cli.text_parts import Shown
 from siltstone.cli.units import spell_bytes, spell_count, spell_partition
 
@@ -31,18 +31,25 @@ def _looked_at(table: TableChecked) -> str:
     )
 
 
-def vacuumed_text(vacuumed: Sequence[TableVacuumed]) -> Iterator[Shown]:
+def vacuumed_text(vacuumed: Vacuumed) -> Iterator[Shown]:
     """Say what was removed; a dry run names each file."""
-    if not vacuumed:
-        yield "There are no tables to vacuum."
-    for table in vacuumed:
-        if table.dry_run:
+    would = "would remove" if vacuumed.dry_run else "removed"
+    for table in vacuumed.tables:
+        if vacuumed.dry_run:
             yield from table.removed_files
-        would = "would remove" if table.dry_run else "removed"
         what = f"{spell_count(len(table.removed_files), 'file')}, {spell_bytes(table.removed_bytes)}"
         rounds = spell_count(len(table.expired_rounds), "round")
-        forget = f"; {'would forget' if table.dry_run else 'forgot'} {rounds}" if table.expired_rounds else ""
+        forget = f"; {'would forget' if vacuumed.dry_run else 'forgot'} {rounds}" if table.expired_rounds else ""
         yield f"{table.table}: {would} {what}{forget}; {spell_count(table.kept_files, 'file')} stay."
+    dropped = vacuumed.dropped
+    if dropped is None:
+        return
+    if vacuumed.dry_run:
+        yield from (f"{folder}/" for folder in dropped.removed_folders)
+    waiting = len(dropped.waiting_folders)
+    later = f"; {spell_count(waiting, 'folder')} within the retention" if waiting else ""
+    what = f"{spell_count(dropped.removed_files, 'file')}, {spell_bytes(dropped.removed_bytes)}"
+    yield f"Dropped tables: {would} {what}{later}."
 
 
 def rolled_back_text(rolled_back: RolledBack) -> Iterator[Shown]:

@@ -77,8 +77,8 @@ class TestVacuum:
         assert compacted.listing() == before
         assert told.splitlines()[0].endswith("/orphan.parquet")
         assert "would remove 1 file, 11 B;" in told
-        (planned,) = compacted.json("vacuum", "shop.orders", "--grace", "0s", "--dry-run")
-        (done,) = compacted.json("vacuum", "shop.orders", "--grace", "0s")
+        planned = compacted.json("vacuum", "shop.orders", "--grace", "0s", "--dry-run")
+        done = compacted.json("vacuum", "shop.orders", "--grace", "0s")
         assert done == {**planned, "dry_run": False}
         assert not orphan.exists()
         assert "removed 0 files" in compacted("vacuum", "--grace", "0s").stdout
@@ -87,20 +87,31 @@ class TestVacuum:
     def test_young_files_stay_by_default(self, compacted: Cli) -> None:
         data_file(compacted).with_name("orphan.parquet").write_bytes(b"maybe in use")
         before = compacted.listing()
-        assert compacted.json("vacuum", "shop.orders")[0]["removed_files"] == []
+        assert compacted.json("vacuum", "shop.orders")["tables"][0]["removed_files"] == []
         assert compacted.listing() == before
 
     def test_states_past_the_retention_are_forgotten(self, compacted: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
         compacted("compact", "shop.orders", "--full")
         now = system_now_ms()
         monkeypatch.setattr(maintenance, "system_now_ms", lambda: now + 3 * DAY_MS)
-        (kept,) = compacted.json("vacuum", "shop.orders", "--retention", "7d")
+        (kept,) = compacted.json("vacuum", "shop.orders", "--retention", "7d")["tables"]
         assert (kept["expired_rounds"], kept["removed_files"]) == ([], [])
-        (done,) = compacted.json("vacuum", "shop.orders", "--retention", "2d")
+        (done,) = compacted.json("vacuum", "shop.orders", "--retention", "2d")["tables"]
         assert done["expired_rounds"] == [1, 2]
         assert done["removed_files"]
         assert [each["round_id"] for each in compacted.json("rounds", "shop.orders")] == [3]
         assert compacted.json("fsck", "--deep")[0]["live_rows"] == 100
+
+    def test_dropped_tables_go_with_all_tables_after_the_retention(self, compacted: Cli) -> None:
+        compacted("table", "drop", "shop.orders", "--yes")
+        assert "1 folder within the retention" in compacted("vacuum").stdout
+        (folder,) = compacted.json("vacuum", "--retention", "0s", "--grace", "0s", "--dry-run")["dropped"][
+            "removed_folders"
+        ]
+        assert (compacted.root / folder).exists()
+        assert compacted.json("vacuum", "--retention", "0s")["dropped"]["removed_folders"] == [], "it may be new"
+        compacted("vacuum", "--retention", "0s", "--grace", "0s")
+        assert not any((compacted.root / folder).rglob("*.parquet"))
 
     def test_a_damaged_state_keeps_all_files(self, compacted: Cli) -> None:
         completion = next((compacted.root / "tables").glob("shop/orders/*/compacted/_/rounds/1-*"))
@@ -111,7 +122,7 @@ class TestVacuum:
         assert "--retention" in compacted.misused("vacuum", "shop.orders", "--retention", "soon")
         assert "--grace" in compacted.misused("vacuum", "--grace", "1")
         assert "did you mean shop.orders?" in compacted.fails("vacuum", "shop.ordres")
-        assert "no tables" in Cli(compacted.folder / "elsewhere")("vacuum").stdout
+        assert Cli(compacted.folder / "elsewhere").json("vacuum")["tables"] == []
 
 
 class TestRollback:
