@@ -1,4 +1,4 @@
-"""The command line compacts on a Spark of its own, as a process like any other."""
+"""The command line compacts on a Spark of its own, as a process like any other, or on one that runs already."""
 
 import json
 import subprocess
@@ -7,8 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+from tests.unit.cli.command_line import Cli
 
-from siltstone.lake import Lake
+from siltstone.lake import Lake, Table
+from siltstone.testing.oracle import oracle_of, same_rows
 
 
 def run(root: Path, *args: str) -> Any:
@@ -18,11 +22,16 @@ def run(root: Path, *args: str) -> Any:
     return json.loads(done.stdout)
 
 
-def test_compact_starts_spark_and_foretells_what_it_does(tmp_path: Path) -> None:
-    root = tmp_path / "lake"
+def orders_in(root: Path) -> Table:
     table = Lake(root).create_table("shop.orders", schema={"id": "int64", "v": "string"}, primary_keys=["id"])
     table.write(pa.table({"id": range(1000), "v": ["a"] * 1000}))
     table.write(pa.table({"id": range(500, 1500), "v": ["b"] * 1000}))
+    return table
+
+
+def test_compact_starts_spark_and_foretells_what_it_does(tmp_path: Path) -> None:
+    root = tmp_path / "lake"
+    orders_in(root)
     (preview,) = run(root, "plan", "shop.orders")["rounds"]
     compacted = run(root, "compact", "shop.orders", "--master", "local[2]")
     assert compacted["seconds"]["spark_start"] > 0
@@ -31,3 +40,39 @@ def test_compact_starts_spark_and_foretells_what_it_does(tmp_path: Path) -> None
     assert line["duplicate_rows"] == 500
     assert run(root, "lookup", "shop.orders", "id=700") == [{"id": 700, "v": "b"}]
     assert run(root, "compact", "shop.orders")["rounds"] == []
+
+
+@pytest.fixture
+def cli(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cli:
+    """A command line in this process, whose Spark has started already."""
+    monkeypatch.setattr("siltstone.spark.session.local_session", lambda **_: spark)
+    return Cli(tmp_path)
+
+
+def test_a_table_is_compacted_damaged_explained_and_made_anew(cli: Cli) -> None:
+    table = orders_in(cli.root)
+    cli("compact", "shop.orders")
+    table.write(pa.table({"id": [7]}), "delete")
+    (file,) = table.current_rounds()[0].files
+    whole = (cli.root / file.uri).read_bytes()
+    (cli.root / file.uri).write_bytes(whole[:-100])
+    message = cli.fails("compact", "shop.orders", "--full")
+    assert file.uri in message
+    assert "rebase" in message
+    rebased = cli.json("compact", "shop.orders", "--rebase-from", "shop.orders")["rounds"]
+    assert [(line["round_id"], line["deltas"], line["live_rows"]) for line in rebased] == [(2, 3, 1499)]
+    same_rows(table.to_arrow(), oracle_of(table).rows())
+    assert cli.json("fsck", "shop.orders", "--deep")[0]["findings"] == []
+    (story,) = cli.json("explain-key", "shop.orders", "id=7")
+    assert (story["row"], story["compacted_row"]) == (None, None)
+
+
+def test_a_delta_that_is_damaged_where_only_a_task_sees_it_changes_nothing(cli: Cli) -> None:
+    table = orders_in(cli.root)
+    (entry,) = table.deltas()[0].manifest.entries
+    data = bytearray((cli.root / entry.uri).read_bytes())
+    data[4:200] = b"\0" * 196
+    (cli.root / entry.uri).write_bytes(data)
+    message = cli.fails("compact", "shop.orders")
+    assert entry.uri in message
+    assert cli.json("rounds", "shop.orders") == []

@@ -11,7 +11,7 @@ from siltstone.cli.results_maintenance import (
     TableVacuumed,
     Vacuumed,
 )
-from siltstone.cli.rounds import find_round, round_line
+from siltstone.cli.rounds import find_round, list_table_rounds, round_line
 from siltstone.cli.shell import Report
 from siltstone.compactor.completion import current_completion
 from siltstone.compactor.rebase import followed_partition
@@ -41,7 +41,7 @@ def _check_table(table: Table, *, deep: bool) -> TableChecked:
         known = table.deltas()
         deltas, delta_files = len(known), sum(len(delta.manifest.entries) for delta in known)
         if not findings:
-            rounds = len(table.rounds())
+            rounds = len(list_table_rounds(table.lake, table.name))
             current = table.current_rounds()
             files, rows = sum(len(each.files) for each in current), sum(each.live_rows for each in current)
     except CorruptionError as error:

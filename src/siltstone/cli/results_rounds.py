@@ -1,40 +1,44 @@
 """What the compaction commands hand to the output: plain records, cheap to import."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
 class RoundLine:
-    """One committed round. `base_rows` and `delta_rows` add up to `live_rows` and all rows that went."""
+    """One committed round. `base_rows` and `delta_rows` add up to `live_rows` and all rows that went.
+
+    `problem` says why little else is known of it.
+    """
 
     partition: Sequence[object]
     round_id: int
     completed_at: int
     high_watermark: int
-    deltas: int
-    base_rows: int
-    delta_rows: int
-    removal_rows: int
-    superseded_rows: int
-    deleted_rows: int
-    duplicate_rows: int
     live_rows: int
     files: int
-    bytes: int
-    input_bytes: int
-    written_bytes: int
-    written_files: int
-    written_rows: int
-    carried_files: int
-    carried_bytes: int
-    copied_by_reference_ratio: float
-    write_amplification: float | None
-    dead_rows: int
-    read_amplification: float | None
-    bucket_actions: Mapping[str, int]
-    seconds: Mapping[str, float]
+    deltas: int = 0
+    base_rows: int = 0
+    delta_rows: int = 0
+    removal_rows: int = 0
+    superseded_rows: int = 0
+    deleted_rows: int = 0
+    duplicate_rows: int = 0
+    bytes: int = 0
+    input_bytes: int = 0
+    written_bytes: int = 0
+    written_files: int = 0
+    written_rows: int = 0
+    carried_files: int = 0
+    carried_bytes: int = 0
+    copied_by_reference_ratio: float = 0.0
+    write_amplification: float | None = None
+    dead_rows: int = 0
+    read_amplification: float | None = None
+    bucket_actions: Mapping[str, int] = field(default_factory=dict)
+    seconds: Mapping[str, float] = field(default_factory=dict)
     rolled_back_to: int | None = None
+    problem: str | None = None
 
 
 @dataclass(frozen=True)

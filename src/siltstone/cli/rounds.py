@@ -6,10 +6,18 @@ from siltstone.catalog import main as catalog
 from siltstone.cli.hints import find_table
 from siltstone.cli.results_rounds import BucketLine, FileLine, RoundDetails, RoundLine
 from siltstone.cli.units import spell_value
-from siltstone.compactor.completion import Destination, compacted_partition, get_round, list_rounds, locate_destination
+from siltstone.compactor.completion import (
+    Destination,
+    compacted_partition,
+    get_round,
+    list_rounds,
+    locate_destination,
+    read_completion,
+)
 from siltstone.compactor.state import Bucket, RoundCompletion
-from siltstone.errors import InvalidInputError, NotFoundError
+from siltstone.errors import CorruptionError, InvalidInputError, NotFoundError
 from siltstone.lake import Lake
+from siltstone.log.keyed import Entry
 from siltstone.model import PartitionLocator
 from siltstone.storage import object_store as storage
 
@@ -22,8 +30,27 @@ def table_partitions(lake: Lake, name: str) -> list[PartitionLocator]:
 
 
 def list_table_rounds(lake: Lake, name: str) -> list[RoundLine]:
-    """List the rounds of all partitions, oldest first. Raises: NotFoundError, CorruptionError."""
-    return [round_line(completion) for completion in find_table(lake, name).rounds()]
+    """List the rounds of all partitions, oldest first; a damaged one with its problem. Raises: NotFoundError."""
+    found = []
+    for source in table_partitions(lake, name):
+        destination = locate_destination(compacted_partition(source), root=lake.root)
+        found += [_round_of(destination, entry) for entry in list_rounds(destination)]
+    return sorted(found, key=lambda line: (line.completed_at, line.round_id))
+
+
+def _round_of(destination: Destination, entry: Entry) -> RoundLine:
+    try:
+        return round_line(read_completion(destination, entry))
+    except CorruptionError as error:
+        return RoundLine(
+            partition=destination.locator.partition_values,
+            round_id=entry["round_id"],
+            completed_at=entry["completed_at"],
+            high_watermark=entry["high_watermark"],
+            live_rows=entry["live_rows"],
+            files=entry["files"],
+            problem=str(error),
+        )
 
 
 def show_round(lake: Lake, name: str, round_id: int, partition: Sequence[str] | None = None) -> RoundDetails:

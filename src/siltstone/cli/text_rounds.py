@@ -210,15 +210,22 @@ def rounds_text(table: str, rounds: Sequence[RoundLine]) -> Iterator[Shown]:
             *([to_text(spell_partition(line.partition))] if has_partitions else []),
             to_text(spell_time(line.completed_at)),
             to_text(line.high_watermark),
-            to_text(f"{line.deltas:,}"),
-            to_text(f"{line.delta_rows:,}"),
+            to_text("" if line.problem else f"{line.deltas:,}"),
+            to_text("" if line.problem else f"{line.delta_rows:,}"),
             to_text(f"{line.live_rows:,}"),
             to_text(line.files),
-            to_text(spell_bytes(line.bytes)),
-            to_text(spell_bytes(line.written_bytes)),
-            to_text(_actions(line.bucket_actions) if line.rolled_back_to is None else _went_back(line)),
+            to_text("" if line.problem else spell_bytes(line.bytes)),
+            to_text("" if line.problem else spell_bytes(line.written_bytes)),
+            Text("damaged", style="red") if line.problem else to_text(_did(line)),
         )
     yield grid
+    for line in rounds:
+        if line.problem:
+            yield Text(f"Round {line.round_id}: {line.problem}", style="red")
+
+
+def _did(line: RoundLine) -> str:
+    return _actions(line.bucket_actions) if line.rolled_back_to is None else _went_back(line)
 
 
 def _went_back(line: RoundLine) -> str:

@@ -1,4 +1,5 @@
 import io
+import json
 import signal
 from collections.abc import Callable, Mapping
 
@@ -28,7 +29,7 @@ def test_compact_says_where_every_row_went(changed_orders: Cli) -> None:
 def test_compact_tells_people_the_same(changed_orders: Cli) -> None:
     told = changed_orders("compact", "shop.orders").stdout
     assert "compacted 2 deltas in 1 round; 100 rows now" in told
-    for word in ("superseded", "duplicates", "amplification", "1 minor", "to start Spark"):
+    for word in ("superseded", "duplicates", "amplified", "carried", "dead", "1 minor", "to start Spark"):
         assert word in told
 
 
@@ -211,3 +212,78 @@ def tell_now(console: Console) -> None:
     """Draw what is live without waiting for the clock."""
     live = console._live_stack[-1]
     live.refresh()
+
+
+def test_a_summary_says_what_was_carried_and_what_readers_pass_over(changed_orders: Cli) -> None:
+    compacted = changed_orders.json("compact", "shop.orders")
+    (line,) = compacted["rounds"]
+    assert line["carried_bytes"] + line["written_bytes"] == line["bytes"]
+    assert (line["dead_rows"], compacted["dead_rows"]) == (3, 3)
+    assert compacted["read_amplification"] == line["read_amplification"] == 103 / 100
+    assert (compacted["delta_rows"], compacted["superseded_rows"]) == (5, 2)
+    assert (compacted["deleted_rows"], compacted["duplicate_rows"]) == (2, 1)
+    again = changed_orders.json("compact", "shop.orders")
+    assert (again["rounds"], again["dead_rows"], again["live_rows"]) == ([], 3, 100)
+
+
+def test_several_rounds_are_summed_up(orders: Callable[..., Cli], without_spark: list[Mapping[str, str]]) -> None:
+    cli = orders("--key", "order_id", "--partition-by", "region", order_id="int64", region="string")
+    cli("write", "shop.orders", cli.file("a.csv", "order_id,region\n1,eu\n2,us\n"))
+    told = cli("compact", "shop.orders").stdout
+    assert "In all: 2 rows in, 0 superseded, 0 deleted, 0 duplicates;" in told
+    for step in ("to plan", "to start Spark", "in tasks", "merging", "writing", "to commit", "in all"):
+        assert step in told
+
+
+class TestRebase:
+    """A table made anew, from another or from itself."""
+
+    @pytest.fixture
+    def moving(self, changed_orders: Cli) -> Cli:
+        """Also shop.old: what another program made of the first two deltas."""
+        schema = {"order_id": "int64", "customer": "string"}
+        file = changed_orders.file("old.json", json.dumps(schema))
+        changed_orders("table", "create", "shop.old", "--schema", file)
+        changed_orders("write", "shop.old", changed_orders.file("old.csv", "order_id,customer\n1,old\n3,old\n"))
+        return changed_orders
+
+    def test_a_table_moves_over_and_goes_on_after_the_watermark(self, moving: Cli) -> None:
+        rebase = ["shop.orders", "--rebase-from", "shop.old", "--high-watermark", "2"]
+        before = moving.listing()
+        (preview,) = moving.json("compact", *rebase, "--dry-run")["rounds"]
+        assert moving.json("plan", *rebase)["rounds"] == [preview]
+        assert moving.listing() == before
+        assert preview["rebase_from"] == "shop/old/1/deltas/_"
+        assert (preview["high_watermark"], preview["rows"], preview["deltas_left_over"]) == (2, 2, 1)
+        assert "start anew  from shop/old/1/deltas/_, and go on after position 2" in moving("plan", *rebase).stdout
+        rebased, followed = moving.json("compact", *rebase)["rounds"]
+        assert (rebased["high_watermark"], followed["high_watermark"], followed["deltas"]) == (2, 3, 1)
+        assert [row["order_id"] for row in moving.json("lookup", "shop.orders", "order_id=1")] == [1]
+        assert moving.json("lookup", "shop.orders", "order_id=3") == [], "deleted by the delta after the watermark"
+        assert "rebased from" in moving("show", "shop.orders", "3").stdout
+
+    def test_what_was_compacted_is_discarded_by_a_rebase_from_the_table_itself(self, moving: Cli) -> None:
+        compacted = moving.json("compact", "shop.orders", "--rebase-from", "shop.orders")
+        (line,) = compacted["rounds"]
+        assert (line["round_id"], line["deltas"], line["base_rows"], line["live_rows"]) == (2, 3, 0, 100)
+
+    def test_on_behalf_of_another_table_now_and_later(self, moving: Cli) -> None:
+        schema = {"order_id": "int64", "customer": "string", "amount": "decimal(10,2)", "day": "date"}
+        file = moving.file("copy.json", json.dumps(schema))
+        moving("table", "create", "shop.copy", "--key", "order_id", "--schema", file)
+        behalf = ["--on-behalf-of", "shop.orders"]
+        moving("compact", "shop.copy", "--rebase-from", "shop.old", *behalf, "--high-watermark", "2", "--to", "2")
+        assert "1 delta not compacted yet" in moving("read", "shop.copy").stderr
+        assert [row["customer"] for row in moving.json("lookup", "shop.copy", "order_id=3")] == ["old"]
+        (story,) = moving.json("explain-key", "shop.copy", "order_id=3")
+        assert story["compacted_row"]["customer"] == "old"
+        assert any("rebased" in note for note in story["notes"])
+        assert moving.json("compact", "shop.copy", *behalf)["deltas"] == 1
+        assert moving.json("lookup", "shop.copy", "order_id=3") == []
+        assert "nothing new" in moving("compact", "shop.copy", *behalf).stdout
+
+    def test_a_watermark_alone_says_where_to_go_on(self, moving: Cli) -> None:
+        (preview,) = moving.json("plan", "shop.orders", "--high-watermark", "2")["rounds"]
+        assert (preview["previous_high_watermark"], preview["deltas"], preview["rebase_from"]) == (2, 1, None)
+        assert moving.json("compact", "shop.orders", "--high-watermark", "2")["deltas"] == 1
+        assert "no delta" in moving.fails("compact", "shop.orders", "--high-watermark", "3")
