@@ -284,3 +284,15 @@ def test_deltas_that_are_gone_are_not_rebased_from(orders: siltstone.Table, comp
         compact(orders, rebase_from=orders)
     compact(orders, rebase_from=compacted_partition(source))
     assert values(orders) == {1: "first", 2: "second", 3: "third", 4: "third"}
+
+
+def test_a_renamed_table_goes_on_with_its_deltas(orders: siltstone.Table, compact: Compact) -> None:
+    compact(orders, to=2)
+    renamed = orders.rename("shop.sales")
+    assert values(renamed, include_uncompacted=True)[4] == "third"
+    assert values(renamed, as_of=1)[2] == "first"
+    (told,) = renamed.explain_key({"id": 3})
+    assert [event.stream_position for event in told.events] == [1, 3]
+    assert [each.delta_count for each in compact(renamed)] == [1]
+    compact(renamed, rebase_from="shop.sales")
+    same_rows(renamed.to_arrow(), oracle_of(renamed).rows())

@@ -23,18 +23,19 @@ def explain_key(lake: Lake, name: str, given: Mapping[str, str | None]) -> list[
     table = find_table(lake, name)
     key = typed_key(table, given)
     told = {tuple(each.partition_values): each for each in table.explain_key(key)}
-    times = {delta.stream_position: delta.committed_at for delta in table.deltas()}
     stories = []
     for partition in table_partitions(lake, name):
         completion = current_completion(locate_destination(compacted_partition(partition), root=lake.root))
         rows = lookup(lake.root, completion, key) if completion is not None else []
+        source = followed_partition(partition, completion, root=lake.root)
         values = partition.partition_values
         explanation = told.get(tuple(values))
         if explanation is None and rows:
-            source = followed_partition(partition, completion, root=lake.root)
             trimmed = storage.get_partition(source, root=lake.root).trimmed_stream_position
             explanation = Explanation(partition_values=values, trimmed_up_to=trimmed)
         if explanation is not None:
+            deltas = storage.list_partition_deltas(source, root=lake.root)
+            times = {delta.stream_position: delta.committed_at for delta in deltas}
             stories.append(_story(table, key, explanation, completion, rows[0] if rows else None, times))
     return stories
 

@@ -15,7 +15,7 @@ ROLLBACK_EXAMPLES = examples(
 )
 
 AnyTable = Annotated[
-    str | None, typer.Argument(metavar="[TABLE]", help="The table, else all of them.", show_default=False)
+    str | None, typer.Argument(metavar="TABLE", help="The table, else all of them.", show_default=False)
 ]
 
 

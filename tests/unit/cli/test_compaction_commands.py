@@ -276,6 +276,7 @@ class TestRebase:
         assert "1 delta not compacted yet" in moving("read", "shop.copy").stderr
         assert [row["customer"] for row in moving.json("lookup", "shop.copy", "order_id=3")] == ["old"]
         (story,) = moving.json("explain-key", "shop.copy", "order_id=3")
+        assert [each["committed_at"][:2] for each in story["events"]] == ["20", "20"]
         assert story["compacted_row"]["customer"] == "old"
         assert any("rebased" in note for note in story["notes"])
         assert moving.json("compact", "shop.copy", *behalf)["deltas"] == 1
