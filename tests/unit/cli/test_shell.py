@@ -1,3 +1,4 @@
+import io
 import json
 import os
 import pty
@@ -9,6 +10,8 @@ from pathlib import Path
 
 import pytest
 import typer
+from rich.console import Console
+from rich.padding import Padding
 from typer.testing import CliRunner
 
 import siltstone
@@ -16,6 +19,7 @@ from siltstone.cli import tables
 from siltstone.cli.data_commands import DeltaTypeChoice
 from siltstone.cli.main import app
 from siltstone.cli.table_commands import FormatChoice, MergeEngineChoice
+from siltstone.cli.text_parts import least_width, new_grid, to_text
 from siltstone.cli.units import parse_duration_ms, spell_bytes, spell_time
 from tests.unit.cli.command_line import Cli
 
@@ -177,3 +181,14 @@ def test_sizes(size: int, text: str) -> None:
 def test_times_are_in_utc() -> None:
     assert spell_time(0) == "1970-01-01 00:00:00"
     assert spell_time(1_700_000_000_999) == "2023-11-14 22:13:20"
+
+
+def test_numbers_are_never_cut_in_a_narrow_window() -> None:
+    grid = new_grid("bucket", ">rows", ">size", "why")
+    grid.add_row(to_text("0110"), to_text("1,234,567"), to_text("99.5 MB"), to_text("a reason as long as it gets"))
+    shown = io.StringIO()
+    Console(file=shown, width=least_width(Padding(grid, (0, 0, 0, 2)))).print(Padding(grid, (0, 0, 0, 2)))
+    assert "0110" in shown.getvalue()
+    assert "1,234,567  99.5 MB" in shown.getvalue()
+    assert "reason" in shown.getvalue()
+    assert least_width("a line that wraps wherever it likes") == 0
