@@ -110,20 +110,20 @@ def _read_plain(text: str) -> Value:
     """Read JSON by orjson; return UNDEFINED where the grammar has to look."""
     try:
         value: Json = orjson.loads(text)
-        # orjson lets the last of equal keys win. If none was dropped, the value has as many colons as the text.
-        colons = text.count(":")
-        if (
-            colons
-            and not (isinstance(value, dict) and len(value) == colons)
-            and ("\\u003" in text or orjson.dumps(value).count(b":") != colons)
-        ):
-            return UNDEFINED
-    except ValueError:  # what orjson raises is one
+    except orjson.JSONDecodeError:
+        return UNDEFINED
+    if len(text) > 2 * MAX_DEPTH and text.count("{") + text.count("[") > MAX_DEPTH and depth_of(value) > MAX_DEPTH:
+        return UNDEFINED
+    # orjson lets the last of equal keys win. If none was dropped, the value has as many colons as the text.
+    colons = text.count(":")
+    if (
+        colons
+        and not (isinstance(value, dict) and len(value) == colons)
+        and ("\\u003" in text or orjson.dumps(value).count(b":") != colons)
+    ):
         return UNDEFINED
     # orjson has unsigned integers of 64 bits, where the grammar goes on with doubles.
     if len(text) >= len(_LONG_INTEGER) and _LONG_INTEGER in text.encode().translate(_DIGITS_TO_ZERO):
-        return UNDEFINED
-    if len(text) > 2 * MAX_DEPTH and text.count("{") + text.count("[") > MAX_DEPTH and depth_of(value) > MAX_DEPTH:
         return UNDEFINED
     return value
 
