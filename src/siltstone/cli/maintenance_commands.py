@@ -31,9 +31,10 @@ def fsck(
     shell = shell_of(context, root, json, debug)
     from siltstone.cli.maintaining import check_tables
 
+    lake = shell.lake
     with shell.progress() as report:
-        checked = check_tables(shell.lake, name, deep=deep, report=report)
-    shell.output.checked(checked)
+        checked = check_tables(lake, name, deep=deep, report=report)
+    shell.output.checked(checked, lake.root)
     if any(each.findings for each in checked):
         raise typer.Exit(1)
 

@@ -54,7 +54,7 @@ class Output(Protocol):
     def explained(self, table: str, key: Mapping[str, str | None], stories: Sequence[KeyStory]) -> None:
         """Show what happened to a key, in each partition that had it."""
 
-    def checked(self, checked: Sequence[TableChecked]) -> None:
+    def checked(self, checked: Sequence[TableChecked], root: str) -> None:
         """Show what is wrong with tables."""
 
     def vacuumed(self, vacuumed: Vacuumed) -> None:

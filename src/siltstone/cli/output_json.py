@@ -80,7 +80,7 @@ class JsonOutput:
 
         self._document([plain(_fields(story)) for story in stories])
 
-    def checked(self, checked: Sequence[TableChecked]) -> None:
+    def checked(self, checked: Sequence[TableChecked], root: str) -> None:
         """Write an array of tables with their findings."""
         self._document([_fields(each) for each in checked])
 

@@ -177,9 +177,9 @@ class TextOutput:
         if not stories:
             self._say(f"{table}: no delta has {spell_pairs(key)}.")
 
-    def checked(self, checked: Sequence[TableChecked]) -> None:
+    def checked(self, checked: Sequence[TableChecked], root: str) -> None:
         """Show each finding with what to do about it, and one line per table."""
-        self._show(checked_text(checked))
+        self._show(checked_text(checked, root))
 
     def vacuumed(self, vacuumed: Vacuumed) -> None:
         """Show the files, in a dry run, and one line per table."""

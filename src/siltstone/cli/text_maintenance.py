@@ -9,10 +9,10 @@ from siltstone.cli.text_parts import Shown
 from siltstone.cli.units import spell_bytes, spell_count, spell_partition
 
 
-def checked_text(checked: Sequence[TableChecked]) -> Iterator[Shown]:
+def checked_text(checked: Sequence[TableChecked], root: str) -> Iterator[Shown]:
     """Say what is wrong with tables, and what to do about it."""
     if not checked:
-        yield "There are no tables to check."
+        yield f"No tables in {root}."
     for table in checked:
         for finding in table.findings:
             yield Text.assemble((finding.code, "bold red"), f"  {finding.file}")

@@ -62,7 +62,7 @@ class TestFsck:
 
     def test_a_lake_without_tables(self, cli: Cli) -> None:
         assert cli.json("fsck") == []
-        assert "no tables" in cli("fsck").stdout
+        assert cli("fsck").stdout == f"No tables in {cli.root}.\n"
 
     def test_an_unknown_table(self, compacted: Cli) -> None:
         assert "did you mean shop.orders?" in compacted.fails("fsck", "shop.ordres")
