@@ -8,7 +8,8 @@ def main() -> None:
     """Count on Spark, and say so."""
     spark = local_session("hello-world")
     rows = spark.range(1000).count()
-    print(f"Hello from Spark {spark.version} and Siltstone {siltstone.__version__}: counted {rows} rows")
+    where = spark.conf.get("spark.master")
+    print(f"Hello from Spark {spark.version} and Siltstone {siltstone.__version__}: counted {rows} rows on {where}")
 
 
 if __name__ == "__main__":

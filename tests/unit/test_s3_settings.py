@@ -1,0 +1,160 @@
+"""Which endpoint, region and keys the environment and its profiles mean, by the rules that AWS tools share."""
+
+import pickle
+from pathlib import Path
+
+import pytest
+
+from siltstone.errors import AccessDeniedError, InvalidInputError
+from siltstone.objects import Access, open_objects, share_access
+from siltstone.objects.answers import read_answer
+from siltstone.objects.aws import Keys, S3Settings, find_settings, shared, store_options
+
+CONFIG = """
+[default]
+region = eu-north-1
+[profile work]
+region = ap-south-1
+endpoint_url = https://all.example
+max_attempts = 3
+services = mine
+[services mine]
+dynamodb =
+  endpoint_url = https://other.example
+s3 =
+  endpoint_url = https://s3.example/
+[profile signed-on]
+sso_session = x
+"""
+CREDENTIALS = """
+[default]
+aws_access_key_id = default-id
+aws_secret_access_key = default-secret
+[work]
+aws_access_key_id = work-id
+aws_secret_access_key = work-secret
+aws_session_token = work-token
+[half]
+aws_access_key_id = half-id
+"""
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> dict[str, str]:
+    (tmp_path / "config").write_text(CONFIG)
+    (tmp_path / "credentials").write_text(CREDENTIALS)
+    return {
+        "HOME": str(tmp_path / "home"),
+        "AWS_CONFIG_FILE": str(tmp_path / "config"),
+        "AWS_SHARED_CREDENTIALS_FILE": str(tmp_path / "credentials"),
+    }
+
+
+def test_without_anything_nothing_is_set(tmp_path: Path) -> None:
+    assert find_settings({"HOME": str(tmp_path)}) == S3Settings()
+
+
+def test_files_are_found_in_the_home_folder(files: dict[str, str], tmp_path: Path) -> None:
+    folder = tmp_path / "home/.aws"
+    folder.mkdir(parents=True)
+    (tmp_path / "credentials").rename(folder / "credentials")
+    assert find_settings({"HOME": files["HOME"]}).keys == Keys("default-id", "default-secret")
+
+
+def test_the_default_profile_counts_where_none_is_named(files: dict[str, str]) -> None:
+    found = find_settings(files)
+    assert (found.region, found.keys) == ("eu-north-1", Keys("default-id", "default-secret"))
+
+
+def test_a_named_profile_has_keys_and_an_endpoint_for_s3_alone(files: dict[str, str]) -> None:
+    found = find_settings({**files, "AWS_PROFILE": "work"})
+    assert found.keys == Keys("work-id", "work-secret", "work-token")
+    assert (found.endpoint, found.region, found.max_attempts) == ("https://s3.example", "ap-south-1", 3)
+
+
+def test_variables_win_over_the_profile(files: dict[str, str]) -> None:
+    variables = {
+        "AWS_PROFILE": "work",
+        "AWS_ACCESS_KEY_ID": "own-id",
+        "AWS_SECRET_ACCESS_KEY": "own-secret",
+        "AWS_REGION": "us-west-2",
+        "AWS_DEFAULT_REGION": "us-west-1",
+        "AWS_ENDPOINT_URL": "http://127.0.0.1:9000/",
+        "AWS_MAX_ATTEMPTS": "7",
+    }
+    found = find_settings({**files, **variables})
+    assert found.keys == Keys("own-id", "own-secret"), "no token of somebody else"
+    assert (found.endpoint, found.region, found.max_attempts) == ("http://127.0.0.1:9000", "us-west-2", 7)
+    assert find_settings({**files, **variables, "AWS_ENDPOINT_URL_S3": "http://s3"}).endpoint == "http://s3"
+    assert find_settings({**files, **variables, "AWS_IGNORE_CONFIGURED_ENDPOINT_URLS": "true"}).endpoint is None
+
+
+@pytest.mark.parametrize(
+    ("variables", "told"),
+    [
+        ({"AWS_PROFILE": "nobody"}, "AWS profile 'nobody' is neither in"),
+        ({"AWS_PROFILE": "half"}, "profile half have no secret access key"),
+        ({"AWS_SECRET_ACCESS_KEY": "x"}, "the environment have no access key id"),
+        ({"AWS_ENDPOINT_URL": "localhost:9000"}, "'localhost:9000' is no address"),
+        ({"AWS_MAX_ATTEMPTS": "many"}, "AWS_MAX_ATTEMPTS='many'"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(files: dict[str, str], variables: dict[str, str], told: str) -> None:
+    with pytest.raises(InvalidInputError, match=told):
+        find_settings({**files, **variables})
+
+
+def test_a_profile_file_that_cannot_be_read_is_named(files: dict[str, str], tmp_path: Path) -> None:
+    (tmp_path / "config").write_text("region = nowhere\n")
+    with pytest.raises(InvalidInputError, match=r"config: cannot be read as an AWS profile file"):
+        find_settings(files)
+
+
+def test_a_profile_with_single_sign_on_gets_its_keys_when_they_are_needed(files: dict[str, str]) -> None:
+    found = find_settings({**files, "AWS_PROFILE": "signed-on"})
+    assert (found.keys, found.profile) == (None, "signed-on")
+    assert "credential_provider" in store_options(found)
+
+
+def test_secrets_show_in_no_text(files: dict[str, str]) -> None:
+    found = find_settings({**files, "AWS_PROFILE": "work"})
+    assert "work-secret" not in repr(found)
+    assert "work-token" not in repr(Access("s3://x", found))
+
+
+def test_settings_travel_with_their_keys_or_without_where_that_is_switched_off(files: dict[str, str]) -> None:
+    found = find_settings({**files, "AWS_PROFILE": "work"})
+    assert pickle.loads(pickle.dumps(shared(found, {}))) == found
+    without = shared(found, {"SILTSTONE_SHARE_CREDENTIALS": "false"})
+    assert (without.keys, without.endpoint, without.region) == (None, found.endpoint, found.region)
+
+
+def test_only_s3_roots_have_anything_to_share(tmp_path: Path) -> None:
+    assert share_access(str(tmp_path)).settings is None
+    shared_one = share_access("s3://bucket/lake/")
+    assert shared_one.root == "s3://bucket/lake"
+    assert shared_one.settings is not None
+    assert shared_one.settings.keys == Keys("testing", "testing")
+
+
+def test_a_process_goes_on_with_the_settings_it_received(s3_endpoint: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = "s3://siltstone-tests/received"
+    access = pickle.loads(pickle.dumps(share_access(root)))
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_ENDPOINT_URL"):
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    with pytest.raises(AccessDeniedError, match="no AWS credentials"):
+        open_objects(root)
+    access.use()
+    open_objects(root).replace("x", b"1")
+    assert open_objects(root).read("x") == b"1"
+
+
+def test_a_redirect_to_another_region_is_understood() -> None:
+    body = (
+        "Server returned non-2xx status code: 301 Moved Permanently: <?xml version='1.0'?>\n<Error>"
+        "<Code>PermanentRedirect</Code><Message>use the endpoint</Message>"
+        "<Endpoint>bucket.s3.eu-west-3.amazonaws.com</Endpoint></Error>\n\nDebug source: …"
+    )
+    found = read_answer(OSError(body))
+    assert (found.status, found.code, found.region) == (301, "PermanentRedirect", "eu-west-3")
