@@ -18,11 +18,11 @@ from siltstone.compactor.plan import Request
 from siltstone.compactor.session import SessionResult, run_session
 from siltstone.model import PartitionLocator
 from siltstone.storage import object_store as storage
-from siltstone.testing import FaultKind, Killed
+from siltstone.testing import FaultKind, Killed, faults
 from siltstone.testing.faults import FAULT_KINDS
 from siltstone.testing.oracle import oracle_of, same_rows
 from siltstone.testing.strategies import histories
-from tests.unit.compactor.compacting import TaskError, round_faults
+from tests.unit.compactor.compacting import TaskError
 
 NEVER_MS = 1 << 60
 BESIDE = Settings(
@@ -171,7 +171,7 @@ def test_sessions_hit_by_a_fault_at_any_call_leave_whole_rounds_and_are_resumed(
         write.write_to(table)
         at_call, kind = hits[number % 8]
         with (
-            round_faults(table.lake.root, at_call=at_call, kind=kind),
+            faults(table.lake.root, at_call=at_call, kind=kind),
             contextlib.suppress(Killed, siltstone.SiltstoneError),
         ):
             compact(table, schedule[number % 8], 1)

@@ -11,6 +11,7 @@ from siltstone.compactor.inventory import whole_completion
 from siltstone.compactor.job import ReadTask, RoundJob, Settings
 from siltstone.compactor.state import Bucket, RoundCompletion, even_buckets
 from siltstone.errors import CorruptionError, InvalidInputError, NotFoundError
+from siltstone.log.commit import steady
 from siltstone.log.compactible import system_now_ms
 from siltstone.model import Delta, PartitionLocator, TableVersion
 from siltstone.model.schema import evolve, schema_from_json, schema_to_json
@@ -65,8 +66,17 @@ def plan_round(request: Request, *, is_first: bool, is_alone: bool = True) -> Ro
     """
     destination = locate_destination(request.destination, root=request.root)
     if request.rebase_source is not None and is_first:
-        return _plan_rebase(request, destination, request.rebase_source)
+        with steady():
+            return _plan_rebase(request, destination, request.rebase_source)
     previous = whole_completion(destination)
+    with steady():
+        return _plan_next(request, destination, previous, is_first=is_first, is_alone=is_alone)
+
+
+def _plan_next(
+    request: Request, destination: Destination, previous: RoundCompletion | None, *, is_first: bool, is_alone: bool
+) -> RoundPlan | None:
+    """Plan a round that reads what is new since the one before, if anything is."""
     source = request.rebase_source or request.source
     version = storage.get_table_version(source.namespace, source.table, source.table_version, root=request.root)
     source_folder = locate_destination(source, root=request.root).folder

@@ -96,12 +96,49 @@ class FaultyObjects:
         self._call("delete", ", ".join(paths), lambda: self._objects.delete(paths))
 
     def open_reader(self, path: str) -> IO[bytes]:
-        """Count, then open."""
-        return self._call("open reader", path, lambda: self._objects.open_reader(path))
+        """Count, then open a reader whose reads count as well."""
+        return cast("IO[bytes]", self._call("open reader", path, lambda: _FaultyReader(self, path)))
 
     def open_writer(self, path: str) -> IO[bytes]:
         """Count, then open a writer whose closing counts as well."""
         return cast("IO[bytes]", self._call("open writer", path, lambda: _FaultyWriter(self, path)))
+
+
+class _FaultyReader:
+    """A reader whose reads go through the counter."""
+
+    def __init__(self, store: FaultyObjects, path: str) -> None:
+        self._store = store
+        self._path = path
+        self._file = store._objects.open_reader(path)
+
+    @property
+    def closed(self) -> bool:
+        return self._file.closed
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def writable(self) -> bool:
+        return False
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        return self._file.seek(offset, whence)
+
+    def tell(self) -> int:
+        return self._file.tell()
+
+    def flush(self) -> None:
+        pass
+
+    def read(self, size: int = -1) -> bytes:
+        return self._store._call("read range", self._path, lambda: self._file.read(size))
+
+    def close(self) -> None:
+        self._file.close()
 
 
 class _FaultyWriter:

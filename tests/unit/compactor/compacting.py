@@ -1,12 +1,10 @@
 """What tests of compaction share: a source, its destination, sessions in this process, and what they should give."""
 
-import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
-import pytest
 
 import siltstone
 from siltstone.catalog.main import delta_stream
@@ -20,8 +18,6 @@ from siltstone.compactor.state import CompactedFile, RoundCompletion
 from siltstone.model import PartitionLocator
 from siltstone.objects import open_objects
 from siltstone.storage import object_store as storage
-from siltstone.testing import FaultKind, faults
-from siltstone.testing.faults import FaultyObjects, _FaultyWriter
 from siltstone.testing.oracle import oracle_of, same_rows
 
 NEVER_MS = 1 << 60
@@ -137,15 +133,6 @@ def failing_after(buckets: int, engine: Engine = run_here) -> Engine:
         raise TaskError("after all buckets")
 
     return run
-
-
-@contextlib.contextmanager
-def round_faults(root: str, *, at_call: int | None = None, kind: FaultKind = "fail") -> Iterator[FaultyObjects]:
-    """Put a faulty store in place, whose writers can be used in `with` too: leaving closes them, as with real ones."""
-    with pytest.MonkeyPatch.context() as patch, faults(root, at_call=at_call, kind=kind) as store:
-        patch.setattr(_FaultyWriter, "__enter__", lambda writer: writer, raising=False)
-        patch.setattr(_FaultyWriter, "__exit__", lambda writer, *error: writer.close(), raising=False)
-        yield store
 
 
 def meeting(*others: Callable[[], object], engine: Engine = run_here) -> Engine:

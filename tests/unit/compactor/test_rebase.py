@@ -284,7 +284,9 @@ class TestTombstones:
         late = {"id": [0, 1, 2, 4, 70, 72], "at": [6, 6, 8, 6, 6, 7], "v": ["late"] * 6}
         table.write(pa.table(late))
         for number, settings in enumerate((replace(MINOR, bucket_rows=bucket_rows), MAJOR)):
-            rebase: dict[str, Any] = {"source": compacted(first), "rebase_source": only_partition(table)} if not number else {}
+            rebase: dict[str, Any] = (
+                {"source": compacted(first), "rebase_source": only_partition(table)} if not number else {}
+            )
             compact(table, settings, **rebase)
             assert {row["id"] for row in found_rows(table) if row["v"] == "late"} == {1, 2, 72}
             table.write(pa.table({"id": [6], "at": [6], "v": ["late"]}))
