@@ -270,20 +270,20 @@ def test_a_fault_at_any_write_of_a_session_of_several_rounds_leaves_a_whole_numb
     kind: FaultKind, new_root: Callable[[str], str], templates: dict[bool, Template]
 ) -> None:
     operation = Operation("session", lambda table: session(table, max_round_bytes=1), NEWEST)
-    make = lambda: templates[True].copy_to(new_root("memory"))  # noqa: E731
-    table = make()
+    template = templates[True]
+    table = template.copy_to(new_root("memory"))
     with faults(table.lake.root) as store:
         operation.run(table)
     seen = set()
     for at_call in [number for number, call in enumerate(store.history, 1) if is_write(call)]:
-        table = make()
+        table = template.copy_to(new_root("memory"))
         outcome = attempt(table, operation, at_call=at_call, kind=kind)
         watermark = completion_of(table).high_watermark
         seen.add(watermark)
         assert outcome != "done" or watermark == NEWEST
-        same_rows(found_rows(table), templates[True].rows[watermark])
+        same_rows(found_rows(table), template.rows[watermark])
         operation.run(table)
-        same_rows(found_rows(table), templates[True].rows[NEWEST])
+        same_rows(found_rows(table), template.rows[NEWEST])
         rounds = [int(entry["round_id"]) for entry in list_rounds(destination_of(table))]
         assert rounds == [*range(1, 6)]
     assert seen >= {3, 4, 5, 6} - ({6} if kind == "kill" else set())
