@@ -48,7 +48,7 @@ def compact_table(
 ) -> Compacted:
     """Compact what is new in each partition. Raises: NotFoundError, InvalidInputError, CorruptionError."""
     started = time.perf_counter()
-    conf = _settings_for(master)
+    conf = spark_settings(master)
     requests = find_requests(lake, asked)
     waiting = requests_with_work(requests)
     seconds = {"plan": time.perf_counter() - started}
@@ -135,7 +135,7 @@ def _compact(request: Request, spark: "SparkSession", tell: Tell) -> SessionResu
     return compact_request(request, spark, lambda event: tell({**event, "partition": values}))
 
 
-def _settings_for(master: str | None) -> dict[str, str]:
+def spark_settings(master: str | None) -> dict[str, str]:
     """Return Spark's settings for a master. Raises: InvalidInputError."""
     if master is None:
         return {}

@@ -15,6 +15,7 @@ from typer.core import TyperGroup
 from siltstone._version import __version__
 from siltstone.cli import (
     compaction_commands,
+    cycle_commands,
     data_commands,
     doctor_command,
     document_commands,
@@ -97,6 +98,7 @@ app.command("rollback", epilog=maintenance_commands.ROLLBACK_EXAMPLES)(maintenan
 app.command("fsck", epilog=maintenance_commands.FSCK_EXAMPLES)(maintenance_commands.fsck)
 app.command("vacuum", epilog=maintenance_commands.VACUUM_EXAMPLES)(maintenance_commands.vacuum)
 app.add_typer(document_commands.app, name="documents")
+app.add_typer(cycle_commands.app, name="cycle")
 app.add_typer(log_commands.app, name="log")
 app.command("doctor", epilog=doctor_command.EXAMPLES)(doctor_command.doctor)
 

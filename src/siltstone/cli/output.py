@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from siltstone.cli.results import Check, DeltaLine, Exported, TableChanged, TableDetails, TableSummary, Written
+from siltstone.cli.results_cycles import Controlled, ServiceReport, Serving, Triggered
 from siltstone.cli.results_maintenance import KeyStory, RolledBack, TableChecked, Vacuumed
 from siltstone.cli.results_rounds import Compacted, RoundDetails, RoundLine, TablePlan
 
@@ -11,6 +12,7 @@ if TYPE_CHECKING:
     from siltstone.cli.reading import Rows
     from siltstone.log.inspection import CompactionReport, LogSummary, VerificationReport
     from siltstone.log.opening import Entry
+    from siltstone.service.results import CycleDetails, CycleRecord
 
 
 class Output(Protocol):
@@ -80,6 +82,24 @@ class Output(Protocol):
 
     def log_compacted(self, report: "CompactionReport") -> None:
         """Show what a compaction did."""
+
+    def serving(self, serving: Serving) -> None:
+        """Show that a service has started, and where."""
+
+    def service(self, report: ServiceReport) -> None:
+        """Show what the service does now."""
+
+    def cycles(self, records: "Sequence[CycleRecord]") -> None:
+        """Show a list of finished cycles."""
+
+    def cycle(self, details: "CycleDetails") -> None:
+        """Show all about one cycle."""
+
+    def triggered(self, triggered: Triggered) -> None:
+        """Show what became of a request for a cycle."""
+
+    def controlled(self, controlled: Controlled) -> None:
+        """Show what an operator changed about the service."""
 
     def warning(self, message: str) -> None:
         """Show something to know that stops nothing."""

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from siltstone.cli.results import Check, DeltaLine, Exported, TableChanged, TableDetails, TableSummary, Written
+from siltstone.cli.results_cycles import Controlled, ServiceReport, Serving, Triggered
 from siltstone.cli.results_maintenance import KeyStory, RolledBack, TableChecked, Vacuumed
 from siltstone.cli.results_rounds import Compacted, RoundDetails, RoundLine, TablePlan
 from siltstone.cli.units import iso_time
@@ -15,8 +16,26 @@ if TYPE_CHECKING:
     from siltstone.cli.reading import Rows
     from siltstone.log.inspection import CompactionReport, LogSummary, VerificationReport
     from siltstone.log.opening import Entry
+    from siltstone.service.results import CycleDetails, CycleRecord
 
-_TIMES = ("created_at", "committed_at", "completed_at", "modified_at")
+_TIMES = (
+    "created_at",
+    "committed_at",
+    "completed_at",
+    "modified_at",
+    "started_at",
+    "ended_at",
+    "acquired_at",
+    "lease_until",
+    "heartbeat_at",
+    "set_at",
+    "expires_at",
+    "requested_at",
+    "last_completed_at",
+    "next_due_at",
+    "seen_at",
+    "stopped_at",
+)
 
 
 class JsonOutput:
@@ -118,6 +137,31 @@ class JsonOutput:
     def log_compacted(self, report: "CompactionReport") -> None:
         """Write what was done."""
         self._document(_fields(report))
+
+    def serving(self, serving: Serving) -> None:
+        """Write one line, so that it can be read while the service runs."""
+        sys.stdout.write(_dumps(_fields(serving)) + "\n")
+        sys.stdout.flush()
+
+    def service(self, report: ServiceReport) -> None:
+        """Write the status, with checkpoints and nodes."""
+        self._document(_fields(report))
+
+    def cycles(self, records: "Sequence[CycleRecord]") -> None:
+        """Write an array of cycles."""
+        self._document([_fields(each) for each in records])
+
+    def cycle(self, details: "CycleDetails") -> None:
+        """Write one cycle with its timeline."""
+        self._document(_fields(details))
+
+    def triggered(self, triggered: Triggered) -> None:
+        """Write the request."""
+        self._document(_fields(triggered.request))
+
+    def controlled(self, controlled: Controlled) -> None:
+        """Write what was changed."""
+        self._document(_fields(controlled))
 
     def warning(self, message: str) -> None:
         """Write the message to standard error, so that the document stays one."""

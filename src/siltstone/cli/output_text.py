@@ -10,8 +10,17 @@ from rich.padding import Padding
 from rich.text import Text
 
 from siltstone.cli.results import Check, DeltaLine, Exported, TableChanged, TableDetails, TableSummary, Written
+from siltstone.cli.results_cycles import Controlled, ServiceReport, Serving, Triggered
 from siltstone.cli.results_maintenance import KeyStory, RolledBack, TableChecked, Vacuumed
 from siltstone.cli.results_rounds import Compacted, RoundDetails, RoundLine, TablePlan
+from siltstone.cli.text_cycles import (
+    controlled_text,
+    cycle_text,
+    cycles_text,
+    service_text,
+    serving_text,
+    triggered_text,
+)
 from siltstone.cli.text_maintenance import checked_text, rolled_back_text, vacuumed_text
 from siltstone.cli.text_parts import Shown, least_width, new_console, new_facts, new_grid, to_text
 from siltstone.cli.text_rounds import compacted_text, planned_text, round_text, rounds_text
@@ -23,6 +32,7 @@ if TYPE_CHECKING:
     from siltstone.cli.reading import Rows
     from siltstone.log.inspection import CompactionReport, LogSummary, VerificationReport
     from siltstone.log.opening import Entry
+    from siltstone.service.results import CycleDetails, CycleRecord
 
 _STYLES = {"ok": "green", "warning": "yellow", "failed": "bold red"}
 
@@ -261,6 +271,31 @@ class TextOutput:
             )
         if report.backup_file is not None:
             self._say(f"  backup: {report.backup_file}")
+
+    def serving(self, serving: Serving) -> None:
+        """Show where to look."""
+        self._show(serving_text(serving))
+        sys.stdout.flush()
+
+    def service(self, report: ServiceReport) -> None:
+        """Show the state, then partitions and nodes."""
+        self._show(service_text(report))
+
+    def cycles(self, records: "Sequence[CycleRecord]") -> None:
+        """Show one line per cycle."""
+        self._show(cycles_text(records))
+
+    def cycle(self, details: "CycleDetails") -> None:
+        """Show the cycle, then each attempt."""
+        self._show(cycle_text(details))
+
+    def triggered(self, triggered: Triggered) -> None:
+        """Show one sentence."""
+        self._show(triggered_text(triggered))
+
+    def controlled(self, controlled: Controlled) -> None:
+        """Show one sentence."""
+        self._show(controlled_text(controlled))
 
     def warning(self, message: str) -> None:
         """Show the message on standard error."""

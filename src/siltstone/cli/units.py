@@ -36,6 +36,19 @@ def _utc(time_ms: int) -> datetime.datetime:
     return datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC) + datetime.timedelta(milliseconds=time_ms)
 
 
+def spell_duration(time_ms: int) -> str:
+    """Write how long something took or lasts, in its two largest units or so."""
+    if time_ms < 1000:
+        return f"{max(time_ms, 0)} ms"
+    if time_ms < 60_000:
+        return f"{time_ms / 1000:.1f} s"
+    seconds = time_ms // 1000
+    for unit, name, smaller, small_name in ((86400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s")):
+        if seconds >= unit:
+            return f"{seconds // unit} {name} {seconds % unit // smaller} {small_name}"
+    raise AssertionError("a minute is the smallest unit left")
+
+
 def spell_count(count: int, one: str, many: str | None = None) -> str:
     """Write a count with its noun, e.g. `1 row`, `2,000 rows`."""
     return f"{count:,} {one if count == 1 else many or one + 's'}"
