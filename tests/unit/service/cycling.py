@@ -141,8 +141,8 @@ class FakeTables:
         known = self.partitions.get(partition.table)
         if known is None:
             return None
-        last = min(high_watermark, known.watermark)
-        count = max(last - known.trimmed, 0)
+        assert high_watermark <= known.watermark, f"{partition}: would lose what is not compacted"
+        count = max(high_watermark - known.trimmed, 0)
         known.trimmed += count
         return count
 

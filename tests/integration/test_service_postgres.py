@@ -1,0 +1,92 @@
+"""The service on a real PostgreSQL: several nodes share real tables, and lost connections are made anew."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from sqlalchemy import text
+
+import siltstone
+from siltstone.compactor.merge import run_here
+from siltstone.service import controls
+from siltstone.service.database import Database, open_database
+from siltstone.service.history import cycle_records
+from siltstone.service.lake_tables import LakeTables
+from siltstone.service.node import Node
+from siltstone.service.settings import ServiceSettings
+from siltstone.service.status import cycle_details, service_status
+from siltstone.service.tables import metadata
+from siltstone.testing.oracle import oracle_of, same_rows
+from tests.unit.compactor.compacting import make_table, rows
+
+pytestmark = pytest.mark.integration
+QUICK = ServiceSettings(tick_seconds=0.05, worker_poll_seconds=0.05, retry_pause_seconds=0, backlog_bytes=None)
+
+
+@pytest.fixture
+def database(postgres: str) -> Iterator[Database]:
+    opened = open_database(postgres)
+    yield opened
+    metadata.drop_all(opened.engine)
+    opened.close()
+
+
+def test_three_nodes_share_the_work_and_every_table_equals_the_oracle(
+    database: Database, postgres: str, tmp_path: Path
+) -> None:
+    root = str(tmp_path / "lake")
+    made = [make_table(root, f"shop.t{number}") for number in range(9)]
+    books = [open_database(postgres) for _ in range(3)]
+    nodes = [
+        Node(each, LakeTables(siltstone.open(root), engine=run_here), QUICK, name=f"n{number}", workers=2)
+        for number, each in enumerate(books)
+    ]
+    for node in nodes:
+        node.start()
+    for cycle in range(3):
+        for table in made:
+            table.write(rows(range(cycle * 50, cycle * 50 + 100), f"{cycle}-"))
+        _end_all_connections(database)
+        request = controls.trigger_cycle(database)
+        done = controls.wait_for_request(database, request.request_id, timeout_seconds=60)
+        assert done.outcome == "COMPLETED", cycle_records(database, 1)
+    assert all(node.stop() for node in nodes)
+    for each in books:
+        each.close()
+    for table in made:
+        same_rows(table.to_arrow().to_pylist(), oracle_of(table, None).rows())
+    for cycle in range(1, 4):
+        timeline = cycle_details(database, cycle).timeline
+        assert sorted(each.table for each in timeline if each.status == "COMPLETED") == [each.name for each in made]
+    assert not service_status(database).active
+
+
+def _end_all_connections(database: Database) -> None:
+    """Do to the nodes what a restart of the server does."""
+    others = text(
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() "
+        "AND pid <> pg_backend_pid()"
+    )
+    database.change("end all connections", lambda transaction: transaction.execute(others).all())
+
+
+def test_the_clock_is_that_of_the_server(database: Database) -> None:
+    shown = text("SELECT CAST(EXTRACT(EPOCH FROM clock_timestamp()) * 1000 AS BIGINT)")
+    before = database.look("x", lambda transaction: transaction.execute(shown).scalar_one())
+    now_ms = database.look("x", lambda transaction: transaction.now_ms())
+    assert before <= now_ms <= database.look("x", lambda transaction: transaction.execute(shown).scalar_one())
+
+
+def test_reading_sees_one_moment(database: Database, postgres: str) -> None:
+    other = open_database(postgres)
+
+    def look(transaction: object) -> tuple[int, int]:
+        def count() -> int:
+            return len(controls.pending_requests(transaction))  # type: ignore[arg-type]
+
+        before = count()
+        controls.trigger_cycle(other)
+        return before, count()
+
+    assert database.look("x", look) == (0, 0)
+    other.close()
