@@ -1,12 +1,13 @@
 """Compaction of 500,000 changes into a table, beside others that do the same work on the same data in the same run.
 
-`python -m benchmarks.compaction [--rows 5000000] [--json]` prints a table, and writes benchmarks/results/compaction.json
-and a plot. The Spark session is warm; its start is measured apart. The changes come in 8 deltas, 5 % of them deletes and
-5 % new keys. Every result is checked: the number of rows, and the sum of a column.
+`python -m benchmarks.compaction [--rows 5000000] [--large 20000000] [--json]` prints tables, and writes
+benchmarks/results/compaction.json and a plot. The Spark session is warm; its start is measured apart. Every result is
+checked: the number of rows, and the sum of a column. What can be repeated runs twice, and the quicker run counts.
 """
 
 import argparse
 import json
+import os
 import shutil
 import sys
 import tempfile
@@ -15,81 +16,28 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import duckdb
 import matplotlib as mpl
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from deltalake import DeltaTable, write_deltalake
-from pyspark.sql import SparkSession, Window
-from pyspark.sql import functions as sf
+from deltalake import DeltaTable
+from pyspark.sql import DataFrame, SparkSession
 from rich.console import Console
 from rich.table import Table
 
 import siltstone
+from benchmarks import cold_start
+from benchmarks.orders import Changes, create, orders, save_base
+from benchmarks.peers import Peers, delta_on_spark
+from benchmarks.workers import forget_peaks, peak_megabytes
 from siltstone.spark import local_session
 
 RESULTS = Path(__file__).parent / "results"
-DELTAS = 8
-SCHEMA = {
-    "order_id": "int64", "customer": "int64", "status": "string", "amount": "double", "quantity": "int32",
-    "city": "string", "updated": "timestamp", "note": "string",
-}  # fmt: skip
-STATUS = np.array(["new", "paid", "sent", "done"])
-CITY = np.array([f"city {number}" for number in range(500)])
-NOTE = np.array(["", "gift", "fragile"])
-
-
-def orders(ids: Any, rng: np.random.Generator) -> pa.Table:
-    size = len(ids)
-    return pa.table(
-        {
-            "order_id": ids,
-            "customer": rng.integers(0, 100_000, size),
-            "status": STATUS[rng.integers(0, len(STATUS), size)],
-            "amount": np.round(rng.random(size) * 100, 2),
-            "quantity": rng.integers(1, 9, size).astype(np.int32),
-            "city": CITY[rng.integers(0, len(CITY), size)],
-            "updated": pa.array(rng.integers(0, 10**9, size) * 1000, pa.timestamp("us")),
-            "note": NOTE[rng.integers(0, len(NOTE), size)],
-        }
-    )
-
-
-class Changes:
-    """Changes to a table of `rows` rows: per delta, upserts of old and new keys, and deletes."""
-
-    def __init__(self, rows: int, count: int, seed: int) -> None:
-        rng = np.random.default_rng(seed)
-        size = count // DELTAS
-        self.deltas = []
-        for number in range(DELTAS):
-            new = rows + seed * 100_000_000 + number * size + np.arange(size // 20)
-            old = rng.integers(0, rows, size - 2 * (size // 20))
-            self.deltas.append((orders(np.concatenate([old, new]), rng), rng.integers(0, rows, size // 20)))
-
-    def write_to(self, table: siltstone.Table) -> None:
-        for upserts, deletes in self.deltas:
-            table.write(upserts)
-            table.write(pa.table({"order_id": deletes}), type="delete")
-
-    def save(self, folder: Path) -> Path:
-        """Write all changes as one Parquet folder for the others: a sequence number and a flag tell what they are."""
-        folder.mkdir(parents=True)
-        for number, (upserts, deletes) in enumerate(self.deltas):
-            empty = pa.Table.from_arrays(
-                [
-                    pa.array(deletes) if each.name == "order_id" else pa.nulls(len(deletes), each.type)
-                    for each in upserts.schema
-                ],
-                schema=upserts.schema,
-            )
-            both = pa.concat_tables([upserts, empty])
-            gone = np.concatenate([np.zeros(len(upserts), bool), np.ones(len(deletes), bool)])
-            both = both.append_column("gone", pa.array(gone))
-            both = both.append_column("seq", pa.array(np.arange(len(both)) + number * 10_000_000))
-            pq.write_table(both, folder / f"{number}.parquet", compression="zstd")
-        return folder
+INITIAL, MINOR, MAJOR = "Siltstone, initial", "Siltstone, minor", "Siltstone, major"
+ONE, TINY, LARGE = "Siltstone, minor, 1 % changed", "Siltstone, minor, 0.01 % changed", "Siltstone, minor, large table"
+WINDOW, DUCK, DUCK_ONE = "Spark, union and window, overwrite", "DuckDB, anti-join and union", "DuckDB, 1 % changed"
+DELTA_RS, DELTA, FLOOR = "delta-rs, merge", "Delta Lake on Spark, MERGE", "pyarrow, read and rewrite the base (floor)"
+REPARTITION = "Spark, read, repartition, write"
 
 
 def timed(work: Callable[[], object]) -> float:
@@ -98,116 +46,165 @@ def timed(work: Callable[[], object]) -> float:
     return time.perf_counter() - started
 
 
-class Others:
-    """The same changes applied by others to the same base."""
-
-    def __init__(self, spark: SparkSession, base: Path, changes: Path, folder: Path) -> None:
-        self.spark, self.base, self.changes, self.folder = spark, base, changes, folder
-
-    def window(self) -> None:
-        newest = Window.partitionBy("order_id").orderBy(sf.col("seq").desc())
-        base = self.spark.read.parquet(str(self.base)).withColumns({"gone": sf.lit(False), "seq": sf.lit(-1)})
-        rows = base.unionByName(self.spark.read.parquet(str(self.changes)))
-        kept = rows.withColumn("rank", sf.row_number().over(newest)).where("rank = 1 and not gone")
-        kept.drop("gone", "seq", "rank").write.mode("overwrite").option("compression", "zstd").parquet(
-            str(self.folder / "window")
-        )
-
-    def duck(self) -> None:
-        connection = duckdb.connect()
-        connection.execute("set threads = 2; set preserve_insertion_order = false")
-        connection.execute(f"""
-            create temp table newest as
-            select * exclude (rank) from (select *, row_number() over (partition by order_id order by seq desc) as rank
-            from read_parquet('{self.changes}/*.parquet')) where rank = 1""")
-        connection.execute(f"""
-            copy (select * from read_parquet('{self.base}/*.parquet') b anti join newest n using (order_id)
-            union all by name select * exclude (gone, seq) from newest where not gone)
-            to '{self.folder}/duck.parquet' (format parquet, compression zstd, compression_level 1)""")
-
-    def prepare_delta(self) -> None:
-        write_deltalake(str(self.folder / "delta"), pq.read_table(self.base))
-
-    def delta_rs(self) -> None:
-        newest: Any = duckdb.connect().sql(f"""
-            select * exclude (rank) from (select *, row_number() over (partition by order_id order by seq desc) as rank
-            from read_parquet('{self.changes}/*.parquet')) where rank = 1""")
-        columns = {name: f"s.{name}" for name in SCHEMA}
-        (
-            DeltaTable(str(self.folder / "delta"))
-            .merge(newest, "t.order_id = s.order_id", source_alias="s", target_alias="t")
-            .when_matched_delete("s.gone")
-            .when_matched_update(columns)
-            .when_not_matched_insert(columns, "not s.gone")
-            .execute()
-        )
-
-    def floor(self) -> None:
-        folder = self.folder / "floor"
-        folder.mkdir(exist_ok=True)
-        for path in self.base.glob("*.parquet"):
-            pq.write_table(pq.read_table(path), folder / path.name, compression="zstd", compression_level=1)
-
-    def repartition(self) -> None:
-        read = self.spark.read.parquet(str(self.base))
-        read.repartition(16, "order_id").write.mode("overwrite").option("compression", "zstd").parquet(
-            str(self.folder / "repartitioned")
-        )
+def twice(work: Callable[[], object]) -> float:
+    return min(timed(work) for _ in range(2))
 
 
 def summary(table: pa.Table) -> tuple[int, int]:
-    return table.num_rows, int(sum(table.column("quantity").to_pylist()))
+    return table.num_rows, int(np.sum(table.column("quantity").to_numpy()))
 
 
-def measure(folder: Path, rows: int, count: int) -> dict[str, Any]:
-    rng = np.random.default_rng(0)
-    base = folder / "base"
-    base.mkdir()
-    parts = [range(start, min(start + rows // 16 + 1, rows)) for start in range(0, rows, rows // 16 + 1)]
-    for number, ids in enumerate(parts):
-        pq.write_table(orders(np.array(ids), rng), base / f"{number}.parquet", compression="zstd", compression_level=1)
-    results: dict[str, float] = {}
+class Ours:
+    """Rounds of one table; before a round is run again, the table is rolled back."""
+
+    def __init__(self, spark: SparkSession, table: siltstone.Table) -> None:
+        self.spark, self.table = spark, table
+
+    def round(self, *, full: bool = False) -> float:
+        (current,) = self.table.current_rounds()
+        first = timed(lambda: self.table.compact(spark=self.spark, full=full))
+        self.table.rollback(current.round_id)
+        return min(first, timed(lambda: self.table.compact(spark=self.spark, full=full)))
+
+    def back_to(self, round_id: int) -> None:
+        self.table.rollback(round_id)
+
+    def current(self) -> int:
+        return self.table.current_rounds()[0].round_id
+
+
+def drain(frame: DataFrame) -> None:
+    frame.write.format("noop").mode("overwrite").save()
+
+
+def measure_reads(spark: SparkSession, table: siltstone.Table) -> dict[str, float]:
+    """Time Spark reading the table, beside Spark reading the same files as if nothing in them were dead."""
+    (current,) = table.current_rounds()
+    paths = [f"file://{table.lake.root.removeprefix('file://')}/{file.uri}" for file in current.files]
+    ours, files = table.to_spark(spark), spark.read.parquet(*paths)
+    return {
+        "to_spark": twice(lambda: drain(ours)),
+        "spark.read.parquet": twice(lambda: drain(files)),
+        "to_spark, two columns and a filter": twice(
+            lambda: drain(ours.where("quantity = 3").select("order_id", "amount"))
+        ),
+        "spark.read.parquet, two columns and a filter": twice(
+            lambda: drain(files.where("quantity = 3").select("order_id", "amount"))
+        ),
+    }
+
+
+def measure(folder: Path, rows: int, large: int, count: int) -> dict[str, Any]:
+    base = save_base(folder / "base", rows)
+    seconds: dict[str, float] = {}
     start = time.perf_counter()
     spark = local_session("benchmark", conf={"spark.driver.memory": "8g"})
     spark.range(10).count()
-    results["start of Spark"] = time.perf_counter() - start
-    table = siltstone.open(folder / "lake").create_table("shop.orders", schema=SCHEMA, primary_keys=["order_id"])
-    table.write(batch for path in sorted(base.glob("*.parquet")) for batch in pq.read_table(path).to_batches())
-    warm = siltstone.open(folder / "lake").create_table("shop.warm", schema=SCHEMA, primary_keys=["order_id"])
-    warm.write(orders(np.arange(10_000), rng))
+    result: dict[str, Any] = {"rows": rows, "large": large, "changes": count, "seconds": seconds}
+    result["start of Spark"] = time.perf_counter() - start
+    result["bytes a row"] = sum(path.stat().st_size for path in base.iterdir()) / rows
+    lake = siltstone.open(folder / "lake")
+    warm = lake.create_table("shop.warm", schema=orders(np.arange(0), np.random.default_rng(0)).schema,
+                             primary_keys=["order_id"])  # fmt: skip
+    warm.write(orders(np.arange(10_000), np.random.default_rng(0)))
     warm.compact(spark=spark)
-    results["Siltstone, initial"] = timed(lambda: table.compact(spark=spark))
+    table = create(lake, "shop.orders", base)
+    ours = Ours(spark, table)
+    seconds[INITIAL] = timed(lambda: table.compact(spark=spark))
     changes = Changes(rows, count, 1)
-    others = Others(spark, base, changes.save(folder / "changes"), folder)
-    results["Spark, read, repartition, write"] = timed(others.repartition)
-    results["pyarrow, read and rewrite the base (floor)"] = timed(others.floor)
-    results["Spark, union and window, overwrite"] = min(timed(others.window) for _ in range(2))
-    results["DuckDB, anti-join and union"] = min(timed(others.duck) for _ in range(2))
-    others.prepare_delta()
-    results["delta-rs, merge"] = timed(others.delta_rs)
-    changes.write_to(table)
-    results["Siltstone, minor, all changes"] = timed(lambda: table.compact(spark=spark))
-    expected = summary(spark.read.parquet(str(folder / "window")).select("quantity").toArrow())
-    assert summary(table.to_arrow(["quantity"])) == expected
-    assert summary(pq.read_table(folder / "duck.parquet", columns=["quantity"])) == expected
-    assert summary(DeltaTable(str(folder / "delta")).to_pyarrow_table(columns=["quantity"])) == expected
-    for name, part in (("a tenth of the changes", count // 10), ("a thousandth of the changes", count // 1000)):
-        Changes(rows, part, 2 + len(results)).write_to(table)
-        results[f"Siltstone, minor, {name}"] = timed(lambda: table.compact(spark=spark))
-    Changes(rows, count, 99).write_to(table)
-    results["Siltstone, major, all changes"] = timed(lambda: table.compact(spark=spark, full=True))
+    peers = Peers(spark, base, changes.save(folder / "changes"), folder / "peers")
+    seconds[REPARTITION] = twice(peers.repartition)
+    seconds[FLOOR] = twice(peers.floor)
+    seconds[WINDOW] = twice(peers.window)
+    seconds[DUCK] = twice(peers.duck)
+    peers.prepare_delta()
+    seconds[DELTA_RS] = timed(peers.delta_rs)
+    expected = summary(spark.read.parquet(str(folder / "peers" / "window")).select("quantity").toArrow())
+    assert summary(pq.read_table(folder / "peers" / "duck.parquet", columns=["quantity"])) == expected
+    assert summary(DeltaTable(str(folder / "peers" / "delta")).to_pyarrow_table(columns=["quantity"])) == expected
+    measure_rounds(ours, changes, seconds, result, expected)
+    result["read, no dead rows"] = measure_reads(spark, table)
+    Changes(rows, rows // 50, 5).write_to(table)
+    table.compact(spark=spark)
+    result["read, 2 % dead"] = measure_reads(spark, table)
+    few = Changes(rows, rows // 100, 3)
+    seconds[DUCK_ONE] = twice(Peers(spark, base, few.save(folder / "few"), folder / "peers-few").duck)
+    few.write_to(table)
+    seconds[ONE] = ours.round()
+    Changes(rows, max(rows // 10_000, 8 * 20), 4).write_to(table)
+    seconds[TINY] = ours.round()
     assert table.fsck(deep=True) == []
+    if large:
+        measure_large(spark, folder, large, count, result)
     spark.stop()
-    return {"rows": rows, "changes": count, "seconds": {name: round(each, 2) for name, each in results.items()}}
+    told = delta_on_spark(base, folder / "changes", folder / "delta-on-spark")
+    if isinstance(told, str):
+        result["Delta Lake on Spark"] = told
+    else:
+        assert (told["rows"], told["quantity"]) == expected
+        seconds[DELTA] = told["seconds"]
+    return result
+
+
+def measure_rounds(
+    ours: Ours, changes: Changes, seconds: dict[str, float], result: dict[str, Any], expected: tuple[int, int]
+) -> None:
+    first = ours.current()
+    changes.write_to(ours.table)
+    forget_peaks(os.getpid())
+    seconds[MINOR] = ours.round()
+    result["worker megabytes, minor"] = peak_megabytes(os.getpid())
+    assert ours.table.current_rounds()[0].bucket_actions.keys() == {"minor"}
+    assert summary(ours.table.to_arrow(["quantity"])) == expected
+    ours.back_to(first)
+    seconds[MAJOR] = ours.round(full=True)
+    assert summary(ours.table.to_arrow(["quantity"])) == expected
+
+
+def measure_large(spark: SparkSession, folder: Path, rows: int, count: int, result: dict[str, Any]) -> None:
+    base = save_base(folder / "large-base", rows)
+    table = create(siltstone.open(folder / "lake"), "shop.large", base)
+    shutil.rmtree(base)
+    table.compact(spark=spark)
+    Changes(rows, count, 1).write_to(table)
+    forget_peaks(os.getpid())
+    result["seconds"][LARGE] = Ours(spark, table).round()
+    result["worker megabytes, minor, large table"] = peak_megabytes(os.getpid())
+
+
+def against_aims(result: dict[str, Any]) -> list[tuple[str, float, str, bool]]:
+    """Return (what, ratio, aim, whether it is met)."""
+    seconds, cold = result["seconds"], result["cold start"]
+    lines = [
+        ("plain Spark / major", seconds[WINDOW] / seconds[MAJOR], ">=", 5.0),
+        ("major / DuckDB", seconds[MAJOR] / seconds[DUCK], "<=", 1.5),
+        ("minor / DuckDB", seconds[MINOR] / seconds[DUCK], "<=", 1.0),
+        ("minor at 1 % / DuckDB at 1 %", seconds[ONE] / seconds[DUCK_ONE], "<=", 0.5),
+        ("initial / Spark's read, repartition, write", seconds[INITIAL] / seconds[REPARTITION], "<=", 2.0),
+        ("cold start / untuned", cold["siltstone"]["total"] / cold["untuned"]["total"], "<=", 0.5),
+    ]
+    if DELTA in seconds:
+        lines.append(("Delta MERGE / major", seconds[DELTA] / seconds[MAJOR], ">=", 3.0))
+    if LARGE in seconds:
+        lines.append(("minor on the large table / minor", seconds[LARGE] / seconds[MINOR], "<=", 1.5))
+    for name, aim in (("read, no dead rows", 1.1), ("read, 2 % dead", 2.0)):
+        reads = result[name]
+        for each in ("", ", two columns and a filter"):
+            ratio = reads[f"to_spark{each}"] / reads[f"spark.read.parquet{each}"]
+            lines.append((f"{name}{each}: to_spark / parquet", ratio, "<=", aim))
+    return [
+        (what, ratio, f"{sign} {aim}", ratio >= aim if sign == ">=" else ratio <= aim)
+        for what, ratio, sign, aim in lines
+    ]
 
 
 def plot(result: dict[str, Any]) -> None:
     mpl.use("Agg")
     from matplotlib import pyplot
 
-    seconds = {name: each for name, each in result["seconds"].items() if name != "start of Spark"}
+    seconds = result["seconds"]
     names = sorted(seconds, key=lambda name: seconds[name], reverse=True)
-    figure, axes = pyplot.subplots(figsize=(9, 4.5), layout="constrained")
+    figure, axes = pyplot.subplots(figsize=(9, 5.5), layout="constrained")
     colors = ["#b07d3b" if name.startswith("Siltstone") else "#8a8a8a" for name in names]
     bars = axes.barh(names, [seconds[name] for name in names], color=colors)
     axes.bar_label(bars, fmt="%.1f s", padding=3)
@@ -217,27 +214,40 @@ def plot(result: dict[str, Any]) -> None:
         figure.savefig(RESULTS / f"compaction.{ending}", dpi=120)
 
 
+def show(result: dict[str, Any]) -> None:
+    console = Console()
+    shown = Table("work", "seconds", title=f"{result['changes']:,} changes to {result['rows']:,} rows")
+    for name, each in result["seconds"].items():
+        shown.add_row(name, f"{each:.2f}")
+    aims = Table("ratio", "measured", "aim", "met")
+    for what, ratio, aim, is_met in against_aims(result):
+        aims.add_row(what, f"{ratio:.2f}", aim, "yes" if is_met else "no")
+    console.print(shown, aims)
+    others = {name: each for name, each in result.items() if name not in ("seconds", "rows", "changes")}
+    console.print(json.dumps(others, indent=2))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, default=5_000_000)
+    parser.add_argument("--large", type=int, default=20_000_000, help="rows of the large table, 0 for none")
     parser.add_argument("--changes", type=int, default=500_000)
     parser.add_argument("--json", action="store_true", help="print the results as JSON")
     options = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="siltstone-benchmark-"))
     try:
-        result = measure(folder, options.rows, options.changes)
+        result = measure(folder, options.rows, options.large, options.changes)
     finally:
         shutil.rmtree(folder)
+    result["cold start"] = cold_start.measure()
+    result = json.loads(json.dumps(result), parse_float=lambda text: round(float(text), 3))
     RESULTS.mkdir(exist_ok=True)
     (RESULTS / "compaction.json").write_text(json.dumps(result, indent=2) + "\n")
     plot(result)
     if options.json:
         sys.stdout.write(json.dumps(result) + "\n")
-        return
-    shown = Table("work", "seconds", title=f"{result['changes']:,} changes to {result['rows']:,} rows")
-    for name, seconds in result["seconds"].items():
-        shown.add_row(name, f"{seconds:.2f}")
-    Console().print(shown)
+    else:
+        show(result)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
 import siltstone
-from benchmarks.compaction import orders
+from benchmarks.orders import orders
 from siltstone.objects import canonical_root, open_objects
 from siltstone.spark import local_session
 
