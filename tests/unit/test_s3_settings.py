@@ -150,6 +150,18 @@ def test_a_process_goes_on_with_the_settings_it_received(s3_endpoint: str, monke
     assert open_objects(root).read("x") == b"1"
 
 
+def test_a_process_that_receives_no_keys_uses_its_own(s3_endpoint: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = "s3://siltstone-tests/no-keys-received"
+    monkeypatch.setenv("SILTSTONE_SHARE_CREDENTIALS", "false")
+    access = share_access(root)
+    assert access.settings is not None
+    assert access.settings.keys is None
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    access.use()
+    open_objects(root).replace("x", b"1")
+    assert open_objects(root).read("x") == b"1"
+
+
 def test_a_redirect_to_another_region_is_understood() -> None:
     body = (
         "Server returned non-2xx status code: 301 Moved Permanently: <?xml version='1.0'?>\n<Error>"

@@ -196,6 +196,14 @@ def shared(settings: S3Settings, environment: Mapping[str, str] | None = None) -
     return replace(settings, keys=fresh_keys(settings), profile=None)
 
 
+def completed(settings: S3Settings) -> S3Settings:
+    """Return settings that came without keys with those that this process has of its own, if it has any."""
+    if settings.keys is not None:
+        return settings
+    own = find_settings()
+    return replace(settings, keys=own.keys, profile=own.profile)
+
+
 def store_options(settings: S3Settings) -> dict[str, Any]:
     """Return the settings as the object store takes them. Raises: AccessDeniedError where nothing has credentials."""
     options: dict[str, Any] = {}

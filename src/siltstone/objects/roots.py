@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from siltstone.errors import InvalidInputError
-from siltstone.objects.aws import S3Settings, find_settings, shared
+from siltstone.objects.aws import S3Settings, completed, find_settings, shared
 from siltstone.objects.interface import Objects
 from siltstone.objects.local import LocalObjects
 from siltstone.objects.store import StoreObjects, open_memory, open_s3, open_url
@@ -104,7 +104,7 @@ class Access:
             _received[self.root] = self.settings
             objects = _opened.get(self.root)
             if isinstance(objects, StoreObjects):
-                objects.reopen(open_s3(self.root, self.settings))
+                objects.reopen(open_s3(self.root, completed(self.settings)))
 
 
 def share_access(root: str) -> Access:
@@ -130,6 +130,7 @@ def _open(address: str) -> Objects:
     if address.startswith(MEMORY_SCHEME):
         return StoreObjects(address, open_memory())
     if address.startswith("s3://"):
-        settings = _received.get(address) or find_settings()
+        received = _received.get(address)
+        settings = find_settings() if received is None else completed(received)
         return StoreObjects(address, open_s3(address, settings), is_trusted=settings.is_aws)
     return StoreObjects(address, open_url(address))
