@@ -63,7 +63,7 @@ format: venv ## Put the code into the house style
 test: venv ## Run all tests but the integration tests
 	$(BIN)/python -m pytest -m "not integration"
 
-test-integration: venv ## Install the wheel into an empty environment; compact on a cluster
+test-integration: venv ## Install wheels, start clusters, S3 and Glue servers, run all examples
 	$(BIN)/python -m pytest -m integration
 
 test-integration-rebuild: clean-venv test-integration ## The same, in an environment made from nothing
