@@ -1,14 +1,12 @@
 """From text to deltas and conditions.
 
-What is plain JSON, or plain JSON behind `{..,`, is read by orjson, which is many times faster. That is sound where orjson
-cannot read anything else than the grammar does: it accepts only part of it, and `_read_plain` gives up on the three
-things that both read differently. Everything else, and every error, is the business of the grammar.
+What is plain JSON, or plain JSON behind `{..,`, is left to `plain`, which is many times faster and reads nothing else than the
+grammar would. Everything else, and every error, is the business of the grammar.
 """
 
+import re
 from collections.abc import Callable
 from typing import Final, TypeVar
-
-import orjson
 
 from siltstone.documents.language.conditions import Condition
 from siltstone.documents.language.deltas import (
@@ -21,6 +19,7 @@ from siltstone.documents.language.deltas import (
     conditional,
     map_delta,
 )
+from siltstone.documents.language.plain import read_plain
 from siltstone.documents.language.questions import (
     ALWAYS,
     COMPARISONS,
@@ -35,15 +34,14 @@ from siltstone.documents.language.questions import (
 from siltstone.documents.language.scanner import Scanner
 from siltstone.documents.language.simplification import all_of, any_of, containing, is_a, like, negate, one_of
 from siltstone.documents.language.text import value_text
-from siltstone.documents.language.values import MAX_DEPTH, UNDEFINED, Json, Value, depth_of, identity
+from siltstone.documents.language.values import UNDEFINED, Json, identity
 from siltstone.errors import InvalidInputError
 
 _Taken = TypeVar("_Taken")
 _KEEPING: Final = '{..,"'
 _PLAIN_STARTS: Final = frozenset('{["-0123456789tfn')
-_DIGITS_TO_ZERO: Final = bytes.maketrans(b"123456789", b"000000000")
-_LONG_INTEGER: Final = b"0" * 19
 _CONTAINMENTS: Final = {"containsAny": "Any", "containsAll": "All", "containsOnly": "Only"}
+_DOTS_AND_MORE: Final = re.compile(r"[\x00-\x20]*\.\.[\x00-\x20]*,")
 _A_DELTA: Final = "a delta"
 _A_CONDITION: Final = "a condition"
 
@@ -52,11 +50,11 @@ def parse_delta(text: str) -> Delta:
     """Read a delta. Raises: InvalidInputError."""
     if isinstance(text, str):
         if text.startswith(_KEEPING):
-            puts = _read_plain("{" + text[4:])
+            puts = read_plain("{" + text[4:])
             if isinstance(puts, dict):
                 return MapDelta(puts, {}, True, False)
         elif text[:1] in _PLAIN_STARTS:
-            value = _read_plain(text)
+            value = read_plain(text)
             if value is not UNDEFINED:
                 return Literal(value)
     return parse_by_grammar(text)
@@ -98,33 +96,11 @@ def parse_condition(text: str) -> Condition:
 
 def parse_value(text: str, what: str = "value") -> Json:
     """Read a JSON value; `what` names it in errors. Raises: InvalidInputError."""
-    value = _read_plain(text) if isinstance(text, str) else UNDEFINED
+    value = read_plain(text) if isinstance(text, str) else UNDEFINED
     if value is UNDEFINED:
         scanner = Scanner(text, what)
         value = scanner.value()
         scanner.end()
-    return value
-
-
-def _read_plain(text: str) -> Value:
-    """Read JSON by orjson; return UNDEFINED where the grammar has to look."""
-    try:
-        value: Json = orjson.loads(text)
-    except orjson.JSONDecodeError:
-        return UNDEFINED
-    if len(text) > 2 * MAX_DEPTH and text.count("{") + text.count("[") > MAX_DEPTH and depth_of(value) > MAX_DEPTH:
-        return UNDEFINED
-    # orjson lets the last of equal keys win. If none was dropped, the value has as many colons as the text.
-    colons = text.count(":")
-    if (
-        colons
-        and not (isinstance(value, dict) and len(value) == colons)
-        and ("\\u003" in text or orjson.dumps(value).count(b":") != colons)
-    ):
-        return UNDEFINED
-    # orjson has unsigned integers of 64 bits, where the grammar goes on with doubles.
-    if len(text) >= len(_LONG_INTEGER) and _LONG_INTEGER in text.encode().translate(_DIGITS_TO_ZERO):
-        return UNDEFINED
     return value
 
 
@@ -169,13 +145,17 @@ class _Parser(Scanner):
         return condition
 
     def _dots(self) -> None:
-        self.take(".")
-        if not self.text.startswith(".", self.place):
-            self.fail("'..'")
-        self.place += 1
+        """Take `..`, whose first dot was seen."""
+        if not self.text.startswith("..", self.place):
+            self.fail("'..'", at=self.place + 1)
+        self.place += 2
 
     def _starts_keeping(self, close: str) -> tuple[bool, bool]:
         """Take `..` and the comma after it; tell whether they were there, and whether more follows."""
+        match = _DOTS_AND_MORE.match(self.text, self.place)
+        if match is not None:
+            self.place = match.end()
+            return True, True
         character = self.peek()
         if character == ".":
             self._dots()
@@ -193,7 +173,7 @@ class _Parser(Scanner):
 
     def _map_delta(self) -> Delta:
         self.enter()
-        self.take("{")
+        self.place += 1
         puts: dict[str, Json] = {}
         others: dict[str, Delta] = {}
         keeps_rest, more = self._starts_keeping("}")
@@ -210,7 +190,7 @@ class _Parser(Scanner):
 
     def _set_delta(self) -> Delta:
         self.enter()
-        self.take("(")
+        self.place += 1
         added: dict[object, Json] = {}
         removed: dict[object, Json] = {}
         keeps_rest, more = self._starts_keeping(")")
@@ -247,13 +227,10 @@ class _Parser(Scanner):
         return conditional(branches, otherwise)
 
     def _word(self, *words: str) -> str:
-        self.peek()
-        start = self.place
         token = self.token()
         if token not in words:
-            self.fail(
-                " or ".join([", ".join(words[:-1]), words[-1]]) if len(words) > 1 else words[0], at=start, found=token
-            )
+            expected = " or ".join([", ".join(words[:-1]), words[-1]]) if len(words) > 1 else words[0]
+            self.fail(expected, at=self.place - len(token), found=token)
         return token
 
     def _map_condition(self) -> Condition:

@@ -14,7 +14,7 @@ _STRING: Final = re.compile(r'[\x00-\x20]*"([^"\\\x00-\x1f]*)"')
 _KEY: Final = re.compile(r'[\x00-\x20]*"([^"\\\x00-\x1f]*)"[\x00-\x20]*:')
 _PLAIN: Final = re.compile(r'[^"\\\x00-\x1f]+')
 _HEX: Final = re.compile(r"[0-9a-fA-F]{4}")
-_TOKEN: Final = re.compile(r'[^\x00-\x20,:\]})>/\\"\[{(<;=#?]+')
+_TOKEN: Final = re.compile(r'[\x00-\x20]*([^\x00-\x20,:\]})>/\\"\[{(<;=#?]+)')
 _NUMBER: Final = re.compile(r"-?(?:0|[1-9][0-9]*)(\.[0-9]*)?([eE][+-]?[0-9]+)?")
 _ESCAPES: Final = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
 _WORDS: Final[dict[str, Json]] = {"true": True, "false": False, "null": None}
@@ -100,12 +100,12 @@ class Scanner:
 
     def token(self) -> str:
         """Skip blanks and take a word or number, "" where none is."""
-        self.peek()
         match = _TOKEN.match(self.text, self.place)
         if match is None:
+            self.peek()
             return ""
         self.place = match.end()
-        return match[0]
+        return match[1]
 
     def string(self, expected: str = "a string in double quotes") -> str:
         """Skip blanks and take a string."""
@@ -129,9 +129,9 @@ class Scanner:
         return self.scalar(self.token(), expected)
 
     def array(self) -> list[Json]:
-        """Take a JSON array."""
+        """Take a JSON array, whose bracket was seen."""
         self.enter()
-        self.take("[")
+        self.place += 1
         values: list[Json] = []
         if self.peek() == "]":
             self.place += 1
@@ -161,7 +161,7 @@ class Scanner:
 
     def _object(self) -> dict[str, Json]:
         self.enter()
-        self.take("{")
+        self.place += 1
         values: dict[str, Json] = {}
         if self.peek() == "}":
             self.place += 1

@@ -5,6 +5,7 @@ from typing import Final
 
 import orjson
 
+_CONTAINERS: Final = (dict, list)
 _PLAIN: Final = frozenset({str, int, bool, type(None)})
 _ESCAPED: Final = re.compile(r'["\\\x00-\x1f]')
 _ESCAPES: Final = {
@@ -70,7 +71,7 @@ def ordered_keys(keys: dict[str, object] | list[str]) -> list[str]:
 
 def _is_plain(value: object) -> bool:
     """Tell whether there is a map or list, and no double in it, which orjson writes in another form."""
-    if not isinstance(value, dict | list):
+    if not isinstance(value, _CONTAINERS):
         return False
     members = value.values() if isinstance(value, dict) else value
     kinds = set(map(type, members))
@@ -79,7 +80,7 @@ def _is_plain(value: object) -> bool:
     if float in kinds:
         return False
     for each in members:  # noqa: SIM110, a generator doubles the frames of deep nesting
-        if isinstance(each, dict | list) and not _is_plain(each):
+        if isinstance(each, _CONTAINERS) and not _is_plain(each):
             return False
     return True
 

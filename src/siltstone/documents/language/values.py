@@ -16,6 +16,7 @@ from siltstone.errors import InvalidInputError
 Json: TypeAlias = Union[bool, int, float, str, list["Json"], dict[str, "Json"], None]  # noqa: UP007
 
 MAX_DEPTH: Final = 200
+CONTAINERS: Final = (dict, list)
 MIN_INTEGER: Final = -(1 << 63)
 MAX_INTEGER: Final = (1 << 63) - 1
 
@@ -44,7 +45,7 @@ def strictly_equal(one: Value, other: Value) -> bool:
         return False
     if isinstance(one, float):
         return one != 0 or math.copysign(1, one) == math.copysign(1, other)  # type: ignore[arg-type]
-    if isinstance(one, dict | list):
+    if isinstance(one, CONTAINERS):
         # Equal to Python; what is left are kinds of numbers and signs of zeros somewhere inside, which the text shows.
         sort = orjson.OPT_SORT_KEYS
         return orjson.dumps(one, option=sort) == orjson.dumps(other, option=sort)
@@ -57,7 +58,7 @@ def identity(value: Json) -> _Identity:
         return value
     if isinstance(value, float):
         return float, repr(value)
-    if isinstance(value, dict | list):
+    if isinstance(value, CONTAINERS):
         return type(value), value_text(value)
     return type(value), value
 
@@ -72,7 +73,7 @@ def order_key(value: Json) -> tuple[int, object, object]:
     rank = _RANKS[type(value)]
     if isinstance(value, str):
         return rank, utf16(value), 0
-    if isinstance(value, dict | list):
+    if isinstance(value, CONTAINERS):
         return rank, utf16(value_text(value)), 0
     if isinstance(value, float):
         return rank, value, -1 if value == 0 and math.copysign(1, value) < 0 else 1
@@ -90,18 +91,6 @@ def distinct(values: Iterable[Json]) -> dict[object, Json]:
 def in_order(values: Iterable[Json]) -> list[Json]:
     """Return the members of a set in their order."""
     return sorted(values, key=order_key)
-
-
-def depth_of(value: object) -> int:
-    """Return how deep lists and maps are nested: 0 for a scalar."""
-    depth, level = 0, [value] if isinstance(value, dict | list) else []
-    while level:
-        depth += 1
-        if depth > MAX_DEPTH:
-            break
-        inner = (each.values() if isinstance(each, dict) else each for each in level)
-        level = [value for values in inner for value in values if isinstance(value, dict | list)]
-    return depth
 
 
 def checked(value: object, depth: int = 0) -> Json:
