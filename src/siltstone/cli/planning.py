@@ -6,6 +6,7 @@ from siltstone.cli.shell import Report
 from siltstone.compactor.absorb import choose
 from siltstone.compactor.completion import current_completion
 from siltstone.compactor.files import StoredFile
+from siltstone.compactor.gathering import GatheredParts
 from siltstone.compactor.job import RoundJob
 from siltstone.compactor.merge import resolve
 from siltstone.compactor.plan import Request, RoundPlan, new_deltas, plan_round
@@ -47,15 +48,15 @@ def _preview(request: Request, plan: RoundPlan, report: Report) -> RoundPreview:
 
 
 def _plan_buckets(job: RoundJob, report: Report) -> list[BucketPlan]:
-    parts: dict[int, list[bytes]] = {}
+    parts = GatheredParts()
     for number, read in enumerate(job.reads):
         report(f"Reading file {number + 1:,} of {len(job.reads):,}")
         for bucket, part in read_parts(job, [read]):
-            parts.setdefault(bucket, []).append(part)
+            parts.add(bucket, part)
     plans = []
     for number in range(len(job.buckets)):
         report(f"Looking at bucket {number + 1:,} of {len(job.buckets):,}")
-        plans.append(_plan_bucket(job, number, parts.pop(number, [])))
+        plans.append(_plan_bucket(job, number, parts.take(number)))
     return plans
 
 
