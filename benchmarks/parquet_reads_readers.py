@@ -43,27 +43,34 @@ def read_by_pyarrow(place: Place, columns: Columns) -> int:
     return int(pq.read_table(place.uri.removeprefix("s3://"), columns=columns, filesystem=files).num_rows)
 
 
-def read_by_duckdb(place: Place, columns: Columns) -> int:
+@functools.cache
+def duckdb_connection(in_s3: bool) -> duckdb.DuckDBPyConnection:
     """DuckDB's own S3 needs an extension that it downloads; without it, there is no figure."""
     connection = duckdb.connect()
-    if is_in_s3(place):
-        try:
-            connection.execute("LOAD httpfs")
-        except duckdb.Error as error:
-            raise Unavailable("no httpfs extension") from error
-        settings = s3_settings()
-        keys = fresh_keys(settings)
-        connection.execute(f"SET s3_region='{settings.region or 'us-east-1'}'")
-        if keys is not None:
-            connection.execute(f"SET s3_access_key_id='{keys.access_key_id}'")
-            connection.execute(f"SET s3_secret_access_key='{keys.secret_access_key}'")
-            connection.execute(f"SET s3_session_token='{keys.session_token or ''}'")
-        if settings.endpoint:
-            connection.execute(f"SET s3_endpoint='{settings.endpoint.rpartition('//')[2]}'")
-            connection.execute("SET s3_url_style='path'")
-            connection.execute(f"SET s3_use_ssl={settings.endpoint.startswith('https')}")
+    if not in_s3:
+        return connection
+    try:
+        connection.execute("LOAD httpfs")
+    except duckdb.Error as error:
+        raise Unavailable("no httpfs extension") from error
+    settings = s3_settings()
+    keys = fresh_keys(settings)
+    connection.execute(f"SET s3_region='{settings.region or 'us-east-1'}'")
+    if keys is not None:
+        connection.execute(f"SET s3_access_key_id='{keys.access_key_id}'")
+        connection.execute(f"SET s3_secret_access_key='{keys.secret_access_key}'")
+        connection.execute(f"SET s3_session_token='{keys.session_token or ''}'")
+    if settings.endpoint:
+        connection.execute(f"SET s3_endpoint='{settings.endpoint.rpartition('//')[2]}'")
+        connection.execute("SET s3_url_style='path'")
+        connection.execute(f"SET s3_use_ssl={settings.endpoint.startswith('https')}")
+    return connection
+
+
+def read_by_duckdb(place: Place, columns: Columns) -> int:
     names = "*" if columns is None else ", ".join(f'"{name}"' for name in columns)
-    return int(connection.sql(f"SELECT {names} FROM read_parquet('{place.uri}')").to_arrow_table().num_rows)
+    query = f"SELECT {names} FROM read_parquet('{place.uri}')"
+    return int(duckdb_connection(is_in_s3(place)).sql(query).to_arrow_table().num_rows)
 
 
 def read_by_polars(place: Place, columns: Columns) -> int:
