@@ -107,6 +107,7 @@ def open_writer(sink: IO[bytes], sample: pa.Table) -> pq.ParquetWriter:
         compression_level=_COMPRESSION_LEVEL,
         use_dictionary=[name for name in sample.schema.names if _repeats(sample.column(name))],
         write_page_index=True,
+        write_page_checksum=True,
         store_schema=False,
     )
     # Arrow would note the types of `sample`; what a reader is to get are the types behind the dictionaries.
@@ -135,7 +136,8 @@ def open_parquet(root: str, uri: str, encoded: Sequence[str] = ()) -> pq.Parquet
     Raises: CorruptionError where it is missing or damaged.
     """
     folder = local_folder(root)
-    options = {"read_dictionary": list(encoded)}
+    # Without the checksums, most flipped bits would be read as other values.
+    options = {"read_dictionary": list(encoded), "page_checksum_verification": True}
     try:
         if folder is not None:
             return pq.ParquetFile(folder / uri, memory_map=True, **options)

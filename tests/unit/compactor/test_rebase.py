@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import siltstone
@@ -415,6 +416,37 @@ class TestDamage:
         with pytest.raises(CorruptionError, match=uri):
             found_rows(damaged)
         self.check_cured(damaged)
+
+    @pytest.mark.parametrize("kind", ["local", "memory"])
+    def test_a_flipped_bit_in_a_data_file_a_delta_or_tombstones(
+        self, kind: str, new_root: Callable[[str], str]
+    ) -> None:
+        root = new_root(kind)
+        table = make_table(root, schema={"id": "int64", "at": "int64", "v": "string"}, sort_keys=["at"])
+        number = 500
+        names = [f"value {each * each}" for each in range(number)]
+        table.write(pa.table({"id": range(number), "at": [1] * number, "v": names}))
+        table.write(pa.table({"id": [7, 8], "at": [2, 2], "v": [None, None], "op": ["d", "d"]}), op_column="op")
+        compact(table)
+        table.write(pa.table({"id": range(0, number, 2), "at": [3] * (number // 2), "v": names[::-2]}))
+        before = completion_of(table)
+        tombstones = before.buckets[0].tombstones
+        (entry,) = table.deltas()[-1].manifest.entries
+        assert tombstones is not None
+        for uri in (only_file(before).uri, entry.uri, tombstones.uri):
+            data = open_objects(table.lake.root).read(uri)
+            columns = pq.ParquetFile(pa.BufferReader(data)).metadata.row_group(0).to_dict()["columns"]
+            starts = [each["dictionary_page_offset"] or each["data_page_offset"] for each in columns]
+            for start, each in zip(starts, columns, strict=True):
+                at = start + each["total_compressed_size"] - 1
+                overwrite(table.lake.root, uri, data[:at] + bytes([data[at] ^ 4]) + data[at + 1 :])
+                with pytest.raises(CorruptionError, match=uri):
+                    compact(table, MAJOR)
+                assert [finding.file for finding in table.fsck(deep=True)] == [uri]
+            overwrite(table.lake.root, uri, data)
+        assert completion_of(table) == before
+        compact(table, MAJOR)
+        check_rows(table)
 
     def test_a_data_file_of_other_rows(self, damaged: siltstone.Table) -> None:
         uri = the_data_file(completion_of(damaged))
