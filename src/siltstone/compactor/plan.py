@@ -203,6 +203,9 @@ def new_deltas(request: Request, source: PartitionLocator, watermark: int) -> li
         if current_entry(locate_destination(source, root=request.root)) is not None:
             raise InvalidInputError(f"{source}: holds compacted rows, not deltas; rebase to compact from it") from None
         return []
+    last = request.last_stream_position
+    if last is not None and last <= watermark:
+        return []
     if partition.trimmed_stream_position > watermark:
         raise CorruptionError(
             f"{source}: deltas up to {partition.trimmed_stream_position} are trimmed, but {request.destination} is "
@@ -211,7 +214,7 @@ def new_deltas(request: Request, source: PartitionLocator, watermark: int) -> li
     return storage.list_partition_deltas(
         source,
         first_stream_position=watermark + 1,
-        last_stream_position=request.last_stream_position,
+        last_stream_position=last,
         root=request.root,
     )
 

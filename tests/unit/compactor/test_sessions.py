@@ -145,6 +145,18 @@ class TestRange:
         compact(table)
         assert sorted(row["id"] for row in found_rows(table)) == [0, 1, 2, 7]
 
+    def test_states_after_rounds_are_readable_although_their_deltas_are_trimmed(self, table: siltstone.Table) -> None:
+        for number in range(4):
+            table.write(rows([number]))
+        expected = {position: oracle_of(table, position).rows() for position in range(5)}
+        for position in (1, 3, 4):
+            compact(table, last_stream_position=position)
+        storage.delete_deltas(only_partition(table), last_stream_position=4, root=table.lake.root)
+        for position in (0, 1, 3, 4):
+            same_rows(table.to_arrow(as_of=position), expected[position])
+        with pytest.raises(CorruptionError, match="deltas up to 4 are trimmed"):
+            table.to_arrow(as_of=2)
+
     def test_a_watermark_without_a_rebase_overrides_where_the_round_starts(self, table: siltstone.Table) -> None:
         table.write(rows([1], "kept-"))
         compact(table)
