@@ -17,6 +17,7 @@ from siltstone.errors import (
 )
 
 if TYPE_CHECKING:
+    from siltstone.document_table import DocumentTable
     from siltstone.lake import Lake, Table, open  # noqa: A004
 
 __all__ = [
@@ -25,6 +26,7 @@ __all__ = [
     "CommitUnknownError",
     "ConflictError",
     "CorruptionError",
+    "DocumentTable",
     "InvalidInputError",
     "Lake",
     "LeaseLostError",
@@ -45,6 +47,10 @@ def __getattr__(name: str) -> object:
         from siltstone import lake
 
         return getattr(lake, name)
+    if name == "DocumentTable":
+        from siltstone.document_table import DocumentTable
+
+        return DocumentTable
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -22,6 +22,7 @@ from siltstone.compactor.completion import (
 )
 from siltstone.compactor.dropped import DROPPED_RETENTION_MS, DroppedReport, vacuum_dropped
 from siltstone.compactor.explain import Explanation, explain
+from siltstone.compactor.job import KIND_PROPERTY, ROWS_KIND
 from siltstone.compactor.live import job_at, key_table, live_batches, lookup, position_at, rows_at
 from siltstone.compactor.maintenance import ORPHAN_GRACE_MS, ROUND_RETENTION_MS, VacuumReport, roll_back, vacuum
 from siltstone.compactor.plan import Request
@@ -53,6 +54,8 @@ from siltstone.storage.interface import ArrowData
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+    from siltstone.document_table import DocumentTable
 
 SchemaLike: TypeAlias = pa.Schema | Mapping[str, str] | Sequence[Mapping[str, object]]
 
@@ -130,6 +133,31 @@ class Lake:
         )
         return Table(self, version.locator.table_locator.full_name)
 
+    def create_document_table(
+        self,
+        name: str,
+        *,
+        full_consistency_delay: "float | datetime.timedelta" = 300,
+        description: str = "",
+        properties: Mapping[str, str] | None = None,
+    ) -> "DocumentTable":
+        """Create a table of JSON documents, and its namespace where that is missing.
+
+        Changes may carry times as far back as the delay, in seconds; what is older is complete, and compacted.
+        Raises: AlreadyExistsError, InvalidInputError.
+        """
+        from siltstone.document_table import create_document_table
+
+        return create_document_table(
+            self, name, full_consistency_delay=full_consistency_delay, description=description, properties=properties
+        )
+
+    def document_table(self, name: str) -> "DocumentTable":
+        """Return a table of documents by its name. Raises: NotFoundError, InvalidInputError where it is one of rows."""
+        from siltstone.document_table import DocumentTable
+
+        return DocumentTable(self, catalog.get_table(name, root=self.root).locator.full_name)
+
     def rename_table(self, name: str, new_name: str) -> "Table":
         """Rename a table, also into another namespace. Raises: NotFoundError, AlreadyExistsError."""
         return Table(self, catalog.rename_table(name, new_name, root=self.root).locator.full_name)
@@ -185,6 +213,11 @@ class Table:
         if isinstance(idempotency, tuple):
             app_id, batch_id = idempotency
             idempotency = Idempotency(app_id=app_id, batch_id=batch_id)
+        if self.properties.get(KIND_PROPERTY, ROWS_KIND) != ROWS_KIND:
+            raise InvalidInputError(
+                f"{self.name}: is a table of {self.properties[KIND_PROPERTY]}, which rows cannot be written to; "
+                "use lake.document_table(…).update"
+            )
         columns = None if delete_columns is None else _names(delete_columns)
         root = self.lake.root
         if data.__class__.__module__.startswith("pyspark."):
@@ -479,6 +512,7 @@ def compact_request(request: Request, spark: "SparkSession | None", progress: Pr
         rebase_source_partition_high_watermark=request.rebase_high_watermark,
         compaction_artifact_path=request.root,
         settings=request.settings,
+        now_ms=request.now_ms,
         spark=spark,
         progress=progress,
     )

@@ -154,6 +154,7 @@ def write_staged(
     *,
     idempotency: Idempotency | None = None,
     stream_position: int | None = None,
+    expected_properties: Mapping[str, str | None] | None = None,
     root: str,
 ) -> int:
     """Commit what `stage` makes for a table's stream of deltas; what was committed before is not staged again.
@@ -169,7 +170,12 @@ def write_staged(
         staged = stage(stream)
         try:
             committed = storage.commit_deltas(
-                staged, stream, stream_position=stream_position, idempotency=idempotency, root=root
+                staged,
+                stream,
+                stream_position=stream_position,
+                idempotency=idempotency,
+                expected_properties=expected_properties,
+                root=root,
             )
         except CommitUnknownError:
             raise  # the commit may name these files

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -19,14 +19,25 @@ from siltstone.errors import CorruptionError
 Action = Literal["untouched", "minor", "major"]
 
 
+class Marks(NamedTuple):
+    """When a bucket has something to do even if no delta comes: see `Bucket`."""
+
+    due_at: int | None
+    held_at: int | None
+
+
 @dataclass(frozen=True)
 class Change:
-    """What the deltas do to a bucket: rows that die, by file; rows that come; tombstones, where there are any."""
+    """What the deltas do to a bucket: rows that die, by file; rows that come; tombstones, where there are any.
+
+    Where `marks` are given, they say when the bucket will have something to do; else it keeps its own.
+    """
 
     dead: list[Integers]
     rows: pa.Table
     accounting: Accounting
     tombstones: Tombstones | None = None
+    marks: Marks | None = None
 
     @property
     def dead_count(self) -> int:
@@ -66,6 +77,9 @@ def absorb(job: RoundJob, bucket: Bucket, stored: Sequence[StoredFile], change: 
     if change.tombstones is not None:
         for each in buckets:
             each.tombstones = write_tombstones(job, change.tombstones.of_bucket(job, each))
+    if change.marks is not None:
+        for each in buckets:
+            each.due_at, each.held_at = change.marks
     accounting = change.accounting
     accounting.live_rows = sum(each.live_count for each in buckets)
     if not accounting.is_balanced:
@@ -92,6 +106,7 @@ def _writer(job: RoundJob) -> CompactedWriter:
         job.primary_keys,
         target_bytes=job.settings.target_file_bytes,
         target_rows=job.settings.records_per_compacted_file,
+        group_rows=job.row_group_rows,
     )
 
 

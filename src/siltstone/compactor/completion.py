@@ -2,6 +2,7 @@
 
 import uuid
 import zlib
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import orjson
@@ -18,6 +19,7 @@ from siltstone.storage.streams import locate_stream
 
 CURRENT_KEY = "round"
 ROUND_PREFIX = "round/"
+HOLD_PREFIX = "hold/"
 
 
 class Destination(NamedTuple):
@@ -122,10 +124,11 @@ def commit_round(
     planned_on: int | None,
     *,
     needs: int | None = None,
+    holds: Sequence[Entry] | None = None,
 ) -> None:
     """Make a round real, if the one it was planned on is still the current one and the one it `needs` still there.
 
-    Raises: ConflictError.
+    With `holds`, also only if these are still all holds that there are. Raises: ConflictError.
     """
     entry: Entry = {
         "round_id": completion.round_id,
@@ -137,6 +140,7 @@ def commit_round(
         "completed_at": completion.completed_at,
         "live_rows": completion.live_rows,
         "files": len(completion.files),
+        **_marks(completion),
     }
 
     def prepare(state: LogState) -> Changes:
@@ -151,9 +155,28 @@ def commit_round(
             raise ConflictError(
                 f"{destination.locator}: round {needs}, which round {completion.round_id} needs, was vacuumed; plan again"
             )
+        if holds is not None and state.scan(HOLD_PREFIX) != list(holds):
+            raise ConflictError(
+                f"{destination.locator}: holds changed while round {completion.round_id} was under way; plan again"
+            )
         return {CURRENT_KEY: entry, f"{ROUND_PREFIX}{completion.round_id}": entry}
 
     destination.log.commit("round", prepare)
+
+
+def _marks(completion: RoundCompletion) -> Entry:
+    """Return when the partition has something to do even if no delta comes, so that the log alone tells."""
+    marks: Entry = {}
+    for name in ("due_at", "held_at"):
+        found = [bucket[name] for bucket in completion.buckets if bucket.get(name) is not None]
+        if found:
+            marks[name] = min(found)
+    return marks
+
+
+def list_hold_entries(destination: Destination) -> list[Entry]:
+    """Return what the log tells about each hold."""
+    return destination.log.read(lambda state: state.scan(HOLD_PREFIX))
 
 
 def current_entry(destination: Destination) -> Entry | None:

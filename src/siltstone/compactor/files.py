@@ -155,7 +155,15 @@ class CompactedWriter:
     """Writes rows of one schema to new files of bounded size, each with its index."""
 
     def __init__(
-        self, root: str, folder: str, schema: pa.Schema, keys: Sequence[str], *, target_bytes: int, target_rows: int
+        self,
+        root: str,
+        folder: str,
+        schema: pa.Schema,
+        keys: Sequence[str],
+        *,
+        target_bytes: int,
+        target_rows: int,
+        group_rows: int = ROW_GROUP_ROWS,
     ) -> None:
         self._root = root
         self._folder = folder
@@ -163,6 +171,7 @@ class CompactedWriter:
         self._keys = list(keys)
         self._target_bytes = target_bytes
         self._target_rows = target_rows
+        self._group_rows = group_rows
         self._waiting: list[pa.Table] = []
         self._waiting_rows = 0
         self._rows = 0
@@ -192,7 +201,7 @@ class CompactedWriter:
             self._name = f"{self._folder}/{uuid.uuid4().hex}"
             self._file = open_objects(self._root).open_writer(f"{self._name}.parquet")
             self._writer = open_writer(self._file, group)
-        self._writer.write_table(group, row_group_size=ROW_GROUP_ROWS)
+        self._writer.write_table(group, row_group_size=self._group_rows)
         self._rows += group.num_rows
         if self._keys:
             self._hashes.append(hash_keys(group, self._keys))

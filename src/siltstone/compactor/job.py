@@ -1,7 +1,7 @@
 """What a round asks of its tasks: plain data that travels to wherever a task runs, and the two steps of a task."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
@@ -9,8 +9,12 @@ import pyarrow as pa
 from siltstone.compactor.state import Bucket, DeletionVector
 from siltstone.model import MergeEngine
 from siltstone.model.schema import schema_from_json
+from siltstone.storage.parquet import ROW_GROUP_ROWS
 
 MIB = 1 << 20
+KIND_PROPERTY = "siltstone.kind"
+ROWS_KIND = "rows"
+ROW_GROUP_PROPERTY = "siltstone.row_group_rows"
 
 
 @dataclass(frozen=True)
@@ -52,7 +56,12 @@ class ReadTask:
 
 @dataclass(frozen=True)
 class RoundJob:
-    """Everything a task needs to know about a round."""
+    """Everything a task needs to know about a round.
+
+    `kind` tells how rows are merged. `closed_before_ms` is set where the round has read every change before that time
+    that there will ever be; nothing up to `hold_floor_ms` may be deleted. `seed` is a number of 64 bits that no other
+    round has, so that a task makes the same names whenever it is run again.
+    """
 
     root: str
     folder: str
@@ -65,6 +74,18 @@ class RoundJob:
     reads: tuple[ReadTask, ...]
     settings: Settings
     now_ms: int
+    kind: str = ROWS_KIND
+    table: str = ""
+    properties: Mapping[str, str] = field(default_factory=dict)
+    closed_before_ms: int | None = None
+    hold_floor_ms: int | None = None
+    due_buckets: frozenset[str] = frozenset()
+    seed: int = 0
+    row_group_rows: int = ROW_GROUP_ROWS
+
+    def visits(self, bucket: Bucket) -> bool:
+        """Tell whether all of a bucket is looked at, also where no delta has rows for it."""
+        return bool(bucket.files) and (self.settings.full or bucket.name in self.due_buckets)
 
     @property
     def schema(self) -> pa.Schema:
@@ -96,6 +117,9 @@ class Part:
 
 Engine = Callable[[RoundJob], Iterator[dict[str, Any]]]
 """Runs the tasks of a round, wherever, and yields the result of each bucket that has one."""
+
+Merge = Callable[[RoundJob, int, Sequence[bytes]], dict[str, Any] | None]
+"""Absorbs the parts of deltas for the bucket of a number; returns what became of it, None where it stays as it is."""
 
 
 def gather(parts: Iterable[Part]) -> list[Part]:

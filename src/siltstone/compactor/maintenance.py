@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from siltstone.compactor.completion import (
     CURRENT_KEY,
+    HOLD_PREFIX,
     ROUND_PREFIX,
     Destination,
     commit_round,
@@ -152,7 +153,7 @@ def _destinations(root: str, folder: str, listed: Iterable[ObjectInfo]) -> Itera
 def _is_foreign(destination: Destination) -> bool:
     """Tell whether a log holds anything but rounds, so that what its entries name is not known here."""
     keys = destination.log.read(lambda state: state.keys())
-    return any(key not in (CURRENT_KEY, COMMIT_KEY) and not key.startswith(ROUND_PREFIX) for key in keys)
+    return any(key not in (CURRENT_KEY, COMMIT_KEY) and not key.startswith((ROUND_PREFIX, HOLD_PREFIX)) for key in keys)
 
 
 def _named_by_deltas(root: str, folder: str) -> set[str]:

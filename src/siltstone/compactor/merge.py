@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,29 +15,40 @@ from siltstone.compactor.files import StoredFile
 from siltstone.compactor.fold import NONE, DeleteRun, Flags, FoldInput, FoldResult, RowsRun, fold, fold_appended
 from siltstone.compactor.gathering import GatheredParts
 from siltstone.compactor.hashing import NULL_HASH, Hashes, hash_keys, is_exact
-from siltstone.compactor.job import Part, RoundJob, gather
+from siltstone.compactor.job import ROWS_KIND, Merge, Part, RoundJob, gather
 from siltstone.compactor.reading import decode_part, read_parts, removal_flags
 from siltstone.compactor.state import Accounting, Bucket
 from siltstone.compactor.tombstones import Tombstones, read_tombstones
+from siltstone.errors import InvalidInputError
+
+Resolve = Callable[[RoundJob, Bucket, Sequence[StoredFile], Sequence[bytes]], Change]
+"""Finds out what a bucket's parts of deltas change, writing nothing."""
 
 
-def run_here(job: RoundJob) -> Iterator[dict[str, Any]]:
+def run_here(job: RoundJob, merge: Merge | None = None) -> Iterator[dict[str, Any]]:
     """Run all tasks of a round in this process, one after another."""
     gathered = GatheredParts(read_parts(job, job.reads))
     for number in range(len(job.buckets)):
-        result = merge_bucket(job, number, gathered.take(number))
+        result = (merge or merge_bucket)(job, number, gathered.take(number))
         if result is not None:
             yield result
 
 
-def merge_bucket(job: RoundJob, number: int, parts: Sequence[bytes]) -> dict[str, Any] | None:
-    """Absorb a bucket's parts of deltas; return what became of it, None where it stays as it is."""
+def merge_bucket(
+    job: RoundJob, number: int, parts: Sequence[bytes], resolve_: Resolve | None = None
+) -> dict[str, Any] | None:
+    """Absorb a bucket's parts of deltas; return what became of it, None where it stays as it is.
+
+    Rows are resolved as rows, unless another way is given. Raises: InvalidInputError where that is missing.
+    """
     bucket = job.buckets[number]
-    if not parts and not (job.settings.full and bucket.files):
+    if not parts and not job.visits(bucket):
         return None
+    if resolve_ is None and job.kind != ROWS_KIND:
+        raise InvalidInputError(f"{job.table}: is a table of {job.kind}, which an engine for rows cannot compact")
     started = time.perf_counter()
     stored = [StoredFile(job.root, file) for file in bucket.files]
-    change = resolve(job, bucket, stored, parts)
+    change = (resolve_ or resolve)(job, bucket, stored, parts)
     resolved_at = time.perf_counter()
     result = absorb(job, bucket, stored, change)
     seconds = {"merge": resolved_at - started, "write": time.perf_counter() - resolved_at}

@@ -1,21 +1,31 @@
 """Planning: which deltas the next round reads, and what it starts from."""
 
+import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import pyarrow as pa
 
-from siltstone.compactor.completion import Destination, current_completion, current_entry, locate_destination
+from siltstone.compactor.completion import (
+    Destination,
+    current_completion,
+    current_entry,
+    list_hold_entries,
+    locate_destination,
+)
+from siltstone.compactor.consistency import Hold, closed_before, hold_floor, is_due, list_holds
 from siltstone.compactor.inventory import whole_completion
-from siltstone.compactor.job import ReadTask, RoundJob, Settings
+from siltstone.compactor.job import KIND_PROPERTY, ROW_GROUP_PROPERTY, ROWS_KIND, ReadTask, RoundJob, Settings
 from siltstone.compactor.state import Bucket, RoundCompletion, even_buckets
 from siltstone.errors import CorruptionError, InvalidInputError, NotFoundError
 from siltstone.log.commit import steady
 from siltstone.log.compactible import system_now_ms
+from siltstone.log.keyed import Entry
 from siltstone.model import Delta, PartitionLocator, TableVersion
 from siltstone.model.schema import evolve, schema_from_json, schema_to_json
 from siltstone.storage import object_store as storage
+from siltstone.storage.parquet import ROW_GROUP_ROWS
 
 MAX_ROUND_BYTES = 2 << 30
 
@@ -34,6 +44,7 @@ class Request:
     rebase_high_watermark: int | None = None
     settings: Settings = field(default_factory=Settings)
     max_round_bytes: int = MAX_ROUND_BYTES
+    now_ms: int | None = None
 
 
 @dataclass(frozen=True)
@@ -50,6 +61,7 @@ class RoundPlan:
     read_watermark: int
     delta_count: int
     input_bytes: int
+    holds: tuple[Entry, ...] = ()
 
     @property
     def round_id(self) -> int:
@@ -89,12 +101,16 @@ def _plan_next(
     deltas = new_deltas(request, source, watermark)
     chosen = _that_fit(deltas, request.max_round_bytes)
     wants_full = is_first and request.settings.full and previous is not None and bool(previous.files)
-    if not chosen and not wants_full:
-        return None
     reads = delta_reads(chosen)
+    holds = list_hold_entries(destination)
+    job = make_job(request, version, destination, previous, reads)
+    if len(chosen) == len(deltas) and request.last_stream_position is None:
+        job = _reaching_the_end(job, version, list_holds(destination))
+    if not chosen and not wants_full and not job.due_buckets:
+        return None
     reached = chosen[-1].stream_position if chosen else watermark
     return RoundPlan(
-        job=make_job(request, version, destination, previous, reads),
+        job=job,
         destination=destination,
         previous_round_id=previous.round_id if previous else None,
         source=source,
@@ -104,7 +120,18 @@ def _plan_next(
         read_watermark=reached,
         delta_count=len(chosen),
         input_bytes=sum(read.content_length for read in reads),
+        holds=tuple(holds),
     )
+
+
+def _reaching_the_end(job: RoundJob, version: TableVersion, holds: Sequence[Hold]) -> RoundJob:
+    """Let a round that reads all there is rely on what is closed, and visit buckets that are due.
+
+    One that leaves out deltas must not: what it leaves out may belong before what it has read.
+    """
+    floor = hold_floor(holds, job.now_ms)
+    due = frozenset(bucket.name for bucket in job.buckets if is_due(bucket, job.now_ms, floor))
+    return replace(job, closed_before_ms=closed_before(version.properties), hold_floor_ms=floor, due_buckets=due)
 
 
 def _plan_rebase(request: Request, destination: Destination, on_behalf_of: PartitionLocator) -> RoundPlan:
@@ -131,6 +158,7 @@ def _plan_rebase(request: Request, destination: Destination, on_behalf_of: Parti
         read_watermark=found.read_watermark,
         delta_count=found.delta_count,
         input_bytes=sum(read.content_length for read in found.reads),
+        holds=tuple(list_hold_entries(destination)),
     )
 
 
@@ -338,8 +366,22 @@ def make_job(
         buckets=tuple(sorted(buckets, key=lambda bucket: bucket.first_hash)),
         reads=tuple(reads),
         settings=request.settings,
-        now_ms=system_now_ms(),
+        now_ms=system_now_ms() if request.now_ms is None else request.now_ms,
+        kind=version.properties.get(KIND_PROPERTY, ROWS_KIND),
+        table=version.locator.table_locator.full_name,
+        properties=version.properties,
+        seed=uuid.uuid4().int >> 64,
+        row_group_rows=_row_group_rows(version),
     )
+
+
+def _row_group_rows(version: TableVersion) -> int:
+    text = version.properties.get(ROW_GROUP_PROPERTY, str(ROW_GROUP_ROWS))
+    if not text.isdecimal() or not 0 < int(text) <= ROW_GROUP_ROWS:
+        raise InvalidInputError(
+            f"{version.locator}: property {ROW_GROUP_PROPERTY} is {text!r}; give rows, from 1 to {ROW_GROUP_ROWS}"
+        )
+    return int(text)
 
 
 def _first_buckets(request: Request, reads: Sequence[ReadTask]) -> list[Bucket]:

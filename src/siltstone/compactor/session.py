@@ -2,10 +2,11 @@
 
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from siltstone.compactor.completion import commit_round, write_completion
+from siltstone.compactor.consistency import close_stream
 from siltstone.compactor.inventory import bucket_objects
 from siltstone.compactor.job import Engine
 from siltstone.compactor.plan import Request, RoundPlan, plan_round
@@ -33,7 +34,7 @@ def run_session(request: Request, engine: Engine, progress: Progress | None = No
     result = SessionResult()
     started = time.perf_counter()
     while True:
-        plan = plan_round(request, is_first=not result.rounds, is_alone=not (result.rounds or result.conflicts))
+        plan = _plan(request, result)
         if plan is None:
             break
         try:
@@ -44,6 +45,15 @@ def run_session(request: Request, engine: Engine, progress: Progress | None = No
                 raise
     result.seconds = time.perf_counter() - started
     return result
+
+
+def _plan(request: Request, so_far: SessionResult) -> RoundPlan | None:
+    """Plan the next round; if there is one, not before the stream is closed, for tables that need that."""
+    is_first, is_alone = not so_far.rounds, not (so_far.rounds or so_far.conflicts)
+    plan = plan_round(request, is_first=is_first, is_alone=is_alone)
+    if plan is None or not close_stream(plan.source, plan.job.now_ms, root=request.root):
+        return plan
+    return plan_round(replace(request, now_ms=plan.job.now_ms), is_first=is_first, is_alone=is_alone)
 
 
 def run_round(plan: RoundPlan, engine: Engine, progress: Progress | None = None) -> RoundCompletion:
@@ -65,7 +75,7 @@ def run_round(plan: RoundPlan, engine: Engine, progress: Progress | None = None)
     }
     written = write_completion(plan.destination, completion)
     try:
-        commit_round(plan.destination, completion, written, plan.previous_round_id)
+        commit_round(plan.destination, completion, written, plan.previous_round_id, holds=plan.holds)
     except ConflictError:
         open_objects(plan.job.root).delete([written.uri, *_new_files(plan, completion.buckets)])
         raise

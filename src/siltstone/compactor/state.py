@@ -30,12 +30,18 @@ class CompactedFile(ManifestEntry):
 
 
 class Bucket(Model):
-    """All rows whose key hash begins with the `depth` bits `bits`."""
+    """All rows whose key hash begins with the `depth` bits `bits`.
+
+    From the time `due_at` on there is something to do even if no delta comes; also, where a hold up to `held_at` kept
+    rows from being deleted, as soon as that hold is over.
+    """
 
     depth: int
     bits: int
     files: list[CompactedFile] = field(default_factory=list)
     tombstones: ManifestEntry | None = None
+    due_at: int | None = None
+    held_at: int | None = None
 
     @property
     def name(self) -> str:
@@ -68,10 +74,11 @@ class Bucket(Model):
 
 
 class Accounting(Model):
-    """Where the rows of a round went: what came in is what is left, superseded, deleted or doubled."""
+    """Where the rows of a round went: what came in or was added is what is left, superseded, deleted or doubled."""
 
     base_rows: int = 0
     delta_rows: int = 0
+    added_rows: int = 0
     removal_rows: int = 0
     live_rows: int = 0
     superseded_rows: int = 0
@@ -82,7 +89,7 @@ class Accounting(Model):
     def is_balanced(self) -> bool:
         """Whether nothing was lost and nothing appeared."""
         gone = self.superseded_rows + self.deleted_rows + self.duplicate_rows
-        return self.base_rows + self.delta_rows == self.live_rows + gone
+        return self.base_rows + self.delta_rows + self.added_rows == self.live_rows + gone
 
     def plus(self, other: "Accounting") -> "Accounting":
         """Return the sum."""

@@ -30,6 +30,7 @@ def compact_partition(
     target_file_bytes: int | None = None,
     max_round_bytes: int = MAX_ROUND_BYTES,
     full: bool = False,
+    now_ms: int | None = None,
     settings: Settings | None = None,
     progress: Progress | None = None,
 ) -> SessionResult:
@@ -59,6 +60,7 @@ def compact_partition(
         rebase_high_watermark=rebase_source_partition_high_watermark,
         settings=Settings(**{**vars(chosen), **overrides, "full": full or chosen.full}),
         max_round_bytes=max_round_bytes,
+        now_ms=now_ms,
         root=_root(compaction_artifact_path, compaction_artifact_s3_bucket),
     )
     return run_session(request, spark_engine(spark or local_session(), progress), progress)

@@ -16,10 +16,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
 from siltstone import errors
-from siltstone.compactor.job import Engine, ReadTask, RoundJob
-from siltstone.compactor.merge import merge_bucket
+from siltstone.compactor.job import Engine, Merge, ReadTask, RoundJob
 from siltstone.compactor.reading import read_parts
 from siltstone.compactor.session import Progress
+from siltstone.documents.rounds import merge_any
 from siltstone.spark.access import reaching
 from siltstone.spark.watching import collect
 
@@ -32,24 +32,25 @@ _REWRITTEN_BYTES_PER_TASK = 16 << 20
 _LEAST_TASKS = 2
 
 
-def spark_engine(spark: SparkSession, progress: Progress | None = None) -> Engine:
+def spark_engine(spark: SparkSession, progress: Progress | None = None, merge: Merge = merge_any) -> Engine:
     """Return an engine that runs the tasks of a round on Spark, and tells of each that is done."""
 
     def run(job: RoundJob) -> Iterator[dict[str, Any]]:
         parts = read_on_spark(spark, job)
-        if job.settings.full:
-            parts = parts.unionByName(every_bucket(spark, job))
+        visited = [number for number, bucket in enumerate(job.buckets) if job.visits(bucket)]
+        if visited:
+            parts = parts.unionByName(every_bucket(spark, job).where(sf.col("bucket").isin(visited)))
         try:
-            rows = collect(spark, merge_on_spark(parts, job), STEPS, progress)
+            rows = collect(spark, merge_on_spark(parts, job, merge), STEPS, progress)
         except PythonException as error:
-            raise _translated(error) from error
+            raise translated(error) from error
         for row in rows:
             yield json.loads(row.result)
 
     return run
 
 
-def _translated(error: PythonException) -> Exception:
+def translated(error: PythonException) -> Exception:
     """Return the error of ours that a task raised, of which Spark hands over no more than the text."""
     found = _OUR_ERROR.search(str(error))
     kind = getattr(errors, found[1], None) if found else None
@@ -89,25 +90,26 @@ def every_bucket(spark: SparkSession, job: RoundJob) -> DataFrame:
 
 def merge_tasks(job: RoundJob, *, is_full: bool) -> int:
     """Return how many tasks to merge in: starting one costs as much as merging some ten thousand rows."""
-    if not is_full:
+    visited = [bucket for bucket in job.buckets if is_full or job.visits(bucket)]
+    if not visited:
         return job.input_bytes // _MERGED_BYTES_PER_TASK + _LEAST_TASKS
-    rewritten = job.input_bytes + sum(bucket.content_length for bucket in job.buckets)
+    rewritten = job.input_bytes + sum(bucket.content_length for bucket in visited)
     # A power of two, as the number of buckets mostly is, so that tasks get as many buckets each.
     return 1 << max(_LEAST_TASKS, rewritten // _REWRITTEN_BYTES_PER_TASK).bit_length() - 1
 
 
-def merge_on_spark(parts: DataFrame, job: RoundJob) -> DataFrame:
+def merge_on_spark(parts: DataFrame, job: RoundJob, merge: Merge = merge_any) -> DataFrame:
     """Merge buckets in parallel: each in a task of its own, but several in one where there is little to do."""
     tasks = min(len(job.buckets), merge_tasks(job, is_full=job.settings.full))
 
-    def merge(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for bucket, own in gathered_by_bucket(batches):
-            result = merge_bucket(job, bucket, own)
+            result = merge(job, bucket, own)
             if result is not None:
                 yield pa.record_batch({"result": [json.dumps(result)]})
 
     shuffled = parts.repartitionById(tasks, sf.col("bucket") % tasks)
-    return shuffled.mapInArrow(reaching(job.root, merge), "result string")
+    return shuffled.mapInArrow(reaching(job.root, run), "result string")
 
 
 def gathered_by_bucket(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[int, list[bytes]]]:

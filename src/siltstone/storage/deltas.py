@@ -1,10 +1,10 @@
 """Committing, listing, trimming and reading deltas."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
 
-from siltstone.errors import InvalidInputError, NotFoundError
+from siltstone.errors import ConflictError, InvalidInputError, NotFoundError
 from siltstone.log.commit import Changes, LogState
 from siltstone.log.keyed import Entry
 from siltstone.model import (
@@ -62,6 +62,7 @@ def commit_deltas(
     *,
     stream_position: int | None = None,
     idempotency: Idempotency | None = None,
+    expected_properties: Mapping[str, str | None] | None = None,
     root: str,
 ) -> Stream:
     """Commit staged deltas of one stream together, at one stream position."""
@@ -76,6 +77,7 @@ def commit_deltas(
             known.stream_position = before
             result[:] = [known]
             return {}
+        _check_properties(state, place, expected_properties or {})
         position = _next_position(known, deltas, stream_position, place.log.now_ms())
         committed_at = max(place.log.now_ms(), state.time_ms)
         changes: dict[str, Entry | None] = {**_schema_change(state, place, deltas)}
@@ -137,6 +139,15 @@ def _next_position(stream: Stream, deltas: Sequence[Delta], wanted: int | None, 
             f"{stream.locator}: stream position {wanted} is not after the newest, {newest}; give a higher one or none"
         )
     return wanted
+
+
+def _check_properties(state: LogState, place: Located, expected: Mapping[str, str | None]) -> None:
+    found = (state.get(VERSION_KEY) or {}).get("properties", {})
+    for name, value in expected.items():
+        if found.get(name) != value:
+            raise ConflictError(
+                f"{place.version.locator}: property {name} is {found.get(name)!r}, not {value!r} any more; look again"
+            )
 
 
 def _schema_change(state: LogState, place: Located, deltas: Sequence[Delta]) -> dict[str, Entry]:

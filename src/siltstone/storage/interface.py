@@ -329,13 +329,15 @@ def commit_deltas(
     *,
     stream_position: int | None = None,
     idempotency: Idempotency | None = None,
+    expected_properties: Mapping[str, str | None] | None = None,
     root: str,
 ) -> Stream:
     """Commit staged deltas of one stream together, at one stream position, and return the stream as of then.
 
     The position is the newest one plus one, or the given one, which must be higher than the newest. What was
     committed under this idempotency id before is not committed again; the stream then has that commit's position.
-    The table's schema takes over new columns and wider types in the same commit.
+    The table's schema takes over new columns and wider types in the same commit. Nothing is committed where a property
+    of the table version is not what is expected (None: not set) at the moment of the commit.
     Raises: InvalidInputError, NotFoundError, ConflictError, CommitUnknownError.
     """
     raise NotImplementedError

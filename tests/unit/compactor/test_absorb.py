@@ -354,6 +354,7 @@ def test_accounting_tells_where_every_row_went(local_root: str) -> None:
     assert dict(accounting) == {
         "base_rows": 5,
         "delta_rows": 4,
+        "added_rows": 0,
         "removal_rows": 1,
         "live_rows": 4,
         "superseded_rows": 2,

@@ -1,0 +1,122 @@
+"""When a stream is complete: the time up to which it is closed, and the holds that keep deletions waiting.
+
+A table whose changes carry their own time has a delay of full consistency. Before a round reads such a table's deltas,
+the stream is closed up to the delay before now, by a commit to the log that deltas are committed to. A writer commits
+only on the closing time that it checked its changes against. So whatever clocks and pauses do, no change of a time
+that is closed can arrive after a round has relied on there being none.
+"""
+
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from siltstone.compactor.completion import HOLD_PREFIX, Destination, current_entry, list_hold_entries
+from siltstone.compactor.state import Bucket
+from siltstone.errors import InvalidInputError, NotFoundError
+from siltstone.log.commit import Changes, LogState
+from siltstone.model import PartitionLocator, TableVersion
+from siltstone.storage.layout import VERSION_KEY
+from siltstone.storage.streams import locate_stream
+from siltstone.storage.versions import named, nameless
+
+DELAY_PROPERTY = "siltstone.full_consistency_delay_ms"
+CLOSED_PROPERTY = "siltstone.closed_before_ms"
+MAX_DELAY_MS = 10 * 24 * 3600 * 1000
+
+
+def delay_of(properties: Mapping[str, str], where: object) -> int | None:
+    """Return a table's delay of full consistency in milliseconds, None where it has none. Raises: InvalidInputError."""
+    text = properties.get(DELAY_PROPERTY)
+    if text is None:
+        return None
+    if not text.isdecimal() or int(text) > MAX_DELAY_MS:
+        raise InvalidInputError(
+            f"{where}: property {DELAY_PROPERTY} is {text!r}; give milliseconds, from 0 to {MAX_DELAY_MS}"
+        )
+    return int(text)
+
+
+def closed_before(properties: Mapping[str, str]) -> int | None:
+    """Return the time in milliseconds before which no change can be committed any more, None where it is open."""
+    text = properties.get(CLOSED_PROPERTY)
+    return None if text is None else int(text)
+
+
+def close_stream(source: PartitionLocator, now_ms: int, *, root: str) -> bool:
+    """Close a table's stream up to the delay before now; tell whether that is news. Raises: InvalidInputError."""
+    place = locate_stream(source, root=root)
+    delay = delay_of(place.version.properties, place.version.locator)
+    if delay is None:
+        return False
+    wanted = now_ms - delay
+    known = closed_before(place.version.properties)
+    if known is not None and known >= wanted:
+        return False
+
+    def prepare(state: LogState) -> Changes:
+        version: TableVersion = named(TableVersion, state.get(VERSION_KEY) or {}, place.version.locator)
+        before = closed_before(version.properties)
+        if before is not None and before >= wanted:
+            return {}
+        version.properties = {**version.properties, CLOSED_PROPERTY: str(wanted)}
+        return {VERSION_KEY: nameless(version)}
+
+    place.log.commit("close stream", prepare)
+    return True
+
+
+@dataclass(frozen=True)
+class Hold:
+    """Nothing of a time up to `since_ms` is deleted, until the hold is released or `until_ms` has come."""
+
+    hold_id: str
+    since_ms: int
+    until_ms: int
+    reason: str = ""
+
+
+def add_hold(destination: Destination, *, since_ms: int, until_ms: int, reason: str = "") -> Hold:
+    """Make deletions wait. From when this returns, no round can commit one, nor one that was planned before."""
+    hold = Hold(uuid.uuid4().hex, since_ms, until_ms, reason)
+    entry = {"hold_id": hold.hold_id, "since_ms": since_ms, "until_ms": until_ms, "reason": reason}
+    destination.log.commit("hold", lambda state: {f"{HOLD_PREFIX}{hold.hold_id}": entry})
+    return hold
+
+
+def release_hold(destination: Destination, hold_id: str) -> None:
+    """End a hold. Raises: NotFoundError."""
+    key = f"{HOLD_PREFIX}{hold_id}"
+
+    def prepare(state: LogState) -> Changes:
+        if key not in state:
+            raise NotFoundError(f"{destination.locator}: there is no hold {hold_id!r}; it may be released already")
+        return {key: None}
+
+    destination.log.commit("release", prepare)
+
+
+def list_holds(destination: Destination) -> list[Hold]:
+    """Return all holds, also those whose time is over, in the order they were made."""
+    entries = list_hold_entries(destination)
+    return [Hold(each["hold_id"], each["since_ms"], each["until_ms"], each["reason"]) for each in entries]
+
+
+def hold_floor(holds: Sequence[Hold], now_ms: int) -> int | None:
+    """Return the time up to which nothing is deleted, None where nothing is held."""
+    return min((hold.since_ms for hold in holds if hold.until_ms > now_ms), default=None)
+
+
+def is_due(bucket: Bucket, now_ms: int, floor_ms: int | None) -> bool:
+    """Tell whether a bucket has something to do though no delta is for it."""
+    if bucket.due_at is not None and bucket.due_at <= now_ms:
+        return True
+    return bucket.held_at is not None and (floor_ms is None or floor_ms > bucket.held_at)
+
+
+def is_partition_due(destination: Destination, now_ms: int) -> bool:
+    """Tell, by the log alone, whether any bucket of a compacted partition has something to do."""
+    entry = current_entry(destination)
+    if entry is None:
+        return False
+    marks = Bucket(depth=0, bits=0, due_at=entry.get("due_at"), held_at=entry.get("held_at"))
+    return is_due(marks, now_ms, hold_floor(list_holds(destination), now_ms))

@@ -1,0 +1,438 @@
+"""A table of documents, as a person holds it: update, get, scan, compact. Thin: each call goes to the layers below."""
+
+import datetime
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Literal, NamedTuple, cast
+
+import pyarrow as pa
+
+from siltstone.catalog import main as catalog
+from siltstone.compactor.completion import Destination, compacted_partition, locate_destination
+from siltstone.compactor.consistency import (
+    DELAY_PROPERTY,
+    MAX_DELAY_MS,
+    Hold,
+    add_hold,
+    delay_of,
+    list_holds,
+    release_hold,
+)
+from siltstone.compactor.gathering import GatheredParts
+from siltstone.compactor.job import KIND_PROPERTY, ROW_GROUP_PROPERTY, RoundJob
+from siltstone.compactor.live import job_at
+from siltstone.compactor.maintenance import ORPHAN_GRACE_MS, ROUND_RETENTION_MS, VacuumReport
+from siltstone.compactor.plan import Request
+from siltstone.compactor.reading import read_parts
+from siltstone.compactor.rebase import TableRequest, partition_requests, requests_with_work
+from siltstone.compactor.session import Progress, SessionResult
+from siltstone.compactor.state import RoundCompletion
+from siltstone.documents.change_ids import check_change_id, order_key, to_iso_time
+from siltstone.documents.committing import commit_changes, complete_up_to, now_ms
+from siltstone.documents.expand import Expansion
+from siltstone.documents.intake import (
+    WRITTEN_SCHEMA,
+    DeltaLike,
+    UpdateLike,
+    batch_updates,
+    check_columns,
+    check_key,
+    stored_batches,
+)
+from siltstone.documents.language import Json
+from siltstone.documents.reading import to_document
+from siltstone.documents.rows import Row
+from siltstone.documents.store import Snapshot, bucket_documents, earliest_of, resolved, snapshot_of
+from siltstone.documents.stored import DOCUMENTS_KIND, KEY, NAME_PROPERTY, SCHEMA, grouped
+from siltstone.errors import AlreadyExistsError, InvalidInputError, NotFoundError
+from siltstone.lake import Lake, Table, compact_request
+from siltstone.log.verification import Finding
+from siltstone.model import Delta, PartitionLocator, StreamLocator
+from siltstone.storage import object_store as storage
+from siltstone.storage.parquet import read_data_file
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+DEFAULT_DELAY_MS = 5 * 60 * 1000
+When = int | datetime.datetime
+"""A time: milliseconds since 1970, or a datetime."""
+
+_ROW_GROUP_ROWS = 4096
+_BATCH_KEYS = 1000
+Document = dict[str, Json]
+
+
+class ChangeStatus(NamedTuple):
+    """What became of a change: `pending` until it can be seen, `redundant` where it changed nothing, else `resolved`."""
+
+    state: Literal["resolved", "redundant", "pending"]
+    document: Document
+
+
+class TimelineEvent(NamedTuple):
+    """One row of a document's history. `note` says why a delta is redundant, or what a compaction stands for."""
+
+    kind: Literal["delta", "compaction"]
+    change_id: str
+    at: str
+    delta: str
+    tags: tuple[str, ...]
+    is_redundant: bool
+    is_owned: bool
+    note: str
+
+
+def create_document_table(
+    lake: Lake,
+    name: str,
+    *,
+    full_consistency_delay: float | datetime.timedelta = DEFAULT_DELAY_MS / 1000,
+    description: str = "",
+    properties: Mapping[str, str] | None = None,
+) -> "DocumentTable":
+    """Create a table of documents. Raises: AlreadyExistsError, InvalidInputError.
+
+    Changes may carry times as far back as the delay, in seconds; older ones are complete, and compacted.
+    """
+    delay = full_consistency_delay
+    delay_ms = round((delay.total_seconds() if isinstance(delay, datetime.timedelta) else delay) * 1000)
+    if not 0 <= delay_ms <= MAX_DELAY_MS:
+        raise InvalidInputError(f"{name}: a full consistency delay of {delay_ms} ms is not from 0 to {MAX_DELAY_MS}")
+    version = catalog.create_table(
+        name,
+        schema=SCHEMA,
+        primary_keys=[KEY],
+        drop_duplicates=False,
+        description=description,
+        properties={
+            **(properties or {}),
+            KIND_PROPERTY: DOCUMENTS_KIND,
+            DELAY_PROPERTY: str(delay_ms),
+            NAME_PROPERTY: name,
+            ROW_GROUP_PROPERTY: str(_ROW_GROUP_ROWS),
+        },
+        root=lake.root,
+    )
+    return DocumentTable(lake, version.locator.table_locator.full_name)
+
+
+class DocumentTable:
+    """A table of JSON documents, each the sum of its deltas; what it tells is always the newest."""
+
+    def __init__(self, lake: Lake, name: str) -> None:
+        self.lake = lake
+        self.table = Table(lake, name)
+        kind = self.table.properties.get(KIND_PROPERTY)
+        if kind != DOCUMENTS_KIND:
+            raise InvalidInputError(f"{name}: is a table of rows, not of documents; open it with lake.table({name!r})")
+
+    def __repr__(self) -> str:
+        return f"DocumentTable({self.name!r} in {self.lake.root!r})"
+
+    @property
+    def name(self) -> str:
+        """The table's name."""
+        return self.table.name
+
+    @property
+    def full_consistency_delay(self) -> datetime.timedelta:
+        """How far back changes may carry their times."""
+        return datetime.timedelta(milliseconds=delay_of(self.table.properties, self.name) or 0)
+
+    def update(self, key: str, delta: DeltaLike, tags: Sequence[str] = (), change_id: str | None = None) -> str:
+        """Apply a delta to a document, as one commit; return its change id.
+
+        With a change id it is safe to update again: the same one counts once. Raises: InvalidInputError, also where
+        the id is of a time that is complete already; AlreadyExistsError where it is the id of another delta.
+        """
+        update = {"key": key, "delta": delta, "tags": tags, "change_id": change_id}
+        (batch,) = stored_batches([update])
+        if change_id is not None and self._is_there(batch.to_pylist()[0]):
+            return check_change_id(change_id)
+        written = self._write_batches(lambda: list(stored_batches([update])))
+        found: str = written[0].column("change_id")[0].as_py()
+        return found
+
+    def update_many(self, updates: "Iterable[UpdateLike] | pa.Table | pa.RecordBatch | DataFrame") -> int:
+        """Apply many deltas as one commit; return how many.
+
+        Updates are (key, delta) with tags and change id where there are any, or mappings of these names, or a table or
+        data frame with these columns; Spark checks and writes a frame of its own. Of two deltas under one change
+        id, the first one committed counts. Raises: InvalidInputError; then nothing is written.
+        """
+        if updates.__class__.__module__.startswith("pyspark."):
+            return self._write_frame(cast("DataFrame", updates))
+        rows: Iterable[UpdateLike]
+        if isinstance(updates, pa.Table | pa.RecordBatch):
+            check_columns(updates.schema.names)
+            batches = updates.to_batches() if isinstance(updates, pa.Table) else [updates]
+            rows = [row for batch in batches for row in batch_updates(batch)]
+        else:
+            rows = list(cast("Iterable[UpdateLike]", updates))
+        if not rows:
+            return 0
+        return sum(batch.num_rows for batch in self._write_batches(lambda: list(stored_batches(rows))))
+
+    def get(self, key: str) -> Document:
+        """Return a document, also one that is deleted or was never written, as `~deleted` and `~version` tell.
+
+        Raises: CorruptionError.
+        """
+        return self.get_many([key])[0]
+
+    def get_many(self, keys: Iterable[str]) -> list[Document]:
+        """Return documents in the order of their keys, see `get`. Raises: CorruptionError."""
+        wanted = [check_key(key) for key in keys]
+        rows = self._rows(wanted)
+        return [self._document(rows.get(key, Row((), (), key, self._name()))) for key in wanted]
+
+    def get_for_change(self, key: str, change_id: str) -> ChangeStatus:
+        """Tell what became of a change, with the document as it is. Raises: InvalidInputError, CorruptionError."""
+        wanted = check_change_id(change_id)
+        row = self._row(key)
+        found = resolved(self.name, row)
+        document = to_document(found, key=key, table=self.name)
+        if found.is_pending(wanted, complete_up_to(self.name, root=self.lake.root)):
+            return ChangeStatus("pending", document)
+        return ChangeStatus("redundant" if found.is_redundant(wanted) else "resolved", document)
+
+    def timeline(self, key: str) -> list[TimelineEvent]:
+        """Return all that is stored of a document, by time: deltas, compactions, and which deltas are redundant, why.
+
+        Raises: CorruptionError.
+        """
+        row = self._row(key)
+        found = resolved(self.name, row)
+        events = [_delta_event(*change, found) for change in row.changes]
+        for record in row.records:
+            state = "in effect" if record is found.base else "obsolete"
+            note = f"{state}: stands for {record.count} deltas up to {record.cutoff}"
+            tags = tuple(record.last_tags or ())
+            at = to_iso_time(record.change_id)
+            text = record.compacted_delta or ""
+            events.append(TimelineEvent("compaction", record.change_id, at, text, tags, False, False, note))
+        return sorted(events, key=lambda event: (order_key(event.change_id), event.kind))
+
+    def scan(
+        self,
+        spark: "SparkSession | None" = None,
+        *,
+        hold: Hold | str | None = None,
+        include_deleted: bool = False,
+    ) -> Iterator[Document]:
+        """Yield all documents as `get` returns them, in no order; on Spark, if a session is given.
+
+        With a hold, as they were at its time. Raises: InvalidInputError, CorruptionError.
+        """
+        for table in self._tables(spark, hold, include_deleted=include_deleted):
+            for row in table.to_pylist():
+                yield _scanned(row, self.name)
+
+    def to_spark(
+        self, spark: "SparkSession", *, hold: Hold | str | None = None, include_deleted: bool = False
+    ) -> "DataFrame":
+        """Return a data frame with one row a document: key, content as JSON, version, signature, deleted and times.
+
+        In SQL, `get_json_object(content, '$.path')` or `parse_json(content)` look into it. With a hold, documents are as
+        they were at its time. Raises: InvalidInputError, CorruptionError.
+        """
+        from siltstone.spark.documents import documents_on_spark
+
+        return documents_on_spark(spark, self._job(), as_of_ms=self._as_of(hold), include_deleted=include_deleted)
+
+    def compact(
+        self,
+        now: When | None = None,
+        spark: "SparkSession | None" = None,
+        progress: Progress | None = None,
+        full: bool = False,
+    ) -> SessionResult:
+        """Compact documents that deltas came for, or that are due, as of `now`; `full` rewrites all buckets.
+
+        Runs on the given Spark session, or on one in this process, which is started only if there is something to do.
+        Raises: CorruptionError, ConflictError where others keep being faster.
+        """
+        at_ms = now_ms() if now is None else _to_ms(now)
+        asked = partition_requests(TableRequest(self.name, self.lake.root, full=full))
+        waiting = requests_with_work([replace(request, now_ms=at_ms) for request in asked])
+        return compact_request(waiting[0], spark, progress) if waiting else SessionResult()
+
+    def hold(self, *, until: When | datetime.timedelta, reason: str = "", since: When | None = None) -> Hold:
+        """Keep all that is stored up to now from being deleted, for an export that runs until some time.
+
+        Compaction goes on and writes records; its deletions wait. Raises: InvalidInputError.
+        """
+        now = now_ms()
+        since_ms = now if since is None else _to_ms(since)
+        is_span = isinstance(until, datetime.timedelta)
+        until_ms = now + round(until.total_seconds() * 1000) if is_span else _to_ms(until)  # type: ignore[union-attr, arg-type]
+        if until_ms <= since_ms:
+            raise InvalidInputError(f"{self.name}: a hold until {until_ms} ends before it begins, {since_ms}")
+        return add_hold(self._destination(), since_ms=since_ms, until_ms=until_ms, reason=reason)
+
+    def holds(self) -> list[Hold]:
+        """Return the holds that are on, oldest first."""
+        return [hold for hold in list_holds(self._destination()) if hold.until_ms > now_ms()]
+
+    def release(self, hold: Hold | str) -> None:
+        """End a hold before its time. Raises: NotFoundError."""
+        release_hold(self._destination(), hold if isinstance(hold, str) else hold.hold_id)
+
+    def rounds(self) -> list[RoundCompletion]:
+        """Return the round completions, oldest first. Raises: CorruptionError."""
+        return self.table.rounds()
+
+    def fsck(self, *, deep: bool = False) -> list[Finding]:
+        """Check logs, files, deletion vectors and indices; `deep` reads every row. No findings means sound."""
+        return self.table.fsck(deep=deep)
+
+    def vacuum(
+        self,
+        *,
+        retention_ms: int = ROUND_RETENTION_MS,
+        orphan_grace_ms: int = ORPHAN_GRACE_MS,
+        dry_run: bool = False,
+    ) -> VacuumReport:
+        """Forget rounds past the retention, and remove files that nothing readable names."""
+        return self.table.vacuum(retention_ms=retention_ms, orphan_grace_ms=orphan_grace_ms, dry_run=dry_run)
+
+    def drop(self) -> None:
+        """Drop the table; its files stay until they are vacuumed."""
+        self.table.drop()
+
+    def _name(self) -> str:
+        return self.table.properties.get(NAME_PROPERTY, self.name)
+
+    def _source(self) -> PartitionLocator:
+        stream = catalog.delta_stream(self.name, root=self.lake.root)
+        return PartitionLocator(**stream, partition_values=[])
+
+    def _destination(self) -> Destination:
+        return locate_destination(compacted_partition(self._source()), root=self.lake.root)
+
+    def _request(self) -> Request:
+        source = self._source()
+        return Request(source, compacted_partition(source), (KEY,), self.lake.root)
+
+    def _job(self) -> RoundJob:
+        return job_at(self._request(), self._destination())
+
+    def _snapshot(self) -> Snapshot:
+        return snapshot_of(self._request(), self._destination())
+
+    def _rows(self, keys: Sequence[str]) -> dict[str, Row]:
+        snapshot, name = self._snapshot(), self._name()
+        found: dict[str, Row] = {}
+        for start in range(0, len(keys), _BATCH_KEYS):
+            table = snapshot.rows_of(keys[start : start + _BATCH_KEYS])
+            found.update((each.row.key, each.row) for each in grouped(table, name))
+        return found
+
+    def _row(self, key: str) -> Row:
+        return self._rows([check_key(key)]).get(key, Row((), (), key, self._name()))
+
+    def _document(self, row: Row) -> Document:
+        return to_document(resolved(self.name, row), key=row.key, table=self.name)
+
+    def _is_there(self, update: Mapping[str, object]) -> bool:
+        """Tell whether an update was committed before. Raises: AlreadyExistsError where its id is another delta's."""
+        for change_id, text, tags in self._row(str(update["key"])).changes:
+            if change_id == update["change_id"]:
+                if text == update["delta"] and set(tags or ()) == set(cast("Iterable[str]", update["tags"])):
+                    return True
+                raise AlreadyExistsError(
+                    f"{self.name}: change {change_id} of document {update['key']!r} is {text:.60}, and never changes; "
+                    "give the other delta an id of its own"
+                )
+        return False
+
+    def _write_batches(self, make: Callable[[], list[pa.RecordBatch]]) -> list[pa.RecordBatch]:
+        root = self.lake.root
+        made: list[pa.RecordBatch] = []
+
+        def stage(stream: StreamLocator) -> tuple[list[Delta], str | None]:
+            made[:] = make()
+            rows = pa.Table.from_batches(made, WRITTEN_SCHEMA)
+            return storage.stage_deltas(rows, stream, type="append", root=root), earliest_of(rows.column("change_id"))
+
+        commit_changes(self.name, stage, root=root)
+        return made
+
+    def _write_frame(self, frame: "DataFrame") -> int:
+        from siltstone.spark.documents import stage_updates
+
+        root = self.lake.root
+        counted = [0]
+
+        def stage(stream: StreamLocator) -> tuple[list[Delta], str | None]:
+            staged = stage_updates(frame, stream, root=root)
+            files = [entry for delta in staged for entry in delta.manifest.entries]
+            counted[0] = sum(entry.record_count for entry in files)
+            earliest = [earliest_of(read_data_file(root, file, ["change_id"]).column("change_id")) for file in files]
+            return staged, min((each for each in earliest if each is not None), key=order_key, default=None)
+
+        commit_changes(self.name, stage, root=root)
+        return counted[0]
+
+    def _as_of(self, hold: Hold | str | None) -> int | None:
+        if hold is None:
+            return None
+        wanted = hold if isinstance(hold, str) else hold.hold_id
+        for each in self.holds():
+            if each.hold_id == wanted:
+                return each.since_ms
+        raise NotFoundError(f"{self.name}: there is no hold {wanted!r} that is still on; make a new one")
+
+    def _tables(
+        self, spark: "SparkSession | None", hold: Hold | str | None, *, include_deleted: bool
+    ) -> Iterator[pa.Table]:
+        if spark is not None:
+            frame = self.to_spark(spark, hold=hold, include_deleted=include_deleted)
+            yield frame.toArrow()
+            return
+        job, as_of_ms = self._job(), self._as_of(hold)
+        parts = GatheredParts(read_parts(job, job.reads))
+        for number in range(len(job.buckets)):
+            yield from bucket_documents(
+                job, number, parts.take(number), as_of_ms=as_of_ms, include_deleted=include_deleted
+            )
+
+
+def _delta_event(change_id: str, text: str, tags: Sequence[str] | None, found: Expansion) -> TimelineEvent:
+    base = found.base
+    is_owned = base is not None and base.cutoff is not None and order_key(change_id) <= order_key(base.cutoff)
+    is_redundant = change_id in found.redundant
+    note = ""
+    if is_owned and base is not None:
+        note = f"owned by compaction {base.change_id}"
+        if is_redundant:
+            note += f", after its last mutation {base.last_mutation}"
+    elif is_redundant:
+        note = "leaves content and tags as they were"
+    at = to_iso_time(change_id)
+    return TimelineEvent("delta", change_id, at, text, tuple(tags or ()), is_redundant, is_owned, note)
+
+
+def _scanned(row: Mapping[str, object], table: str) -> Document:
+    document: Document = json.loads(cast("str", row["content"])) if row["content"] is not None else {}
+    document |= {"~id": cast("str", row["key"]), "~table": table, "~version": cast("int", row["version"])}
+    document |= {"~signature": cast("str", row["signature"]), "~deleted": cast("bool", row["deleted"])}
+    for name, column in (
+        ("~firstUpdateAt", "first_update_at"),
+        ("~lastUpdateAt", "last_update_at"),
+        ("~lastMutateAt", "last_mutate_at"),
+    ):
+        at = cast("datetime.datetime | None", row[column])
+        if at is not None:
+            document[name] = at.replace(tzinfo=None).isoformat(timespec="milliseconds") + "Z"
+    return document
+
+
+def _to_ms(when: When) -> int:
+    if isinstance(when, datetime.datetime):
+        if when.tzinfo is None:
+            raise InvalidInputError(f"{when.isoformat()} has no time zone; give one, e.g. datetime.now(UTC)")
+        return int(when.timestamp() * 1000)
+    return when

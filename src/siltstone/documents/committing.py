@@ -1,0 +1,74 @@
+"""Committing changes: none of a time that the table is complete up to, whatever clocks and pauses do."""
+
+import datetime
+import time
+from collections.abc import Callable
+
+from siltstone.catalog import main as catalog
+from siltstone.compactor.consistency import CLOSED_PROPERTY, closed_before, delay_of
+from siltstone.documents.change_ids import to_iso_time, to_ms
+from siltstone.errors import ConflictError, InvalidInputError
+from siltstone.model import Delta, StreamLocator
+from siltstone.storage import object_store as storage
+
+Stage = Callable[[StreamLocator], tuple[list[Delta], str | None]]
+"""Stages changes, and tells the earliest change id among them."""
+
+_ATTEMPTS = 20
+_MAX_WAIT_MS = 1000
+
+
+def commit_changes(name: str, stage: Stage, *, root: str) -> int:
+    """Commit what is staged and return the stream position, if all changes are later than what is complete.
+
+    Whoever compacts closes the table's stream first, in the log that changes are committed to; the commit holds only
+    if the closing time is still the one that the changes were checked against. Raises: InvalidInputError.
+    """
+    started_ms = now_ms()
+    for attempt in range(_ATTEMPTS):
+        properties = catalog.get_table_version(name, root=root).properties
+        closed, delay_ms = closed_before(properties), delay_of(properties, name) or 0
+        # A change made right now is never too old, whatever the delay.
+        limit_ms = max(started_ms - max(delay_ms, 1), closed or 0)
+        _wait_until(limit_ms + 1)
+
+        def checked(stream: StreamLocator, limit_ms: int = limit_ms, delay_ms: int = delay_ms) -> list[Delta]:
+            staged, earliest = stage(stream)
+            if earliest is not None and to_ms(earliest) <= limit_ms:
+                storage.discard_deltas(staged, root=root)
+                raise InvalidInputError(_too_late(name, earliest, limit_ms, delay_ms))
+            return staged
+
+        expected = {CLOSED_PROPERTY: properties.get(CLOSED_PROPERTY)}
+        try:
+            return catalog.write_staged(name, checked, expected_properties=expected, root=root)
+        except ConflictError:
+            if attempt == _ATTEMPTS - 1:
+                raise
+    raise AssertionError
+
+
+def complete_up_to(name: str, *, root: str) -> int:
+    """Return the full consistency time in milliseconds: no change of it or before comes any more."""
+    properties = catalog.get_table_version(name, root=root).properties
+    return max(now_ms() - (delay_of(properties, name) or 0), closed_before(properties) or 0)
+
+
+def now_ms() -> int:
+    """Return the time in milliseconds since 1970."""
+    return time.time_ns() // 1_000_000
+
+
+def _wait_until(time_ms: int) -> None:
+    """Wait for a clock that is a little behind the one that closed the stream, so that new changes are later."""
+    ahead_ms = time_ms - now_ms()
+    if 0 < ahead_ms <= _MAX_WAIT_MS:
+        time.sleep(ahead_ms / 1000)
+
+
+def _too_late(name: str, change_id: str, limit_ms: int, delay_ms: int) -> str:
+    limit = datetime.datetime.fromtimestamp(limit_ms / 1000, datetime.UTC).isoformat(timespec="milliseconds")
+    return (
+        f"{name}: change {change_id} is of {to_iso_time(change_id)}, but the table is complete up to {limit}: changes may "
+        f"be {delay_ms} ms old at most; leave out the change id, or create the table with a longer full consistency delay"
+    )

@@ -1,0 +1,109 @@
+"""What comes in: updates as people write them, checked and brought into the rows that are stored."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Final
+
+import pyarrow as pa
+
+from siltstone.documents.change_ids import check_change_id, new_change_id
+from siltstone.documents.language.deltas import Delta
+from siltstone.documents.language.parser import parse_delta
+from siltstone.documents.language.values import Json
+from siltstone.documents.rows import check_tags
+from siltstone.documents.stored import SCHEMA, WRITTEN
+from siltstone.documents.writing import sanitized
+from siltstone.errors import InvalidInputError
+
+DeltaLike = Delta | str | Mapping[str, Json]
+"""A delta, its text, or a map that becomes the whole document."""
+
+UpdateLike = Mapping[str, object] | Sequence[object]
+"""An update: a mapping with key, delta and perhaps tags and change_id, or these in this order."""
+
+WRITTEN_SCHEMA: Final = pa.schema([SCHEMA.field(name) for name in WRITTEN])
+_SHOWN: Final = 60
+_BATCH_ROWS: Final = 10_000
+
+
+def delta_text(delta: object) -> str:
+    """Return the canonical text of what a document's delta may be. Raises: InvalidInputError."""
+    if isinstance(delta, str):
+        return str(sanitized(parse_delta(delta)))
+    if isinstance(delta, Delta):
+        return str(sanitized(delta))
+    if isinstance(delta, Mapping):
+        return str(sanitized(Delta.literal(dict(delta))))
+    raise InvalidInputError(
+        f"{delta!r:.60} is no delta; give text in the delta language, a Delta, or a map that becomes the document"
+    )
+
+
+def check_key(key: object) -> str:
+    """Return the key of a document. Raises: InvalidInputError."""
+    if not isinstance(key, str) or not key:
+        raise InvalidInputError(f"{key!r:.60} is no key of a document; give text that is not empty")
+    try:
+        key.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidInputError(f"key {key!r:.60}: has a lone surrogate at {error.start}; give valid text") from error
+    return key
+
+
+def stored_batches(
+    updates: Iterable[UpdateLike], new_id: Callable[[], str] = new_change_id
+) -> Iterator[pa.RecordBatch]:
+    """Check updates and yield them as rows to store; those without a change id get one, in order.
+
+    Raises: InvalidInputError that tells which one.
+    """
+    waiting: list[dict[str, object]] = []
+    for number, update in enumerate(updates, 1):
+        waiting.append(_stored(number, update, new_id))
+        if len(waiting) == _BATCH_ROWS:
+            yield pa.RecordBatch.from_pylist(waiting, schema=WRITTEN_SCHEMA)
+            waiting = []
+    if waiting:
+        yield pa.RecordBatch.from_pylist(waiting, schema=WRITTEN_SCHEMA)
+
+
+def _stored(number: int, update: UpdateLike, new_id: Callable[[], str]) -> dict[str, object]:
+    fields = _fields(number, update)
+    key = fields.get("key")
+    try:
+        change_id = fields.get("change_id")
+        return {
+            "key": check_key(key),
+            "delta": delta_text(fields.get("delta")),
+            "tags": check_tags(fields.get("tags") or ()),  # type: ignore[arg-type]
+            "change_id": new_id() if change_id is None else check_change_id(change_id),  # type: ignore[arg-type]
+        }
+    except InvalidInputError as error:
+        raise InvalidInputError(f"update {number}, key {key!r:.60}: {error}") from error
+
+
+def _fields(number: int, update: UpdateLike) -> Mapping[str, object]:
+    if isinstance(update, Mapping):
+        unknown = [name for name in update if name not in WRITTEN]
+        if unknown:
+            raise InvalidInputError(f"update {number}: {unknown[0]!r} is none of key, delta, tags, change_id")
+        return update
+    if isinstance(update, str) or not 2 <= len(update) <= 4:
+        raise InvalidInputError(f"update {number}: {update!r:.60} is not (key, delta), with tags and change id at most")
+    return dict(zip(("key", "delta", "tags", "change_id"), update, strict=False))
+
+
+def check_columns(names: Sequence[str]) -> None:
+    """Check the columns of a table of updates. Raises: InvalidInputError."""
+    missing = [name for name in ("key", "delta") if name not in names]
+    unknown = [name for name in names if name not in WRITTEN]
+    if missing or unknown:
+        raise InvalidInputError(
+            f"updates have the columns key and delta, and perhaps tags and change_id, not {', '.join(names)}"
+        )
+
+
+def batch_updates(batch: pa.RecordBatch) -> Iterator[UpdateLike]:
+    """Yield the rows of a batch as updates."""
+    columns = [batch.column(name).to_pylist() for name in batch.schema.names]
+    for values in zip(*columns, strict=True):
+        yield dict(zip(batch.schema.names, values, strict=True))

@@ -1,0 +1,172 @@
+"""Reading documents: rows of single ones by the primary key index, all of them bucket by bucket."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from siltstone.compactor.columns import Integers, align
+from siltstone.compactor.completion import Destination, current_completion
+from siltstone.compactor.files import StoredFile
+from siltstone.compactor.hashing import hash_keys
+from siltstone.compactor.job import RoundJob, gather
+from siltstone.compactor.plan import Request, new_deltas
+from siltstone.compactor.reading import decode_part
+from siltstone.compactor.state import RoundCompletion
+from siltstone.documents.change_ids import order_key, time_bound, to_ms
+from siltstone.documents.compact import unsettled_rows
+from siltstone.documents.expand import Expansion, resolve
+from siltstone.documents.rows import Row
+from siltstone.documents.stored import KEY, NAME_PROPERTY, SCHEMA, grouped
+from siltstone.errors import CorruptionError, InvalidInputError
+from siltstone.model import Delta
+from siltstone.storage.parquet import read_data_file
+
+_TIME: Final = pa.timestamp("ms", "UTC")
+DOCUMENT_SCHEMA: Final = pa.schema(
+    [
+        pa.field(KEY, pa.string(), nullable=False),
+        pa.field("content", pa.string()),
+        pa.field("version", pa.int64(), nullable=False),
+        pa.field("signature", pa.string(), nullable=False),
+        pa.field("deleted", pa.bool_(), nullable=False),
+        pa.field("first_update_at", _TIME),
+        pa.field("last_update_at", _TIME),
+        pa.field("last_mutate_at", _TIME),
+    ]
+)
+"""One row a document: its content as JSON, null where it is deleted, and what is known about it."""
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """A state of a table of documents: what was compacted, and the deltas since."""
+
+    root: str
+    completion: RoundCompletion | None
+    deltas: Sequence[Delta]
+
+    def rows_of(self, keys: Sequence[str]) -> pa.Table:
+        """Return the rows of some documents, in the order in which they were committed. Raises: CorruptionError."""
+        wanted = pa.table({KEY: pa.array(keys, pa.string())})
+        found = [SCHEMA.empty_table()]
+        if self.completion is not None:
+            found += self._compacted(self.completion, wanted)
+        for delta in self.deltas:
+            for entry in delta.manifest.entries:
+                own = pc.is_in(read_data_file(self.root, entry, [KEY]).column(KEY), wanted.column(KEY))
+                if pc.any(own).as_py():
+                    found.append(align(read_data_file(self.root, entry).filter(own), SCHEMA))
+        return pa.concat_tables(found)
+
+    def _compacted(self, completion: RoundCompletion, wanted: pa.Table) -> Iterator[pa.Table]:
+        hashes = np.unique(hash_keys(wanted, [KEY]))
+        for bucket in completion.buckets:
+            own = np.array([each for each in hashes if bucket.has(int(each))], np.uint64)
+            if not len(own):
+                continue
+            for file in bucket.files:
+                stored = StoredFile(self.root, file)
+                places = stored.live_among(stored.index.find(own)[0])
+                if len(places):
+                    rows = stored.read_rows(places, SCHEMA)
+                    yield rows.filter(pc.is_in(rows.column(KEY), wanted.column(KEY)))
+
+
+def snapshot_of(request: Request, destination: Destination) -> Snapshot:
+    """Return the newest state. Raises: CorruptionError."""
+    completion = current_completion(destination)
+    deltas = new_deltas(request, request.source, completion.high_watermark if completion else 0)
+    return Snapshot(request.root, completion, deltas)
+
+
+def resolved(table: str, row: Row) -> Expansion:
+    """Resolve a document. Raises: CorruptionError that names it."""
+    try:
+        return resolve(row)
+    except InvalidInputError as error:
+        raise CorruptionError(f"{table}: document {row.key!r}: {error}") from error
+
+
+def bucket_documents(
+    job: RoundJob, number: int, parts: Sequence[bytes], *, as_of_ms: int | None = None, include_deleted: bool = False
+) -> Iterator[pa.Table]:
+    """Yield the documents of a bucket, resolved; with `as_of_ms`, by what is stored of that time and before.
+
+    That is only complete while a hold of that time or before is on. Raises: CorruptionError.
+    """
+    stored = [StoredFile(job.root, file) for file in job.buckets[number].files]
+    arrived = [align(part.table, SCHEMA) for part in gather(map(decode_part, parts))]
+    new = pa.concat_tables([SCHEMA.empty_table(), *arrived])
+    live = [np.flatnonzero(file.live_flags()) for file in stored]
+    open_rows = unsettled_rows(stored, new) if as_of_ms is None else live
+    found = [file.read_rows(rows, SCHEMA) for file, rows in zip(stored, open_rows, strict=True)]
+    for file, rows, others in zip(stored, live, open_rows, strict=True):
+        for table in _settled(file, np.setdiff1d(rows, others, assume_unique=True)):
+            yield table if include_deleted else table.filter(pc.invert(table.column("deleted")))
+    rows = pa.concat_tables([*found, new])
+    if as_of_ms is not None:
+        bound = time_bound(as_of_ms + 1)
+        rows = rows.filter(pa.array([order_key(each) < bound for each in rows.column("change_id").to_pylist()]))
+    name = job.properties.get(NAME_PROPERTY, job.table)
+    documents = [
+        _document(each.row.key, expansion)
+        for each in grouped(rows, name)
+        for expansion in [resolved(job.table, each.row)]
+        if include_deleted or not expansion.deleted
+    ]
+    yield pa.Table.from_pylist(documents, schema=DOCUMENT_SCHEMA)
+
+
+def _settled(file: StoredFile, rows: Integers) -> Iterator[pa.Table]:
+    """Yield documents that are one record each, without looking into their content."""
+    if not len(rows):
+        return
+    flags = np.zeros(file.file.record_count, np.bool_)
+    flags[rows] = True
+    for start, table in file.scan(SCHEMA, groups_with=rows):
+        records = table.filter(pa.array(flags[start : start + table.num_rows]))
+        deleted = pc.equal(records.column("delta"), "~")
+        yield pa.Table.from_arrays(
+            [
+                records.column(KEY),
+                pc.if_else(deleted, pa.scalar(None, pa.string()), records.column("delta")),
+                records.column("count"),
+                records.column("cutoff_signature"),
+                deleted,
+                times_of(records.column("first")),
+                times_of(records.column("cutoff")),
+                times_of(pc.coalesce(records.column("last_content_mutation"), records.column("last_mutation"))),
+            ],
+            schema=DOCUMENT_SCHEMA,
+        )
+
+
+def _document(key: str, found: Expansion) -> dict[str, object]:
+    from siltstone.documents.language.text import value_text
+
+    return {
+        KEY: key,
+        "content": None if found.deleted else value_text(found.content),
+        "version": found.version,
+        "signature": found.signature,
+        "deleted": found.deleted,
+        "first_update_at": None if found.first_update_at is None else to_ms(found.first_update_at),
+        "last_update_at": None if found.last_update_at is None else to_ms(found.last_update_at),
+        "last_mutate_at": None if found.last_mutate_at is None else to_ms(found.last_mutate_at),
+    }
+
+
+def times_of(change_ids: pa.ChunkedArray) -> pa.Array:
+    """Return the times of change ids, null for none."""
+    times = [None if each is None else to_ms(each) for each in change_ids.to_pylist()]
+    return pa.array(times, pa.int64()).cast(_TIME)
+
+
+def earliest_of(change_ids: pa.ChunkedArray | pa.Array) -> str | None:
+    """Return the earliest of some change ids, None of none."""
+    ids = change_ids.to_pylist()
+    return min(ids, key=order_key) if ids else None
