@@ -37,7 +37,7 @@ def main() -> None:
     base, changes, folder, jars = sys.argv[1:]
     spark = (
         SparkSession.builder.master("local[*]")
-        .config("spark.jars", jars)
+        .config("spark.driver.extraClassPath", jars)
         .config("spark.driver.memory", "8g")
         .config("spark.ui.enabled", "false")
         .config("spark.sql.shuffle.partitions", "4")

@@ -98,7 +98,7 @@ def delta_on_spark(base: Path, changes: Path, folder: Path) -> dict[str, Any] | 
     for command in commands:
         if subprocess.run(command, cwd=folder, capture_output=True).returncode:
             return f"{Path(str(command[0])).name} could not fetch it"
-    jars = ",".join(map(str, (folder / "target" / "dependency").glob("*.jar")))
+    jars = ":".join(map(str, (folder / "target" / "dependency").glob("delta-*.jar")))
     script = Path(__file__).with_name("delta_merge.py")
     done = subprocess.run([python, script, base, changes, folder, jars], capture_output=True, text=True)
     if done.returncode:
