@@ -1,0 +1,116 @@
+"""The JSON API: what the pages show, and the controls. Times are milliseconds since 1970, sizes are bytes."""
+
+from typing import Annotated, Literal
+
+from fastapi import APIRouter, Body, Depends, HTTPException, Path, Query, Request
+
+from siltstone.service import controls, cycle_details, cycle_records, list_nodes, service_status
+from siltstone.service.overview import TableOverview
+from siltstone.service.results import Control, CycleDetails, CycleRecord, NodeInfo, ServiceStatus, TriggerRequest
+from siltstone.service.settings import FREEZE_SECONDS, HISTORY_LIMIT
+from siltstone.web.access import is_from_elsewhere
+from siltstone.web.actions import web_requester
+from siltstone.web.pages import SiteHere, site_of
+from siltstone.web.table_details import TableDetails
+
+
+def trusted_program(request: Request) -> None:
+    """Refuse requests of other sites' pages, and, where a token is set, those without it."""
+    is_json = request.headers.get("content-type", "").partition(";")[0].strip().lower() == "application/json"
+    if is_from_elsewhere(request.headers):
+        raise HTTPException(403, "Another site's page may not use the controls.")
+    if not is_json:
+        raise HTTPException(415, "Send Content-Type: application/json, also without a body.")
+    access = site_of(request).access
+    if access.needs_token and not access.is_bearer(request.headers.get("authorization", "")):
+        raise HTTPException(401, "Send Authorization: Bearer with the token.", {"WWW-Authenticate": "Bearer"})
+
+
+reading = APIRouter(prefix="/api", tags=["reading"])
+steering = APIRouter(prefix="/api", tags=["controls"], dependencies=[Depends(trusted_program)])
+
+
+@reading.get("/status", summary="The service now")
+def status(site: SiteHere) -> ServiceStatus:
+    """The current or last cycle with its checkpoints, who leads, what is asked for, and what comes next."""
+    return service_status(site.database, site.settings)
+
+
+@reading.get("/cycles", summary="The history")
+def cycles(
+    site: SiteHere,
+    limit: Annotated[int, Query(ge=1, le=HISTORY_LIMIT)] = HISTORY_LIMIT,
+    status: Literal["COMPLETED", "FAILED"] | None = None,
+) -> list[CycleRecord]:
+    """Finished cycles, newest first; the newest hundred are kept."""
+    return cycle_records(site.database, limit, status=status)
+
+
+@reading.get("/cycles/{cycle}", summary="One cycle")
+def cycle(site: SiteHere, cycle: Annotated[int, Path(ge=0)]) -> CycleDetails:
+    """A finished or running cycle with every attempt at its partitions."""
+    return cycle_details(site.database, cycle)
+
+
+@reading.get("/tables", summary="The tables")
+def tables(site: SiteHere) -> list[TableOverview]:
+    """All tables: rows, files, dead rows, backlog, watermark, amplification, last round. A few seconds old at most."""
+    return site.lake.tables()
+
+
+@reading.get("/tables/{name}", summary="One table")
+def table(site: SiteHere, name: str) -> TableDetails:
+    """A table with its newest rounds, oldest first, and its buckets."""
+    return site.lake.table(name)
+
+
+@reading.get("/nodes", summary="The nodes")
+def nodes(site: SiteHere) -> list[NodeInfo]:
+    """The nodes of the last day."""
+    return list_nodes(site.database, site.settings)
+
+
+@reading.get("/requests/{request_id}", summary="A trigger request")
+def request_state(site: SiteHere, request_id: str) -> TriggerRequest:
+    """What became of a request for a cycle: PENDING, RUNNING, TRIMMING or DONE, then with its outcome."""
+    return controls.get_request(site.database, request_id)
+
+
+@steering.post("/trigger", summary="Ask for a cycle", status_code=202)
+def trigger(request: Request, site: SiteHere, trim: Annotated[bool, Body(embed=True)] = False) -> TriggerRequest:
+    """Ask for a cycle as soon as possible; with `trim`, for one that trims afterwards. While one runs, for the next."""
+    made = controls.trigger_cycle(site.database, trim=trim, requester=web_requester(request))
+    site.wake()
+    return made
+
+
+@steering.post("/freeze", summary="Freeze")
+def freeze(
+    request: Request, site: SiteHere, seconds: Annotated[float, Body(embed=True, gt=0, lt=1e9)] = FREEZE_SECONDS
+) -> Control:
+    """Start no cycle for a while, two hours unless `seconds` says otherwise; one that runs goes on."""
+    return controls.freeze(site.database, seconds=seconds, requester=web_requester(request))
+
+
+@steering.post("/unfreeze", summary="Unfreeze")
+def unfreeze(site: SiteHere) -> bool:
+    """Allow cycles again; tell whether they were frozen."""
+    done = controls.unfreeze(site.database)
+    site.wake()
+    return done
+
+
+@steering.post("/disable", summary="Disable")
+def disable(request: Request, site: SiteHere) -> Control:
+    """Start no cycle until enabled again; one that runs is ended as FAILED."""
+    made = controls.disable(site.database, requester=web_requester(request))
+    site.wake()
+    return made
+
+
+@steering.post("/enable", summary="Enable")
+def enable(site: SiteHere) -> bool:
+    """Undo a disablement; tell whether there was one."""
+    done = controls.enable(site.database)
+    site.wake()
+    return done

@@ -1,0 +1,130 @@
+"""The geometry of charts: records become bars in a box of 1000 by 100 that pages stretch as they like."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from siltstone.service.results import Attempt, CycleDetails, CycleRecord
+from siltstone.web.formats import spell_bytes, spell_duration, spell_number, spell_status
+from siltstone.web.table_details import RoundView
+
+WIDTH, HEIGHT = 1000.0, 100.0
+_LEAST_HEIGHT = 1.5
+_LEAST_WIDTH = 4.0
+_MAX_SLOT = 40.0
+
+
+@dataclass(frozen=True)
+class Bar:
+    """One bar; `kind` chooses its colour, `title` is told by pointing at it."""
+
+    x: float
+    y: float
+    width: float
+    height: float
+    kind: str
+    title: str
+    link: str | None = None
+
+
+@dataclass(frozen=True)
+class Chart:
+    """Bars with what the eye needs: the top of the scale, its middle, and the sentence that says it all."""
+
+    bars: Sequence[Bar]
+    top: str
+    middle: str
+    summary: str
+
+
+@dataclass(frozen=True)
+class TimelineRow:
+    """All attempts at one partition."""
+
+    partition: str
+    table: str
+    attempts: Sequence[Attempt]
+    bars: Sequence[Bar]
+
+
+def history_chart(records: Sequence[CycleRecord]) -> Chart | None:
+    """Draw finished cycles, newest first, as bars of their duration with the newest at the right."""
+    if not records:
+        return None
+    oldest_first = list(reversed(records))
+    top = max(each.duration_ms for each in records) or 1
+    failed = sum(each.status == "FAILED" for each in records)
+    longest = max(records, key=lambda each: each.duration_ms)
+    bars = [
+        _column(
+            number,
+            len(records),
+            each.duration_ms / top,
+            each.status.lower(),
+            f"Cycle {each.cycle_count}: {spell_status(each.status)} in {spell_duration(each.duration_ms)}",
+            f"/cycles/{each.cycle_count}",
+        )
+        for number, each in enumerate(oldest_first)
+    ]
+    summary = (
+        f"Durations of the last {len(records)} cycles, of which {failed} failed; the longest, cycle "
+        f"{longest.cycle_count}, took {spell_duration(longest.duration_ms)}."
+    )
+    return Chart(bars, spell_duration(top), spell_duration(top // 2), summary)
+
+
+def size_chart(rounds: Sequence[RoundView]) -> Chart | None:
+    """Draw the bytes of a table after each round, oldest first."""
+    known = [each for each in rounds if each.table_bytes is not None]
+    return _rounds_chart(known, [each.table_bytes or 0 for each in known], "Size", spell_bytes)
+
+
+def rows_chart(rounds: Sequence[RoundView]) -> Chart | None:
+    """Draw the rows of a table after each round, oldest first."""
+    known = [each for each in rounds if each.table_rows is not None]
+    return _rounds_chart(known, [each.table_rows or 0 for each in known], "Rows", spell_number)
+
+
+def timeline_rows(details: CycleDetails, now_ms: int) -> list[TimelineRow]:
+    """Draw each partition's attempts along the time of their cycle, in order of their first one."""
+    start = details.start_time_ms
+    ends = [each.ended_at or now_ms for each in details.timeline]
+    length = max([(details.end_time_ms or now_ms) - start, *(end - start for end in ends)]) or 1
+    by_partition: dict[str, list[Attempt]] = {}
+    for each in details.timeline:
+        by_partition.setdefault(each.partition, []).append(each)
+    return [
+        TimelineRow(partition, tries[0].table, tries, [_stretch(each, start, length, now_ms) for each in tries])
+        for partition, tries in by_partition.items()
+    ]
+
+
+def _rounds_chart(
+    rounds: Sequence[RoundView], values: Sequence[int], what: str, spell: Callable[[int], str]
+) -> Chart | None:
+    if not rounds:
+        return None
+    top = max(values) or 1
+    bars = [
+        _column(number, len(rounds), value / top, "size", f"Round {each.round_id}: {spell(value)}")
+        for number, (each, value) in enumerate(zip(rounds, values, strict=True))
+    ]
+    summary = f"{what} after each of the last {len(rounds)} rounds; now {spell(values[-1])}, at most {spell(top)}."
+    return Chart(bars, spell(top), spell(top // 2), summary)
+
+
+def _column(number: int, count: int, share: float, kind: str, title: str, link: str | None = None) -> Bar:
+    slot = min(WIDTH / count, _MAX_SLOT)
+    height = max(share * HEIGHT, _LEAST_HEIGHT)
+    x = WIDTH - (count - number) * slot
+    return Bar(
+        round(x + slot * 0.12, 2), round(HEIGHT - height, 2), round(slot * 0.76, 2), round(height, 2), kind, title, link
+    )
+
+
+def _stretch(attempt: Attempt, start: int, length: int, now_ms: int) -> Bar:
+    ended = attempt.ended_at or now_ms
+    width = max((ended - attempt.started_at) / length * WIDTH, _LEAST_WIDTH)
+    x = min((attempt.started_at - start) / length * WIDTH, WIDTH - width)
+    took = spell_duration(ended - attempt.started_at)
+    title = f"Attempt {attempt.attempt} by {attempt.worker or 'nobody'}: {spell_status(attempt.status)}, {took}"
+    return Bar(round(max(x, 0), 2), 0, round(width, 2), HEIGHT, attempt.status.lower(), title)

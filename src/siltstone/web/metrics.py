@@ -1,0 +1,123 @@
+"""The metrics of the service in Prometheus' format, read from the books and the lake at each scrape."""
+
+import logging
+from collections.abc import Iterator, Sequence
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from siltstone.errors import SiltstoneError
+from siltstone.service import TableOverview, cycle_records, list_nodes, service_status
+from siltstone.service.results import CycleRecord, NodeInfo, ServiceStatus
+from siltstone.web.site import Site
+
+_log = logging.getLogger(__name__)
+_TABLE_GAUGES = {
+    "rows": ("siltstone_table_rows", "Compacted rows of a table."),
+    "bytes": ("siltstone_table_bytes", "Bytes of its compacted files."),
+    "files": ("siltstone_table_files", "Its compacted files."),
+    "dead_rows": ("siltstone_table_dead_rows", "Rows in files that are no longer in the table."),
+    "backlog_deltas": ("siltstone_table_backlog_deltas", "Deltas that no round has read."),
+    "backlog_bytes": ("siltstone_table_backlog_bytes", "Bytes of deltas that no round has read."),
+    "high_watermark": (
+        "siltstone_table_high_watermark",
+        "The stream position up to which all partitions are compacted.",
+    ),
+    "stream_position": ("siltstone_table_stream_position", "The newest stream position."),
+    "write_amplification": ("siltstone_table_write_amplification", "Bytes written for each byte of deltas, lately."),
+    "read_amplification": ("siltstone_table_read_amplification", "Rows in files for each row of the table."),
+}
+
+
+class _Collected(Collector):
+    def __init__(self, metrics: Sequence[Metric]) -> None:
+        self._metrics = metrics
+
+    def collect(self) -> Iterator[Metric]:
+        yield from self._metrics
+
+
+def render_metrics(site: Site) -> bytes:
+    """Write all metrics; those of tables are left out while the lake does not answer. Raises: StorageError."""
+    status = service_status(site.database, site.settings)
+    found = [
+        *_of_cycles(status, cycle_records(site.database, 1)),
+        *_of_nodes(list_nodes(site.database, site.settings)),
+        *_of_totals(status),
+    ]
+    try:
+        found += _of_tables(site.lake.tables(), status.now_ms)
+    except SiltstoneError as error:
+        _log.warning("metrics of tables left out", extra={"reason": str(error)})
+    registry = CollectorRegistry()
+    registry.register(_Collected(found))
+    return generate_latest(registry)
+
+
+def _of_cycles(status: ServiceStatus, newest: Sequence[CycleRecord]) -> Iterator[Metric]:
+    running_ms = status.now_ms - (status.started_at or status.now_ms) if status.is_running else 0
+    yield _gauge("siltstone_cycle_running", "1 while a cycle runs.", status.is_running)
+    yield _gauge(
+        "siltstone_cycle_age_seconds", "How long the current cycle has been running, else 0.", running_ms / 1000
+    )
+    if newest:
+        duration = newest[0].duration_ms / 1000
+        yield _gauge("siltstone_cycle_last_duration_seconds", "How long the last finished cycle took.", duration)
+    if status.last_completed_at is not None:
+        since = (status.now_ms - status.last_completed_at) / 1000
+        yield _gauge("siltstone_cycle_since_completed_seconds", "Time since a cycle was COMPLETED.", since)
+    yield _gauge("siltstone_healthy", "0 after a FAILED cycle, until one is COMPLETED.", status.is_healthy)
+    yield _gauge("siltstone_disabled", "1 while cycles are disabled.", status.disabled is not None)
+    yield _gauge("siltstone_frozen", "1 while cycles are frozen.", status.frozen is not None)
+    yield _gauge("siltstone_requests_pending", "Cycles asked for and not begun.", len(status.pending_requests))
+    checkpoints = GaugeMetricFamily(
+        "siltstone_checkpoints", "Partitions of the current or last cycle.", labels=["status"]
+    )
+    for name in ("idle", "active", "completed", "failed"):
+        checkpoints.add_metric([name], getattr(status, name))
+    yield checkpoints
+
+
+def _of_totals(status: ServiceStatus) -> Iterator[Metric]:
+    totals = status.totals
+    cycles = CounterMetricFamily("siltstone_cycles", "Finished cycles.", labels=["status"])
+    cycles.add_metric(["COMPLETED"], totals.completed_cycles)
+    cycles.add_metric(["FAILED"], totals.failed_cycles)
+    yield cycles
+    yield CounterMetricFamily("siltstone_evictions", "Claims taken from dead or stuck workers.", totals.evictions)
+    yield CounterMetricFamily("siltstone_compacted_rows", "Rows of deltas that cycles have compacted.", totals.rows)
+    yield CounterMetricFamily("siltstone_compacted_bytes", "Bytes of deltas that they read.", totals.input_bytes)
+    yield CounterMetricFamily("siltstone_written_bytes", "Bytes of files that they wrote.", totals.written_bytes)
+
+
+def _of_nodes(nodes: Sequence[NodeInfo]) -> Iterator[Metric]:
+    alive = [each for each in nodes if each.is_alive]
+    yield _gauge("siltstone_nodes_alive", "Nodes seen lately.", len(alive))
+    yield _gauge("siltstone_workers_alive", "Nodes seen lately that compact.", sum(each.is_worker for each in alive))
+    yield _gauge("siltstone_leaders", "1 while a node leads.", sum(each.is_leader for each in alive))
+
+
+def _of_tables(tables: Sequence[TableOverview], now_ms: int) -> Iterator[Metric]:
+    readable = GaugeMetricFamily("siltstone_table_readable", "0 where a table cannot be read.", labels=["table"])
+    age = GaugeMetricFamily(
+        "siltstone_table_backlog_age_seconds",
+        "Age of the oldest delta that no round has read, else 0.",
+        labels=["table"],
+    )
+    gauges = {key: GaugeMetricFamily(*names, labels=["table"]) for key, names in _TABLE_GAUGES.items()}
+    for table in tables:
+        readable.add_metric([table.name], table.problem is None)
+        if table.problem is not None:
+            continue
+        oldest_ms = 0 if table.oldest_at is None else max(now_ms - table.oldest_at, 0)
+        age.add_metric([table.name], oldest_ms / 1000)
+        for key, gauge in gauges.items():
+            value = getattr(table, key)
+            if value is not None:
+                gauge.add_metric([table.name], value)
+    yield from (readable, age, *gauges.values())
+
+
+def _gauge(name: str, help: str, value: float) -> Metric:
+    return GaugeMetricFamily(name, help, float(value))

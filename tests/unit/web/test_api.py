@@ -1,0 +1,145 @@
+"""The JSON API and the metrics."""
+
+import re
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from siltstone.errors import StorageError
+from tests.unit.web.serving import Browser, Service
+
+JSON = {"Content-Type": "application/json"}
+
+
+def metrics(browser: Browser) -> dict[str, float]:
+    found = {}
+    for family in text_string_to_metric_families(browser.page("/metrics")):
+        for sample in family.samples:
+            labels = ",".join(sample.labels.values())
+            found[f"{sample.name}{{{labels}}}" if labels else sample.name] = sample.value
+    return found
+
+
+def test_the_api_tells_what_the_pages_show(service: Service) -> None:
+    service.write(0)
+    service.run_cycle()
+    browser = service.browser()
+    status = browser.get("/api/status").json()
+    assert (status["status"], status["cycle_count"], status["completed"]) == ("COMPLETED", 1, 2)
+    (record,) = browser.get("/api/cycles").json()
+    assert (record["cycle_count"], record["status"], record["rows"]) == (1, "COMPLETED", 100)
+    assert browser.get("/api/cycles", params={"status": "FAILED"}).json() == []
+    details = browser.get("/api/cycles/1").json()
+    assert {each["status"] for each in details["timeline"]} == {"COMPLETED"}
+    assert [each["name"] for each in browser.get("/api/tables").json()] == ["shop.items", "shop.orders"]
+    table = browser.get("/api/tables/shop.orders").json()
+    assert (table["overview"]["rows"], table["rounds"][0]["table_rows"], table["bucket_count"]) == (50, 50, 1)
+    assert browser.get("/api/nodes").json() == []
+
+
+def test_a_request_can_be_followed(service: Service) -> None:
+    browser = service.browser()
+    answer = browser.post("/api/trigger", headers=JSON)
+    assert answer.status_code == 202
+    path = f"/api/requests/{answer.json()['request_id']}"
+    assert browser.get(path).json()["state"] == "PENDING"
+    service.run_cycle()
+    assert browser.get(path).json()["outcome"] == "COMPLETED"
+
+
+def test_controls(service: Service) -> None:
+    browser = service.browser()
+    assert browser.post("/api/freeze", json={"seconds": 60}).json()["name"] == "freeze"
+    assert browser.get("/api/status").json()["frozen"]["requester"] == "web from testclient"
+    assert browser.post("/api/unfreeze", headers=JSON).json() is True
+    assert browser.post("/api/unfreeze", headers=JSON).json() is False
+    assert browser.post("/api/disable", headers=JSON).json()["expires_at"] is None
+    assert browser.post("/api/enable", headers=JSON).json() is True
+
+
+def test_what_browsers_can_send_without_asking_is_refused(service: Service) -> None:
+    browser = service.browser()
+    for kind in ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x"):
+        assert browser.post("/api/disable", headers={"Content-Type": kind}, content=b"{}").status_code == 415
+    assert browser.post("/api/disable").status_code == 415
+    assert browser.get("/api/status").json()["disabled"] is None
+    assert browser.get("/api/disable").status_code == 405
+
+
+@pytest.mark.parametrize(
+    ("path", "code"),
+    [
+        ("/api/cycles/7", 404),
+        ("/api/cycles/x", 422),
+        ("/api/cycles?limit=1000", 422),
+        ("/api/tables/shop.none", 404),
+        ("/api/requests/none", 404),
+        ("/api/nosuch", 404),
+    ],
+)
+def test_errors_are_json_in_our_own_words(service: Service, path: str, code: int) -> None:
+    answer = service.browser().get(path)
+    assert answer.status_code == code
+    assert answer.json()["error"]["code"] == code
+    assert service.root not in answer.text
+
+
+@pytest.mark.parametrize("body", ['{"seconds": -1}', '{"seconds": "x"}', '{"seconds": 1e400}', "{", "[]"])
+def test_bad_values_change_nothing(service: Service, body: str) -> None:
+    browser = service.browser()
+    assert browser.post("/api/freeze", content=body, headers=JSON).status_code == 422
+    assert browser.get("/api/status").json()["frozen"] is None
+
+
+def test_the_api_describes_itself(service: Service) -> None:
+    browser = service.browser()
+    described = browser.get("/api/openapi.json").json()
+    assert set(described["paths"]) == {
+        "/api/status", "/api/cycles", "/api/cycles/{cycle}", "/api/tables", "/api/tables/{name}", "/api/nodes",
+        "/api/requests/{request_id}", "/api/trigger", "/api/freeze", "/api/unfreeze", "/api/disable", "/api/enable",
+    }  # fmt: skip
+    assert "ServiceStatus" in described["components"]["schemas"]
+    page = browser.page("/api")
+    assert all(path in page for path in described["paths"])
+
+
+def test_metrics_of_cycles_and_tables(service: Service) -> None:
+    service.write(0)
+    service.begin()
+    before = metrics(service.browser())
+    assert before["siltstone_cycle_running"] == 1
+    assert before["siltstone_checkpoints{idle}"] == 2
+    assert before["siltstone_table_backlog_deltas{shop.orders}"] == 1
+    assert before["siltstone_table_backlog_bytes{shop.orders}"] > 0
+    assert "siltstone_cycle_since_completed_seconds" not in before
+    while service.worker.step():
+        pass
+    service.leader.tick()
+    after = metrics(service.browser())
+    assert after["siltstone_cycle_age_seconds"] == 0
+    assert after["siltstone_cycles_total{COMPLETED}"] == 1
+    assert after["siltstone_cycles_total{FAILED}"] == 0
+    assert after["siltstone_cycle_last_duration_seconds"] > 0
+    assert after["siltstone_table_rows{shop.orders}"] == 50
+    assert after["siltstone_compacted_rows_total"] == 100
+    assert after["siltstone_written_bytes_total"] > 0
+    assert after["siltstone_evictions_total"] == 0
+    assert after["siltstone_table_backlog_deltas{shop.orders}"] == 0
+    assert after["siltstone_healthy"] == 1
+    text = service.browser().page("/metrics")
+    assert set(re.findall(r"^# TYPE (\S+)", text, re.M)) == set(re.findall(r"^# HELP (\S+)", text, re.M))
+
+
+def test_metrics_of_cycles_survive_a_lake_that_does_not_answer(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise StorageError("s3://key:secret@bucket does not answer")
+
+    monkeypatch.setattr("siltstone.web.lake_reader.list_overviews", fail)
+    found = metrics(service.browser())
+    assert "siltstone_cycle_running" in found
+    assert not any("table" in name for name in found)
+    answer = service.browser(raise_server_exceptions=False).get("/tables")
+    assert answer.status_code == 503
+    assert "secret" not in answer.text

@@ -1,0 +1,197 @@
+"""The pages on a real lake and its cycles."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from siltstone.errors import StorageError
+from siltstone.log.commit import forget_logs
+from siltstone.service import controls, service_status
+from siltstone.web.formats import spell_about, spell_bytes, spell_duration
+from tests.unit.web.serving import Service
+
+SECRET = "postgresql://silt:hunter2@db/books"
+
+
+def test_a_service_that_has_done_nothing_yet_has_pages(service: Service) -> None:
+    browser = service.browser()
+    page = browser.page("/")
+    assert "No service is leading" in page
+    assert "No cycle has finished yet." in page
+    assert "never" in browser.page("/tables")
+    assert "No round has compacted this table yet." in browser.page("/tables/shop.orders")
+
+
+def test_the_current_cycle_is_shown_with_its_partitions_and_workers(service: Service) -> None:
+    service.write(0)
+    service.begin()
+    page = service.browser().page("/")
+    assert "Cycle 1 is running" in page
+    assert "0 of 2 partitions done." in page
+    assert page.count('pill is-idle">waiting') == 2
+    assert service.worker.step()
+    page = service.browser().page("/")
+    assert "1 of 2 partitions done." in page
+    assert 'aria-label="1 completed, 0 failed, 0 running, 1 waiting"' in page
+    assert "shop/orders/1/deltas/_" in page
+
+
+def test_finished_cycles_are_a_chart_and_a_table(service: Service) -> None:
+    for number in range(3):
+        service.write(number * 50)
+        service.run_cycle()
+    page = service.browser().page("/")
+    assert "Cycle 3 completed" in page
+    assert "Durations of the last 3 cycles, of which 0 failed; the longest, cycle" in page
+    assert len(re.findall(r'<rect class="bar is-completed" [^>]*><title>Cycle \d: completed in', page)) == 3
+    assert re.findall(r'<th scope="row"><a href="/cycles/(\d)">', page) == ["3", "2", "1"]
+
+
+def test_a_cycle_shows_its_checkpoints_as_a_timeline(service: Service) -> None:
+    service.write(0)
+    service.run_cycle()
+    page = service.browser().page("/cycles/1")
+    assert "Cycle 1 completed" in page
+    assert page.count("Attempt 1 by node: completed") == 4, "for each partition a title and a label"
+    assert "100" in page
+    assert service.browser().page("/cycles/2", 404)
+    assert service.browser().page("/cycles/many", 404)
+
+
+def test_what_failed_is_told_with_its_partition(service: Service) -> None:
+    service.write(0)
+    service.run_cycle()
+    service.write(50)
+    for path in Path(service.root).glob("tables/shop/items/*/compacted/_/rounds/*"):
+        path.write_bytes(b"damaged")
+    forget_logs(service.root)
+    service.run_cycle()
+    browser = service.browser()
+    assert "Cycle 2 failed" in browser.page("/")
+    page = browser.page("/cycles/2")
+    assert "What failed" in page
+    assert "shop/items/1/deltas/_" in page
+    assert "cannot be read; `siltstone fsck shop.items` tells why" in browser.page("/tables").replace("&#39;", "'")
+    assert "cannot be read" in browser.page("/tables/shop.items")
+    assert "cannot be read" not in browser.page("/tables/shop.orders")
+
+
+def test_tables_show_rows_backlog_and_amplification(service: Service) -> None:
+    service.write(0, 100)
+    service.run_cycle()
+    service.write(0, 10)
+    service.run_cycle()
+    service.write(200)
+    page = service.browser().page("/tables/shop.orders")
+    for shown in (
+        "10 dead in files",
+        "1 delta",
+        "of position 3",
+        "1.10\N{MULTIPLICATION SIGN}",
+        "Round 2: 100",
+        "Buckets",
+    ):
+        assert shown in page
+    listed = service.browser().page("/tables")
+    assert "shop.items" in listed
+    assert "shop.orders" in listed
+
+
+@pytest.mark.parametrize("name", ["shop.none", "nosuch", "shop.%00", "%3Cscript%3E", "shop.orders%2F..%2F.."])
+def test_an_unknown_table_is_no_page_and_its_name_is_not_repeated(service: Service, name: str) -> None:
+    page = service.browser().get(f"/tables/{name}")
+    assert page.status_code == 404
+    assert "<script>" not in page.text
+
+
+def test_controls_say_what_holds(service: Service) -> None:
+    controls.freeze(service.database, requester="<b>ada</b>")
+    page = service.browser().page("/")
+    assert "Cycles are frozen" in page
+    assert "Unfreeze" in page
+    assert "by &lt;b&gt;ada&lt;/b&gt;" in page
+    controls.disable(service.database)
+    assert "Cycles are disabled" in service.browser().page("/")
+
+
+def test_no_exception_text_reaches_the_browser(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    browser = service.browser(raise_server_exceptions=False)
+    for error, code in ((StorageError(SECRET), 503), (RuntimeError(SECRET), 500)):
+
+        def fail(*_: object, error: Exception = error) -> None:
+            raise error
+
+        monkeypatch.setattr("siltstone.web.pages.service_status", fail)
+        monkeypatch.setattr("siltstone.web.api.service_status", fail)
+        monkeypatch.setattr("siltstone.web.app.service_status", fail)
+        monkeypatch.setattr("siltstone.web.metrics.service_status", fail)
+        for path in ("/", "/tables", "/api/status", "/metrics"):
+            answer = browser.get(path)
+            assert answer.status_code == code, path
+            assert "hunter2" not in answer.text
+            assert "Content-Security-Policy" in answer.headers
+    monkeypatch.setattr("siltstone.web.app.service_status", lambda *_: (_ for _ in ()).throw(StorageError(SECRET)))
+    assert (browser.get("/readyz").status_code, browser.get("/readyz").text) == (503, "failing\n")
+    assert browser.get("/healthz").status_code == 200
+
+
+def test_health_follows_the_node(service: Service) -> None:
+    browser = service.browser()
+    assert [browser.get(path).status_code for path in ("/healthz", "/readyz")] == [200, 200]
+    service.is_alive = False
+    assert [browser.get(path).status_code for path in ("/healthz", "/readyz")] == [503, 503]
+
+
+def test_every_page_has_landmarks_a_title_and_captions(service: Service) -> None:
+    service.write(0)
+    service.run_cycle()
+    browser = service.browser(token="x" * 20)
+    for path in ("/", "/cycles/1", "/tables", "/tables/shop.orders", "/api", "/login"):
+        page = browser.page(path)
+        assert (
+            page.count("<main")
+            == page.count("<h1")
+            == page.count("<title>")
+            - page.count("<title>Attempt")
+            - len(re.findall(r"<title>(Cycle|Round) \d+:", page))
+        )
+        assert page.count("<table") == page.count("<caption")
+        ids = re.findall(r' id="([^"]+)"', page)
+        assert len(ids) == len(set(ids)), path
+        assert "style=" not in page, "the content security policy refuses it"
+        assert "<script>" not in page
+        for label in re.findall(r'aria-labelledby="([^"]+)"', page):
+            assert label in ids
+
+
+def test_pages_load_nothing_from_elsewhere(service: Service) -> None:
+    browser = service.browser()
+    for path in ("/", "/tables", "/api", "/static/style.css", "/static/live.js", "/static/theme.js"):
+        found = re.findall(r"(?:href|src|url|fetch)[=(]\W*(https?:)?//", browser.page(path))
+        assert not found, path
+    assert browser.get("/docs").status_code == browser.get("/redoc").status_code == 404
+
+
+def test_a_notice_is_one_of_ours(service: Service) -> None:
+    browser = service.browser()
+    assert "A cycle was asked for" in browser.page("/?done=triggered")
+    assert "evil" not in browser.page("/?done=evil").replace("evil/", "")
+
+
+def test_values_are_written_for_people() -> None:
+    assert [spell_bytes(size) for size in (0, 999, 1000, 15_300_000, 2 * 10**18)] == [
+        "0 B", "999 B", "1.0 kB", "15.3 MB", "2000 PB",
+    ]  # fmt: skip
+    assert [spell_duration(ms) for ms in (None, -5, 999, 59_900, 61_000, 3_700_000, 90_000_000)] == [
+        "—", "0 ms", "999 ms", "59.9 s", "1 min 1 s", "1 h 1 min", "1 d 1 h",
+    ]  # fmt: skip
+    assert [spell_about(ms) for ms in (None, 0, 61_000, 7_300_000, 10**9)] == ["—", "0 s", "1 min", "2 h", "11 d"]
+
+
+def test_a_trigger_shows_as_asked_for(service: Service) -> None:
+    assert service.browser().press("/controls/trigger") == 303
+    assert "1 cycle asked for." in service.browser().page("/")
+    assert service.wakings == 1
+    (request,) = service_status(service.database).pending_requests
+    assert request.requester == "web from testclient"

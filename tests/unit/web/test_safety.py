@@ -1,0 +1,233 @@
+"""Who may do what: tokens, sessions, forms of other sites, hosts, sizes, and what browsers are told to refuse."""
+
+import logging
+from collections.abc import Iterator
+
+import pytest
+
+from siltstone.errors import InvalidInputError
+from siltstone.service import service_status
+from siltstone.web.access import SESSION_COOKIE, SESSION_SECONDS, VISIT_COOKIE, Access, is_from_elsewhere
+from siltstone.web.guard import MAX_REQUEST_BYTES, host_name
+from siltstone.web.lake_reader import LakeReader
+from siltstone.web.server import WebServer, check_address, is_loopback
+from siltstone.web.site import Site
+from tests.unit.web.serving import HERE, TOKEN, Service
+
+JSON = {"Content-Type": "application/json"}
+
+
+def asked_for(service: Service) -> int:
+    return len(service_status(service.database).pending_requests)
+
+
+class TestForms:
+    def test_every_button_does_what_it_says(self, service: Service) -> None:
+        browser = service.browser()
+        for action, disabled, frozen in (
+            ("freeze", False, True),
+            ("unfreeze", False, False),
+            ("disable", True, False),
+            ("enable", False, False),
+        ):
+            assert browser.press(f"/controls/{action}") == 303
+            status = service_status(service.database)
+            assert (status.disabled is not None, status.frozen is not None) == (disabled, frozen)
+        browser.press("/controls/trim")
+        (request,) = service_status(service.database).pending_requests
+        assert request.trim
+
+    def test_a_freeze_lasts_as_long_as_chosen(self, service: Service) -> None:
+        assert service.browser().press("/controls/freeze", seconds="1800") == 303
+        frozen = service_status(service.database).frozen
+        assert frozen is not None
+        assert frozen.expires_at == frozen.set_at + 1_800_000
+        assert service.browser().press("/controls/freeze", seconds="1e99") == 404
+
+    def test_an_unknown_control_is_none(self, service: Service) -> None:
+        assert service.browser().press("/controls/explode") == 404
+
+    @pytest.mark.parametrize("key", ["", "0" * 64, "é"])
+    def test_a_form_without_our_key_does_nothing(self, service: Service, key: str) -> None:
+        browser = service.browser()
+        browser.page("/")
+        assert browser.post("/controls/trigger", data={"key": key}).status_code == 403
+        assert browser.post("/controls/trigger").status_code == 403
+        assert asked_for(service) == 0
+
+    def test_a_key_is_of_no_use_to_another_browser(self, service: Service) -> None:
+        browser = service.browser()
+        browser.page("/")
+        key = Access().form_key(browser.cookies[VISIT_COOKIE])
+        assert browser.post("/controls/trigger", data={"key": key}).status_code == 403
+        browser.cookies.clear()
+        browser.cookies[VISIT_COOKIE] = ""
+        assert browser.post("/controls/trigger", data={"key": key}).status_code == 403
+        assert asked_for(service) == 0
+
+    @pytest.mark.parametrize(
+        "headers",
+        [
+            {"Sec-Fetch-Site": "cross-site"},
+            {"Sec-Fetch-Site": "same-site"},
+            {"Origin": "https://evil.example"},
+            {"Origin": "null"},
+            {"Origin": "http://127.0.0.1:9999"},
+        ],
+    )
+    def test_another_sites_page_cannot_press_buttons(self, service: Service, headers: dict[str, str]) -> None:
+        browser = service.browser()
+        browser.headers.update(headers)
+        assert browser.press("/controls/trigger") == 403
+        assert browser.post("/api/trigger", json={}).status_code == 403
+        assert asked_for(service) == 0
+
+    @pytest.mark.parametrize("headers", [{"Sec-Fetch-Site": "same-origin", "Origin": "null"}, {"Origin": HERE}])
+    def test_our_own_page_can(self, service: Service, headers: dict[str, str]) -> None:
+        browser = service.browser()
+        browser.headers.update(headers)
+        assert browser.press("/controls/trigger") == 303
+        assert asked_for(service) == 1
+
+    def test_cookies_are_out_of_reach_of_scripts_and_other_sites(self, service: Service) -> None:
+        cookie = service.browser().get("/").headers["set-cookie"]
+        assert "HttpOnly" in cookie
+        assert "SameSite=strict" in cookie
+
+
+class TestToken:
+    def test_without_logging_in_the_controls_are_not_there(self, service: Service) -> None:
+        browser = service.browser(token=TOKEN)
+        assert "Trigger a cycle" not in browser.page("/")
+        assert browser.press("/controls/trigger", "/login") == 303
+        assert asked_for(service) == 0
+
+    def test_logging_in_with_the_token_and_out_again(self, service: Service) -> None:
+        browser = service.browser(token=TOKEN)
+        assert browser.press("/login", "/login", token="wrong") == 401
+        assert browser.press("/login", "/login", token=f" {TOKEN} ") == 303
+        assert "Trigger a cycle" in browser.page("/")
+        assert TOKEN not in browser.cookies[SESSION_COOKIE]
+        assert browser.press("/controls/trigger") == 303
+        assert asked_for(service) == 1
+        assert browser.press("/logout") == 303
+        assert "Trigger a cycle" not in browser.page("/")
+
+    @pytest.mark.parametrize("session", ["", "x", "..", "9999999999.ab.cd", "é.é.é", "9" * 5000])
+    def test_a_session_that_is_not_ours_is_none(self, service: Service, session: str) -> None:
+        access = Access(TOKEN)
+        assert not access.is_session(session)
+        claim, _, signature = access.new_session().rpartition(".")
+        assert not access.is_session(f"9{claim}.{signature}")
+        assert not Access(TOKEN).is_session(f"{claim}.{signature}"), "another process"
+
+    def test_a_session_runs_out(self) -> None:
+        now = [1000.0]
+        access = Access(TOKEN, now=lambda: now[0])
+        session = access.new_session()
+        assert access.is_session(session)
+        now[0] += SESSION_SECONDS
+        assert not access.is_session(session)
+
+    def test_programs_send_it_as_bearer(self, service: Service) -> None:
+        browser = service.browser(token=TOKEN)
+        for header in ("", "Bearer", "Bearer wrong", f"Basic {TOKEN}", TOKEN):
+            answer = browser.post("/api/trigger", json={}, headers={"Authorization": header})
+            assert (answer.status_code, answer.headers["www-authenticate"]) == (401, "Bearer")
+        assert asked_for(service) == 0
+        answer = browser.post("/api/trigger", json={"trim": True}, headers={"Authorization": f"bearer {TOKEN}"})
+        assert answer.status_code == 202
+        assert answer.json()["trim"] is True
+
+    def test_a_session_is_not_enough_for_the_api(self, service: Service) -> None:
+        browser = service.browser(token=TOKEN)
+        browser.press("/login", "/login", token=TOKEN)
+        assert browser.post("/api/disable", headers=JSON).status_code == 401
+
+    def test_a_short_token_is_refused(self) -> None:
+        with pytest.raises(InvalidInputError, match="at least 16"):
+            Access("short")
+
+    def test_it_is_neither_shown_nor_logged(self, service: Service, caplog: pytest.LogCaptureFixture) -> None:
+        caplog.set_level(logging.DEBUG)
+        browser = service.browser(token=TOKEN)
+        browser.press("/login", "/login", token=TOKEN)
+        browser.post("/api/trigger", json={}, headers={"Authorization": f"Bearer {TOKEN}"})
+        assert TOKEN not in caplog.text
+        assert TOKEN not in browser.page("/")
+        assert TOKEN not in repr(Access(TOKEN))
+
+
+class TestGuard:
+    def test_browsers_are_told_what_to_refuse(self, service: Service) -> None:
+        for path in ("/", "/api/status", "/static/style.css", "/metrics", "/nosuch"):
+            headers = service.browser().get(path).headers
+            policy = headers["content-security-policy"]
+            assert "unsafe" not in policy
+            assert "default-src 'none'" in policy
+            assert "frame-ancestors 'none'" in policy
+            assert headers["x-content-type-options"] == "nosniff"
+            assert headers["referrer-policy"] == "same-origin"
+            assert "server" not in headers
+            assert "access-control-allow-origin" not in headers
+
+    @pytest.mark.parametrize(
+        "host", ["evil.example", "evil.example:8765", "127.0.0.1.evil.example", "", "localhost.:1"]
+    )
+    def test_a_name_that_was_pointed_at_us_is_not_served(self, service: Service, host: str) -> None:
+        answer = service.browser().get("/", headers={"Host": host})
+        assert answer.status_code == 421
+        assert "siltstone" not in answer.text.lower()
+
+    @pytest.mark.parametrize("host", ["localhost", "LOCALHOST:1", "127.0.0.1:8765", "[::1]:80", "[::1]"])
+    def test_our_own_names_are(self, service: Service, host: str) -> None:
+        assert service.browser().get("/healthz", headers={"Host": host}).status_code == 200
+
+    def test_requests_are_bounded(self, service: Service) -> None:
+        browser = service.browser()
+        big = b"x" * (MAX_REQUEST_BYTES + 1)
+
+        def in_pieces() -> Iterator[bytes]:
+            for start in range(0, len(big), 1000):
+                yield big[start : start + 1000]
+
+        for path in ("/login", "/api/trigger", "/controls/trigger"):
+            assert browser.post(path, content=big, headers=JSON).status_code == 413
+            headers = {"Content-Type": "application/x-www-form-urlencoded"} if "api" not in path else JSON
+            assert browser.post(path, content=in_pieces(), headers=headers).status_code == 413
+        assert browser.post("/login", headers={"Content-Length": "many"}).status_code == 413
+        assert asked_for(service) == 0
+
+    def test_host_names_without_ports(self) -> None:
+        assert [host_name(each) for each in ("A:1", "a", "[::1]:2", "[::1]", "a:b")] == [
+            "a", "a", "[::1]", "[::1]", "a:b",
+        ]  # fmt: skip
+
+    def test_who_says_nothing_is_a_program(self) -> None:
+        assert not is_from_elsewhere({"host": "a"})
+        assert is_from_elsewhere({"host": "a", "origin": "http://b"})
+
+
+class TestAddress:
+    def test_only_loopback_is_served_without_a_token(self, service: Service) -> None:
+        for host in ("127.0.0.1", "127.1.2.3", "localhost", "::1"):
+            assert is_loopback(host)
+            check_address(host, has_token=False)
+        for host in ("0.0.0.0", "::", "192.168.1.5", "books.example"):
+            assert not is_loopback(host)
+            check_address(host, has_token=True)
+            with pytest.raises(InvalidInputError, match="SILTSTONE_TOKEN"):
+                check_address(host, has_token=False)
+
+    def test_a_taken_port_is_told(self, service: Service) -> None:
+        site = Site(service.database, LakeReader(service.tables[0].lake))
+        server = WebServer(site, host="127.0.0.1", port=0)
+        port = int(server.address.rstrip("/").rpartition(":")[2])
+        with pytest.raises(InvalidInputError, match=f"127.0.0.1:{port}: cannot be listened to"):
+            WebServer(site, host="127.0.0.1", port=port)
+        with pytest.raises(InvalidInputError, match=r"no address of this machine"):
+            WebServer(Site(service.database, site.lake, access=Access(TOKEN)), host="no.such.invalid", port=0)
+        server.start()
+        assert server.is_running
+        server.stop()
+        assert not server.is_running
