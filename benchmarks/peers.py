@@ -15,10 +15,10 @@ from pyspark.sql import functions as sf
 
 from benchmarks.orders import SCHEMA
 
-# The newest pair of Delta Lake and Spark whose jars can be had by name.
+# The newest release of Delta Lake whose jars could be had, with the release of Spark that it was built for.
 DELTA_VERSION = "4.1.0"
 DELTA_ARTIFACT = f"delta-spark_4.1_2.13:{DELTA_VERSION}"
-DELTA_PACKAGES = [f"delta-spark=={DELTA_VERSION}", "pyspark==4.1.*"]
+DELTA_PACKAGES = [f"delta-spark=={DELTA_VERSION}", "pyspark==4.1.0"]
 NEWEST = """
     select * exclude (rank) from (select *, row_number() over (partition by order_id order by seq desc) as rank
     from read_parquet('{changes}/*.parquet')) where rank = 1"""
