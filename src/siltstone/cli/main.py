@@ -22,6 +22,7 @@ from siltstone.cli import (
     log_commands,
     maintenance_commands,
     reading_commands,
+    serve_commands,
     table_commands,
 )
 from siltstone.cli.shell import DEFAULT_ROOT, ROOT_VARIABLE, Debug, Json, Shell, examples, shell_of
@@ -98,6 +99,7 @@ app.command("rollback", epilog=maintenance_commands.ROLLBACK_EXAMPLES)(maintenan
 app.command("fsck", epilog=maintenance_commands.FSCK_EXAMPLES)(maintenance_commands.fsck)
 app.command("vacuum", epilog=maintenance_commands.VACUUM_EXAMPLES)(maintenance_commands.vacuum)
 app.add_typer(document_commands.app, name="documents")
+app.command("serve", epilog=serve_commands.EXAMPLES)(serve_commands.serve)
 app.add_typer(cycle_commands.app, name="cycle")
 app.add_typer(log_commands.app, name="log")
 app.command("doctor", epilog=doctor_command.EXAMPLES)(doctor_command.doctor)

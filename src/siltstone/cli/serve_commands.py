@@ -1,0 +1,116 @@
+"""`siltstone serve`: the compaction service in this process."""
+
+from typing import Annotated, Literal
+
+import typer
+
+from siltstone.cli.cycle_commands import DatabaseAddress
+from siltstone.cli.shell import Debug, Json, Root, examples, shell_of
+from siltstone.cli.units import parse_duration_ms
+
+TOKEN_VARIABLE = "SILTSTONE_TOKEN"  # noqa: S105 - the name of a variable, no token
+EXAMPLES = examples(
+    "siltstone serve",
+    "siltstone serve --interval 5m --workers 2 --log-format json",
+    "siltstone serve --database postgresql://silt@books/silt --host 0.0.0.0 --token-file /run/secrets/silt",
+    "siltstone serve --database postgresql://silt@books/silt --master spark://head:7077 --no-web",
+)
+
+
+def serve(
+    context: typer.Context,
+    database: DatabaseAddress = None,
+    worker: Annotated[bool, typer.Option("--worker/--no-worker", help="Compact, or only lead.")] = True,
+    web: Annotated[bool, typer.Option("--web/--no-web", help="Serve pages, JSON API and metrics.")] = True,
+    workers: Annotated[int, typer.Option("--workers", metavar="N", min=1, help="Partitions at the same time.")] = 1,
+    master: Annotated[
+        str | None,
+        typer.Option("--master", metavar="URL", help="Where Spark runs, e.g. local[4] or spark://host:7077."),
+    ] = None,
+    node: Annotated[
+        str | None,
+        typer.Option("--node", metavar="NAME", help="What this process is called, else host and process id."),
+    ] = None,
+    host: Annotated[str, typer.Option("--host", help="Where to listen; other than loopback, a token is needed.")] = (
+        "127.0.0.1"
+    ),
+    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="0 takes a free one.")] = 8765,
+    allowed_host: Annotated[
+        list[str] | None,
+        typer.Option("--allowed-host", metavar="NAME", help="Also answer to this name, e.g. that of a proxy."),
+    ] = None,
+    token: Annotated[
+        str | None,
+        typer.Option(
+            "--token",
+            envvar=TOKEN_VARIABLE,
+            show_envvar=False,
+            help=f"What the web's controls need, else {TOKEN_VARIABLE}; other users may see options, so prefer these.",
+        ),
+    ] = None,
+    token_file: Annotated[
+        str | None, typer.Option("--token-file", metavar="PATH", help="A file that has the token.")
+    ] = None,
+    interval: Annotated[
+        str, typer.Option("--interval", metavar="TIME", help="From the start of a cycle to that of the next.")
+    ] = "15m",
+    tick: Annotated[
+        str, typer.Option("--tick", metavar="TIME", help="How often to look whether something is to be done.")
+    ] = "5s",
+    retention: Annotated[
+        str, typer.Option("--retention", metavar="TIME", help="Trimming keeps compacted deltas this long.")
+    ] = "7d",
+    backlog_bytes: Annotated[
+        int,
+        typer.Option("--backlog-bytes", metavar="N", min=0, help="Begin a cycle early when so much waits; 0 never."),
+    ] = 1 << 30,
+    backlog_age: Annotated[
+        str | None,
+        typer.Option("--backlog-age", metavar="TIME", help="Begin a cycle early when a delta has waited so long."),
+    ] = None,
+    grace: Annotated[
+        str, typer.Option("--grace", metavar="TIME", help="When stopping, let compactions end within this time.")
+    ] = "10s",
+    log_format: Annotated[Literal["text", "json"], typer.Option("--log-format", help="On standard error.")] = "text",
+    root: Root = None,
+    json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Compact all tables in cycles: lead, work and show what goes on, until stopped.
+
+    Several processes with the same --database share the work; one of them leads. Ctrl-C or SIGTERM ends it cleanly: what
+    is being compacted is finished or handed back. A second one ends it at once.
+    """
+    shell = shell_of(context, root, json, debug)
+    seconds = {
+        name: parse_duration_ms(text, f"--{name}") / 1000
+        for name, text in (("interval", interval), ("tick", tick), ("retention", retention), ("grace", grace))
+    }
+    age = None if backlog_age is None else parse_duration_ms(backlog_age, "--backlog-age") / 1000
+    if token is not None and token_file is not None:
+        raise typer.BadParameter("give --token or --token-file, not both", param_hint="--token-file")
+    from siltstone.cli.serving import ServeOptions, read_token, run_service, service_settings, set_up_logs
+
+    set_up_logs(log_format, debug=shell.debug)
+    options = ServeOptions(
+        root=shell.root,
+        database=database,
+        workers=workers if worker else 0,
+        has_web=web,
+        master=master,
+        node=node,
+        host=host,
+        port=port,
+        allowed_hosts=allowed_host or (),
+        token=token if token_file is None else read_token(token_file),
+        settings=service_settings(
+            interval=seconds["interval"],
+            tick=seconds["tick"],
+            retention=seconds["retention"],
+            backlog_bytes=backlog_bytes or None,
+            backlog_age=age,
+        ),
+        grace_seconds=seconds["grace"],
+    )
+    if not run_service(options, shell.output):
+        raise typer.Exit(1)
