@@ -1,0 +1,131 @@
+"""`siltstone serve`, with an engine of this process instead of Spark."""
+
+import io
+import json
+import logging
+import threading
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from siltstone.cli.output_text import TextOutput
+from siltstone.cli.results_cycles import Serving
+from siltstone.cli.serving import ServeOptions, TextFormatter, read_token, run_service, service_settings
+from siltstone.compactor.merge import run_here
+from siltstone.errors import InvalidInputError
+from siltstone.log.commit import forget_logs
+from siltstone.service import JsonFormatter, controls, list_nodes, open_database
+from tests.unit.cli.command_line import Cli
+from tests.unit.compactor.compacting import make_table, rows
+
+QUICK = service_settings(interval=3600, tick=0.05, retention=0)
+
+
+@pytest.fixture(autouse=True)
+def logs_as_before() -> Iterator[None]:
+    """What `serve` sets up is for a process of its own."""
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(level)
+
+
+class Watched(TextOutput):
+    """Keeps what it is told, and lets the test go on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.started = threading.Event()
+        self.announced: Serving | None = None
+
+    def serving(self, serving: Serving) -> None:
+        self.announced = serving
+        self.started.set()
+
+
+def test_it_serves_until_it_is_told_to_stop(tmp_path: Path) -> None:
+    root = str(tmp_path / "lake")
+    table = make_table(root)
+    table.write(rows([1, 2]))
+    output, stopping, results = Watched(), threading.Event(), list[bool]()
+    options = ServeOptions(root, port=0, node="me", settings=QUICK, engine=run_here, grace_seconds=30)
+    thread = threading.Thread(target=lambda: results.append(run_service(options, output, stopping)))
+    thread.start()
+    assert output.started.wait(60)
+    assert output.announced is not None
+    address = output.announced.address
+    assert address is not None
+    with urllib.request.urlopen(f"{address}readyz") as answer:
+        assert answer.status == 200
+    database = open_database(output.announced.database)
+    request = controls.trigger_cycle(database)
+    assert controls.wait_for_request(database, request.request_id, timeout_seconds=60).outcome == "COMPLETED"
+    assert len(table.to_arrow()) == 2
+    stopping.set()
+    thread.join(60)
+    assert results == [True]
+    (node,) = list_nodes(database)
+    assert (node.name, node.is_alive, node.claims) == ("me", False, 0)
+    with pytest.raises(OSError, match="refused"):
+        urllib.request.urlopen(address)
+    database.close()
+    forget_logs(root)
+
+
+def test_what_cannot_be_served_is_refused_before_anything_starts(cli: Cli) -> None:
+    cli.root.mkdir()
+    message = cli("serve", "--host", "0.0.0.0", "--port", "0", exit_code=1).stderr
+    assert "others reach this address" in message
+    assert "SILTSTONE_TOKEN" in message
+    assert "at least 16" in cli("serve", "--token", "short", exit_code=1).stderr
+    assert "is no master of Spark" in cli("serve", "--master", "nonsense", exit_code=1).stderr
+    assert "node name" in cli("serve", "--node", "a#b", exit_code=1).stderr
+    assert "more than half" not in cli("serve", "--tick", "1m", "--host", "0.0.0.0", exit_code=1).stderr
+    assert "interval_seconds is 0" in cli("serve", "--interval", "0s", exit_code=1).stderr
+
+
+def test_wrong_usage(cli: Cli) -> None:
+    assert "--interval" in cli.misused("serve", "--interval", "often")
+    assert "--port" in cli.misused("serve", "--port", "70000")
+    assert "--workers" in cli.misused("serve", "--workers", "0")
+    assert "--log-format" in cli.misused("serve", "--log-format", "xml")
+    assert "not both" in cli.misused("serve", "--token", "x", "--token-file", "y")
+    assert "SILTSTONE_TOKEN" in cli("serve", "--help").stdout
+
+
+def test_a_token_from_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "token"
+    path.write_text("  from-a-file-of-mine\n")
+    assert read_token(str(path)) == "from-a-file-of-mine"
+    path.write_text(" \n")
+    with pytest.raises(InvalidInputError, match="is empty"):
+        read_token(str(path))
+    with pytest.raises(InvalidInputError, match="cannot be read"):
+        read_token(str(tmp_path / "none"))
+    assert "secret" not in repr(ServeOptions("r", token="secret-secret-secret"))
+
+
+@pytest.mark.parametrize("formatter", [TextFormatter(), JsonFormatter()])
+def test_logs_have_fields_and_no_secrets(formatter: logging.Formatter) -> None:
+    stream = io.StringIO()
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(formatter)
+    log = logging.Logger("test")
+    log.addHandler(handler)
+    log.info("opened %s", "postgresql://silt:hunter2@db/x", extra={"cycle": 7, "token": "token=abcdef"})
+    try:
+        raise ValueError("password=hunter2")
+    except ValueError:
+        log.exception("failed")
+    text = stream.getvalue()
+    assert "hunter2" not in text
+    assert "abcdef" not in text
+    assert "ValueError" in text
+    first = text.splitlines()[0]
+    if isinstance(formatter, JsonFormatter):
+        assert json.loads(first)["cycle"] == 7
+    else:
+        assert "info    opened postgresql://silt:***@db/x cycle=7" in first
