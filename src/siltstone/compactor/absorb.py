@@ -79,7 +79,7 @@ def absorb(job: RoundJob, bucket: Bucket, stored: Sequence[StoredFile], change: 
             each.tombstones = write_tombstones(job, change.tombstones.of_bucket(job, each))
     if change.marks is not None:
         for each in buckets:
-            each.due_at, each.held_at = change.marks
+            each.due_at, each.held_at = change.marks if each.files else (None, None)
     accounting = change.accounting
     accounting.live_rows = sum(each.live_count for each in buckets)
     if not accounting.is_balanced:

@@ -130,7 +130,7 @@ def _reaching_the_end(job: RoundJob, version: TableVersion, holds: Sequence[Hold
     One that leaves out deltas must not: what it leaves out may belong before what it has read.
     """
     floor = hold_floor(holds, job.now_ms)
-    due = frozenset(bucket.name for bucket in job.buckets if is_due(bucket, job.now_ms, floor))
+    due = frozenset(bucket.name for bucket in job.buckets if bucket.files and is_due(bucket, job.now_ms, floor))
     return replace(job, closed_before_ms=closed_before(version.properties), hold_floor_ms=floor, due_buckets=due)
 
 

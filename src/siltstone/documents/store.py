@@ -25,7 +25,8 @@ from siltstone.errors import CorruptionError, InvalidInputError
 from siltstone.model import Delta
 from siltstone.storage.parquet import read_data_file
 
-_TIME: Final = pa.timestamp("ms", "UTC")
+# Spark takes no other unit than microseconds.
+_TIME: Final = pa.timestamp("us", "UTC")
 DOCUMENT_SCHEMA: Final = pa.schema(
     [
         pa.field(KEY, pa.string(), nullable=False),
@@ -154,16 +155,19 @@ def _document(key: str, found: Expansion) -> dict[str, object]:
         "version": found.version,
         "signature": found.signature,
         "deleted": found.deleted,
-        "first_update_at": None if found.first_update_at is None else to_ms(found.first_update_at),
-        "last_update_at": None if found.last_update_at is None else to_ms(found.last_update_at),
-        "last_mutate_at": None if found.last_mutate_at is None else to_ms(found.last_mutate_at),
+        "first_update_at": _time_of(found.first_update_at),
+        "last_update_at": _time_of(found.last_update_at),
+        "last_mutate_at": _time_of(found.last_mutate_at),
     }
 
 
 def times_of(change_ids: pa.ChunkedArray) -> pa.Array:
     """Return the times of change ids, null for none."""
-    times = [None if each is None else to_ms(each) for each in change_ids.to_pylist()]
-    return pa.array(times, pa.int64()).cast(_TIME)
+    return pa.array([_time_of(each) for each in change_ids.to_pylist()], pa.int64()).cast(_TIME)
+
+
+def _time_of(change_id: str | None) -> int | None:
+    return None if change_id is None else to_ms(change_id) * 1000
 
 
 def earliest_of(change_ids: pa.ChunkedArray | pa.Array) -> str | None:

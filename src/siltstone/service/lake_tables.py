@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING
 
 from siltstone.catalog import main as catalog
 from siltstone.compactor.completion import compacted_partition, current_entry, locate_destination
+from siltstone.compactor.consistency import is_partition_due
 from siltstone.compactor.job import Engine
 from siltstone.compactor.plan import Request
 from siltstone.compactor.session import Progress, SessionResult, run_session
 from siltstone.errors import InvalidInputError, NotFoundError, SiltstoneError
 from siltstone.lake import Lake
+from siltstone.log.compactible import system_now_ms
 from siltstone.model import Delta, Partition, PartitionLocator, TableVersion
 from siltstone.service.partitions import CheckpointResult, KeepAlive, PendingPartition
 from siltstone.service.settings import DAY_SECONDS, to_ms
@@ -40,7 +42,7 @@ class LakeTables:
         self._retention_seconds = delta_retention_seconds
 
     def find_work(self, keep_alive: KeepAlive) -> Sequence[PendingPartition]:
-        """Return the partitions with deltas after their watermark. Raises: StorageError.
+        """Return the partitions with deltas after their watermark, or due without any. Raises: StorageError.
 
         A table that cannot be looked at is returned with its problem, and does not hide the others.
         """
@@ -148,13 +150,16 @@ def compacted_watermark(partition: PartitionLocator, *, root: str) -> int:
 
 
 def pending_partitions(name: str, *, root: str, keep_alive: KeepAlive = lambda: None) -> list[PendingPartition]:
-    """Return the partitions of a table that have deltas after their watermark. Raises: NotFoundError, StorageError."""
+    """Return the partitions of a table that have deltas after their watermark, or are due without any.
+
+    Raises: NotFoundError, StorageError.
+    """
     stream = catalog.delta_stream(name, root=root)
     waiting: dict[str, tuple[Partition, int]] = {}
     for partition in storage.list_partitions(stream, root=root):
         keep_alive()
         watermark = compacted_watermark(partition.locator, root=root)
-        if partition.stream_position > watermark:
+        if partition.stream_position > watermark or _is_due(partition.locator, root):
             waiting[partition.locator.partition_id] = (partition, watermark)
     if not waiting:
         return []
@@ -165,6 +170,10 @@ def pending_partitions(name: str, *, root: str, keep_alive: KeepAlive = lambda: 
         if partition_id in waiting and delta.stream_position > waiting[partition_id][1]:
             deltas[partition_id].append(delta)
     return [_pending(name, partition, deltas[key]) for key, (partition, _) in waiting.items()]
+
+
+def _is_due(partition: PartitionLocator, root: str) -> bool:
+    return is_partition_due(locate_destination(compacted_partition(partition), root=root), system_now_ms())
 
 
 def _pending(name: str, partition: Partition, deltas: Sequence[Delta]) -> PendingPartition:

@@ -1,0 +1,208 @@
+"""Tables of documents: compaction on Spark and reads of single documents, beside Python and Spark SQL doing what they can.
+
+`python -m benchmarks.document_tables [--deltas 1000000] [--documents 100000] [--json]` prints tables, and writes
+benchmarks/results/document_tables.json and a plot. The session is warm. All results are compared with each other. The
+deltas are shallow, as Spark SQL can fold no others: it neither knows versions, signatures, redundancy nor conditions.
+"""
+
+import argparse
+import json
+import random
+import shutil
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sf
+from rich.console import Console
+from rich.table import Table
+
+import siltstone
+from siltstone.documents.change_ids import change_id_at
+from siltstone.spark import local_session
+
+RESULTS = Path(__file__).parent / "results"
+READS = 100
+DELAY_SECONDS = 60
+WRITE, FIRST, SECOND, THIRD = "write", "compact: records", "compact: deletes", "compact: nothing to do"
+CHANGED = "compact: 1 % changed"
+PYTHON, SPARK_SQL = "json alone, in one process", "Spark SQL: from_json, map_concat"
+
+
+def timed(work: Callable[[], object]) -> float:
+    started = time.perf_counter()
+    work()
+    return time.perf_counter() - started
+
+
+def make_updates(deltas: int, documents: int, first_ms: int) -> pa.Table:
+    """Make deltas in order of time: a literal for each document, then changes of two of some keys, at random."""
+    draw = random.Random(1)
+    keys, texts, ids = [], [], []
+    for number in range(deltas):
+        document = number if number < documents else draw.randrange(documents)
+        keys.append(f"review-{document:07}")
+        if number < documents:
+            texts.append(f'{{"name":"Bob {document}","rating":{draw.randrange(5)},"state":"NEW","city":"Springfield"}}')
+        else:
+            texts.append(f'{{..,"state":"S{draw.randrange(4)}","k{draw.randrange(8)}":{number}}}')
+        ids.append(change_id_at(first_ms, ticks=10 * number, node=1 << 40))
+    return pa.table({"key": keys, "delta": texts, "change_id": ids})
+
+
+def fold_in_python(path: Path) -> dict[str, dict[str, Any]]:
+    """Fold shallow puts with `json` alone, from the same file, in one process, to JSON again."""
+    rows = pq.read_table(path)
+    content: dict[str, dict[str, Any]] = {}
+    for key, text in zip(rows.column("key").to_pylist(), rows.column("delta").to_pylist(), strict=True):
+        if text.startswith("{.."):
+            content[key].update(json.loads("{" + text[4:]))
+        else:
+            content[key] = json.loads(text)
+    texts = [json.dumps(each, separators=(",", ":"), sort_keys=True) for each in content.values()]
+    assert len(texts) == len(content)
+    return content
+
+
+def fold_in_sql(spark: SparkSession, path: Path, target: Path) -> DataFrame:
+    """Fold shallow puts as Spark SQL does best: deltas in order, as maps, the later ones over the earlier."""
+    rows = spark.read.parquet(str(path))
+    order = "concat(substr(change_id, 16, 3), substr(change_id, 10, 4), substr(change_id, 1, 8))"
+    body = sf.expr("if(startswith(delta, '{..,'), concat('{', substr(delta, 5)), delta)")
+    puts = rows.select("key", sf.expr(order).alias("at"), sf.from_json(body, "map<string,string>").alias("puts"))
+    listed = puts.groupBy("key").agg(
+        sf.sort_array(sf.collect_list(sf.struct("at", sf.map_entries("puts")))).alias("all")
+    )
+    merged = listed.selectExpr("key", "to_json(map_from_entries(flatten(transform(all, x -> x.col2)))) as content")
+    merged.write.mode("overwrite").parquet(str(target))
+    return spark.read.parquet(str(target))
+
+
+class Reads:
+    """Times of reading single documents, at random."""
+
+    def __init__(self, documents: int) -> None:
+        draw = random.Random(2)
+        self._keys = [f"review-{draw.randrange(documents):07}" for _ in range(READS)]
+
+    def milliseconds(self, docs: siltstone.DocumentTable, reads: int = READS) -> dict[str, float]:
+        times = [1000 * timed(lambda key=key: docs.get(key)) for key in self._keys[:reads]]  # type: ignore[misc]
+        return {"median": statistics.median(times), "most": max(times)}
+
+
+def check(docs: siltstone.DocumentTable, spark: SparkSession, content: dict[str, dict[str, Any]], deltas: int) -> None:
+    """Compare all documents with what Python made of them."""
+    found = docs.to_spark(spark).select("key", "content", "version").toArrow()
+    assert sum(found.column("version").to_pylist()) == deltas
+    assert {row["key"]: json.loads(row["content"]) for row in found.to_pylist()} == content
+
+
+def measure(folder: Path, deltas: int, documents: int) -> dict[str, Any]:
+    spark = local_session("benchmark", conf={"spark.driver.memory": "4g", "spark.sql.mapKeyDedupPolicy": "LAST_WIN"})
+    now_ms = time.time_ns() // 1_000_000
+    updates = make_updates(deltas, documents, now_ms)
+    path = folder / "updates.parquet"
+    pq.write_table(updates, path)
+    seconds: dict[str, float] = {}
+    reads: dict[str, dict[str, float]] = {}
+    point = Reads(documents)
+    lake = siltstone.open(folder / "lake")
+    warm = lake.create_document_table("shop.warm", full_consistency_delay=DELAY_SECONDS)
+    warm.update_many(updates.slice(0, min(documents, 1000)))
+    warm.compact(now_ms + 2 * DELAY_SECONDS * 1000, spark)
+    docs = lake.create_document_table("shop.reviews", full_consistency_delay=3600)
+    seconds[WRITE] = timed(lambda: docs.update_many(spark.read.parquet(str(path))))
+    reads["before compaction"] = point.milliseconds(docs, 10)
+    hour = 3_600_000
+    later_ms = now_ms + 2 * hour
+    seconds[FIRST] = timed(lambda: docs.compact(later_ms, spark))
+    reads["with records"] = point.milliseconds(docs)
+    seconds[SECOND] = timed(lambda: docs.compact(later_ms + 2 * hour, spark))
+    reads["compacted"] = point.milliseconds(docs)
+    seconds[THIRD] = timed(lambda: docs.compact(later_ms + 4 * hour, spark))
+    changes = make_updates(documents + deltas // 100, documents, later_ms + 5 * hour).slice(documents)
+    docs.update_many(changes)
+    seconds[CHANGED] = timed(lambda: docs.compact(later_ms + 5 * hour, spark))
+    reads["compacted, then 1 % changed"] = point.milliseconds(docs)
+    seconds["all documents on Spark"] = timed(
+        lambda: docs.to_spark(spark).write.format("noop").mode("overwrite").save()
+    )
+    content: dict[str, dict[str, Any]] = {}
+    seconds[PYTHON] = timed(lambda: content.update(fold_in_python(path)))
+    fold_in_sql(spark, path, folder / "sql")
+    seconds[SPARK_SQL] = timed(lambda: fold_in_sql(spark, path, folder / "sql"))
+    assert spark.read.parquet(str(folder / "sql")).count() == documents
+    fresh = lake.create_document_table("shop.checked", full_consistency_delay=3600)
+    fresh.update_many(updates)
+    for hours in (2, 4):
+        fresh.compact(now_ms + hours * hour, spark)
+    check(fresh, spark, content, deltas)
+    return {"deltas": deltas, "documents": documents, "seconds": seconds, "milliseconds": reads}
+
+
+def tables(result: dict[str, Any]) -> list[Table]:
+    title = f"{result['deltas']:,} deltas of {result['documents']:,} documents"
+    work = Table("work", title=title)
+    work.add_column("seconds", justify="right")
+    work.add_column("deltas/s", justify="right")
+    for name, seconds in result["seconds"].items():
+        is_whole = name in (WRITE, FIRST, PYTHON, SPARK_SQL)
+        work.add_row(name, f"{seconds:.2f}", f"{result['deltas'] / seconds:,.0f}" if is_whole else "")
+    reads = Table("one document", title="Reads, milliseconds")
+    for name in ("median", "most"):
+        reads.add_column(name, justify="right")
+    for name, times in result["milliseconds"].items():
+        reads.add_row(name, f"{times['median']:.1f}", f"{times['most']:.1f}")
+    return [work, reads]
+
+
+def plot(result: dict[str, Any]) -> None:
+    mpl.use("Agg")
+    from matplotlib import pyplot as plt
+
+    names = [FIRST, SECOND, CHANGED, PYTHON, SPARK_SQL]
+    figure, (left, right) = plt.subplots(1, 2, figsize=(11, 3.2), layout="constrained")
+    colors = ["tab:blue" if name.startswith("compact") else "tab:gray" for name in names]
+    left.barh(names[::-1], [result["seconds"][name] for name in names[::-1]], color=colors[::-1])
+    left.set_xlabel("seconds")
+    left.set_title(f"{result['deltas']:,} deltas of {result['documents']:,} documents")
+    reads = list(result["milliseconds"])
+    right.barh(reads[::-1], [result["milliseconds"][name]["median"] for name in reads[::-1]])
+    right.set_xscale("log")
+    right.set_xlabel("milliseconds, median")
+    right.set_title("reading one document")
+    for ending in ("png", "svg"):
+        figure.savefig(RESULTS / f"document_tables.{ending}", dpi=120)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--deltas", type=int, default=1_000_000)
+    parser.add_argument("--documents", type=int, default=100_000)
+    parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
+    options = parser.parse_args()
+    folder = Path(tempfile.mkdtemp(prefix="siltstone-documents-"))
+    try:
+        result = measure(folder, options.deltas, options.documents)
+    finally:
+        shutil.rmtree(folder)
+    RESULTS.mkdir(exist_ok=True)
+    (RESULTS / "document_tables.json").write_text(json.dumps(result, indent=2) + "\n")
+    plot(result)
+    if options.json:
+        sys.stdout.write(json.dumps(result) + "\n")
+        return
+    for table in tables(result):
+        Console().print(table)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,115 @@
+"""A table of documents whose clock the test sets, and what each document must be: the sum of all that was written."""
+
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import siltstone
+from siltstone.compactor.completion import current_completion
+from siltstone.compactor.consistency import Hold
+from siltstone.compactor.job import Engine, Settings
+from siltstone.compactor.session import SessionResult, run_session
+from siltstone.compactor.state import RoundCompletion
+from siltstone.document_table import Document
+from siltstone.documents.change_ids import change_id_at
+from siltstone.documents.expand import resolve
+from siltstone.documents.reading import to_document
+from siltstone.documents.rounds import run_here
+from siltstone.documents.rows import Change, Row
+
+NAME = "shop.reviews"
+DELAY = 10
+ROOMY = Settings(max_dead_fraction=1.0, max_delta_fraction=100.0, max_files=100)
+# Far enough ahead that the clock of this machine plays no part: what is complete is what rounds say.
+START_MS = time.time_ns() // 1_000_000 + 3_600_000
+
+
+def at(second: float) -> int:
+    """The time of a second of the test, in milliseconds."""
+    return START_MS + round(1000 * second)
+
+
+def change_id(second: float, node: int = 0) -> str:
+    """The change id of a second of the test."""
+    return change_id_at(at(second), node=node)
+
+
+def request_of(docs: siltstone.DocumentTable, second: float, settings: Settings = ROOMY, **more: Any) -> Any:
+    """What a compaction at a second asks for."""
+    return replace(docs._request(), now_ms=at(second), settings=settings, **more)
+
+
+def compact(
+    docs: siltstone.DocumentTable,
+    second: float,
+    settings: Settings = ROOMY,
+    *,
+    engine: Engine = run_here,
+    **more: Any,
+) -> SessionResult:
+    """Compact in this process, at a second of the test."""
+    return run_session(request_of(docs, second, settings, **more), engine)
+
+
+@dataclass
+class Written:
+    """A table and all deltas that were acknowledged, by document."""
+
+    docs: siltstone.DocumentTable
+    changes: dict[str, list[Change]] = field(default_factory=dict)
+
+    def write(self, second: float, key: str, delta: str, *tags: str, node: int = 0) -> str:
+        """Update a document at a second."""
+        found = self.docs.update(key, delta, tags, change_id(second, node))
+        self.note(key, Change(found, delta, tags))
+        return found
+
+    def note(self, key: str, change: Change) -> None:
+        """Take note of a change that was acknowledged."""
+        self.changes.setdefault(key, []).append(change)
+
+    def expected(self, key: str) -> Document:
+        """What a document is if nothing is ever compacted."""
+        row = Row(self.changes.get(key, ()), (), key, NAME)
+        return to_document(resolve(row), key=key, table=NAME)
+
+    def check(self, keys: Iterable[str] = ()) -> None:
+        """Check that all documents are what they must be, by key and all at once."""
+        wanted = sorted({*self.changes, *keys})
+        assert self.docs.get_many(wanted) == [self.expected(key) for key in wanted]
+        found = sorted(self.docs.scan(include_deleted=True), key=lambda each: str(each["~id"]))
+        assert found == [self.expected(key) for key in sorted(self.changes)]
+
+    def compact(self, second: float, settings: Settings = ROOMY, **more: Any) -> SessionResult:
+        """Compact, and check that this changed no document."""
+        result = compact(self.docs, second, settings, **more)
+        self.check()
+        return result
+
+
+def make(root: str, delay: float = DELAY) -> Written:
+    """Create a table of documents."""
+    return Written(siltstone.open(root).create_document_table(NAME, full_consistency_delay=delay))
+
+
+def kinds(docs: siltstone.DocumentTable, key: str) -> str:
+    """What is stored of a document, by time: d for a delta, C for a compaction."""
+    return "".join("d" if event.kind == "delta" else "C" for event in docs.timeline(key))
+
+
+def completion_of(docs: siltstone.DocumentTable) -> RoundCompletion:
+    """The completion that is current."""
+    found = current_completion(docs._destination())
+    assert found is not None
+    return found
+
+
+def hold(docs: siltstone.DocumentTable, since: float, until: float) -> Hold:
+    """Hold deletions between two seconds."""
+    return docs.hold(since=at(since), until=at(until))
+
+
+def rounds(result: SessionResult) -> Sequence[dict[str, int]]:
+    """What each round of a session added and deleted."""
+    return [{"added": each.accounting.added_rows, "deleted": each.accounting.deleted_rows} for each in result.rounds]

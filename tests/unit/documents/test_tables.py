@@ -1,0 +1,390 @@
+"""Tables of documents: what is written, read and compacted, in this process."""
+
+import datetime
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import siltstone
+from siltstone.compactor import merge
+from siltstone.compactor.job import RoundJob
+from siltstone.documents.change_ids import to_ms
+from siltstone.documents.committing import commit_changes
+from siltstone.documents.language import Delta
+from siltstone.documents.rounds import run_here
+from siltstone.documents.store import earliest_of
+from siltstone.errors import AlreadyExistsError, CorruptionError, InvalidInputError, NotFoundError
+from siltstone.model import StreamLocator
+from siltstone.service.lake_tables import pending_partitions
+from siltstone.storage import object_store as storage
+from tests.unit.documents.tables import (
+    NAME,
+    ROOMY,
+    Written,
+    at,
+    change_id,
+    compact,
+    completion_of,
+    hold,
+    kinds,
+    make,
+    request_of,
+    rounds,
+)
+
+
+@pytest.fixture
+def written(local_root: str) -> Written:
+    return make(local_root)
+
+
+@pytest.fixture
+def docs(written: Written) -> siltstone.DocumentTable:
+    return written.docs
+
+
+class TestWriting:
+    def test_a_document_is_the_sum_of_its_deltas_with_what_is_known_about_it(
+        self, docs: siltstone.DocumentTable
+    ) -> None:
+        first = docs.update("r1", {"stars": 4, "text": "good"})
+        last = docs.update("r1", Delta.map().put("stars", 5).remove("text").build(), tags=["edit"])
+        document = docs.get("r1")
+        assert {name: each for name, each in document.items() if not name.startswith("~")} == {"stars": 5}
+        assert (document["~id"], document["~table"], document["~version"]) == ("r1", NAME, 2)
+        assert document["~deleted"] is False
+        assert to_ms(first) <= to_ms(last)
+        assert str(document["~lastUpdateAt"]).endswith("Z")
+
+    def test_a_document_that_was_never_written_has_version_0(self, docs: siltstone.DocumentTable) -> None:
+        assert docs.get("nobody") == {
+            "~id": "nobody",
+            "~table": NAME,
+            "~version": 0,
+            "~signature": "0" * 32,
+            "~deleted": True,
+        }
+
+    def test_many_updates_come_as_tuples_mappings_and_tables_in_one_commit_each(
+        self, docs: siltstone.DocumentTable
+    ) -> None:
+        assert docs.update_many([("a", {"n": 1}), {"key": "b", "delta": '{"n":2}', "tags": ["x"]}]) == 2
+        assert docs.update_many(pa.table({"key": ["a", "c"], "delta": ['{..,"m":1}', "~"]})) == 2
+        assert docs.update_many([]) == 0
+        assert len(docs.table.deltas()) == 2
+        a, b, c = docs.get_many(["a", "b", "c"])
+        assert (a["n"], a["m"], b["n"], c["~deleted"]) == (1, 1, 2, True)
+
+    @pytest.mark.parametrize(
+        ("update", "message"),
+        [
+            (("k", '{"a":}'), "update 2, key 'k'"),
+            (("k", "[1]"), "a document is a map"),
+            (("", {}), "is no key of a document"),
+            ((7, {}), "is no key of a document"),
+            (("k", {}, ["a", "b", "c", "d"]), "4 tags are too many"),
+            (("k", {}, (), "17"), "is no change id"),
+            (("k", 17), "is no delta"),
+            ({"key": "k", "detla": "~"}, "'detla' is none of"),
+            (("k",), r"is not \(key, delta\)"),
+            ("key", r"is not \(key, delta\)"),
+        ],
+    )
+    def test_a_bad_update_is_named_and_nothing_is_written(
+        self, docs: siltstone.DocumentTable, update: Any, message: str
+    ) -> None:
+        with pytest.raises(InvalidInputError, match=message):
+            docs.update_many([("fine", {}), update])
+        assert docs.table.deltas() == []
+
+    def test_reserved_keys_are_left_out(self, docs: siltstone.DocumentTable) -> None:
+        docs.update("r1", docs.get("r1") | {"stars": 1})
+        assert docs.get("r1")["~version"] == 1
+        assert docs.timeline("r1")[0].delta == '{"stars":1}'
+
+    def test_the_same_change_twice_counts_once(self, written: Written) -> None:
+        for _ in range(2):
+            written.docs.update("r1", {"n": 1}, ("x",), change_id(1))
+        written.docs.update_many([("r1", '{"n":1}', ("x",), change_id(1))])
+        assert written.docs.get("r1")["~version"] == 1
+        (only,) = compact(written.docs, 30).rounds
+        assert (only.accounting.delta_rows, only.accounting.duplicate_rows) == (2, 1)
+        assert written.docs.get("r1")["~version"] == 1
+
+    def test_another_delta_under_the_same_change_id_is_refused(self, docs: siltstone.DocumentTable) -> None:
+        docs.update("r1", {"n": 1}, (), change_id(1))
+        with pytest.raises(AlreadyExistsError, match="never changes"):
+            docs.update("r1", {"n": 2}, (), change_id(1))
+        docs.update_many([("r1", '{"n":3}', (), change_id(1))])
+        assert docs.get("r1")["n"] == 1
+        compact(docs, 30)
+        assert docs.get("r1")["n"] == 1
+
+    def test_changes_older_than_the_delay_are_refused(self, docs: siltstone.DocumentTable) -> None:
+        with pytest.raises(InvalidInputError, match=r"is complete up to .*: changes may be 10000 ms old at most"):
+            docs.update("r1", {"n": 1}, (), change_id(-3600 - 60))
+
+    def test_changes_at_the_full_consistency_time_or_before_are_refused(self, written: Written) -> None:
+        written.write(1, "r1", '{"n":1}')
+        compact(written.docs, 30)
+        for second in (19, 20):
+            with pytest.raises(InvalidInputError, match="is complete up to"):
+                written.docs.update("r1", {"n": 2}, (), change_id(second))
+        written.write(20.001, "r1", '{"n":2}')
+        written.check()
+
+    def test_a_change_that_is_committed_while_its_time_is_closed_is_refused_not_lost(self, written: Written) -> None:
+        docs, root = written.docs, written.docs.lake.root
+        written.write(1, "r1", '{"n":1}')
+        passes: list[int] = []
+
+        def stage(stream: StreamLocator) -> Any:
+            rows = pa.table({"key": ["r1"], "change_id": [change_id(2)], "delta": ['{"n":2}'], "tags": [["x"]]})
+            staged = storage.stage_deltas(rows, stream, type="append", root=root)
+            if not passes:
+                compact(docs, 30)
+            passes.append(1)
+            return staged, earliest_of(rows.column("change_id"))
+
+        with pytest.raises(InvalidInputError, match="is complete up to"):
+            commit_changes(NAME, stage, root=root)
+        assert len(passes) == 2
+        written.check()
+
+    def test_tables_of_rows_and_of_documents_are_not_mistaken_for_each_other(
+        self, docs: siltstone.DocumentTable
+    ) -> None:
+        lake = docs.lake
+        lake.create_table("shop.orders", schema={"id": "int64"}, primary_keys=["id"])
+        with pytest.raises(InvalidInputError, match="is a table of rows, not of documents"):
+            lake.document_table("shop.orders")
+        with pytest.raises(InvalidInputError, match="is a table of documents"):
+            lake.table(NAME).write(pa.table({"key": ["a"]}))
+        with pytest.raises(NotFoundError):
+            lake.document_table("shop.nothing")
+        assert lake.document_table(NAME).full_consistency_delay == datetime.timedelta(seconds=10)
+        with pytest.raises(InvalidInputError, match="full consistency delay of -1000 ms"):
+            lake.create_document_table("shop.other", full_consistency_delay=-1)
+
+    def test_a_renamed_table_still_means_the_same_by_its_conditions(self, written: Written) -> None:
+        written.docs.update("r1", 'if intrinsic("~table":"shop.reviews") then {"mine":true} else {"mine":false} end')
+        written.docs.table.rename("shop.ratings")
+        renamed = written.docs.lake.document_table("shop.ratings")
+        assert (renamed.get("r1")["mine"], renamed.get("r1")["~table"]) == (True, "shop.ratings")
+
+
+class TestCompaction:
+    def test_a_record_first_then_the_deltas_go_then_there_is_nothing_to_do(self, written: Written) -> None:
+        for second in (1, 2, 3):
+            written.write(second, "r1", f'{{..,"n{second}":1}}')
+        assert rounds(written.compact(20)) == [{"added": 1, "deleted": 0}]
+        assert kinds(written.docs, "r1") == "dddC"
+        assert rounds(written.compact(30)) == []
+        assert rounds(written.compact(30.001)) == [{"added": 0, "deleted": 3}]
+        assert kinds(written.docs, "r1") == "C"
+        assert rounds(written.compact(10_000)) == []
+
+    def test_what_is_recent_waits(self, written: Written) -> None:
+        written.write(1, "r1", '{"a":1}')
+        written.write(8, "r1", '{..,"b":1}')
+        assert rounds(written.compact(12)) == [{"added": 1, "deleted": 0}]
+        assert rounds(written.compact(22.5)) == [{"added": 1, "deleted": 1}]
+        assert kinds(written.docs, "r1") == "dCC"
+        assert rounds(written.compact(33)) == [{"added": 0, "deleted": 2}]
+        assert kinds(written.docs, "r1") == "C"
+
+    def test_only_touched_and_due_buckets_are_visited(self, written: Written) -> None:
+        settings = replace(ROOMY, bucket_rows=4)
+        written.docs.update_many([(f"r{number}", '{"n":1}', (), change_id(1)) for number in range(40)])
+        visits: list[int] = []
+
+        def counted(job: RoundJob) -> Iterator[dict[str, Any]]:
+            for result in run_here(job):
+                visits.append(result["number"])
+                yield result
+
+        def visited(second: float) -> int:
+            visits.clear()
+            compact(written.docs, second, settings, engine=counted)
+            return len(visits)
+
+        assert visited(20) >= 8
+        due = [bucket for bucket in completion_of(written.docs).buckets if bucket.due_at is not None]
+        assert visited(25) == 0
+        assert visited(30.001) == len(due) >= 8
+        assert visited(1000) == 0
+        written.docs.update("r7", '{"n":2}', (), change_id(1001))
+        assert visited(1002) == 1
+        assert visited(1011) == 0
+        assert visited(1011.002) == 1
+        assert written.docs.get("r7")["~version"] == 2
+
+    def test_rounds_that_leave_out_deltas_absorb_nothing(self, written: Written) -> None:
+        written.write(5, "r1", '{"a":1}')
+        written.write(2, "r1", '{"b":1}')
+        written.write(3, "r2", '{"b":1}')
+        result = written.compact(30, max_round_bytes=1)
+        assert rounds(result) == [*[{"added": 0, "deleted": 0}] * 2, {"added": 2, "deleted": 0}]
+        partial = make(written.docs.lake.root + "-other")
+        partial.write(5, "r1", '{"a":1}')
+        partial.write(2, "r1", '{"b":1}')
+        assert rounds(partial.compact(30, last_stream_position=1)) == [{"added": 0, "deleted": 0}]
+        assert rounds(partial.compact(30)) == [{"added": 1, "deleted": 0}]
+
+    def test_a_full_round_rewrites_everything_and_changes_nothing(self, written: Written) -> None:
+        written.write(1, "r1", '{"a":1}', "x")
+        written.write(2, "r2", "~")
+        written.compact(30)
+        assert rounds(written.compact(31, replace(ROOMY, full=True))) == [{"added": 0, "deleted": 0}]
+        written.compact(50, replace(ROOMY, full=True))
+        assert kinds(written.docs, "r1") + kinds(written.docs, "r2") == "CC"
+
+    def test_a_rebase_and_a_rollback_change_no_document(self, written: Written) -> None:
+        docs = written.docs
+        written.write(1, "r1", '{"a":1}')
+        written.compact(30)
+        written.compact(50)
+        written.write(51, "r1", '{..,"b":1}')
+        written.compact(70, rebase_source=docs._source())
+        assert kinds(docs, "r1") == "ddC"
+        written.compact(90)
+        docs.table.rollback(1)
+        written.check()
+        written.compact(200)
+
+    def test_vacuum_and_check_know_holds(self, written: Written) -> None:
+        written.write(1, "r1", '{"a":1}')
+        written.compact(30)
+        hold(written.docs, 0, 1000)
+        assert written.docs.fsck(deep=True) == []
+        written.compact(50)
+        report = written.docs.vacuum(retention_ms=0, orphan_grace_ms=0)
+        assert report.expired_rounds
+        written.check()
+
+    def test_an_engine_for_rows_is_refused(self, written: Written) -> None:
+        written.write(1, "r1", '{"a":1}')
+        with pytest.raises(InvalidInputError, match="is a table of documents"):
+            compact(written.docs, 30, engine=merge.run_here)
+
+    def test_a_damaged_delta_is_named_with_its_document(self, written: Written) -> None:
+        root = written.docs.lake.root
+        rows = pa.table({"key": ["r1"], "change_id": [change_id(1)], "delta": ["{"], "tags": [["x"]]})
+        commit_changes(
+            NAME, lambda stream: (storage.stage_deltas(rows, stream, type="append", root=root), None), root=root
+        )
+        for act in (lambda: written.docs.get("r1"), lambda: compact(written.docs, 30)):
+            with pytest.raises(CorruptionError, match=f"{NAME}: document 'r1': change {change_id(1)}"):
+                act()
+
+    def test_the_service_finds_tables_that_are_due(self, written: Written, monkeypatch: pytest.MonkeyPatch) -> None:
+        root = written.docs.lake.root
+        written.write(1, "r1", '{"a":1}')
+        compact(written.docs, 30)
+        assert pending_partitions(NAME, root=root) == []
+        monkeypatch.setattr("siltstone.service.lake_tables.system_now_ms", lambda: at(41))
+        (found,) = pending_partitions(NAME, root=root)
+        assert found.deltas == 0
+
+
+class TestHolds:
+    def test_deletions_wait_and_records_do_not(self, written: Written) -> None:
+        docs = written.docs
+        written.write(1, "r1", '{"a":1}')
+        written.compact(20)
+        held = hold(docs, 25, 1000)
+        written.write(26, "r1", '{..,"b":1}')
+        assert rounds(written.compact(40)) == [{"added": 1, "deleted": 0}]
+        assert kinds(docs, "r1") == "dCdC"
+        assert rounds(written.compact(60)) == [{"added": 0, "deleted": 1}], "what came after the hold goes"
+        assert rounds(written.compact(70)) == [], "the bucket waits for the hold to end"
+        docs.release(held)
+        assert rounds(written.compact(80)) == [{"added": 0, "deleted": 2}]
+        assert kinds(docs, "r1") == "C"
+
+    def test_a_hold_ends_by_itself(self, written: Written) -> None:
+        written.write(1, "r1", '{"a":1}')
+        written.compact(20)
+        hold(written.docs, 25, 100)
+        written.compact(60)
+        assert kinds(written.docs, "r1") == "dC"
+        written.compact(100)
+        assert kinds(written.docs, "r1") == "C"
+
+    def test_a_hold_that_comes_while_a_round_is_under_way_is_kept(self, written: Written) -> None:
+        written.write(1, "r1", '{"a":1}')
+        written.compact(20)
+
+        def holding(job: RoundJob) -> Iterator[dict[str, Any]]:
+            yield from run_here(job)
+            if not written.docs.holds():
+                hold(written.docs, 25, 1000)
+
+        result = written.compact(60, engine=holding)
+        assert result.conflicts == 1
+        assert kinds(written.docs, "r1") == "dC"
+
+    def test_an_export_under_a_hold_sees_its_time(self, written: Written) -> None:
+        docs = written.docs
+        written.write(1, "r1", '{"a":1}')
+        written.write(2, "gone", '{"a":1}')
+        held = hold(docs, 5, 7200)
+        before = [written.expected("gone"), written.expected("r1")]
+        written.write(6, "r1", '{"a":2}')
+        written.write(7, "gone", "~")
+        written.write(8, "new", '{"a":1}')
+        for second in (30, 50, 70, 90):
+            written.compact(second)
+            assert sorted(docs.scan(hold=held), key=lambda each: str(each["~id"])) == before
+        docs.release(held)
+        with pytest.raises(NotFoundError, match="there is no hold"):
+            list(docs.scan(hold=held))
+        with pytest.raises(NotFoundError, match="it may be released already"):
+            docs.release(held)
+
+    def test_holds_are_listed_while_they_are_on(self, docs: siltstone.DocumentTable) -> None:
+        held = docs.hold(until=datetime.timedelta(hours=1), reason="export")
+        later = docs.hold(until=datetime.datetime.now(datetime.UTC) + datetime.timedelta(hours=2))
+        assert docs.holds() == [held, later]
+        docs.release(held.hold_id)
+        assert docs.holds() == [later]
+        with pytest.raises(InvalidInputError, match="ends before it begins"):
+            docs.hold(until=1)
+        with pytest.raises(InvalidInputError, match="has no time zone"):
+            docs.hold(until=datetime.datetime(2030, 1, 1))
+
+
+class TestHistory:
+    def test_the_timeline_tells_what_is_redundant_and_why(self, written: Written) -> None:
+        written.write(1, "r1", '{"a":1}')
+        redundant = written.write(2, "r1", '{..,"a":1}')
+        first, second = written.docs.timeline("r1")
+        assert (first.is_redundant, second.is_redundant) == (False, True)
+        assert second.note == "leaves content and tags as they were"
+        written.compact(30)
+        _, second, record = written.docs.timeline("r1")
+        assert (second.is_redundant, second.is_owned, second.change_id) == (True, True, redundant)
+        assert second.note == f"owned by compaction {record.change_id}, after its last mutation {first.change_id}"
+        assert record.note == f"in effect: stands for 2 deltas up to {redundant}"
+        assert written.docs.timeline("nobody") == []
+
+    def test_what_became_of_a_change(self, written: Written) -> None:
+        docs = written.docs
+        mutation = written.write(1, "r1", '{"a":1}')
+        redundant = written.write(2, "r1", '{..,"a":1}')
+        states = {mutation: "resolved", redundant: "redundant", change_id(3): "pending"}
+        assert {each: docs.get_for_change("r1", each).state for each in states} == states
+        written.compact(30)
+        written.compact(50)
+        states[change_id(3)] = "resolved"
+        assert kinds(docs, "r1") == "C"
+        assert {each: docs.get_for_change("r1", each).state for each in states} == states
+        assert docs.get_for_change("r1", change_id(99)).state == "pending"
+        assert docs.get_for_change("r1", mutation).document == written.expected("r1")
+
+
+def test_requests_for_documents_name_their_key(written: Written) -> None:
+    assert request_of(written.docs, 1).primary_keys == ("key",)
