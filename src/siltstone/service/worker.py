@@ -66,7 +66,8 @@ class Heartbeat:
 
     def on_progress(self, event: dict[str, Any]) -> None:
         """Note a step of the compaction, and end it where it has lost the right to go on. Raises: LeaseLostError."""
-        self._progress += 1
+        # Being waited for is no step, or a compaction that hangs would look as if it moved.
+        self._progress += event.get("event") != "job_awaited"
         if event.get("event") == "round_started":
             self._buckets_done, self._buckets_total = 0, int(event.get("buckets", 0))
         elif event.get("event") == "bucket_merged":

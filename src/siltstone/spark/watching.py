@@ -15,8 +15,9 @@ _POLL_SECONDS = 0.1
 def collect(spark: SparkSession, frame: DataFrame, steps: Sequence[str], progress: Progress | None = None) -> list[Row]:
     """Collect a data frame; `steps` name the stages of its job, in order, to `progress`.
 
-    Results would come back one by one only if tasks ran one after another, so tasks are counted instead. Where the wait
-    is cut short, the job is cancelled. Over Spark Connect nothing is told before the end.
+    Results would come back one by one only if tasks ran one after another, so tasks are counted instead. While none ends,
+    `progress` hears that the job is waited for, so that it can raise an error also where a job hangs. Where the wait is
+    cut short, the job is cancelled. Over Spark Connect nothing is told before the end.
     """
     if progress is None or not isinstance(spark, SparkSession):
         return frame.collect()
@@ -40,13 +41,16 @@ def collect(spark: SparkSession, frame: DataFrame, steps: Sequence[str], progres
             except TimeoutError:
                 if result.done():
                     raise
+            progress({"event": "job_awaited"})
             for step, (done, tasks) in zip(steps, _stages(spark, group), strict=False):
                 if told.get(step) != (done, tasks):
                     told[step] = done, tasks
                     progress({"event": "tasks_done", "step": step, "done": done, "tasks": tasks})
     except BaseException:
-        if not result.done():
+        # Again and again: a job that had not begun when it was cancelled would begin afterwards.
+        while not result.done():
             spark.sparkContext.cancelJobGroup(group)
+            thread.join(_POLL_SECONDS)
         raise
     finally:
         thread.join()
