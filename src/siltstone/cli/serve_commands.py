@@ -57,6 +57,9 @@ def serve(
     tick: Annotated[
         str, typer.Option("--tick", metavar="TIME", help="How often to look whether something is to be done.")
     ] = "5s",
+    lease: Annotated[
+        str, typer.Option("--lease", metavar="TIME", help="Others go on for a process not heard of for so long.")
+    ] = "1m",
     retention: Annotated[
         str, typer.Option("--retention", metavar="TIME", help="Trimming keeps compacted deltas this long.")
     ] = "7d",
@@ -84,7 +87,13 @@ def serve(
     shell = shell_of(context, root, json, debug)
     seconds = {
         name: parse_duration_ms(text, f"--{name}") / 1000
-        for name, text in (("interval", interval), ("tick", tick), ("retention", retention), ("grace", grace))
+        for name, text in (
+            ("interval", interval),
+            ("tick", tick),
+            ("lease", lease),
+            ("retention", retention),
+            ("grace", grace),
+        )
     }
     age = None if backlog_age is None else parse_duration_ms(backlog_age, "--backlog-age") / 1000
     if token is not None and token_file is not None:
@@ -106,6 +115,7 @@ def serve(
         settings=service_settings(
             interval=seconds["interval"],
             tick=seconds["tick"],
+            lease=seconds["lease"],
             retention=seconds["retention"],
             backlog_bytes=backlog_bytes or None,
             backlog_age=age,

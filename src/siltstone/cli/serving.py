@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
     from siltstone.compactor.job import Engine
 
+LEASE_SECONDS = 60.0
 _WATCH_SECONDS = 0.5
 _STOP_SPARK_SECONDS = 10.0
 # So that progress on pages is never old.
@@ -65,16 +66,19 @@ def service_settings(
     interval: float,
     tick: float,
     retention: float,
+    lease: float = LEASE_SECONDS,
     backlog_bytes: int | None = None,
     backlog_age: float | None = None,
 ) -> ServiceSettings:
-    """Return the settings for these seconds; leases follow the tick. Raises: InvalidInputError."""
+    """Return the settings for these seconds; a leader is given up sooner than a worker. Raises: InvalidInputError."""
     defaults = ServiceSettings()
+    heartbeat = _HEARTBEAT_SECONDS if tick >= _HEARTBEAT_SECONDS else max(tick, 0.2)
     return ServiceSettings(
         interval_seconds=interval,
         tick_seconds=tick,
-        leader_lease_seconds=max(defaults.leader_lease_seconds, 4 * tick),
-        heartbeat_seconds=_HEARTBEAT_SECONDS if tick >= _HEARTBEAT_SECONDS else max(tick, 0.2),
+        leader_lease_seconds=max(0.75 * lease, 4 * tick),
+        claim_lease_seconds=lease,
+        heartbeat_seconds=min(heartbeat, lease / 4),
         worker_poll_seconds=min(defaults.worker_poll_seconds, max(tick, 0.05)),
         backlog_bytes=backlog_bytes,
         backlog_age_seconds=backlog_age,
