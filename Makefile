@@ -1,7 +1,7 @@
 # Every target creates what it needs; `make` alone lists them.
 .DEFAULT_GOAL := help
 .PHONY: help venv clean-venv install lock build clean-build rebuild clean lint format test test-integration \
-        test-integration-rebuild benchmark benchmark-aws deploy-s3 demo
+        test-integration-rebuild browser benchmark benchmark-aws deploy-s3 demo demo-service
 
 PYTHON ?= python3.11
 VENV   := venv
@@ -63,7 +63,11 @@ format: venv ## Put the code into the house style
 test: venv ## Run all tests but the integration tests
 	$(BIN)/python -m pytest -m "not integration"
 
-test-integration: venv ## Install wheels, start clusters, S3 and Glue servers, run all examples
+browser:
+	@command -v chromium >/dev/null || { test "$$(id -u)" != 0 && echo "The browser tests need chromium; install it as root"; } || \
+		{ apt-get update -qq; DEBIAN_FRONTEND=noninteractive apt-get install -y -qq chromium; } >/dev/null 2>&1
+
+test-integration: venv browser ## Install wheels, start clusters, S3 and Glue servers, run all examples
 	$(BIN)/python -m pytest -m integration
 
 test-integration-rebuild: clean-venv test-integration ## The same, in an environment made from nothing
@@ -82,3 +86,6 @@ deploy-s3: venv ## Upload the workspace as a wheel to s3://siltstone-packages-{s
 
 demo: venv ## Create a lake in a temporary folder and use it
 	$(BIN)/python -m examples.demo
+
+demo-service: venv ## Serve a lake that is written to, and show its cycles: make demo-service ARGS="--seconds 60"
+	$(BIN)/python -m examples.demo_service $(ARGS)

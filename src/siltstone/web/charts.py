@@ -34,6 +34,8 @@ class Chart:
     top: str
     middle: str
     summary: str
+    # False where bars begin in the middle, because there are few.
+    is_full: bool = True
 
 
 @dataclass(frozen=True)
@@ -69,7 +71,7 @@ def history_chart(records: Sequence[CycleRecord]) -> Chart | None:
         f"Durations of the last {len(records)} cycles, of which {failed} failed; the longest, cycle "
         f"{longest.cycle_count}, took {spell_duration(longest.duration_ms)}."
     )
-    return Chart(bars, spell_duration(top), spell_duration(top // 2), summary)
+    return Chart(bars, spell_duration(top), spell_duration(top // 2), summary, _is_full(len(bars)))
 
 
 def size_chart(rounds: Sequence[RoundView]) -> Chart | None:
@@ -109,7 +111,7 @@ def _rounds_chart(
         for number, (each, value) in enumerate(zip(rounds, values, strict=True))
     ]
     summary = f"{what} after each of the last {len(rounds)} rounds; now {spell(values[-1])}, at most {spell(top)}."
-    return Chart(bars, spell(top), spell(top // 2), summary)
+    return Chart(bars, spell(top), spell(top // 2), summary, _is_full(len(bars)))
 
 
 def _column(number: int, count: int, share: float, kind: str, title: str, link: str | None = None) -> Bar:
@@ -119,6 +121,10 @@ def _column(number: int, count: int, share: float, kind: str, title: str, link: 
     return Bar(
         round(x + slot * 0.12, 2), round(HEIGHT - height, 2), round(slot * 0.76, 2), round(height, 2), kind, title, link
     )
+
+
+def _is_full(count: int) -> bool:
+    return count * _MAX_SLOT >= WIDTH
 
 
 def _stretch(attempt: Attempt, start: int, length: int, now_ms: int) -> Bar:

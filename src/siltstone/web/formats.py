@@ -54,10 +54,15 @@ def spell_duration(time_ms: int | None) -> str:
         return f"{time_ms / 1000:.1f} s"
     seconds = time_ms // 1000
     if seconds < 3600:
-        return f"{seconds // 60} min {seconds % 60} s"
+        return _in_two(seconds, 60, "min", 1, "s")
     if seconds < 86400:
-        return f"{seconds // 3600} h {seconds % 3600 // 60} min"
-    return f"{seconds // 86400} d {seconds % 86400 // 3600} h"
+        return _in_two(seconds, 3600, "h", 60, "min")
+    return _in_two(seconds, 86400, "d", 3600, "h")
+
+
+def _in_two(seconds: int, unit: int, name: str, smaller: int, small_name: str) -> str:
+    rest = seconds % unit // smaller
+    return f"{seconds // unit} {name}" + (f" {rest} {small_name}" if rest else "")
 
 
 def spell_about(time_ms: int | None) -> str:
