@@ -1,7 +1,7 @@
 # Every target creates what it needs; `make` alone lists them.
 .DEFAULT_GOAL := help
 .PHONY: help venv clean-venv install lock build clean-build rebuild clean lint format test test-integration \
-        test-integration-rebuild browser benchmark benchmark-aws deploy-s3 demo demo-service
+        test-integration-rebuild test-chaos browser benchmark benchmark-aws deploy-s3 demo demo-service
 
 PYTHON ?= python3.11
 VENV   := venv
@@ -69,6 +69,9 @@ browser:
 
 test-integration: venv browser ## Install wheels, start clusters, S3 and Glue servers, run all examples
 	$(BIN)/python -m pytest -m integration
+
+test-chaos: venv ## Kill a leader and then a worker of three nodes, twenty times, and crash PostgreSQL
+	SILTSTONE_CHAOS_ROUNDS=20 $(BIN)/python -m pytest -s tests/integration/test_service_chaos.py
 
 test-integration-rebuild: clean-venv test-integration ## The same, in an environment made from nothing
 

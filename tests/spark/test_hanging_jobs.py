@@ -17,7 +17,7 @@ from siltstone.errors import LeaseLostError
 from siltstone.service.claims import claim_partition
 from siltstone.service.database import Database, open_database
 from siltstone.service.lake_tables import LakeTables
-from siltstone.service.leader import Leader
+from siltstone.service.leader import Leader, Tick
 from siltstone.service.settings import ServiceSettings
 from siltstone.service.status import cycle_details
 from siltstone.service.worker import Worker
@@ -62,6 +62,12 @@ def data_file(table: siltstone.Table) -> Path:
     return Path(table.lake.root, urlparse(entry.uri).path)
 
 
+def tick_later(leader: Leader, clock: Clock) -> Tick:
+    """Tick after longer than a compaction may stand still."""
+    clock.advance(SETTINGS.stuck_seconds + 1)
+    return leader.tick()
+
+
 def running_jobs(spark: SparkSession) -> list[int]:
     return list(spark.sparkContext.statusTracker().getActiveJobsIds())
 
@@ -84,7 +90,7 @@ def test_a_hanging_compaction_is_cancelled_when_its_claim_is_taken(
     thread = threading.Thread(target=lambda: outcomes.append(worker.work(claim)), daemon=True)
     thread.start()
     wait_until(lambda: running_jobs(spark))
-    wait_until(lambda: clock.advance(SETTINGS.stuck_seconds + 1) or leader.tick().evicted)
+    wait_until(lambda: tick_later(leader, clock).evicted)
     thread.join(60)
     assert outcomes == [False]
     assert not running_jobs(spark)
