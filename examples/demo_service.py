@@ -117,16 +117,21 @@ def main(
     """Serve a lake in a temporary folder, with a feeder that writes to its tables."""
     set_up_logs("text")
     folder = Path(tempfile.mkdtemp(prefix="siltstone-demo-service-"))
+    stopping = threading.Event()
+    ending = threading.Timer(seconds if seconds is not None else threading.TIMEOUT_MAX, stopping.set)
+    ending.daemon = True
+    ending.start()
     try:
-        play(folder, seconds=seconds, interval=interval, port=port)
+        play(folder, stopping, interval=interval, port=port)
     finally:
+        ending.cancel()
         if not keep:
             shutil.rmtree(folder, ignore_errors=True)
     say(f"The lake stays in {folder}." if keep else "All has ended, and the lake is gone again.")
 
 
 def play(
-    folder: Path, *, seconds: float | None = None, interval: float = 15, port: int = 8765, engine: Engine | None = None
+    folder: Path, stopping: threading.Event, *, interval: float = 15, port: int = 8765, engine: Engine | None = None
 ) -> bool:
     """Open the shop, feed it and serve it until somebody ends it; tell whether all went well."""
     lake = Lake(folder / "lake")
@@ -134,9 +139,7 @@ def play(
     shop = Shop(lake)
     shop.open()
     ask_for_a_cycle(lake)
-    stopping = threading.Event()
     feeder = threading.Thread(target=feed, args=(shop, stopping), name="feeder", daemon=True)
-    ending = threading.Timer(seconds, stopping.set) if seconds is not None else None
     options = ServeOptions(
         lake.root,
         port=port,
@@ -145,15 +148,11 @@ def play(
         engine=engine,
     )
     feeder.start()
-    if ending is not None:
-        ending.start()
     try:
         return run_service(options, TextOutput(), stopping)
     finally:
         stopping.set()
         feeder.join()
-        if ending is not None:
-            ending.cancel()
 
 
 def ask_for_a_cycle(lake: Lake) -> None:
