@@ -1,0 +1,87 @@
+"""Whatever is written, compacted, held, rolled back or interrupted, at whatever times, documents are what they must be."""
+
+import contextlib
+import uuid
+from collections.abc import Callable
+from dataclasses import replace
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from siltstone.documents.rows import Change
+from siltstone.errors import ConflictError, InvalidInputError, SiltstoneError
+from siltstone.log.commit import forget_logs
+from siltstone.testing import FaultKind, Killed, faults
+from tests.property.test_documents_compaction import TAGS, TEXTS
+from tests.unit.documents.tables import DELAY, ROOMY, Written, at, change_id, compact, make
+
+KEYS = st.sampled_from(["a", "b", "c", "d", "e", "f"])
+SETTINGS = st.sampled_from(
+    [ROOMY, replace(ROOMY, bucket_rows=3), replace(ROOMY, full=True), replace(ROOMY, max_files=1)]
+)
+# How late a change may come: within the delay it must be taken, beyond it may be refused.
+UPDATES = st.tuples(st.just("update"), KEYS, TEXTS, TAGS, st.integers(0, 2 * DELAY))
+COMPACTIONS = st.tuples(st.just("compact"), SETTINGS, st.integers(0, 30), st.integers(0, 60), st.booleans())
+HOLDS = st.tuples(st.just("hold"), st.integers(-20, 5), st.integers(1, 60))
+STEPS = st.lists(
+    st.tuples(st.integers(0, 15), UPDATES | UPDATES | COMPACTIONS | HOLDS | st.tuples(st.just("release"))),
+    min_size=1,
+    max_size=14,
+)
+
+
+class World:
+    """A table, and a clock that only goes on."""
+
+    def __init__(self, written: Written) -> None:
+        self.written = written
+        self.second = 0.0
+        self.count = 0
+
+    def update(self, key: str, text: str, tags: tuple[str, ...], late: int) -> None:
+        """Write a change of some seconds ago; it is taken, or refused."""
+        self.count += 1
+        change = Change(change_id(self.second - late, self.count), text, tags)
+        with contextlib.suppress(InvalidInputError):
+            self.written.docs.update(key, text, tags, change.change_id)
+            self.written.note(key, change)
+
+    def compact(self, how: object, at_call: int, ahead: int, is_killed: bool) -> None:
+        """Compact, maybe with another clock, and maybe with a fault at some call."""
+        docs = self.written.docs
+        second = self.second + (ahead - 30) / 3
+        kind: FaultKind = "kill_after" if is_killed else "lose"
+        with faults(docs.lake.root, at_call=at_call or None, kind=kind), contextlib.suppress(SiltstoneError, Killed):
+            compact(docs, second, how)  # type: ignore[arg-type]
+
+    def hold(self, since: int, seconds: int) -> None:
+        """Keep what is there from being deleted, for a while."""
+        self.written.docs.hold(since=at(self.second + since), until=at(self.second + seconds + 5))
+
+    def release(self) -> None:
+        """End the oldest hold."""
+        for each in self.written.docs.holds()[:1]:
+            self.written.docs.release(each)
+
+
+@settings(max_examples=30, deadline=None)
+@given(STEPS)
+def test_no_schedule_of_rounds_holds_and_faults_changes_a_document(
+    steps: list[tuple[int, tuple[object, ...]]],
+) -> None:
+    root = f"memory://{uuid.uuid4().hex}"
+    try:
+        world = World(make(root))
+        for seconds, (name, *given_) in steps:
+            world.second += seconds
+            act: Callable[..., None] = getattr(world, str(name))
+            act(*given_)
+            world.written.check()
+        for seconds in (100, 200, 300):
+            with contextlib.suppress(ConflictError):
+                world.written.compact(world.second + seconds)
+        for key in world.written.changes:
+            assert [event.kind for event in world.written.docs.timeline(key)] == ["compaction"]
+        assert world.written.docs.fsck(deep=True) == []
+    finally:
+        forget_logs(root)

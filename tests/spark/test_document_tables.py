@@ -1,0 +1,76 @@
+"""Documents on Spark: written from frames, compacted like in this process, read as rows that SQL looks into."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+from tests.unit.documents.tables import NAME, ROOMY, Written, at, change_id, compact, kinds, make, rounds
+
+import siltstone
+from siltstone.documents.change_ids import change_id_at
+from siltstone.documents.rows import Change
+from siltstone.errors import InvalidInputError
+from siltstone.spark.merge import spark_engine
+
+COLUMNS = "key string, delta string, tags array<string>, change_id string"
+
+
+@pytest.fixture(scope="module")
+def written(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Written:
+    """Two hundred documents of five deltas each, written from a data frame."""
+    written = make(str(tmp_path_factory.mktemp("lake")))
+    updates = []
+    for number in range(1000):
+        key = f"r{number % 200}"
+        text = f'{{..,"n":{number},"s":(..,"x{number % 3}")}}' if number % 7 else "~"
+        updates.append((key, text, ["etl"] if number % 2 else [], change_id_at(at(1), ticks=number)))
+    assert written.docs.update_many(spark.createDataFrame(updates, COLUMNS)) == len(updates)
+    for key, text, tags, id_ in updates:
+        written.note(key, Change(id_, text, tags))
+    return written
+
+
+def test_rounds_on_spark_do_what_they_do_in_this_process(spark: SparkSession, written: Written) -> None:
+    few = replace(ROOMY, bucket_rows=100)
+    for second, done in ((30, {"added": 200, "deleted": 0}), (50, {"added": 0, "deleted": 1000})):
+        assert rounds(compact(written.docs, second, few, engine=spark_engine(spark))) == [done]
+        written.check()
+    assert kinds(written.docs, "r17") == "C"
+    written.write(60, "r17", '{..,"last":true}')
+    assert rounds(compact(written.docs, 80, few, engine=spark_engine(spark))) == [{"added": 1, "deleted": 0}]
+    assert written.docs.compact(at(81), spark).rounds == []
+    (one,) = written.docs.compact(at(95), spark).rounds
+    assert one.accounting.deleted_rows == 2
+    (again,) = written.docs.table.compact(full=True, spark=spark)[0].rounds
+    assert again.accounting.live_rows == 200
+    written.check()
+
+
+def test_documents_are_rows_that_sql_looks_into(spark: SparkSession, written: Written) -> None:
+    frame = written.docs.to_spark(spark, include_deleted=True)
+    expected = [written.expected(key) for key in written.changes]
+    assert frame.count() == len(expected)
+    assert frame.where("deleted").count() == sum(bool(each["~deleted"]) for each in expected)
+    frame.createOrReplaceTempView("reviews")
+    (row,) = spark.sql(
+        "select get_json_object(content, '$.s[0]') as s, version, signature, date_format(last_update_at, 'yyyy') as year "
+        "from reviews where key = 'r6'"
+    ).collect()
+    document = written.expected("r6")
+    assert (row.s, row.version, row.signature) == (document["s"][0], document["~version"], document["~signature"])  # type: ignore[index]
+    assert str(document["~lastUpdateAt"]).startswith(row.year)
+    assert sorted(written.docs.scan(spark, include_deleted=True), key=str) == sorted(expected, key=str)
+
+
+def test_a_bad_update_in_a_frame_is_named_and_nothing_is_written(spark: SparkSession, tmp_path: Path) -> None:
+    docs = siltstone.open(tmp_path).create_document_table(NAME)
+    with pytest.raises(InvalidInputError, match="update 1, key 'k'"):
+        docs.update_many(spark.createDataFrame([("k", '{"a":')], "key string, delta string"))
+    with pytest.raises(InvalidInputError, match="updates have the columns key and delta"):
+        docs.update_many(spark.createDataFrame([("k", "~")], "key string, detla string"))
+    with pytest.raises(InvalidInputError, match="is complete up to"):
+        docs.update_many(spark.createDataFrame([("k", "~", [], change_id(-7200))], COLUMNS))
+    assert docs.table.deltas() == []
+    assert docs.update_many(spark.createDataFrame([("k", "{}")], "key string, delta string")) == 1
+    assert docs.get("k")["~version"] == 1
