@@ -60,8 +60,8 @@ format: venv ## Put the code into the house style
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-test: venv ## Run all tests but the integration tests
-	$(BIN)/python -m pytest -m "not integration"
+test: venv ## Run all tests but the integration tests, in two processes
+	$(BIN)/python -m pytest -m "not integration" -n 2 --dist loadgroup
 
 browser:
 	@command -v chromium >/dev/null || { test "$$(id -u)" != 0 && echo "The browser tests need chromium; install it as root"; } || \
@@ -79,6 +79,7 @@ benchmark: venv ## Measure, and write the results to benchmarks/results
 	$(BIN)/python -m benchmarks.log
 	$(BIN)/python -m benchmarks.commits
 	$(BIN)/python -m benchmarks.compaction
+	$(BIN)/python -m benchmarks.documents
 	$(BIN)/python -m benchmarks.parquet_reads
 
 benchmark-aws: venv ## Measure reads of Parquet files in S3: make benchmark-aws FILES=s3://bucket/file.parquet

@@ -12,6 +12,13 @@ from siltstone.log.commit import forget_logs
 BUCKET = "siltstone-tests"
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Keep all tests that share the one SparkSession in one process, where several run tests side by side."""
+    for item in items:
+        if "spark" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.xdist_group("spark"))
+
+
 @pytest.fixture(scope="session", autouse=True)
 def no_real_cloud() -> Iterator[None]:
     """Nothing in a test reaches a real account, whatever the environment says."""
