@@ -51,6 +51,9 @@ def serve(
     token_file: Annotated[
         str | None, typer.Option("--token-file", metavar="PATH", help="A file that has the token.")
     ] = None,
+    private: Annotated[
+        bool, typer.Option("--private", help="Seeing pages, API and metrics needs the token, too.")
+    ] = False,
     interval: Annotated[
         str, typer.Option("--interval", metavar="TIME", help="From the start of a cycle to that of the next.")
     ] = "15m",
@@ -111,6 +114,7 @@ def serve(
         host=host,
         port=port,
         allowed_hosts=allowed_host or (),
+        is_private=private,
         token=token if token_file is None else read_token(token_file),
         settings=service_settings(
             interval=seconds["interval"],

@@ -56,6 +56,7 @@ class ServeOptions:
     port: int = 8765
     allowed_hosts: Sequence[str] = ()
     token: str | None = field(default=None, repr=False)
+    is_private: bool = False
     settings: ServiceSettings = field(default_factory=ServiceSettings)
     grace_seconds: float = 10
     engine: "Engine | None" = None
@@ -162,6 +163,7 @@ def run_service(options: ServeOptions, output: Output, stopping: threading.Event
                 node.identity.name,
                 node.wake,
                 lambda: node.is_running and not stopping.is_set(),
+                options.is_private,
             )
             web = WebServer(site, host=options.host, port=options.port, allowed_hosts=options.allowed_hosts)
             cleanup.callback(web.stop)

@@ -10,7 +10,7 @@ from siltstone.service.results import Control, CycleDetails, CycleRecord, NodeIn
 from siltstone.service.settings import FREEZE_SECONDS, HISTORY_LIMIT
 from siltstone.web.access import is_from_elsewhere
 from siltstone.web.actions import web_requester
-from siltstone.web.pages import SiteHere, site_of
+from siltstone.web.pages import SiteHere, reader, site_of
 from siltstone.web.table_details import TableDetails
 
 
@@ -26,7 +26,7 @@ def trusted_program(request: Request) -> None:
         raise HTTPException(401, "Send Authorization: Bearer with the token.", {"WWW-Authenticate": "Bearer"})
 
 
-reading = APIRouter(prefix="/api", tags=["reading"])
+reading = APIRouter(prefix="/api", tags=["reading"], dependencies=[Depends(reader)])
 steering = APIRouter(prefix="/api", tags=["controls"], dependencies=[Depends(trusted_program)])
 
 

@@ -4,7 +4,7 @@ import logging
 from collections.abc import Collection
 from http import HTTPStatus
 
-from fastapi import FastAPI, Request
+from fastapi import Depends, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, PlainTextResponse, Response
 from fastapi.staticfiles import StaticFiles
@@ -52,15 +52,15 @@ def create_app(site: Site, *, hosts: Collection[str] | None = None) -> ASGIApp:
 
 
 def _add_operations(app: FastAPI, site: Site) -> None:
-    @app.get("/metrics", include_in_schema=False)
+    @app.get("/metrics", include_in_schema=False, dependencies=[Depends(pages.reader)])
     def metrics() -> Response:
         return Response(render_metrics(site), media_type=CONTENT_TYPE_LATEST)
 
-    @app.get("/healthz", include_in_schema=False)
+    @app.api_route("/healthz", methods=["GET", "HEAD"], include_in_schema=False)
     def healthz() -> Response:
         return _health(site.is_alive())
 
-    @app.get("/readyz", include_in_schema=False)
+    @app.api_route("/readyz", methods=["GET", "HEAD"], include_in_schema=False)
     def readyz() -> Response:
         try:
             service_status(site.database, site.settings)

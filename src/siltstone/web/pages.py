@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Request
+from fastapi import APIRouter, Depends, HTTPException, Request
 from fastapi.responses import HTMLResponse, Response
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 
@@ -25,7 +25,6 @@ NOTICES = {
     "logged-in": "You are logged in.",
     "logged-out": "You are logged out.",
 }
-router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse)
 
 
 def make_templates() -> Environment:
@@ -59,6 +58,23 @@ def may_control(request: Request) -> bool:
     return not access.needs_token or access.is_session(request.cookies.get(SESSION_COOKIE, ""))
 
 
+def may_read(request: Request) -> bool:
+    """Tell whether this browser or program may see what goes on."""
+    site = site_of(request)
+    return (
+        not site.is_private or may_control(request) or site.access.is_bearer(request.headers.get("authorization", ""))
+    )
+
+
+def reader(request: Request) -> None:
+    """Refuse those who may not read."""
+    if not may_read(request):
+        raise HTTPException(401, "This is only for those who have the token.", {"WWW-Authenticate": "Bearer"})
+
+
+router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse, dependencies=[Depends(reader)])
+
+
 def show(request: Request, template: str, *, code: int = 200, **values: object) -> HTMLResponse:
     """Fill in a page; its forms are tied to this browser by a cookie."""
     site = site_of(request)
@@ -66,8 +82,8 @@ def show(request: Request, template: str, *, code: int = 200, **values: object) 
     visit = known if len(known) == len(site.access.new_visit()) else site.access.new_visit()
     page = _templates.get_template(template).render(
         path=request.url.path,
-        node=site.node,
-        root=site.lake.root,
+        node=site.node if may_read(request) else None,
+        root=site.lake.root if may_read(request) else "",
         version=__version__,
         form_key=site.access.form_key(visit),
         needs_token=site.access.needs_token,

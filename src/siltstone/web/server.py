@@ -14,6 +14,7 @@ from siltstone.web.guard import LOOPBACK_HOSTS, host_name
 from siltstone.web.site import Site
 
 _STOP_SECONDS = 10.0
+_EVERYWHERE = ("0.0.0.0", "::")  # noqa: S104 - known, not bound
 _log = logging.getLogger(__name__)
 
 
@@ -51,9 +52,12 @@ class WebServer:
 
     def __init__(self, site: Site, *, host: str, port: int, allowed_hosts: Sequence[str] = ()) -> None:
         check_address(host, has_token=site.access.needs_token)
+        if site.is_private and not site.access.needs_token:
+            raise InvalidInputError("pages cannot be private without a token; give --token-file or SILTSTONE_TOKEN")
         self._socket = bind(host, port)
         hosts = {*LOOPBACK_HOSTS, host_name(host), *map(host_name, allowed_hosts)} if is_loopback(host) else None
-        self.address = f"http://{f'[{host}]' if ':' in host else host}:{self._socket.getsockname()[1]}/"
+        shown = socket.gethostname() if host in _EVERYWHERE else f"[{host}]" if ":" in host else host
+        self.address = f"http://{shown}:{self._socket.getsockname()[1]}/"
         self._server = uvicorn.Server(
             uvicorn.Config(
                 create_app(site, hosts=hosts),

@@ -27,3 +27,5 @@ class Site:
     node: str | None = None
     wake: Callable[[], None] = _nobody_to_wake
     is_alive: Callable[[], bool] = _always
+    # Whether reading needs the token, too.
+    is_private: bool = False

@@ -60,7 +60,9 @@ class Service:
             pass
         self.leader.tick()
 
-    def browser(self, *, token: str | None = None, raise_server_exceptions: bool = True) -> "Browser":
+    def browser(
+        self, *, token: str | None = None, is_private: bool = False, raise_server_exceptions: bool = True
+    ) -> "Browser":
         site = Site(
             self.database,
             LakeReader(siltstone.open(self.root), monotonic=self.tick),
@@ -69,6 +71,7 @@ class Service:
             node="node",
             wake=self.wake,
             is_alive=lambda: self.is_alive,
+            is_private=is_private,
         )
         return Browser(
             create_app(site, hosts=LOOPBACK_HOSTS),

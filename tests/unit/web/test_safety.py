@@ -144,6 +144,19 @@ class TestToken:
         browser.press("/login", "/login", token=TOKEN)
         assert browser.post("/api/disable", headers=JSON).status_code == 401
 
+    def test_private_pages_need_it_for_reading_too(self, service: Service) -> None:
+        browser = service.browser(token=TOKEN, is_private=True)
+        paths = ("/", "/tables", "/tables/shop.orders", "/api", "/api/status", "/api/tables", "/metrics")
+        for path in paths:
+            answer = browser.get(path)
+            assert answer.status_code == 401, path
+            assert "shop" not in answer.text
+            assert service.root not in answer.text
+            assert browser.get(path, headers={"Authorization": f"Bearer {TOKEN}"}).status_code == 200
+        assert browser.get("/healthz").status_code == browser.head("/readyz").status_code == 200
+        browser.press("/login", "/login", token=TOKEN)
+        assert [browser.get(path).status_code for path in paths] == [200] * len(paths)
+
     def test_a_short_token_is_refused(self) -> None:
         with pytest.raises(InvalidInputError, match="at least 16"):
             Access("short")
@@ -225,6 +238,8 @@ class TestAddress:
         port = int(server.address.rstrip("/").rpartition(":")[2])
         with pytest.raises(InvalidInputError, match=f"127.0.0.1:{port}: cannot be listened to"):
             WebServer(site, host="127.0.0.1", port=port)
+        with pytest.raises(InvalidInputError, match="cannot be private without a token"):
+            WebServer(Site(service.database, site.lake, is_private=True), host="127.0.0.1", port=0)
         with pytest.raises(InvalidInputError, match=r"no address of this machine"):
             WebServer(Site(service.database, site.lake, access=Access(TOKEN)), host="no.such.invalid", port=0)
         server.start()
