@@ -18,6 +18,9 @@ STATUS_EXAMPLES = examples(
 )
 TRIGGER_EXAMPLES = examples("siltstone cycle trigger --wait", "siltstone cycle trigger --trim --wait --timeout 10m")
 FREEZE_EXAMPLES = examples("siltstone cycle freeze", "siltstone cycle freeze --for 30m")
+UNFREEZE_EXAMPLES = examples("siltstone cycle unfreeze")
+DISABLE_EXAMPLES = examples("siltstone cycle disable")
+ENABLE_EXAMPLES = examples("siltstone cycle enable")
 HISTORY_EXAMPLES = examples("siltstone cycle history --limit 10", "siltstone cycle history --status FAILED --json")
 SHOW_EXAMPLES = examples("siltstone cycle show 12", "siltstone cycle show")
 
@@ -28,7 +31,7 @@ DatabaseAddress = Annotated[
         metavar="URL",
         envvar=DATABASE_VARIABLE,
         show_envvar=False,
-        help=f"Where the service keeps its books: sqlite:///path or postgresql://…; else {DATABASE_VARIABLE}, else a "
+        help=f"Where the service keeps its books: sqlite:///path or postgresql://host/name; else {DATABASE_VARIABLE}, else a "
         "file beside the lake.",
     ),
 ]
@@ -112,7 +115,7 @@ def freeze(
     shell.output.controlled(freeze_cycles(_books(shell, database, create=True), seconds, _requester()))
 
 
-@app.command()
+@app.command(epilog=UNFREEZE_EXAMPLES)
 def unfreeze(
     context: typer.Context,
     database: DatabaseAddress = None,
@@ -127,7 +130,7 @@ def unfreeze(
     shell.output.controlled(unfreeze_cycles(_books(shell, database)))
 
 
-@app.command()
+@app.command(epilog=DISABLE_EXAMPLES)
 def disable(
     context: typer.Context,
     database: DatabaseAddress = None,
@@ -142,7 +145,7 @@ def disable(
     shell.output.controlled(disable_cycles(_books(shell, database, create=True), _requester()))
 
 
-@app.command()
+@app.command(epilog=ENABLE_EXAMPLES)
 def enable(
     context: typer.Context,
     database: DatabaseAddress = None,

@@ -103,7 +103,7 @@ def _spell_control(control: "Control") -> str:
 
 
 def _checkpoint_grid(checkpoints: "Sequence[Checkpoint]", now_ms: int) -> Shown:
-    grid = new_grid("partition", "status", "worker", ">attempt", ">progress", ">waiting", ">rows", ">time")
+    grid = new_grid("partition", "status", "worker", ">attempt", ">progress", ">backlog", ">rows", ">time")
     for each in checkpoints:
         progress = f"{each.buckets_done}/{each.buckets_total}" if each.buckets_total else ""
         took = "" if each.started_at is None else spell_duration((each.ended_at or now_ms) - each.started_at)
