@@ -29,7 +29,7 @@ from siltstone.compactor.rebase import TableRequest, partition_requests, request
 from siltstone.compactor.session import Progress, SessionResult
 from siltstone.compactor.state import RoundCompletion
 from siltstone.documents.change_ids import check_change_id, order_key, to_iso_time
-from siltstone.documents.committing import commit_changes, complete_up_to, now_ms
+from siltstone.documents.committing import commit_changes, complete_up_to, latest_ms, now_ms
 from siltstone.documents.expand import Expansion
 from siltstone.documents.intake import (
     WRITTEN_SCHEMA,
@@ -264,10 +264,9 @@ class DocumentTable:
 
         Compaction goes on and writes records; its deletions wait. Raises: InvalidInputError.
         """
-        now = now_ms()
-        since_ms = now if since is None else _to_ms(since)
+        since_ms = latest_ms(self.name, root=self.lake.root) if since is None else _to_ms(since)
         is_span = isinstance(until, datetime.timedelta)
-        until_ms = now + round(until.total_seconds() * 1000) if is_span else _to_ms(until)  # type: ignore[union-attr, arg-type]
+        until_ms = since_ms + round(until.total_seconds() * 1000) if is_span else _to_ms(until)  # type: ignore[union-attr, arg-type]
         if until_ms <= since_ms:
             raise InvalidInputError(f"{self.name}: a hold until {until_ms} ends before it begins, {since_ms}")
         return add_hold(self._destination(), since_ms=since_ms, until_ms=until_ms, reason=reason)

@@ -6,10 +6,18 @@ from typing import Annotated
 
 import typer
 
+from siltstone.cli import document_table_commands as tables
 from siltstone.cli.shell import Debug, Json, examples, shell_of
 from siltstone.errors import InvalidInputError, SiltstoneError
 
 app = typer.Typer(no_args_is_help=True, help="Work with documents and the deltas they are made of.")
+app.command("create", epilog=tables.CREATE_EXAMPLES)(tables.create)
+app.command("update", epilog=tables.UPDATE_EXAMPLES)(tables.update)
+app.command("get", epilog=tables.GET_EXAMPLES)(tables.get)
+app.command("timeline", epilog=tables.TIMELINE_EXAMPLES)(tables.timeline)
+app.command("compact", epilog=tables.COMPACT_EXAMPLES)(tables.compact)
+app.command("hold", epilog=tables.HOLD_EXAMPLES)(tables.hold)
+app.command("export", epilog=tables.EXPORT_EXAMPLES)(tables.export)
 
 CasesFile = Annotated[
     str | None,

@@ -47,7 +47,7 @@ def write_rows(batches: Iterable[pa.RecordBatch], schema: pa.Schema, path: str, 
         "jsonl": _json_writer,
     }
     rows = 0
-    with _replacing(path) as unfinished:
+    with replacing(path) as unfinished:
         with writers[format](unfinished, schema) as write:
             for batch in batches:
                 write(batch)
@@ -57,7 +57,7 @@ def write_rows(batches: Iterable[pa.RecordBatch], schema: pa.Schema, path: str, 
 
 
 @contextlib.contextmanager
-def _replacing(path: str) -> Iterator[str]:
+def replacing(path: str) -> Iterator[str]:
     """Give a name beside `path`; what is there in the end becomes `path`, unless something went wrong."""
     target = Path(path).absolute()
     unfinished = target.with_name(f".{target.name}-{uuid.uuid4().hex}")

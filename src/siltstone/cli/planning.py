@@ -8,10 +8,10 @@ from siltstone.compactor.completion import current_completion
 from siltstone.compactor.files import StoredFile
 from siltstone.compactor.gathering import GatheredParts
 from siltstone.compactor.job import RoundJob
-from siltstone.compactor.merge import resolve
 from siltstone.compactor.plan import Request, RoundPlan, new_deltas, plan_round
 from siltstone.compactor.reading import read_parts
 from siltstone.compactor.rebase import TableRequest, requests_with_work
+from siltstone.documents.rounds import resolver_of
 from siltstone.lake import Lake
 
 
@@ -64,8 +64,8 @@ def _plan_bucket(job: RoundJob, number: int, parts: list[bytes]) -> BucketPlan:
     bucket = job.buckets[number]
     new_rows = dead_rows = 0
     action, reason = "untouched", "no delta has rows for it"
-    if parts or (job.settings.full and bucket.files):
-        change = resolve(job, bucket, [StoredFile(job.root, file) for file in bucket.files], parts)
+    if parts or job.visits(bucket):
+        change = resolver_of(job)(job, bucket, [StoredFile(job.root, file) for file in bucket.files], parts)
         new_rows, dead_rows = change.rows.num_rows, change.dead_count
         action, reason = choose(job, bucket, new_rows, dead_rows)
     return BucketPlan(

@@ -54,6 +54,13 @@ def complete_up_to(name: str, *, root: str) -> int:
     return max(now_ms() - (delay_of(properties, name) or 0), closed_before(properties) or 0)
 
 
+def latest_ms(name: str, *, root: str) -> int:
+    """Return the time now, by this clock or by that of the latest compaction, whichever is ahead."""
+    properties = catalog.get_table_version(name, root=root).properties
+    closed = closed_before(properties)
+    return now_ms() if closed is None else max(now_ms(), closed + (delay_of(properties, name) or 0))
+
+
 def now_ms() -> int:
     """Return the time in milliseconds since 1970."""
     return time.time_ns() // 1_000_000
