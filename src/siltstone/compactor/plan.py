@@ -61,6 +61,8 @@ class RoundPlan:
     read_watermark: int
     delta_count: int
     input_bytes: int
+    # The newest delta that was there to be read, which may be one of a later round; None where that was not looked for.
+    newest_position: int | None = None
     holds: tuple[Entry, ...] = ()
 
     @property
@@ -120,6 +122,7 @@ def _plan_next(
         read_watermark=reached,
         delta_count=len(chosen),
         input_bytes=sum(read.content_length for read in reads),
+        newest_position=deltas[-1].stream_position if deltas else watermark,
         holds=tuple(holds),
     )
 

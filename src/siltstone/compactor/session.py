@@ -30,13 +30,19 @@ class SessionResult:
 
 
 def run_session(request: Request, engine: Engine, progress: Progress | None = None) -> SessionResult:
-    """Run rounds until the request is met. Raises: as `plan_round`; ConflictError where others keep being faster."""
+    """Run rounds until all that was there at the start is compacted; what is written meanwhile may be left to others.
+
+    Raises: as `plan_round`; ConflictError where others keep being faster.
+    """
     result = SessionResult()
     started = time.perf_counter()
-    while True:
+    goal: int | None = None
+    while goal is None or not result.rounds or result.rounds[-1].high_watermark < goal:
         plan = _plan(request, result)
         if plan is None:
             break
+        # Going on to the newest delta of any time would never end where writers are as fast as rounds.
+        goal = plan.newest_position if goal is None else goal
         try:
             result.rounds.append(run_round(plan, engine, progress))
         except ConflictError:

@@ -195,6 +195,20 @@ class TestRounds:
         assert len(compact(written, max_round_bytes=1).rounds) == 5
         check_rows(written)
 
+    @pytest.mark.parametrize(("max_round_bytes", "count"), [(1 << 30, 1), (1, 5)])
+    def test_a_session_ends_although_writers_are_as_fast_as_its_rounds(
+        self, written: siltstone.Table, max_round_bytes: int, count: int
+    ) -> None:
+        def meets_a_writer(job: RoundJob) -> Iterator[dict[str, Any]]:
+            written.write(rows([1], "meanwhile-"))
+            yield from run_here(job)
+
+        result = compact(written, max_round_bytes=max_round_bytes, engine=meets_a_writer)
+        assert (len(result.rounds), result.rounds[-1].high_watermark) == (count, 5)
+        check_rows(written, 5)
+        compact(written)
+        check_rows(written)
+
     def test_any_cut_gives_the_same_rows(self, written: siltstone.Table) -> None:
         compact(written, max_round_bytes=1)
         one_by_one = found_rows(written)
