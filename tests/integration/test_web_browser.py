@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from examples.demo_service import Shop
-from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, expect, sync_playwright
 
 from siltstone.cli.output_text import TextOutput
 from siltstone.cli.results_cycles import Serving
@@ -145,7 +145,7 @@ def visit(browser: Browser, demo: Demo) -> Iterator[Callable[..., Page]]:
         context.set_default_timeout(LIMIT_MS)
         page = context.new_page()
         page.on("pageerror", lambda error: problems.append(str(error)))
-        page.on("console", lambda said: problems.append(said.text) if said.type in ("error", "warning") else None)
+        page.on("console", lambda said: problems.append(said.text) if is_trouble(said) else None)
         page.on("request", lambda sent: None if sent.url.startswith(demo.address) else problems.append(sent.url))
         page.goto(demo.address + path)
         return page
@@ -154,6 +154,11 @@ def visit(browser: Browser, demo: Demo) -> Iterator[Callable[..., Page]]:
     for context in contexts:
         context.close()
     assert problems == []
+
+
+def is_trouble(said: ConsoleMessage) -> bool:
+    """Tell whether a browser complains of anything but a connection that a test has cut."""
+    return said.type in ("error", "warning") and "ERR_INTERNET_DISCONNECTED" not in said.text
 
 
 def picture(page: Page, name: str, root: Path, *, is_whole: bool = False) -> None:
@@ -273,6 +278,15 @@ def test_from_the_chart_to_a_cycle_and_from_there_to_a_table(visit: Callable[...
     expect(page.locator("h1")).to_have_text("shop.orders")
     expect(page.get_by_role("img", name="Rows after each of the last")).to_be_visible()
     expect(page.get_by_role("table", name="Buckets with their rows and files")).to_be_visible()
+
+
+def test_a_page_says_that_it_may_be_old_and_recovers(visit: Callable[..., Page]) -> None:
+    page = visit()
+    expect(page.locator("#lost")).to_be_hidden()
+    page.context.set_offline(True)
+    expect(page.locator("#lost")).to_be_visible(timeout=LIMIT_MS)
+    page.context.set_offline(False)
+    expect(page.locator("#lost")).to_be_hidden(timeout=LIMIT_MS)
 
 
 def test_without_scripts_the_pages_still_work(visit: Callable[..., Page]) -> None:

@@ -54,7 +54,7 @@ def cycle(site: SiteHere, cycle: Annotated[int, Path(ge=0)]) -> CycleDetails:
 
 @reading.get("/tables", summary="The tables")
 def tables(site: SiteHere) -> list[TableOverview]:
-    """All tables: rows, files, dead rows, backlog, watermark, amplification, last round. A few seconds old at most."""
+    """All tables: rows, files, dead rows, backlog, watermark, amplification, last round. A few seconds old."""
     return site.lake.tables()
 
 

@@ -14,6 +14,8 @@ from siltstone.web.table_details import TableDetails, table_details
 
 T = TypeVar("T")
 FRESH_SECONDS = 4.0
+# A lake that takes long to look at is looked at less often, so that looking is never most of what is done.
+_REST = 10
 _MAX_TABLES = 64
 _log = logging.getLogger(__name__)
 
@@ -26,12 +28,16 @@ class _Kept(Generic[T]):
         self._monotonic = monotonic
         self._lock = threading.Lock()
         self._found: tuple[float, T] | None = None
+        self._fresh_seconds = FRESH_SECONDS
 
     def get(self) -> T:
         with self._lock:
-            if self._found is None or self._monotonic() - self._found[0] > FRESH_SECONDS:
+            started = self._monotonic()
+            if self._found is None or started - self._found[0] > self._fresh_seconds:
                 value = self._find()
-                self._found = (self._monotonic(), value)
+                ended = self._monotonic()
+                self._found = (ended, value)
+                self._fresh_seconds = max(FRESH_SECONDS, _REST * (ended - started))
             return self._found[1]
 
 

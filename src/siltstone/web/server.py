@@ -65,6 +65,7 @@ class WebServer:
                 access_log=False,
                 server_header=False,
                 lifespan="off",
+                ws="none",
                 timeout_keep_alive=15,
                 timeout_graceful_shutdown=3,
                 limit_concurrency=200,

@@ -84,7 +84,8 @@ def recent_rounds(lake: Lake, name: str) -> list[RoundView]:
     sources = source_partitions(name, root=lake.root)
     each_at_most = max(MAX_ROUNDS // max(len(sources), 1), 2)
     found: list[RoundView] = []
-    unseen: set[str] = set()
+    # Of partitions that are left out altogether, nothing is ever seen.
+    unseen = {source.partition_id for source in sources[MAX_ROUNDS:]}
     for source in sources[:MAX_ROUNDS]:
         destination = locate_destination(compacted_partition(source), root=lake.root)
         entries = list_rounds(destination)

@@ -81,9 +81,9 @@ class Service:
         )
 
     def tick(self) -> float:
-        """Time that passes with each look, so that nothing is kept."""
-        self.ticks += 60
-        return self.ticks
+        """Time that goes back and forth, so that nothing is kept and looking takes none."""
+        self.ticks += 1
+        return self.ticks // 2 * 60
 
     def wake(self) -> None:
         self.wakings += 1

@@ -1,5 +1,6 @@
 """Who may do what: tokens, sessions, forms of other sites, hosts, sizes, and what browsers are told to refuse."""
 
+import http.client
 import logging
 from collections.abc import Iterator
 
@@ -232,9 +233,9 @@ class TestAddress:
             with pytest.raises(InvalidInputError, match="SILTSTONE_TOKEN"):
                 check_address(host, has_token=False)
 
-    def test_a_taken_port_is_told(self, service: Service) -> None:
+    def test_an_address_is_served_and_a_taken_port_is_told(self, service: Service) -> None:
         site = Site(service.database, LakeReader(service.tables[0].lake))
-        server = WebServer(site, host="127.0.0.1", port=0)
+        server = WebServer(site, host="127.0.0.1", port=0, allowed_hosts=["Proxy.example:443"])
         port = int(server.address.rstrip("/").rpartition(":")[2])
         with pytest.raises(InvalidInputError, match=f"127.0.0.1:{port}: cannot be listened to"):
             WebServer(site, host="127.0.0.1", port=port)
@@ -244,5 +245,10 @@ class TestAddress:
             WebServer(Site(service.database, site.lake, access=Access(TOKEN)), host="no.such.invalid", port=0)
         server.start()
         assert server.is_running
+        for host, code in ((f"127.0.0.1:{port}", 200), ("proxy.example", 200), ("evil.example", 421)):
+            connection = http.client.HTTPConnection("127.0.0.1", port)
+            connection.request("GET", "/healthz", headers={"Host": host})
+            assert connection.getresponse().status == code
+            connection.close()
         server.stop()
         assert not server.is_running

@@ -1,0 +1,69 @@
+"""How often the lake is looked at."""
+
+import pytest
+
+import siltstone
+from siltstone.errors import NotFoundError
+from siltstone.service import TableOverview
+from siltstone.web import lake_reader, table_details
+from siltstone.web.charts import size_chart
+from siltstone.web.lake_reader import FRESH_SECONDS, LakeReader
+from tests.unit.compactor.compacting import make_table, rows
+from tests.unit.web.serving import Service
+
+
+class Looks:
+    """Counts looks at the lake, each of which takes some time."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, seconds: float) -> None:
+        self.now = 0.0
+        self.count = 0
+        self.seconds = seconds
+        monkeypatch.setattr(lake_reader, "list_overviews", self.look)
+        self.reader = LakeReader(siltstone.open("memory://looks"), monotonic=lambda: self.now)
+
+    def look(self, lake: siltstone.Lake) -> list[TableOverview]:
+        self.count += 1
+        self.now += self.seconds
+        return []
+
+    def ask_after(self, seconds: float) -> int:
+        self.now += seconds
+        self.reader.tables()
+        return self.count
+
+
+def test_a_quick_look_is_taken_again_after_a_few_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = Looks(monkeypatch, seconds=0.01)
+    assert [looks.ask_after(each) for each in (0, 1, 1, FRESH_SECONDS, 1)] == [1, 1, 1, 2, 2]
+
+
+def test_a_slow_look_is_taken_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = Looks(monkeypatch, seconds=30)
+    assert [looks.ask_after(each) for each in (0, 60, 200, 60)] == [1, 1, 1, 2]
+
+
+def test_a_dropped_table_is_gone_at_once(service: Service) -> None:
+    reader = LakeReader(siltstone.open(service.root), monotonic=lambda: 0.0)
+    assert reader.table("shop.orders").overview.name == "shop.orders"
+    service.tables[0].drop()
+    with pytest.raises(NotFoundError):
+        reader.table("shop.orders")
+
+
+def test_totals_of_a_table_need_every_partition(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = make_table(service.root, "shop.days", partition_keys=["v"], primary_keys=["v", "id"])
+    for day in ("a", "b"):
+        for number in range(3):
+            table.write(rows([number], day).set_column(1, "v", [[day]]))
+            service.run_cycle()
+    lake = siltstone.open(service.root)
+    totals = [each.table_rows for each in table_details.recent_rounds(lake, "shop.days")]
+    assert totals == [1, 2, 3, 4, 5, 6]
+    monkeypatch.setattr(table_details, "MAX_ROUNDS", 4)
+    cut = table_details.recent_rounds(lake, "shop.days")
+    assert [(each.partition, each.table_rows) for each in cut] == [("a", None), ("a", None), ("b", 5), ("b", 6)]
+    monkeypatch.setattr(table_details, "MAX_ROUNDS", 1)
+    cut = table_details.recent_rounds(lake, "shop.days")
+    assert {each.table_rows for each in cut} == {None}
+    assert size_chart(cut) is None
