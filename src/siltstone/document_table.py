@@ -28,9 +28,8 @@ from siltstone.compactor.reading import read_parts
 from siltstone.compactor.rebase import TableRequest, partition_requests, requests_with_work
 from siltstone.compactor.session import Progress, SessionResult
 from siltstone.compactor.state import RoundCompletion
-from siltstone.documents.change_ids import check_change_id, order_key, to_iso_time
+from siltstone.documents.change_ids import check_change_id, order_key
 from siltstone.documents.committing import commit_changes, complete_up_to, latest_ms, now_ms
-from siltstone.documents.expand import Expansion
 from siltstone.documents.intake import (
     WRITTEN_SCHEMA,
     DeltaLike,
@@ -43,12 +42,14 @@ from siltstone.documents.intake import (
 from siltstone.documents.language import Json
 from siltstone.documents.reading import to_document
 from siltstone.documents.rows import Row
-from siltstone.documents.store import Snapshot, bucket_documents, earliest_of, resolved, snapshot_of
+from siltstone.documents.store import bucket_documents, earliest_of, resolved, snapshot_of
 from siltstone.documents.stored import DOCUMENTS_KIND, KEY, NAME_PROPERTY, SCHEMA, grouped
+from siltstone.documents.timeline import TimelineEvent, timeline_of
 from siltstone.errors import AlreadyExistsError, InvalidInputError, NotFoundError
 from siltstone.lake import Lake, Table, compact_request
+from siltstone.log.commit import steady
 from siltstone.log.verification import Finding
-from siltstone.model import Delta, PartitionLocator, StreamLocator
+from siltstone.model import DEFAULT_STREAM, Delta, PartitionLocator, StreamLocator
 from siltstone.storage import object_store as storage
 from siltstone.storage.parquet import read_data_file
 
@@ -69,19 +70,6 @@ class ChangeStatus(NamedTuple):
 
     state: Literal["resolved", "redundant", "pending"]
     document: Document
-
-
-class TimelineEvent(NamedTuple):
-    """One row of a document's history. `note` says why a delta is redundant, or what a compaction stands for."""
-
-    kind: Literal["delta", "compaction"]
-    change_id: str
-    at: str
-    delta: str
-    tags: tuple[str, ...]
-    is_redundant: bool
-    is_owned: bool
-    note: str
 
 
 def create_document_table(
@@ -186,7 +174,7 @@ class DocumentTable:
         """Return documents in the order of their keys, see `get`. Raises: CorruptionError."""
         wanted = [check_key(key) for key in keys]
         rows = self._rows(wanted)
-        return [self._document(rows.get(key, Row((), (), key, self._name()))) for key in wanted]
+        return [to_document(resolved(self.name, rows[key]), key=key, table=self.name) for key in wanted]
 
     def get_for_change(self, key: str, change_id: str) -> ChangeStatus:
         """Tell what became of a change, with the document as it is. Raises: InvalidInputError, CorruptionError."""
@@ -204,16 +192,7 @@ class DocumentTable:
         Raises: CorruptionError.
         """
         row = self._row(key)
-        found = resolved(self.name, row)
-        events = [_delta_event(*change, found) for change in row.changes]
-        for record in row.records:
-            state = "in effect" if record is found.base else "obsolete"
-            note = f"{state}: stands for {record.count} deltas up to {record.cutoff}"
-            tags = tuple(record.last_tags or ())
-            at = to_iso_time(record.change_id)
-            text = record.compacted_delta or ""
-            events.append(TimelineEvent("compaction", record.change_id, at, text, tags, False, False, note))
-        return sorted(events, key=lambda event: (order_key(event.change_id), event.kind))
+        return timeline_of(row, resolved(self.name, row))
 
     def scan(
         self,
@@ -301,9 +280,6 @@ class DocumentTable:
         """Drop the table; its files stay until they are vacuumed."""
         self.table.drop()
 
-    def _name(self) -> str:
-        return self.table.properties.get(NAME_PROPERTY, self.name)
-
     def _source(self) -> PartitionLocator:
         stream = catalog.delta_stream(self.name, root=self.lake.root)
         return PartitionLocator(**stream, partition_values=[])
@@ -318,22 +294,22 @@ class DocumentTable:
     def _job(self) -> RoundJob:
         return job_at(self._request(), self._destination())
 
-    def _snapshot(self) -> Snapshot:
-        return snapshot_of(self._request(), self._destination())
-
     def _rows(self, keys: Sequence[str]) -> dict[str, Row]:
-        snapshot, name = self._snapshot(), self._name()
-        found: dict[str, Row] = {}
+        """Return the rows of documents, without anything in them where nothing was written."""
+        with steady():
+            version = self.table.version
+            source = PartitionLocator(**version.locator, stream=DEFAULT_STREAM, partition_values=[])
+            request = Request(source, compacted_partition(source), (KEY,), self.lake.root)
+            snapshot = snapshot_of(request, locate_destination(request.destination, root=self.lake.root))
+        name = version.properties.get(NAME_PROPERTY, self.name)
+        found = {key: Row((), (), key, name) for key in keys}
         for start in range(0, len(keys), _BATCH_KEYS):
             table = snapshot.rows_of(keys[start : start + _BATCH_KEYS])
             found.update((each.row.key, each.row) for each in grouped(table, name))
         return found
 
     def _row(self, key: str) -> Row:
-        return self._rows([check_key(key)]).get(key, Row((), (), key, self._name()))
-
-    def _document(self, row: Row) -> Document:
-        return to_document(resolved(self.name, row), key=row.key, table=self.name)
+        return self._rows([check_key(key)])[key]
 
     def _is_there(self, update: Mapping[str, object]) -> bool:
         """Tell whether an update was committed before. Raises: AlreadyExistsError where its id is another delta's."""
@@ -397,21 +373,6 @@ class DocumentTable:
             yield from bucket_documents(
                 job, number, parts.take(number), as_of_ms=as_of_ms, include_deleted=include_deleted
             )
-
-
-def _delta_event(change_id: str, text: str, tags: Sequence[str] | None, found: Expansion) -> TimelineEvent:
-    base = found.base
-    is_owned = base is not None and base.cutoff is not None and order_key(change_id) <= order_key(base.cutoff)
-    is_redundant = change_id in found.redundant
-    note = ""
-    if is_owned and base is not None:
-        note = f"owned by compaction {base.change_id}"
-        if is_redundant:
-            note += f", after its last mutation {base.last_mutation}"
-    elif is_redundant:
-        note = "leaves content and tags as they were"
-    at = to_iso_time(change_id)
-    return TimelineEvent("delta", change_id, at, text, tuple(tags or ()), is_redundant, is_owned, note)
 
 
 def _scanned(row: Mapping[str, object], table: str) -> Document:

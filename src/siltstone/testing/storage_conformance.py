@@ -456,6 +456,20 @@ def racing_schema_changes_do_not_contradict_each_other(storage: Any, root: str) 
 
 
 @_check
+def a_commit_holds_only_on_the_properties_it_expects(storage: Any, root: str) -> None:
+    """What was staged on a property that has changed since is refused, and can be committed on what it is now."""
+    stream = _stream(storage, root)
+    staged = storage.stage_deltas(_rows((1, "a")), stream, root=root)
+    storage.update_table_version("shop", "orders", properties={"closed": "17"}, root=root)
+    for expected in (None, "16"):
+        with raises(errors.ConflictError, "closed", "17"):
+            storage.commit_deltas(staged, stream, expected_properties={"closed": expected}, root=root)
+    assert storage.get_stream(stream, root=root).stream_position == 0
+    storage.commit_deltas(staged, stream, expected_properties={"closed": "17", "other": None}, root=root)
+    assert storage.get_stream(stream, root=root).stream_position == 1
+
+
+@_check
 def empty_writes_are_commits(storage: Any, root: str) -> None:
     """No rows is a legal delta, in tables with and without partitions."""
     stream = _stream(storage, root)
