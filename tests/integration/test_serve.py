@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import siltstone
-from siltstone.service import default_address, list_nodes, open_database
+from siltstone.service import default_address, list_nodes, open_database, service_status
 from tests.unit.compactor.compacting import make_table, rows
 
 pytestmark = pytest.mark.integration
@@ -125,3 +125,24 @@ def test_a_signal_while_spark_starts_ends_it_too(serve: Callable[..., Served], t
             break
     log = served.end(signal.SIGTERM)
     assert "stopping" in [each["message"] for each in log]
+
+
+def test_a_second_signal_ends_it_at_once_and_the_next_node_goes_on(
+    serve: Callable[..., Served], tmp_path: Path
+) -> None:
+    root = str(tmp_path / "lake")
+    make_table(root).write(rows([1]))
+    served = serve("--grace", "10m")
+    subprocess.run(command("cycle", "trigger", "--root", root), check=True, capture_output=True)
+    assert served.process.stderr is not None
+    for awaited, number in (('"cycle begun"', signal.SIGTERM), ('"stopping"', signal.SIGTERM)):
+        for line in served.process.stderr:
+            if awaited in line:
+                break
+        served.process.send_signal(number)
+    assert served.process.wait(LIMIT_SECONDS) == 128 + signal.SIGTERM
+    database = open_database(default_address(root))
+    status = service_status(database)
+    database.close()
+    assert status.is_running, "the cycle is not lost: whoever leads next goes on with it"
+    assert status.completed == 0

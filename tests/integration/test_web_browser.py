@@ -109,7 +109,7 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Demo]:
 
 def fill(demo: Demo) -> None:
     """Run cycles, one of which finds a damaged table."""
-    for number in range(16):
+    for number in range(12):
         for _ in range(1 + number * 7 % 4):
             demo.shop.go_on()
         damaged = next(demo.root.glob("tables/shop/customers/*/compacted/_/rounds/*"), None) if number == 9 else None
