@@ -6,8 +6,9 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class RoundLine:
-    """One committed round. `base_rows` and `delta_rows` add up to `live_rows` and all rows that went.
+    """One committed round. `base_rows`, `delta_rows` and `added_rows` add up to `live_rows` and all rows that went.
 
+    Rows that are added are records of documents.
     `problem` says why little else is known of it.
     """
 
@@ -20,6 +21,7 @@ class RoundLine:
     deltas: int = 0
     base_rows: int = 0
     delta_rows: int = 0
+    added_rows: int = 0
     removal_rows: int = 0
     superseded_rows: int = 0
     deleted_rows: int = 0

@@ -109,6 +109,7 @@ def round_line(completion: RoundCompletion) -> RoundLine:
         deltas=completion.delta_count,
         base_rows=accounting.base_rows,
         delta_rows=accounting.delta_rows,
+        added_rows=accounting.added_rows,
         removal_rows=accounting.removal_rows,
         superseded_rows=accounting.superseded_rows,
         deleted_rows=accounting.deleted_rows,

@@ -53,12 +53,14 @@ def nothing_new(table: str, position: int) -> str:
 
 def _rows_grid(rounds: Sequence[RoundLine]) -> Table:
     has_partitions = any(line.partition for line in rounds)
+    has_added = any(line.added_rows for line in rounds)
     grid = new_grid(
         ">round",
         *(["partition"] if has_partitions else []),
         ">position",
         ">rows before",
         ">rows in",
+        *([">records"] if has_added else []),
         ">superseded",
         ">deleted",
         ">duplicates",
@@ -74,6 +76,7 @@ def _rows_grid(rounds: Sequence[RoundLine]) -> Table:
                 for count in (
                     line.base_rows,
                     line.delta_rows,
+                    *([line.added_rows] if has_added else []),
                     line.superseded_rows,
                     line.deleted_rows,
                     line.duplicate_rows,
@@ -285,6 +288,7 @@ def _accounting_grid(line: RoundLine) -> Table:
     for name, count in (
         ("before", line.base_rows),
         ("in", line.delta_rows),
+        *([("records", line.added_rows)] if line.added_rows else []),
         ("superseded", -line.superseded_rows),
         ("deleted", -line.deleted_rows),
         ("duplicates", -line.duplicate_rows),
