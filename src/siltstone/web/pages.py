@@ -124,8 +124,15 @@ def overview(request: Request, site: SiteHere) -> HTMLResponse:
 def cycle(request: Request, cycle: int, site: SiteHere) -> HTMLResponse:
     """Show one cycle, its checkpoints as a timeline."""
     details = cycle_details(site.database, cycle)
-    now_ms = service_status(site.database, site.settings).now_ms
-    return show(request, "cycle.html", cycle=details, rows=timeline_rows(details, now_ms), now_ms=now_ms)
+    status = service_status(site.database, site.settings)
+    return show(
+        request,
+        "cycle.html",
+        cycle=details,
+        rows=timeline_rows(details, status.now_ms),
+        newest=status.cycle_count,
+        now_ms=status.now_ms,
+    )
 
 
 @router.get("/tables")

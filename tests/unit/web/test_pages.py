@@ -55,6 +55,7 @@ def test_a_cycle_shows_its_checkpoints_as_a_timeline(service: Service) -> None:
     assert "Cycle 1 completed" in page
     assert page.count("Attempt 1 by node: completed") == 4, "for each partition a title and a label"
     assert "100" in page
+    assert "/cycles/2" not in page
     assert service.browser().page("/cycles/2", 404)
     assert service.browser().page("/cycles/many", 404)
 
