@@ -46,9 +46,11 @@ def _make(_: int) -> list[str]:
 
 def test_forked_processes_make_different_ids() -> None:
     new_change_id()
-    with multiprocessing.get_context("fork").Pool(2) as pool:
-        made = [each for part in pool.map(_make, range(8), chunksize=1) for each in part]
-    made += _make(0)
+    # A pool of one each: two processes of one pool need not share the work.
+    fork = multiprocessing.get_context("fork")
+    with fork.Pool(1) as one, fork.Pool(1) as other:
+        parts = [pool.map(_make, range(4)) for pool in (one, other)]
+    made = [each for part in parts for some in part for each in some] + _make(0)
     assert len(set(made)) == len(made)
     assert len({each[19:] for each in made}) == 3, "each process has a node of its own"
 
