@@ -22,6 +22,8 @@ def node(cli: Cli) -> Iterator[Node]:
     make_table(str(cli.root)).write(rows([1, 2, 3]))
     database = open_database(f"sqlite:///{cli.root}.service.db")
     started = Node(database, LakeTables(siltstone.open(str(cli.root)), engine=run_here), QUICK, name="here")
+    # It leads before anybody asks.
+    started.leader.tick()
     started.start()
     yield started
     started.stop()
