@@ -99,7 +99,7 @@ def _spark() -> Check:
     try:
         from siltstone.spark.session import local_session
 
-        session = local_session("siltstone-doctor")
+        session = local_session("siltstone-doctor", is_short=True)
         rows = session.range(1000).selectExpr("sum(id) AS total").collect()
         version = session.version
         session.stop()

@@ -154,7 +154,7 @@ def _start_spark(conf: Mapping[str, str]) -> "SparkSession":
     from siltstone.spark import session
 
     with _interrupted_later():
-        return session.local_session(conf=conf)
+        return session.local_session(conf=conf, is_short=True)
 
 
 @contextlib.contextmanager

@@ -160,7 +160,7 @@ def _rewrite(
 def _encoded_schema(job: RoundJob, stored: Sequence[StoredFile]) -> pa.Schema:
     """Return the columns as they travel from file to file: text that the largest file has a dictionary for keeps it.
 
-    Decoding such columns and building their dictionaries anew would be most of the work of a rewrite.
+    So they need not be decoded, nor their dictionaries built anew.
     """
     largest = max(stored, key=lambda file: file.file.record_count, default=None)
     encoded = largest.encoded_columns() - set(job.primary_keys) if largest is not None else set()

@@ -30,7 +30,8 @@ def without_spark(monkeypatch: pytest.MonkeyPatch) -> list[Mapping[str, str]]:
     """Run the tasks of rounds in this process; tells with which settings Spark would have been started."""
     started: list[Mapping[str, str]] = []
 
-    def start(*, conf: Mapping[str, str]) -> object:
+    def start(*, conf: Mapping[str, str], is_short: bool) -> object:
+        assert is_short, "a command ends soon"
         started.append(conf)
         return object()
 

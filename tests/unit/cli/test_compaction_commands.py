@@ -168,7 +168,7 @@ def test_an_interrupt_while_spark_starts_waits_until_it_has_started(
     before = signal.getsignal(signal.SIGINT)
     has_started = []
 
-    def start(*, conf: Mapping[str, str]) -> object:
+    def start(*, conf: Mapping[str, str], is_short: bool) -> object:
         signal.raise_signal(signal.SIGINT)
         has_started.append(True)
         return object()
