@@ -1,7 +1,10 @@
 """A second, naive reading of the delta language, and strategies that draw deltas as plain tuples and write them down."""
 
 import json
+import math
 import re
+from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
+from fractions import Fraction
 from typing import Any
 
 from hypothesis import strategies as st
@@ -13,6 +16,7 @@ NUMBERS = (
     st.sampled_from([0, 1, -1, 5, (1 << 63) - 1, -(1 << 63), 0.0, -0.0, 5.0, 2.5, 1e7, 1e-3, 9.99e-4, 1.5e300, 5e-324])
     | st.integers(-(1 << 63), (1 << 63) - 1)
     | st.floats(allow_nan=False, allow_infinity=False)
+    | st.builds(math.ldexp, st.sampled_from([1.0, -1.0]), st.integers(-1074, 1023))
 )
 STRINGS = st.sampled_from(["", "a", "b", "ab", "aab", "*", "\\", "\uffff", "😀", "\x1f\n", "~"]) | st.text(
     st.characters(exclude_categories=["Cs"]), max_size=6
@@ -127,19 +131,27 @@ def written(value: Any) -> str:
 
 
 def java_double(value: float) -> str:
-    """A double as Java writes it, from the digits of Python's scientific form."""
+    """A double in Java's form, with the fewest digits that read back equal; of those the nearest, or the even one of two."""
     if value == 0:
         return repr(value)
-    digits = next(text for text in (f"{value:.{n}e}" for n in range(17)) if float(text) == value)
-    mantissa, exponent = digits.split("e")
-    sign, mantissa = ("-", mantissa[1:]) if value < 0 else ("", mantissa)
-    plain, power = mantissa.replace(".", ""), int(exponent)
+    exact = Decimal(value)
+    sign = "-" if exact < 0 else ""
+    shortest = next(near for count in range(1, 18) if (near := [n for n in _near(exact, count) if float(n) == value]))
+    nearest = min(
+        shortest, key=lambda number: (abs(Fraction(number) - Fraction(value)), number.as_tuple().digits[-1] % 2)
+    )
+    power, plain = nearest.adjusted(), "".join(map(str, nearest.as_tuple().digits)).rstrip("0")
     if -3 <= power < 7:
         if power < 0:
             return f"{sign}0.{'0' * (-power - 1)}{plain}"
         plain = plain.ljust(power + 2, "0")
         return f"{sign}{plain[: power + 1]}.{plain[power + 1 :]}"
     return f"{sign}{plain[0]}.{plain[1:] or '0'}E{power}"
+
+
+def _near(exact: Decimal, digits: int) -> list[Decimal]:
+    """The numbers of so many digits just below and above: near a power of two, only the farther one may read back."""
+    return [Context(prec=digits, rounding=way).plus(exact) for way in (ROUND_FLOOR, ROUND_CEILING)]
 
 
 def matches(condition: Any, value: Any) -> bool:

@@ -6,7 +6,7 @@ from typing import Any
 
 import orjson
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from siltstone.documents.language import (
@@ -67,6 +67,8 @@ def test_canonical_text_reads_back_as_the_same_delta(delta: Any, old: Any) -> No
 
 @settings(max_examples=120, deadline=None)
 @given(VALUES)
+@example(2.0**-24)
+@example(-(2.0**-25))
 def test_values_are_written_as_the_naive_way_does_and_read_back(value: Any) -> None:
     text = value_text(value)
     assert text == reference.written(value)
