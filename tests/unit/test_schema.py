@@ -7,12 +7,14 @@ import pytest
 
 from siltstone.errors import InvalidInputError
 from siltstone.model.schema import (
+    MAX_NESTING,
     evolve,
     normalize_schema,
     normalize_type,
     schema_from_json,
     schema_to_json,
     type_from_json,
+    type_to_json,
     widest,
 )
 
@@ -138,3 +140,41 @@ def test_columns_that_differ_only_in_case_are_refused() -> None:
 def test_a_column_cannot_be_there_twice(names: tuple[str, ...]) -> None:
     with pytest.raises(InvalidInputError, match="differ only in case or not at all"):
         normalize_schema(pa.schema([pa.field(name, pa.int64()) for name in names]))
+
+
+def nested(levels: int) -> tuple[Any, pa.DataType]:
+    """Return structs in structs, as they are stored and as Arrow has them."""
+    stored: Any = "int64"
+    arrow: pa.DataType = pa.int64()
+    for _ in range(levels):
+        stored = {"struct": [{"name": "inner", "type": stored, "nullable": True}]}
+        arrow = pa.struct([pa.field("inner", arrow)])
+    return stored, arrow
+
+
+def test_structs_nested_as_deep_as_allowed_are_checked_in_one_pass() -> None:
+    stored, arrow = nested(MAX_NESTING)
+    assert type_from_json(stored, "c") == arrow
+    assert normalize_type(arrow, "c") == arrow
+    (written,) = schema_to_json(pa.schema([pa.field("c", arrow)]))
+    assert written.to_serializable()["type"] == stored
+    assert schema_from_json([written]) == columns(c=arrow)
+
+
+@pytest.mark.parametrize("levels", [MAX_NESTING + 1, 400])
+def test_structs_nested_too_deep_are_refused(levels: int) -> None:
+    stored, arrow = nested(levels)
+    with pytest.raises(InvalidInputError, match=f"nested more than {MAX_NESTING} levels"):
+        normalize_type(arrow, "c")
+    with pytest.raises(InvalidInputError, match=f"nested more than {MAX_NESTING} levels"):
+        type_from_json(stored, "c")
+
+
+@pytest.mark.parametrize("wrap", [pa.list_, lambda kind: pa.map_(pa.string(), kind)], ids=["list", "map"])
+def test_lists_and_maps_count_as_two_levels(wrap: Any) -> None:
+    kind: pa.DataType = pa.int64()
+    for _ in range(MAX_NESTING // 2):
+        kind = wrap(kind)
+    assert type_from_json(type_to_json(normalize_type(kind, "c")), "c") == kind
+    with pytest.raises(InvalidInputError, match="lists and maps count as two"):
+        normalize_type(wrap(kind), "c")

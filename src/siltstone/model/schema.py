@@ -44,14 +44,20 @@ _UNSIGNED: dict[pa.DataType, pa.DataType] = {
     pa.uint64(): pa.decimal128(20, 0),
 }
 _PARTITION_TYPES = (*_INTEGERS, pa.bool_(), pa.string(), pa.date32())
+MAX_NESTING = 60
+"""How many levels of Parquet a column may have; Arrow's readers refuse deeper ones. Lists and maps take two each."""
 
 
-class SchemaField(Model):
-    """One column."""
+class _StoredField(Model):
+    """A column or a field of a struct, whose type is checked by whoever reads it."""
 
     name: str = field(check=check_column)
     type: Any
     nullable: bool = True
+
+
+class SchemaField(_StoredField):
+    """One column."""
 
     def validate(self) -> None:
         """Check that the type is one we can store."""
@@ -64,16 +70,20 @@ def schema_from_json(fields: Iterable[Mapping[str, Any]] | Mapping[str, Any]) ->
         fields = fields.get("fields") or [{"name": name, "type": kind} for name, kind in fields.items()]
     if isinstance(fields, str | bytes) or not isinstance(fields, Iterable):
         raise InvalidInputError('a schema is a list of {"name", "type"} fields or an object of "column": "type"')
-    checked = [_field(each) for each in fields]
-    schema = pa.schema([pa.field(each.name, type_from_json(each.type, each.name), each.nullable) for each in checked])
+    return _stored_schema(fields, 0)
+
+
+def _stored_schema(fields: Iterable[object], level: int) -> pa.Schema:
+    checked = [_stored_field(each) for each in fields]
+    schema = pa.schema([pa.field(each.name, _read_type(each.type, each.name, level), each.nullable) for each in checked])
     check_columns(schema)
     return schema
 
 
-def _field(stored: object) -> SchemaField:
+def _stored_field(stored: object) -> _StoredField:
     if not isinstance(stored, Mapping):
         raise InvalidInputError(f'a schema field is an object with "name" and "type", not {stored!r}')
-    return SchemaField.from_serializable(dict(stored))
+    return _StoredField.from_serializable(dict(stored))
 
 
 def schema_to_json(schema: pa.Schema) -> list[SchemaField]:
@@ -83,6 +93,11 @@ def schema_to_json(schema: pa.Schema) -> list[SchemaField]:
 
 def type_from_json(kind: Any, column: str) -> pa.DataType:
     """Read one type. Raises: InvalidInputError that names the column."""
+    return _read_type(kind, column, 0)
+
+
+def _read_type(kind: Any, column: str, level: int) -> pa.DataType:
+    _check_nesting(level, column)
     if isinstance(kind, str):
         text = kind.strip().lower()
         simple = _SIMPLE.get(_ALIASES.get(text, text))
@@ -94,15 +109,23 @@ def type_from_json(kind: Any, column: str) -> pa.DataType:
     elif isinstance(kind, Mapping) and len(kind) == 1:
         ((shape, inner),) = kind.items()
         if shape == "list":
-            return pa.list_(type_from_json(inner, column))
+            return pa.list_(_read_type(inner, column, level + 2))
         if shape == "struct" and isinstance(inner, list):
-            return pa.struct(list(schema_from_json(inner)))
+            return pa.struct(list(_stored_schema(inner, level + 1)))
         if shape == "map" and isinstance(inner, list) and len(inner) == 2:
-            return pa.map_(type_from_json(inner[0], column), type_from_json(inner[1], column))
+            return pa.map_(_read_type(inner[0], column, level + 2), _read_type(inner[1], column, level + 2))
     raise InvalidInputError(
         f"column {column!r} has the unknown type {kind!r}; use one of {', '.join(_SIMPLE)}, decimal(p,s), "
         '{"list": T}, {"struct": [fields]} or {"map": [K, V]}'
     )
+
+
+def _check_nesting(level: int, column: str) -> None:
+    if level > MAX_NESTING:
+        raise InvalidInputError(
+            f"column {column!r} is nested more than {MAX_NESTING} levels deep, where lists and maps count as two; "
+            "flatten it, or keep it as JSON text"
+        )
 
 
 def type_to_json(kind: pa.DataType) -> Any:
@@ -114,7 +137,8 @@ def type_to_json(kind: pa.DataType) -> Any:
     if pa.types.is_list(kind):
         return {"list": type_to_json(kind.value_type)}
     if pa.types.is_struct(kind):
-        return {"struct": [each.to_serializable() for each in schema_to_json(pa.schema(list(kind)))]}
+        fields = [{"name": each.name, "type": type_to_json(each.type), "nullable": each.nullable} for each in kind]
+        return {"struct": fields}
     if pa.types.is_map(kind):
         return {"map": [type_to_json(kind.key_type), type_to_json(kind.item_type)]}
     raise InvalidInputError(f"type {kind} is not normalized")
@@ -131,17 +155,26 @@ def describe_type(kind: pa.DataType) -> str:
 
 def normalize_schema(schema: pa.Schema) -> pa.Schema:
     """Bring every column to the one type we store for its kind. Raises: InvalidInputError."""
+    return _normalize_fields(schema, 0)
+
+
+def _normalize_fields(schema: pa.Schema, level: int) -> pa.Schema:
     check_columns(schema)
-    return pa.schema([pa.field(each.name, normalize_type(each.type, each.name), each.nullable) for each in schema])
+    return pa.schema([pa.field(each.name, _normalize(each.type, each.name, level), each.nullable) for each in schema])
 
 
 def normalize_type(kind: pa.DataType, column: str) -> pa.DataType:
     """Return the stored type of an Arrow type: microseconds, UTC, no unsigned, no dictionaries, no large variants."""
+    return _normalize(kind, column, 0)
+
+
+def _normalize(kind: pa.DataType, column: str, level: int) -> pa.DataType:
+    _check_nesting(level, column)
     types = pa.types
     if kind in _NAMES:
         return kind
     if types.is_dictionary(kind) or types.is_run_end_encoded(kind):
-        return normalize_type(kind.value_type, column)
+        return _normalize(kind.value_type, column, level)
     if types.is_large_string(kind) or types.is_string_view(kind):
         return pa.string()
     if types.is_large_binary(kind) or types.is_binary_view(kind) or types.is_fixed_size_binary(kind):
@@ -161,11 +194,11 @@ def normalize_type(kind: pa.DataType, column: str) -> pa.DataType:
     if types.is_decimal(kind) and kind.precision <= 38 and 0 <= kind.scale <= kind.precision:
         return pa.decimal128(kind.precision, kind.scale)
     if types.is_map(kind):
-        return pa.map_(normalize_type(kind.key_type, column), normalize_type(kind.item_type, column))
+        return pa.map_(_normalize(kind.key_type, column, level + 2), _normalize(kind.item_type, column, level + 2))
     if types.is_struct(kind):
-        return pa.struct(list(normalize_schema(pa.schema(list(kind)))))
+        return pa.struct(list(_normalize_fields(pa.schema(list(kind)), level + 1)))
     if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
-        return pa.list_(normalize_type(kind.value_type, column))
+        return pa.list_(_normalize(kind.value_type, column, level + 2))
     if types.is_null(kind):
         raise InvalidInputError(f"column {column!r} has only nulls and so no type; give it one")
     raise InvalidInputError(f"column {column!r} has the type {kind}, which tables cannot hold; convert it first")
