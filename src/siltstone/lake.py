@@ -310,7 +310,8 @@ class Table:
         schema = version.schema if columns is None else pa.schema([version.schema.field(name) for name in columns])
         for source in self._sources():
             for table in self._partition_rows(source, columns, as_of, include_uncompacted=include_uncompacted):
-                yield from align(table, schema).to_batches()
+                # Aligned columns are all nullable; what is read has the table's own schema.
+                yield from pa.Table.from_arrays(align(table, schema).columns, schema=schema).to_batches()
 
     def to_arrow(
         self,

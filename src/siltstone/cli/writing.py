@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from siltstone.catalog import main as catalog
 from siltstone.cli.hints import find_table
@@ -19,6 +20,7 @@ from siltstone.lake import Lake
 from siltstone.model import Delta, Idempotency, StreamLocator
 from siltstone.model.schema import evolve, normalize_schema
 from siltstone.storage import object_store as storage
+from siltstone.storage.staging import REMOVALS
 
 Report = Callable[[str], None]
 
@@ -83,11 +85,14 @@ def write_files(
         inputs = [stack.enter_context(open_input(file, reading.format, reading.delimiter)) for file in files]
         wanted = (rules.delete_columns or table.version.primary_keys) if rules.type == "delete" else None
         rows = _Rows(inputs, _readable(known, rules), wanted, report, warn)
+        late = _LateDeletes(rules.op_column, table.version.sort_keys)
         with _naming(lambda: rows.current):
             if dry_run:
-                staged = rehearse(rows.batches(), stream, rules, lake.root)
+                staged = rehearse(late.counted(rows.batches()), stream, rules, lake.root)
+                late.warn(warn)
                 return _written(name, rules, staged, known, dry_run=True)
-            position = table.write(rows.batches(), **rules._asdict())
+            position = table.write(late.counted(rows.batches()), **rules._asdict())
+            late.warn(warn)
     return _written(name, rules, table.deltas(position, position), known, position=position)
 
 
@@ -189,6 +194,32 @@ class _Rows:
         except pa.ArrowException as error:
             raise InvalidInputError(str(error)) from error
         return pa.RecordBatch.from_arrays(columns, schema=self._schema)
+
+
+class _LateDeletes:
+    """Counts the row-level deletes that have no sort key, and so are older than every row that has one."""
+
+    def __init__(self, op_column: str | None, sort_keys: Sequence[str]) -> None:
+        self._op_column = op_column
+        self._sort_key = sort_keys[0] if op_column is not None and sort_keys else None
+        self._count = 0
+
+    def counted(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield the batches as they are."""
+        for batch in batches:
+            if self._sort_key in batch.schema.names and self._op_column in batch.schema.names:
+                is_delete = pc.is_in(batch.column(self._op_column).cast(pa.string()), pa.array(REMOVALS))
+                self._count += pc.sum(pc.and_(is_delete, pc.is_null(batch.column(self._sort_key)))).as_py() or 0
+            yield batch
+
+    def warn(self, warn: Report) -> None:
+        """Say it, if there are any."""
+        if self._count:
+            deletes = "1 delete has" if self._count == 1 else f"{self._count} deletes have"
+            warn(
+                f"{deletes} no sort key {self._sort_key!r}: older than every row that has one, so that they remove "
+                "none of those; give the sort key, or write a delta of type delete"
+            )
 
 
 def _selected(schema: pa.Schema, wanted: Sequence[str] | None) -> pa.Schema:

@@ -14,7 +14,7 @@ from siltstone.compactor.state import Bucket, RoundCompletion
 from siltstone.errors import CorruptionError
 from siltstone.log.verification import Finding
 from siltstone.model import Delta, ManifestEntry
-from siltstone.model.schema import schema_from_json
+from siltstone.model.schema import nullable, schema_from_json
 from siltstone.objects import open_objects
 from siltstone.storage.parquet import read_data_file
 
@@ -98,7 +98,7 @@ def _problems(uri: str, look: Callable[[], object]) -> list[Finding]:
 def _check_rows(completion: RoundCompletion, bucket: Bucket, stored: Sequence[StoredFile]) -> list[Finding]:
     """Read every value of a bucket's files; with a key, compare it with index and bucket, and look for doubles."""
     findings: list[Finding] = []
-    schema = schema_from_json(completion.fields)
+    schema = nullable(schema_from_json(completion.fields))
     keys = pa.schema([schema.field(name) for name in completion.primary_keys])
     live: list[pa.Table] = [keys.empty_table()]
     for file in stored:

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from siltstone.compactor.state import Bucket, DeletionVector
 from siltstone.model import MergeEngine
-from siltstone.model.schema import schema_from_json
+from siltstone.model.schema import nullable, schema_from_json
 from siltstone.storage.parquet import ROW_GROUP_ROWS
 
 MIB = 1 << 20
@@ -89,8 +89,8 @@ class RoundJob:
 
     @property
     def schema(self) -> pa.Schema:
-        """The columns of the compacted rows."""
-        return schema_from_json(list(self.fields))
+        """The columns of the compacted rows, and of all deltas: nullable, since of a delete only the key is there."""
+        return nullable(schema_from_json(list(self.fields)))
 
     @property
     def input_bytes(self) -> int:

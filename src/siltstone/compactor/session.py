@@ -13,7 +13,7 @@ from siltstone.compactor.plan import Request, RoundPlan, plan_round
 from siltstone.compactor.state import Accounting, Bucket, RoundCompletion
 from siltstone.errors import ConflictError, CorruptionError
 from siltstone.log.compactible import system_now_ms
-from siltstone.model.schema import schema_to_json
+from siltstone.model.schema import SchemaField
 from siltstone.objects import open_objects
 
 Progress = Callable[[dict[str, Any]], None]
@@ -125,7 +125,7 @@ def _complete(plan: RoundPlan, results: Iterable[dict[str, Any]]) -> RoundComple
         sort_keys=list(job.sort_keys),
         merge_engine=job.merge_engine,
         drop_duplicates=job.drop_duplicates,
-        fields=schema_to_json(job.schema),
+        fields=[SchemaField.from_serializable(each) for each in job.fields],
         buckets=buckets,
         delta_count=plan.delta_count,
         input_bytes=plan.input_bytes,

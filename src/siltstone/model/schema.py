@@ -75,7 +75,9 @@ def schema_from_json(fields: Iterable[Mapping[str, Any]] | Mapping[str, Any]) ->
 
 def _stored_schema(fields: Iterable[object], level: int) -> pa.Schema:
     checked = [_stored_field(each) for each in fields]
-    schema = pa.schema([pa.field(each.name, _read_type(each.type, each.name, level), each.nullable) for each in checked])
+    schema = pa.schema(
+        [pa.field(each.name, _read_type(each.type, each.name, level), each.nullable) for each in checked]
+    )
     check_columns(schema)
     return schema
 
@@ -151,6 +153,11 @@ def describe_type(kind: pa.DataType) -> str:
     except InvalidInputError:
         return str(kind)
     return written if isinstance(written, str) else str(kind)
+
+
+def nullable(schema: pa.Schema) -> pa.Schema:
+    """Return a schema whose columns may all be null, as they may in rows that are deletes."""
+    return pa.schema([each.with_nullable(True) for each in schema])
 
 
 def normalize_schema(schema: pa.Schema) -> pa.Schema:

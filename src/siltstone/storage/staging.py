@@ -177,7 +177,7 @@ class _Staging:
             fields = [given.field(column) for column in self._delete_columns]
         else:
             self._require(given, version.primary_keys, "primary key")
-            self._require(given, version.sort_keys, "sort key")
+            self._require_sort_keys(given)
             self._require(given, version.partition_keys, "partition key")
             if self._op_column is not None:
                 self._require(given, [self._op_column], "operation column")
@@ -188,10 +188,19 @@ class _Staging:
             evolve(known, table_columns(schema, self._op_column, known), add_columns=self._delete_columns is None)
         except InvalidInputError as error:
             raise InvalidInputError(f"{self._name}: {error}") from error
-        if self._delete_columns is None and version.merge_engine != "partial_update":
+        if self._delete_columns is None and version.merge_engine != "partial_update" and self._op_column is None:
             required = [field.name for field in known if not field.nullable]
             self._require(given, required, "non-nullable column")
         return schema
+
+    def _require_sort_keys(self, given: pa.Schema) -> None:
+        missing = [column for column in self._version.sort_keys if column not in given.names]
+        if missing and self._op_column is not None:
+            raise InvalidInputError(
+                f"{self._name}: the data must have the sort key {missing[0]!r}; a row-level delete without it is older "
+                "than every row that has it, and would delete nothing. Give it, or write a delta of type delete"
+            )
+        self._require(given, self._version.sort_keys, "sort key")
 
     def _stored_field(self, field: "pa.Field[Any]", known: pa.Schema) -> "pa.Field[Any]":
         if field.name == self._op_column:
@@ -224,17 +233,31 @@ class _Staging:
         return converted
 
     def _check_nulls(self, batch: pa.RecordBatch) -> None:
-        """Refuse null where the table has none; rows that are deleted need no more than their key."""
-        known = self._version.schema
-        strict = [name for name in batch.schema.names if name in known.names and not known.field(name).nullable]
-        if not any(batch.column(name).null_count for name in strict):
+        """Refuse null where the table has none; a row that is a delete needs no more than its primary key."""
+        if self._delete_columns is not None:
+            return
+        strict = [field.name for field in self._version.schema if not field.nullable]
+        self._refuse_nulls(batch, [name for name in strict if name in self._version.primary_keys])
+        present = [name for name in strict if name in batch.schema.names]
+        absent = [] if self._version.merge_engine == "partial_update" else sorted({*strict} - {*present})
+        if not absent and not any(batch.column(name).null_count for name in present):
             return
         if self._op_column is not None:
             batch = batch.filter(pc.invert(pc.is_in(batch.column(self._op_column), pa.array(REMOVALS))))
-        for name in strict:
+        self._refuse_nulls(batch, present)
+        if absent and batch.num_rows:
+            raise InvalidInputError(
+                f"{self._name}: column {absent[0]!r} must not be null, but the data does not have it; only rows that "
+                "are deletes may leave it out"
+            )
+
+    def _refuse_nulls(self, batch: pa.RecordBatch, columns: Iterable[str]) -> None:
+        for name in columns:
             nulls = batch.column(name).null_count
             if nulls:
-                raise InvalidInputError(f"{self._name}: column {name!r} must not be null, but {nulls} rows are")
+                raise InvalidInputError(
+                    f"{self._name}: column {name!r} must not be null, but {nulls} {'row is' if nulls == 1 else 'rows are'}"
+                )
 
     def _convert_column(self, column: "pa.Array[Any]", field: "pa.Field[Any]") -> "pa.Array[Any]":
         is_foreign = not pa.types.is_null(column.type) and not normalize_type(column.type, field.name).equals(

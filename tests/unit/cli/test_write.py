@@ -229,3 +229,23 @@ def test_deltas_show_every_column_of_a_wide_table_in_a_pipe(orders: Orders) -> N
     cli("write", "shop.orders", cli.file("a.jsonl", json.dumps(dict.fromkeys(columns, "x"))))
     line = cli("deltas", "shop.orders").stdout.splitlines()[1]
     assert all(name in line for name in columns)
+
+
+def test_key_only_deletes_go_into_tables_whose_columns_must_not_be_null(cli: Cli) -> None:
+    fields = [{"name": "id", "type": "int64", "nullable": False}, {"name": "v", "type": "string", "nullable": False}]
+    cli("table", "create", "shop.strict", "--schema", cli.file("schema.json", json.dumps(fields)), "--key", "id")
+    changes = cli.file("changes.jsonl", '{"id": 1, "op": "d"}\n{"id": 2, "v": "b", "op": "u"}\n')
+    assert cli.json("write", "shop.strict", changes, "--op-column", "op")["rows"] == 2
+    deletes = cli.file("deletes.jsonl", '{"id": 2, "op": "d"}\n')
+    for options in (["--dry-run"], []):
+        assert cli.json("write", "shop.strict", deletes, "--op-column", "op", *options)["rows"] == 1
+    assert cli.rows("shop.strict") == [{"id": 2, "op": "d"}]
+
+
+@pytest.mark.parametrize("options", [["--dry-run"], []])
+def test_deletes_without_a_sort_key_are_warned_of(cli: Cli, options: list[str]) -> None:
+    schema = cli.file("schema.json", '{"id": "int64", "at": "int64"}')
+    cli("table", "create", "shop.late", "--schema", schema, "--key", "id", "--sort-key", "at")
+    changes = cli.file("changes.jsonl", '{"id": 1, "op": "d"}\n{"id": 2, "at": 5, "op": "d"}\n{"id": 3, "op": "u"}\n')
+    result = cli("write", "shop.late", changes, "--op-column", "op", *options)
+    assert "1 delete has no sort key 'at': older than every row that has one" in result.stderr

@@ -18,6 +18,7 @@ from siltstone.compactor.session import run_session
 from siltstone.compactor.state import RoundCompletion
 from siltstone.errors import ConflictError, CorruptionError, InvalidInputError, NotFoundError
 from siltstone.model import PartitionLocator
+from siltstone.model.schema import MAX_NESTING
 from siltstone.objects import open_objects
 from siltstone.storage import object_store as storage
 from siltstone.testing.oracle import oracle_of, same_rows
@@ -478,3 +479,66 @@ class TestKeys:
             compact(table, primary_keys=("b", "a") if value == "x" else ("a", "b"))
             check_rows(table)
         assert completion_of(table).primary_keys == ["b", "a"]
+
+
+NOT_NULL = pa.schema(
+    [pa.field("id", pa.int64(), False), pa.field("at", pa.int64(), False), pa.field("v", pa.string(), False)]
+)
+
+
+class TestNotNull:
+    """Columns that must not be null, which deletes leave out all the same."""
+
+    @pytest.mark.parametrize("settings", [MINOR, MAJOR], ids=["minor", "major"])
+    @pytest.mark.parametrize("engine", ["deduplicate", "first_row"])
+    def test_key_only_deletes_are_compacted(self, local_root: str, engine: str, settings: Settings) -> None:
+        table = make_table(local_root, schema=NOT_NULL, merge_engine=engine)
+        table.write(pa.table({"id": [1, 2, 3], "at": [1, 1, 1], "v": ["a", "b", "c"]}))
+        compact(table, settings)
+        table.write(pa.table({"id": [1], "op": ["d"]}), op_column="op")
+        compact(table, settings)
+        check_rows(table)
+        mixed = pa.table({"id": [2, 1], "at": [None, 5], "v": [None, "again"], "op": ["d", "c"]})
+        table.write(mixed, op_column="op")
+        compact(table, settings)
+        check_rows(table)
+        assert table.to_arrow().schema == table.to_arrow(include_uncompacted=True).schema == NOT_NULL
+        assert sorted(table.to_arrow()["id"].to_pylist()) == [1, 3]
+        assert table.lookup({"id": 1}) == [{"id": 1, "at": 5, "v": "again"}]
+        assert table.fsck(deep=True) == []
+
+    @pytest.mark.parametrize("settings", [MINOR, MAJOR], ids=["minor", "major"])
+    def test_deletes_leave_tombstones(self, local_root: str, settings: Settings) -> None:
+        table = make_table(local_root, schema=NOT_NULL, sort_keys=["at"])
+        for ids, at, values, operations in (
+            ([1, 2, 3], [1, 1, 1], ["a", "b", "c"], ["c", "c", "c"]),
+            ([1, 2, 9], [5, None, None], [None, None, None], ["d", "d", "d"]),  # without a sort key: older than any
+            ([1, 2, 9], [3, 9, 0], ["late", None, "new"], ["u", "d", "c"]),
+        ):
+            data = {"id": ids, "at": pa.array(at, pa.int64()), "v": pa.array(values, pa.string()), "op": operations}
+            table.write(pa.table(data), op_column="op")
+            compact(table, settings)
+            check_rows(table)
+        assert sorted(table.to_arrow()["id"].to_pylist()) == [3, 9]
+        assert table.fsck(deep=True) == []
+
+    def test_a_delete_delta_may_name_a_null(self, local_root: str) -> None:
+        table = make_table(local_root, schema=NOT_NULL)
+        table.write(pa.table({"id": [1, 2], "at": [1, 1], "v": ["a", "b"]}))
+        table.write(pa.table({"v": [None, "b"]}), type="delete", delete_columns=["v"])
+        compact(table)
+        check_rows(table)
+        assert table.to_arrow()["id"].to_pylist() == [1]
+
+
+def test_structs_as_deep_as_allowed_are_written_compacted_and_read(local_root: str) -> None:
+    kind: pa.DataType = pa.int64()
+    value: Any = 7
+    for _ in range(MAX_NESTING):
+        kind, value = pa.struct([pa.field("inner", kind)]), {"inner": value}
+    table = make_table(local_root, schema=pa.schema([pa.field("id", pa.int64()), pa.field("deep", kind)]))
+    for number in range(2):
+        table.write(pa.table({"id": [1, number], "deep": pa.array([value, None], kind)}))
+        compact(table, MAJOR)
+    check_rows(table)
+    assert table.lookup({"id": 1})[0]["deep"] is None
