@@ -9,27 +9,29 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, cast
 import pyarrow as pa
 
 from siltstone.catalog import main as catalog
-from siltstone.compactor.completion import Destination, compacted_partition, locate_destination
+from siltstone.compactor.completion import Destination, compacted_partition, get_round, locate_destination
 from siltstone.compactor.consistency import (
     DELAY_PROPERTY,
     MAX_DELAY_MS,
     Hold,
     add_hold,
+    closed_before,
     delay_of,
     list_holds,
     release_hold,
 )
 from siltstone.compactor.gathering import GatheredParts
 from siltstone.compactor.job import KIND_PROPERTY, ROW_GROUP_PROPERTY, RoundJob
-from siltstone.compactor.live import job_at
+from siltstone.compactor.live import job_at, job_on
 from siltstone.compactor.maintenance import ORPHAN_GRACE_MS, ROUND_RETENTION_MS, VacuumReport
 from siltstone.compactor.plan import Request
 from siltstone.compactor.reading import read_parts
 from siltstone.compactor.rebase import TableRequest, partition_requests, requests_with_work
 from siltstone.compactor.session import Progress, SessionResult
 from siltstone.compactor.state import RoundCompletion
-from siltstone.documents.change_ids import check_change_id, order_key
+from siltstone.documents.change_ids import check_change_id, iso_time, order_key
 from siltstone.documents.committing import commit_changes, complete_up_to, latest_ms, now_ms
+from siltstone.documents.earlier import known_from_ms
 from siltstone.documents.intake import (
     WRITTEN_SCHEMA,
     DeltaLike,
@@ -42,7 +44,7 @@ from siltstone.documents.intake import (
 from siltstone.documents.language import Json
 from siltstone.documents.reading import to_document
 from siltstone.documents.rows import Row
-from siltstone.documents.store import bucket_documents, earliest_of, resolved, snapshot_of
+from siltstone.documents.store import bucket_documents, bucket_rows, earliest_of, resolved, snapshot_of
 from siltstone.documents.stored import DOCUMENTS_KIND, KEY, NAME_PROPERTY, SCHEMA, grouped
 from siltstone.documents.timeline import TimelineEvent, timeline_of
 from siltstone.errors import AlreadyExistsError, InvalidInputError, NotFoundError
@@ -219,7 +221,8 @@ class DocumentTable:
         """
         from siltstone.spark.documents import documents_on_spark
 
-        return documents_on_spark(spark, self._job(), as_of_ms=self._as_of(hold), include_deleted=include_deleted)
+        held = self._hold(hold)
+        return documents_on_spark(spark, self._job(held), hold=held, include_deleted=include_deleted)
 
     def compact(
         self,
@@ -239,16 +242,33 @@ class DocumentTable:
         return compact_request(waiting[0], spark, progress) if waiting else SessionResult()
 
     def hold(self, *, until: When | datetime.timedelta, reason: str = "", since: When | None = None) -> Hold:
-        """Keep all that is stored up to now from being deleted, for an export that runs until some time.
+        """Keep all that is stored up to now, for an export that runs until some time.
 
-        Compaction goes on and writes records; its deletions wait. Raises: InvalidInputError.
+        Reads with the hold see what was committed before it and is of its time, whatever is written or compacted later;
+        with `since`, of an earlier time. Compaction goes on and writes records; its deletions wait.
+        Raises: InvalidInputError, also where deltas that an earlier time needs are deleted already.
         """
         since_ms = latest_ms(self.name, root=self.lake.root) if since is None else _to_ms(since)
         is_span = isinstance(until, datetime.timedelta)
         until_ms = since_ms + round(until.total_seconds() * 1000) if is_span else _to_ms(until)  # type: ignore[union-attr, arg-type]
         if until_ms <= since_ms:
             raise InvalidInputError(f"{self.name}: a hold until {until_ms} ends before it begins, {since_ms}")
-        return add_hold(self._destination(), since_ms=since_ms, until_ms=until_ms, reason=reason)
+        destination = self._destination()
+        stream = storage.get_stream(catalog.delta_stream(self.name, root=self.lake.root), root=self.lake.root)
+        hold = add_hold(
+            destination,
+            since_ms=since_ms,
+            until_ms=until_ms,
+            reason=reason,
+            stream_position=stream.stream_position,
+        )
+        # Not before it is there: from then on nothing is deleted that it needs.
+        try:
+            self._check_known(hold)
+        except InvalidInputError:
+            release_hold(destination, hold.hold_id)
+            raise
+        return hold
 
     def holds(self) -> list[Hold]:
         """Return the holds that are on, oldest first."""
@@ -291,8 +311,33 @@ class DocumentTable:
         source = self._source()
         return Request(source, compacted_partition(source), (KEY,), self.lake.root)
 
-    def _job(self) -> RoundJob:
-        return job_at(self._request(), self._destination())
+    def _job(self, hold: Hold | None = None) -> RoundJob:
+        """Return what a round would have to do, from the newest state, or from and to what a hold keeps."""
+        request, destination = self._request(), self._destination()
+        if hold is None or not hold.keeps_state:
+            return job_at(request, destination)
+        base = None if hold.round_id is None else get_round(destination, hold.round_id)
+        return job_on(replace(request, last_stream_position=hold.stream_position), destination, base)
+
+    def _check_known(self, hold: Hold) -> None:
+        """Check that what a hold keeps tells all documents as of its time. Raises: InvalidInputError."""
+        closed = closed_before(self.table.properties)
+        # Nothing of a time that is still open has ever been absorbed.
+        if closed is None or hold.since_ms >= closed:
+            return
+        job = self._job(hold)
+        times = (
+            known_from_ms(each.row, hold.since_ms)
+            for number, parts in _parts_of(job)
+            for each in bucket_rows(job, number, parts)
+        )
+        earliest = max((each for each in times if each is not None), default=None)
+        if earliest is not None:
+            raise InvalidInputError(
+                f"{self.name}: cannot be held as of {iso_time(hold.since_ms)} ({hold.since_ms} ms), since compaction has "
+                f"deleted deltas of that time; the earliest time that can still be held is {iso_time(earliest)} "
+                f"({earliest} ms)"
+            )
 
     def _rows(self, keys: Sequence[str]) -> dict[str, Row]:
         """Return the rows of documents, without anything in them where nothing was written."""
@@ -351,13 +396,13 @@ class DocumentTable:
         commit_changes(self.name, stage, root=root)
         return counted[0]
 
-    def _as_of(self, hold: Hold | str | None) -> int | None:
+    def _hold(self, hold: Hold | str | None) -> Hold | None:
         if hold is None:
             return None
         wanted = hold if isinstance(hold, str) else hold.hold_id
         for each in self.holds():
             if each.hold_id == wanted:
-                return each.since_ms
+                return each
         raise NotFoundError(f"{self.name}: there is no hold {wanted!r} that is still on; make a new one")
 
     def _tables(
@@ -367,12 +412,17 @@ class DocumentTable:
             frame = self.to_spark(spark, hold=hold, include_deleted=include_deleted)
             yield frame.toArrow()
             return
-        job, as_of_ms = self._job(), self._as_of(hold)
-        parts = GatheredParts(read_parts(job, job.reads))
-        for number in range(len(job.buckets)):
-            yield from bucket_documents(
-                job, number, parts.take(number), as_of_ms=as_of_ms, include_deleted=include_deleted
-            )
+        held = self._hold(hold)
+        job = self._job(held)
+        for number, parts in _parts_of(job):
+            yield from bucket_documents(job, number, parts, hold=held, include_deleted=include_deleted)
+
+
+def _parts_of(job: RoundJob) -> Iterator[tuple[int, Sequence[bytes]]]:
+    """Yield each bucket's number with its parts of deltas."""
+    parts = GatheredParts(read_parts(job, job.reads))
+    for number in range(len(job.buckets)):
+        yield number, parts.take(number)
 
 
 def _scanned(row: Mapping[str, object], table: str) -> Document:

@@ -8,6 +8,8 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from siltstone.document_table import Document
+from siltstone.documents.change_ids import to_ms
 from siltstone.documents.rows import Change
 from siltstone.errors import ConflictError, InvalidInputError, SiltstoneError
 from siltstone.log.commit import forget_logs
@@ -22,7 +24,7 @@ SETTINGS = st.sampled_from(
 # How late a change may come: within the delay it must be taken, beyond it may be refused.
 UPDATES = st.tuples(st.just("update"), KEYS, TEXTS, TAGS, st.integers(0, 2 * DELAY))
 COMPACTIONS = st.tuples(st.just("compact"), SETTINGS, st.integers(0, 30), st.integers(0, 60), st.booleans())
-HOLDS = st.tuples(st.just("hold"), st.integers(-20, 5), st.integers(1, 60))
+HOLDS = st.tuples(st.just("hold"), st.integers(-90, 5), st.integers(1, 60))
 STEPS = st.lists(
     st.tuples(st.integers(0, 15), UPDATES | UPDATES | COMPACTIONS | HOLDS | st.tuples(st.just("release"))),
     min_size=1,
@@ -31,12 +33,13 @@ STEPS = st.lists(
 
 
 class World:
-    """A table, and a clock that only goes on."""
+    """A table, a clock that only goes on, and what an export under each hold must be."""
 
     def __init__(self, written: Written) -> None:
         self.written = written
         self.second = 0.0
         self.count = 0
+        self.exports: dict[str, list[Document]] = {}
 
     def update(self, key: str, text: str, tags: tuple[str, ...], late: int) -> None:
         """Write a change of some seconds ago; it is taken, or refused."""
@@ -55,13 +58,36 @@ class World:
             compact(docs, second, how)  # type: ignore[arg-type]
 
     def hold(self, since: int, seconds: int) -> None:
-        """Keep what is there from being deleted, for a while."""
-        self.written.docs.hold(since=at(self.second + since), until=at(self.second + seconds + 5))
+        """Keep what is there for a while; refused only where deltas that this needs are deleted already."""
+        written, since_ms = self.written, at(self.second + since)
+        are_all_there = all(
+            [each.kind for each in written.docs.timeline(key)].count("delta") == len(written.changes[key])
+            for key in written.changes
+        )
+        try:
+            made = written.docs.hold(since=since_ms, until=at(self.second + seconds + 5))
+        except InvalidInputError:
+            assert not are_all_there
+            return
+        then = {
+            key: [each for each in changes if to_ms(each.change_id) <= since_ms]
+            for key, changes in written.changes.items()
+        }
+        past = Written(written.docs, {key: changes for key, changes in then.items() if changes})
+        self.exports[made.hold_id] = [past.expected(key) for key in sorted(past.changes)]
 
     def release(self) -> None:
         """End the oldest hold."""
         for each in self.written.docs.holds()[:1]:
             self.written.docs.release(each)
+            del self.exports[each.hold_id]
+
+    def check(self) -> None:
+        """Check that documents are what they must be, and exports what they were."""
+        self.written.check()
+        for hold_id, expected in self.exports.items():
+            found = self.written.docs.scan(hold=hold_id, include_deleted=True)
+            assert sorted(found, key=lambda each: str(each["~id"])) == expected
 
 
 @settings(max_examples=30, deadline=None)
@@ -76,10 +102,11 @@ def test_no_schedule_of_rounds_holds_and_faults_changes_a_document(
             world.second += seconds
             act: Callable[..., None] = getattr(world, str(name))
             act(*given_)
-            world.written.check()
+            world.check()
         for seconds in (100, 200, 300):
             with contextlib.suppress(ConflictError):
                 world.written.compact(world.second + seconds)
+        world.check()
         for key in world.written.changes:
             assert [event.kind for event in world.written.docs.timeline(key)] == ["compaction"]
         assert world.written.docs.fsck(deep=True) == []

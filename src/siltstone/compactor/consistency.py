@@ -8,9 +8,9 @@ that is closed can arrive after a round has relied on there being none.
 
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
 
-from siltstone.compactor.completion import HOLD_PREFIX, Destination, current_entry, list_hold_entries
+from siltstone.compactor.completion import CURRENT_KEY, HOLD_PREFIX, Destination, current_entry, list_hold_entries
 from siltstone.compactor.state import Bucket
 from siltstone.errors import InvalidInputError, NotFoundError
 from siltstone.log.commit import Changes, LogState
@@ -67,20 +67,46 @@ def close_stream(source: PartitionLocator, now_ms: int, *, root: str) -> bool:
 
 @dataclass(frozen=True)
 class Hold:
-    """Nothing of a time up to `since_ms` is deleted, until the hold is released or `until_ms` has come."""
+    """Nothing of a time up to `since_ms` is deleted, until the hold is released or `until_ms` has come.
+
+    It also keeps the state that it was made on: the round that was current then, None before the first, and the deltas
+    after that round up to `stream_position`. Holds of earlier versions have no position, and keep no state.
+    """
 
     hold_id: str
     since_ms: int
     until_ms: int
     reason: str = ""
+    round_id: int | None = None
+    high_watermark: int = 0
+    stream_position: int | None = None
+
+    @property
+    def keeps_state(self) -> bool:
+        """Whether it keeps the state that it was made on."""
+        return self.stream_position is not None
 
 
-def add_hold(destination: Destination, *, since_ms: int, until_ms: int, reason: str = "") -> Hold:
-    """Make deletions wait. From when this returns, no round can commit one, nor one that was planned before."""
-    hold = Hold(uuid.uuid4().hex, since_ms, until_ms, reason)
-    entry = {"hold_id": hold.hold_id, "since_ms": since_ms, "until_ms": until_ms, "reason": reason}
-    destination.log.commit("hold", lambda state: {f"{HOLD_PREFIX}{hold.hold_id}": entry})
-    return hold
+def add_hold(
+    destination: Destination, *, since_ms: int, until_ms: int, reason: str = "", stream_position: int | None = None
+) -> Hold:
+    """Make deletions wait. From when this returns, no round can commit one, nor one that was planned before.
+
+    What the stream has up to `stream_position` is kept as a state of the table, with the round that is current now.
+    """
+    made: list[Hold] = []
+
+    def prepare(state: LogState) -> Changes:
+        current = state.get(CURRENT_KEY) or {}
+        watermark = int(current.get("high_watermark", 0))
+        # A round may have gone further than the position that was seen; then it is in the stream too.
+        position = None if stream_position is None else max(stream_position, watermark)
+        hold = Hold(uuid.uuid4().hex, since_ms, until_ms, reason, current.get("round_id"), watermark, position)
+        made[:] = [hold]
+        return {f"{HOLD_PREFIX}{hold.hold_id}": asdict(hold)}
+
+    destination.log.commit("hold", prepare)
+    return made[0]
 
 
 def release_hold(destination: Destination, hold_id: str) -> None:
@@ -97,13 +123,19 @@ def release_hold(destination: Destination, hold_id: str) -> None:
 
 def list_holds(destination: Destination) -> list[Hold]:
     """Return all holds, also those whose time is over, in the order they were made."""
-    entries = list_hold_entries(destination)
-    return [Hold(each["hold_id"], each["since_ms"], each["until_ms"], each["reason"]) for each in entries]
+    known = [field.name for field in fields(Hold)]
+    return [Hold(**{name: entry[name] for name in known if name in entry}) for entry in list_hold_entries(destination)]
 
 
 def hold_floor(holds: Sequence[Hold], now_ms: int) -> int | None:
     """Return the time up to which nothing is deleted, None where nothing is held."""
     return min((hold.since_ms for hold in holds if hold.until_ms > now_ms), default=None)
+
+
+def held_watermark(destination: Destination, now_ms: int) -> int | None:
+    """Return the position after which deltas are needed by states that holds keep, None where there are none."""
+    kept = [each.high_watermark for each in list_holds(destination) if each.keeps_state and each.until_ms > now_ms]
+    return min(kept, default=None)
 
 
 def is_due(bucket: Bucket, now_ms: int, floor_ms: int | None) -> bool:

@@ -69,7 +69,11 @@ def job_at(request: Request, destination: Destination) -> RoundJob:
 
     Raises: CorruptionError.
     """
-    base = completion_at(destination, request.last_stream_position)
+    return job_on(request, destination, completion_at(destination, request.last_stream_position))
+
+
+def job_on(request: Request, destination: Destination, base: RoundCompletion | None) -> RoundJob:
+    """Return what a round from one state up to the requested position would have to do. Raises: CorruptionError."""
     source = request.source
     version = storage.get_table_version(source.namespace, source.table, source.table_version, root=request.root)
     deltas = new_deltas(request, source, base.high_watermark if base else 0)

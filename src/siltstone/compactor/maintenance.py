@@ -108,11 +108,11 @@ def vacuum(
             kept_folders.append(f"{destination.folder}/")
             continue
         # Everything is read before anything is forgotten: a damaged completion file stops the vacuum here.
-        expired = _expired_rounds(destination, now_ms - retention_ms)
+        expired = _expired_rounds(destination, now_ms - retention_ms, now_ms)
         _named_by_rounds(destination, expired)
-        report.expired_rounds += expired
         if expired and not dry_run:
-            _forget_rounds(destination, expired)
+            expired = _forget_rounds(destination, expired, now_ms)
+        report.expired_rounds += expired
         named |= _named_by_rounds(destination, expired)
     before_ms = now_ms - orphan_grace_ms
     candidates = [each for each in listed if not _is_log(each.path, folder) and each.path not in named]
@@ -181,24 +181,34 @@ def half_written(root: str, folder: str) -> list[ObjectInfo]:
     return found
 
 
-def _expired_rounds(destination: Destination, before_ms: int) -> list[int]:
+def _expired_rounds(destination: Destination, before_ms: int, now_ms: int) -> list[int]:
     current = current_entry(destination)
     if current is None:
         return []
     rounds = list_rounds(destination)
+    kept = destination.log.read(lambda state: _kept_by_holds(state, now_ms))
     # A state is readable until the next one replaced it, so what counts is when that happened.
     replaced_at = {int(one["round_id"]): int(other["completed_at"]) for one, other in itertools.pairwise(rounds)}
     return [
         round_id
         for round_id, time_ms in replaced_at.items()
-        if time_ms <= before_ms and round_id != int(current["round_id"])
+        if time_ms <= before_ms and round_id != int(current["round_id"]) and round_id not in kept
     ]
 
 
-def _forget_rounds(destination: Destination, expired: Sequence[int]) -> None:
+def _kept_by_holds(state: LogState, now_ms: int) -> set[int | None]:
+    """Return the rounds of states that holds keep."""
+    return {hold.get("round_id") for hold in state.scan(HOLD_PREFIX) if int(hold["until_ms"]) > now_ms}
+
+
+def _forget_rounds(destination: Destination, expired: Sequence[int], now_ms: int) -> list[int]:
+    """Take rounds out of the log, but for those that became current or held meanwhile; return which."""
+    forgotten: list[int] = []
+
     def prepare(state: LogState) -> Changes:
-        current = state.get(CURRENT_KEY) or {}
-        there = [each for each in expired if f"{ROUND_PREFIX}{each}" in state and each != current.get("round_id")]
-        return {f"{ROUND_PREFIX}{each}": None for each in there}
+        needed = {(state.get(CURRENT_KEY) or {}).get("round_id"), *_kept_by_holds(state, now_ms)}
+        forgotten[:] = [each for each in expired if f"{ROUND_PREFIX}{each}" in state and each not in needed]
+        return {f"{ROUND_PREFIX}{each}": None for each in forgotten}
 
     destination.log.commit("expire rounds", prepare)
+    return forgotten

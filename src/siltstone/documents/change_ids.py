@@ -57,8 +57,12 @@ def to_bytes(change_id: str) -> bytes:
 
 def to_iso_time(change_id: str) -> str:
     """Return the time of an id in ISO 8601, to the millisecond, in UTC."""
-    moment = _UNIX_EPOCH + datetime.timedelta(milliseconds=to_ms(change_id))
-    return moment.isoformat(timespec="milliseconds") + "Z"
+    return iso_time(to_ms(change_id))
+
+
+def iso_time(time_ms: int) -> str:
+    """Return a time in ISO 8601, to the millisecond, in UTC."""
+    return (_UNIX_EPOCH + datetime.timedelta(milliseconds=time_ms)).isoformat(timespec="milliseconds") + "Z"
 
 
 def change_id_at(time_ms: int, *, ticks: int = 0, clock_sequence: int = 0, node: int = 0) -> str:

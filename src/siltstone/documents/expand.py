@@ -107,7 +107,7 @@ class _Pass:
         self.fct = fct
         self.row = row
         self.changes = _in_order(row.changes)
-        self.effective, self.obsolete = _select(row.records)
+        self.effective, self.obsolete = effective_record(row.records)
         self.is_behind = self.effective is not None and order_key(self.effective.change_id) < raw
         self.doomed: list[tuple[str, str]] = []
         if self.is_behind:
@@ -266,7 +266,7 @@ def _first(keyed: _Keyed) -> str:
     return keyed[0]
 
 
-def _select(records: Sequence[CompactionRecord]) -> tuple[CompactionRecord | None, list[CompactionRecord]]:
+def effective_record(records: Sequence[CompactionRecord]) -> tuple[CompactionRecord | None, list[CompactionRecord]]:
     """Return the record that counts, the one of the most deltas and then the latest, and the others."""
     if not records:
         return None, []

@@ -10,17 +10,19 @@ import pyarrow.compute as pc
 
 from siltstone.compactor.columns import Integers, align
 from siltstone.compactor.completion import Destination, current_completion
+from siltstone.compactor.consistency import Hold
 from siltstone.compactor.files import StoredFile
 from siltstone.compactor.hashing import hash_keys
 from siltstone.compactor.job import RoundJob, gather
 from siltstone.compactor.plan import Request, new_deltas
 from siltstone.compactor.reading import decode_part
 from siltstone.compactor.state import RoundCompletion
-from siltstone.documents.change_ids import order_key, time_bound, to_ms
+from siltstone.documents.change_ids import iso_time, order_key, to_ms
 from siltstone.documents.compact import unsettled_rows
+from siltstone.documents.earlier import is_gone, known_from_ms, row_as_of
 from siltstone.documents.expand import Expansion, resolve
 from siltstone.documents.rows import Row
-from siltstone.documents.stored import KEY, NAME_PROPERTY, SCHEMA, grouped
+from siltstone.documents.stored import KEY, NAME_PROPERTY, SCHEMA, StoredRow, grouped
 from siltstone.errors import CorruptionError, InvalidInputError
 from siltstone.model import Delta
 from siltstone.storage.parquet import read_data_file
@@ -93,33 +95,66 @@ def resolved(table: str, row: Row) -> Expansion:
 
 
 def bucket_documents(
-    job: RoundJob, number: int, parts: Sequence[bytes], *, as_of_ms: int | None = None, include_deleted: bool = False
+    job: RoundJob, number: int, parts: Sequence[bytes], *, hold: Hold | None = None, include_deleted: bool = False
 ) -> Iterator[pa.Table]:
-    """Yield the documents of a bucket, resolved; with `as_of_ms`, by what is stored of that time and before.
+    """Yield the documents of a bucket, resolved; with a hold, as of its time, where the job starts from its state.
 
-    That is only complete while a hold of that time or before is on. Raises: CorruptionError.
+    Raises: CorruptionError, InvalidInputError where what is stored no longer tells what they were.
     """
-    stored = [StoredFile(job.root, file) for file in job.buckets[number].files]
-    arrived = [align(part.table, SCHEMA) for part in gather(map(decode_part, parts))]
-    new = pa.concat_tables([SCHEMA.empty_table(), *arrived])
+    if hold is not None:
+        held = [_as_of(job.table, each.row, hold) for each in bucket_rows(job, number, parts)]
+        yield _resolved_documents(job.table, [row for row in held if row is not None], include_deleted)
+        return
+    stored, new = _opened(job, number, parts)
     live = [np.flatnonzero(file.live_flags()) for file in stored]
-    open_rows = unsettled_rows(stored, new) if as_of_ms is None else live
+    open_rows = unsettled_rows(stored, new)
     found = [file.read_rows(rows, SCHEMA) for file, rows in zip(stored, open_rows, strict=True)]
     for file, rows, others in zip(stored, live, open_rows, strict=True):
         for table in _settled(file, np.setdiff1d(rows, others, assume_unique=True)):
             yield table if include_deleted else table.filter(pc.invert(table.column("deleted")))
-    rows = pa.concat_tables([*found, new])
-    if as_of_ms is not None:
-        bound = time_bound(as_of_ms + 1)
-        rows = rows.filter(pa.array([order_key(each) < bound for each in rows.column("change_id").to_pylist()]))
-    name = job.properties.get(NAME_PROPERTY, job.table)
+    rows_ = grouped(pa.concat_tables([*found, new]), _name(job))
+    yield _resolved_documents(job.table, [each.row for each in rows_], include_deleted)
+
+
+def bucket_rows(job: RoundJob, number: int, parts: Sequence[bytes]) -> Iterator[StoredRow]:
+    """Yield all that is stored of each document of a bucket. Raises: CorruptionError."""
+    stored, new = _opened(job, number, parts)
+    found = [file.read_rows(np.flatnonzero(file.live_flags()), SCHEMA) for file in stored]
+    return grouped(pa.concat_tables([*found, new]), _name(job))
+
+
+def _opened(job: RoundJob, number: int, parts: Sequence[bytes]) -> tuple[list[StoredFile], pa.Table]:
+    """Return the files of a bucket, and the rows that came for it."""
+    arrived = [align(part.table, SCHEMA) for part in gather(map(decode_part, parts))]
+    stored = [StoredFile(job.root, file) for file in job.buckets[number].files]
+    return stored, pa.concat_tables([SCHEMA.empty_table(), *arrived])
+
+
+def _name(job: RoundJob) -> str:
+    return job.properties.get(NAME_PROPERTY, job.table)
+
+
+def _as_of(table: str, row: Row, hold: Hold) -> Row | None:
+    """Return the row as of a hold's time, None where it was not there yet. Raises: InvalidInputError."""
+    # A hold without a state of its own has kept from deletion what is of its time, but not what came later.
+    is_known = known_from_ms(row, hold.since_ms) is None if hold.keeps_state else not is_gone(row, hold.since_ms)
+    if not is_known:
+        raise InvalidInputError(
+            f"{table}: document {row.key!r} is not known as of {iso_time(hold.since_ms)} any more, since compaction has "
+            "deleted deltas of that time; make a hold of a later time"
+        )
+    then = row_as_of(row, hold.since_ms)
+    return then if then.changes or then.records else None
+
+
+def _resolved_documents(table: str, rows: Sequence[Row], include_deleted: bool) -> pa.Table:
     documents = [
-        _document(each.row.key, expansion)
-        for each in grouped(rows, name)
-        for expansion in [resolved(job.table, each.row)]
+        _document(row.key, expansion)
+        for row in rows
+        for expansion in [resolved(table, row)]
         if include_deleted or not expansion.deleted
     ]
-    yield pa.Table.from_pylist(documents, schema=DOCUMENT_SCHEMA)
+    return pa.Table.from_pylist(documents, schema=DOCUMENT_SCHEMA)
 
 
 def _settled(file: StoredFile, rows: Integers) -> Iterator[pa.Table]:

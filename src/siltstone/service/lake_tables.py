@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from siltstone.catalog import main as catalog
 from siltstone.compactor.completion import compacted_partition, current_entry, locate_destination
-from siltstone.compactor.consistency import is_partition_due
+from siltstone.compactor.consistency import held_watermark, is_partition_due
 from siltstone.compactor.job import Engine
 from siltstone.compactor.plan import Request
 from siltstone.compactor.session import Progress, SessionResult, run_session
@@ -83,6 +83,8 @@ class LakeTables:
             version = self._version(partition)
             # A rollback may have put the watermark back, and then these deltas are needed again.
             safe = min(high_watermark, compacted_watermark(partition, root=root))
+            held = held_watermark(locate_destination(compacted_partition(partition), root=root), now_ms)
+            safe = safe if held is None else min(safe, held)
             if safe <= known.trimmed_stream_position:
                 return 0
             before_ms = now_ms - to_ms(self._retention_of(version))

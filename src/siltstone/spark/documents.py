@@ -7,6 +7,7 @@ from pyspark.errors import PythonException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
+from siltstone.compactor.consistency import Hold
 from siltstone.compactor.job import RoundJob
 from siltstone.documents.intake import WRITTEN_SCHEMA, batch_updates, check_columns, stored_batches
 from siltstone.documents.store import DOCUMENT_SCHEMA, bucket_documents
@@ -33,15 +34,18 @@ def stage_updates(frame: DataFrame, stream: StreamLocator, *, root: str) -> list
 
 
 def documents_on_spark(
-    spark: SparkSession, job: RoundJob, *, as_of_ms: int | None = None, include_deleted: bool = False
+    spark: SparkSession, job: RoundJob, *, hold: Hold | None = None, include_deleted: bool = False
 ) -> DataFrame:
-    """Return all documents, one a row, resolved with the deltas that the job would read; nothing is written."""
+    """Return all documents, one a row, resolved with the deltas that the job would read; nothing is written.
+
+    With a hold, they are as of its time, where the job starts from its state.
+    """
     parts = read_on_spark(spark, job).unionByName(every_bucket(spark, job))
     tasks = min(len(job.buckets), merge_tasks(job, is_full=True))
 
     def resolve(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for number, own in gathered_by_bucket(batches):
-            for table in bucket_documents(job, number, own, as_of_ms=as_of_ms, include_deleted=include_deleted):
+            for table in bucket_documents(job, number, own, hold=hold, include_deleted=include_deleted):
                 yield from table.to_batches()
 
     shuffled = parts.repartitionById(tasks, sf.col("bucket") % tasks)

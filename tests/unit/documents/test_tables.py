@@ -10,6 +10,7 @@ import pytest
 
 import siltstone
 from siltstone.compactor import merge
+from siltstone.compactor.completion import HOLD_PREFIX
 from siltstone.compactor.job import RoundJob
 from siltstone.documents.change_ids import to_ms
 from siltstone.documents.committing import commit_changes
@@ -18,7 +19,7 @@ from siltstone.documents.rounds import run_here
 from siltstone.documents.store import earliest_of
 from siltstone.errors import AlreadyExistsError, CorruptionError, InvalidInputError, NotFoundError
 from siltstone.model import StreamLocator
-from siltstone.service.lake_tables import pending_partitions
+from siltstone.service.lake_tables import LakeTables, pending_partitions
 from siltstone.storage import object_store as storage
 from tests.unit.documents.tables import (
     NAME,
@@ -258,11 +259,20 @@ class TestCompaction:
     def test_vacuum_and_check_know_holds(self, written: Written) -> None:
         written.write(1, "r1", '{"a":1}')
         written.compact(30)
-        hold(written.docs, 0, 1000)
+        held = hold(written.docs, 5, 7200)
         assert written.docs.fsck(deep=True) == []
         written.compact(50)
-        report = written.docs.vacuum(retention_ms=0, orphan_grace_ms=0)
-        assert report.expired_rounds
+        written.write(51, "r1", '{"a":2}')
+        written.compact(70)
+        for keeps in (True, False):
+            if not keeps:
+                written.docs.release(held)
+            planned = written.docs.vacuum(retention_ms=0, orphan_grace_ms=0, dry_run=True)
+            report = written.docs.vacuum(retention_ms=0, orphan_grace_ms=0)
+            assert replace(report, dry_run=True) == planned
+            assert (held.round_id in report.expired_rounds) == (not keeps)
+            if keeps:
+                assert [each["a"] for each in written.docs.scan(hold=held)] == [1]
         written.check()
 
     def test_an_engine_for_rows_is_refused(self, written: Written) -> None:
@@ -344,6 +354,80 @@ class TestHolds:
             list(docs.scan(hold=held))
         with pytest.raises(NotFoundError, match="it may be released already"):
             docs.release(held)
+
+    def test_a_change_of_an_earlier_time_that_comes_after_a_hold_does_not_change_its_export(
+        self, written: Written
+    ) -> None:
+        docs = written.docs
+        written.write(1, "r1", '{"a":1}')
+        written.compact(10)
+        written.write(3, "r1", '{..,"b":1}')
+        held = hold(docs, 5, 7200)
+        before = [written.expected("r1")]
+        assert list(docs.scan(hold=held)) == before
+        written.write(2, "r1", '{..,"late":1}')
+        written.write(4, "late", "{}")
+        assert list(docs.scan(hold=held)) == before
+        for second in (30, 50, 70):
+            written.compact(second)
+            assert list(docs.scan(hold=held)) == before
+        trimmed = LakeTables(docs.lake, delta_retention_seconds=0).trim(docs._source(), 4, at(70))
+        assert (trimmed, held.high_watermark, held.stream_position) == (1, 1, 2)
+        docs.vacuum(retention_ms=0, orphan_grace_ms=0)
+        assert list(docs.scan(hold=held)) == before
+
+    def test_a_hold_of_a_time_whose_deltas_are_deleted_is_refused_with_the_earliest_one_that_is_not(
+        self, written: Written
+    ) -> None:
+        docs = written.docs
+        written.write(1, "r1", '{"n":1}')
+        written.write(3, "r1", '{"n":2}')
+        written.write(2, "r2", '{"n":1}')
+        written.compact(20)
+        early = hold(docs, 2, 7200)
+        assert sorted(str(each["n"]) for each in docs.scan(hold=early)) == ["1", "1"], "they are all there yet"
+        docs.release(early)
+        written.compact(40)
+        assert kinds(docs, "r1") + kinds(docs, "r2") == "CC"
+        earliest = rf"as of .*\({at(2.5)} ms\).*earliest time that can still be held is .*\({at(3)} ms\)"
+        with pytest.raises(InvalidInputError, match=earliest):
+            hold(docs, 2.5, 7200)
+        assert docs.holds() == [], "a hold that is refused is not left behind"
+        assert list(docs.scan(hold=hold(docs, 0.5, 7200))) == [], "before the first delta there was nothing"
+        assert {each["~id"]: each["n"] for each in docs.scan(hold=hold(docs, 3, 7200))} == {"r1": 2, "r2": 1}
+
+    def test_a_hold_between_two_records_is_answered_from_the_earlier_one(self, written: Written) -> None:
+        docs = written.docs
+        written.write(1, "r1", '{"n":1}')
+        written.write(2, "r1", '{"n":2}')
+        written.compact(20)
+        written.write(21, "r1", '{..,"m":1}')
+        written.write(22, "r1", '{..,"m":2}')
+        written.compact(40)
+        assert kinds(docs, "r1") == "CddC"
+        assert [(each["m"], each["~version"]) for each in docs.scan(hold=hold(docs, 21, 7200))] == [(1, 3)]
+        with pytest.raises(InvalidInputError, match=rf"earliest .*\({at(2)} ms\)"):
+            hold(docs, 1.5, 7200)
+        assert [each["~version"] for each in docs.scan(hold=hold(docs, 2, 7200))] == [2]
+
+    def test_holds_of_earlier_versions_are_read_by_time_and_refused_where_nothing_is_left(
+        self, written: Written
+    ) -> None:
+        docs = written.docs
+        written.write(1, "r1", '{"n":1}')
+        before = [written.expected("r1")]
+        written.compact(20)
+        entry = {"hold_id": "old", "since_ms": at(5), "until_ms": at(7200), "reason": ""}
+        docs._destination().log.commit("hold", lambda state: {f"{HOLD_PREFIX}old": entry})
+        written.write(21, "r1", '{"n":2}')
+        for second in (40, 60):
+            written.compact(second)
+            assert list(docs.scan(hold="old")) == before
+        docs.release("old")
+        written.compact(80)
+        docs._destination().log.commit("hold", lambda state: {f"{HOLD_PREFIX}old": entry})
+        with pytest.raises(InvalidInputError, match="document 'r1' is not known as of"):
+            list(docs.scan(hold="old"))
 
     def test_holds_are_listed_while_they_are_on(self, docs: siltstone.DocumentTable) -> None:
         held = docs.hold(until=datetime.timedelta(hours=1), reason="export")
