@@ -10,18 +10,9 @@ import pyarrow as pa
 
 from siltstone.catalog import main as catalog
 from siltstone.compactor.completion import Destination, compacted_partition, get_round, locate_destination
-from siltstone.compactor.consistency import (
-    DELAY_PROPERTY,
-    MAX_DELAY_MS,
-    Hold,
-    add_hold,
-    closed_before,
-    delay_of,
-    list_holds,
-    release_hold,
-)
+from siltstone.compactor.consistency import Hold, add_hold, closed_before, delay_of, list_holds, release_hold
 from siltstone.compactor.gathering import GatheredParts
-from siltstone.compactor.job import KIND_PROPERTY, ROW_GROUP_PROPERTY, RoundJob
+from siltstone.compactor.job import RoundJob
 from siltstone.compactor.live import job_at, job_on
 from siltstone.compactor.maintenance import ORPHAN_GRACE_MS, ROUND_RETENTION_MS, VacuumReport
 from siltstone.compactor.plan import Request
@@ -45,13 +36,21 @@ from siltstone.documents.language import Json
 from siltstone.documents.reading import to_document
 from siltstone.documents.rows import Row
 from siltstone.documents.store import bucket_documents, bucket_rows, earliest_of, resolved, snapshot_of
-from siltstone.documents.stored import DOCUMENTS_KIND, KEY, NAME_PROPERTY, SCHEMA, grouped
+from siltstone.documents.stored import KEY, SCHEMA, grouped
 from siltstone.documents.timeline import TimelineEvent, timeline_of
 from siltstone.errors import AlreadyExistsError, InvalidInputError, NotFoundError
 from siltstone.lake import Lake, Table, compact_request
 from siltstone.log.commit import steady
 from siltstone.log.verification import Finding
 from siltstone.model import DEFAULT_STREAM, Delta, PartitionLocator, StreamLocator
+from siltstone.model.properties import (
+    DOCUMENTS_KIND,
+    DOCUMENTS_NAME,
+    FULL_CONSISTENCY_DELAY_MS,
+    KIND,
+    MAX_DELAY_MS,
+    ROW_GROUP_ROWS,
+)
 from siltstone.storage import object_store as storage
 from siltstone.storage.parquet import read_data_file
 
@@ -96,12 +95,11 @@ def create_document_table(
         primary_keys=[KEY],
         drop_duplicates=False,
         description=description,
-        properties={
-            **(properties or {}),
-            KIND_PROPERTY: DOCUMENTS_KIND,
-            DELAY_PROPERTY: str(delay_ms),
-            NAME_PROPERTY: name,
-            ROW_GROUP_PROPERTY: str(_ROW_GROUP_ROWS),
+        properties={ROW_GROUP_ROWS.name: str(_ROW_GROUP_ROWS), **(properties or {})},
+        reserved_properties={
+            KIND.name: DOCUMENTS_KIND,
+            FULL_CONSISTENCY_DELAY_MS.name: str(delay_ms),
+            DOCUMENTS_NAME.name: name,
         },
         root=lake.root,
     )
@@ -114,8 +112,7 @@ class DocumentTable:
     def __init__(self, lake: Lake, name: str) -> None:
         self.lake = lake
         self.table = Table(lake, name)
-        kind = self.table.properties.get(KIND_PROPERTY)
-        if kind != DOCUMENTS_KIND:
+        if KIND.of(self.table.properties, name) != DOCUMENTS_KIND:
             raise InvalidInputError(f"{name}: is a table of rows, not of documents; open it with lake.table({name!r})")
 
     def __repr__(self) -> str:
@@ -346,7 +343,7 @@ class DocumentTable:
             source = PartitionLocator(**version.locator, stream=DEFAULT_STREAM, partition_values=[])
             request = Request(source, compacted_partition(source), (KEY,), self.lake.root)
             snapshot = snapshot_of(request, locate_destination(request.destination, root=self.lake.root))
-        name = version.properties.get(NAME_PROPERTY, self.name)
+        name = version.properties.get(DOCUMENTS_NAME.name, self.name)
         found = {key: Row((), (), key, name) for key in keys}
         for start in range(0, len(keys), _BATCH_KEYS):
             table = snapshot.rows_of(keys[start : start + _BATCH_KEYS])

@@ -22,7 +22,6 @@ from siltstone.compactor.completion import (
 )
 from siltstone.compactor.dropped import DROPPED_RETENTION_MS, DroppedReport, vacuum_dropped
 from siltstone.compactor.explain import Explanation, explain
-from siltstone.compactor.job import KIND_PROPERTY, ROWS_KIND
 from siltstone.compactor.live import job_at, key_table, live_batches, lookup, position_at, rows_at
 from siltstone.compactor.maintenance import ORPHAN_GRACE_MS, ROUND_RETENTION_MS, VacuumReport, roll_back, vacuum
 from siltstone.compactor.plan import Request
@@ -47,6 +46,7 @@ from siltstone.model import (
     StreamLocator,
     TableVersion,
 )
+from siltstone.model.properties import KIND, ROWS_KIND
 from siltstone.model.schema import check_known, schema_from_json
 from siltstone.objects import canonical_root
 from siltstone.storage import object_store as storage
@@ -213,10 +213,10 @@ class Table:
         if isinstance(idempotency, tuple):
             app_id, batch_id = idempotency
             idempotency = Idempotency(app_id=app_id, batch_id=batch_id)
-        if self.properties.get(KIND_PROPERTY, ROWS_KIND) != ROWS_KIND:
+        kind = KIND.of(self.properties, self.name)
+        if kind != ROWS_KIND:
             raise InvalidInputError(
-                f"{self.name}: is a table of {self.properties[KIND_PROPERTY]}, which rows cannot be written to; "
-                "use lake.document_table(…).update"
+                f"{self.name}: is a table of {kind}, which rows cannot be written to; use lake.document_table(…).update"
             )
         columns = None if delete_columns is None else _names(delete_columns)
         root = self.lake.root

@@ -24,13 +24,11 @@ from siltstone.testing.oracle import oracle_of, same_rows
 from siltstone.testing.strategies import histories
 from tests.unit.compactor.compacting import TaskError
 
-NEVER_MS = 1 << 60
 BESIDE = Settings(
     bucket_rows=4,
     max_dead_fraction=1.0,
     max_delta_fraction=100.0,
     max_files=100,
-    tombstone_retention_ms=NEVER_MS,
 )
 SCHEDULES = st.just([BESIDE] * 8) | st.lists(
     st.builds(
@@ -40,7 +38,6 @@ SCHEDULES = st.just([BESIDE] * 8) | st.lists(
         max_delta_fraction=st.sampled_from([0.0, 0.5, 100.0]),
         max_files=st.sampled_from([1, 3, 100]),
         records_per_compacted_file=st.sampled_from([1, 3, 1000]),
-        tombstone_retention_ms=st.just(NEVER_MS),
         full=st.booleans(),
     ),
     min_size=8,

@@ -41,7 +41,6 @@ SETTINGS = st.builds(
     max_delta_fraction=st.sampled_from([100.0, 0.5, 0.0]),
     max_files=st.sampled_from([100, 3, 1]),
     records_per_compacted_file=st.sampled_from([1000, 3, 1]),
-    tombstone_retention_ms=st.just(NEVER_MS),
     full=st.booleans(),
 )
 ROUND_BYTES = st.sampled_from([1 << 30, 1])
@@ -301,7 +300,7 @@ class RowsMachine(RuleBasedStateMachine):
         """At the end all is compacted, sound, and nothing is left over."""
         if not hasattr(self, "table"):
             return
-        self.run(Settings(bucket_rows=5, tombstone_retention_ms=NEVER_MS))
+        self.run(Settings(bucket_rows=5))
         for source in self.sources():
             same_rows(self.found(source)[1], self.expected(source, 1 << 62))
             assert check_partition(self.destination(source), deep=True) == []

@@ -48,14 +48,14 @@ def test_a_table_keeps_what_it_was_created_with(lake: siltstone.Lake) -> None:
         partition_keys=["day"],
         merge_engine="partial_update",
         description="all orders",
-        properties={"owner": "ann"},
+        properties={"user.owner": "ann"},
     )
     version = lake.table("shop.orders").version
     assert version.primary_keys == ["order_id"]
     assert version.sort_keys == ["day"]
     assert version.partition_keys == ["day"]
     assert version.merge_engine == "partial_update"
-    assert version.properties == {"owner": "ann"}
+    assert version.properties == {"user.owner": "ann"}
     assert [table.name for table in lake.tables()] == ["shop.orders"]
     assert [table.name for table in lake.tables("shop")] == ["shop.orders"]
 
@@ -85,10 +85,10 @@ def test_the_same_idempotency_id_writes_once_and_leaves_no_second_file(orders: s
 
 
 def test_alter_adds_columns_and_properties(orders: siltstone.Table) -> None:
-    orders.alter(add_columns={"note": "string"}, properties={"a": "1", "b": "2"}, description="d")
-    orders.alter(properties={"a": None})
+    orders.alter(add_columns={"note": "string"}, properties={"user.a": "1", "user.b": "2"}, description="d")
+    orders.alter(properties={"user.a": None})
     assert orders.schema.names == [*SCHEMA, "note"]
-    assert orders.properties == {"b": "2"}
+    assert orders.properties == {"user.b": "2"}
     assert orders.version.description == "d"
     with pytest.raises(siltstone.InvalidInputError, match="'note'"):
         orders.alter(add_columns={"note": "int64"})

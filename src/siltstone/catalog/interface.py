@@ -53,11 +53,12 @@ def create_table(
     drop_duplicates: bool = True,
     description: str = "",
     properties: Mapping[str, str] | None = None,
+    reserved_properties: Mapping[str, str] | None = None,
     root: str,
 ) -> TableVersion:
     """Create a table with its first version, and its namespace where that is missing, in one commit.
 
-    Raises: AlreadyExistsError, InvalidInputError.
+    `reserved_properties` are for what the system keeps. Raises: AlreadyExistsError, InvalidInputError.
     """
     raise NotImplementedError
 

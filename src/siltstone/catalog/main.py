@@ -66,6 +66,7 @@ def create_table(
     drop_duplicates: bool = True,
     description: str = "",
     properties: Mapping[str, str] | None = None,
+    reserved_properties: Mapping[str, str] | None = None,
     root: str,
 ) -> TableVersion:
     """Create a table with its first version, and its namespace where that is missing, in one commit."""
@@ -81,6 +82,7 @@ def create_table(
         drop_duplicates=drop_duplicates,
         description=description,
         properties=properties,
+        reserved_properties=reserved_properties,
         create_parents=True,
         root=root,
     )

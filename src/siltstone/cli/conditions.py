@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from siltstone.cli.hints import did_you_mean
 from siltstone.cli.literals import parse_literal
 from siltstone.errors import InvalidInputError
+from siltstone.model.names import did_you_mean
 
 _TOKEN = re.compile(
     r"""\s*(?:

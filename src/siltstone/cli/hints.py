@@ -1,10 +1,8 @@
 """Guesses at what was meant, where a name is not known."""
 
-import difflib
-from collections.abc import Sequence
-
 from siltstone.errors import InvalidInputError, NotFoundError, SiltstoneError
 from siltstone.lake import Lake, Table
+from siltstone.model.names import did_you_mean
 from siltstone.objects import local_folder
 
 
@@ -26,11 +24,3 @@ def _guess(lake: Lake, name: str) -> str:
         return did_you_mean(name, [table.name for table in lake.tables()])
     except SiltstoneError:
         return ""
-
-
-def did_you_mean(name: str, known: Sequence[str]) -> str:
-    """Return a question that names what is close, or nothing."""
-    lowered = {each.lower(): each for each in known}
-    close = difflib.get_close_matches(name.lower(), lowered, n=2, cutoff=0.7)
-    close = close or [each for each in lowered if each.rpartition(".")[2] == name.lower().rpartition(".")[2]][:2]
-    return f"; did you mean {' or '.join(lowered[each] for each in close)}?" if close else ""

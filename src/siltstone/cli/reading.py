@@ -10,13 +10,14 @@ import pyarrow as pa
 
 from siltstone.cli.compacting import count_compacted_rows
 from siltstone.cli.conditions import Condition, parse_condition
-from siltstone.cli.hints import did_you_mean, find_table
+from siltstone.cli.hints import find_table
 from siltstone.cli.literals import parse_literal
 from siltstone.cli.rounds import table_partitions
 from siltstone.compactor.completion import compacted_partition, current_completion, locate_destination
 from siltstone.compactor.rebase import followed_partition
 from siltstone.errors import InvalidInputError, NotFoundError
 from siltstone.lake import Lake, Table
+from siltstone.model.names import did_you_mean
 from siltstone.storage import object_store as storage
 
 

@@ -204,7 +204,7 @@ def rename(
 
 @app.command(
     "alter",
-    epilog=examples("siltstone table alter shop.orders --add-column note:string --set owner=sales"),
+    epilog=examples("siltstone table alter shop.orders --add-column note:string --set user.owner=sales"),
 )
 def alter(
     context: typer.Context,

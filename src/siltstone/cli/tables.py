@@ -8,12 +8,13 @@ import orjson
 import pyarrow as pa
 
 from siltstone.catalog import main as catalog
-from siltstone.cli.hints import did_you_mean, find_table
+from siltstone.cli.hints import find_table
 from siltstone.cli.results import Column, TableChanged, TableDetails, TableSummary
 from siltstone.errors import AlreadyExistsError, InvalidInputError, NotFoundError, SiltstoneError
 from siltstone.lake import Lake
 from siltstone.model import Delta, MergeEngine, TableVersion, TableVersionLocator
-from siltstone.model.names import split_table_name
+from siltstone.model.names import did_you_mean, split_table_name
+from siltstone.model.properties import change_properties
 from siltstone.model.schema import (
     evolve,
     normalize_schema,
@@ -131,7 +132,7 @@ def create_table(
         merge_engine=merge_engine,
         drop_duplicates=drop_duplicates,
         description=description,
-        properties=dict(properties or {}),
+        properties=change_properties({}, properties or {}, name),
     )
     _refuse_existing(lake, name)
     if not dry_run:
@@ -212,7 +213,7 @@ def alter_table(
     changes = [
         *_column_changes(before.schema, columns),
         *([f"changed the description to {description!r}"] if description not in (None, before.description) else []),
-        *_property_changes(before.properties, properties or {}),
+        *_property_changes(name, before.properties, properties or {}),
     ]
     if changes and not dry_run:
         table.alter(add_columns=add_columns, description=description, properties=properties)
@@ -232,13 +233,12 @@ def _column_changes(before: pa.Schema, after: pa.Schema) -> list[str]:
     return changes
 
 
-def _property_changes(before: Mapping[str, str], wanted: Mapping[str, str | None]) -> list[str]:
+def _property_changes(table: str, before: Mapping[str, str], wanted: Mapping[str, str | None]) -> list[str]:
     changes = []
-    for name, value in wanted.items():
-        if value is None:
-            if name not in before:
-                raise NotFoundError(f"there is no property {name}{did_you_mean(name, list(before))}")
-            changes.append(f"removed property {name}")
-        elif before.get(name) != value:
-            changes.append(f"set property {name}={value}")
+    for name, text in wanted.items():
+        is_change = change_properties(before, {name: text}, table) != before
+        if text is None and not is_change:
+            raise NotFoundError(f"{table}: property {name} is not set{did_you_mean(name, list(before))}")
+        if is_change:
+            changes.append(f"removed property {name}" if text is None else f"set property {name}={text}")
     return changes

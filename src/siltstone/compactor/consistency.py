@@ -12,34 +12,23 @@ from dataclasses import asdict, dataclass, fields
 
 from siltstone.compactor.completion import CURRENT_KEY, HOLD_PREFIX, Destination, current_entry, list_hold_entries
 from siltstone.compactor.state import Bucket
-from siltstone.errors import InvalidInputError, NotFoundError
+from siltstone.errors import NotFoundError
 from siltstone.log.commit import Changes, LogState
 from siltstone.model import PartitionLocator, TableVersion
+from siltstone.model.properties import CLOSED_BEFORE_MS, FULL_CONSISTENCY_DELAY_MS
 from siltstone.storage.layout import VERSION_KEY
 from siltstone.storage.streams import locate_stream
 from siltstone.storage.versions import named, nameless
 
-DELAY_PROPERTY = "siltstone.full_consistency_delay_ms"
-CLOSED_PROPERTY = "siltstone.closed_before_ms"
-MAX_DELAY_MS = 10 * 24 * 3600 * 1000
-
 
 def delay_of(properties: Mapping[str, str], where: object) -> int | None:
     """Return a table's delay of full consistency in milliseconds, None where it has none. Raises: InvalidInputError."""
-    text = properties.get(DELAY_PROPERTY)
-    if text is None:
-        return None
-    if not text.isdecimal() or int(text) > MAX_DELAY_MS:
-        raise InvalidInputError(
-            f"{where}: property {DELAY_PROPERTY} is {text!r}; give milliseconds, from 0 to {MAX_DELAY_MS}"
-        )
-    return int(text)
+    return FULL_CONSISTENCY_DELAY_MS.of(properties, where)
 
 
 def closed_before(properties: Mapping[str, str]) -> int | None:
     """Return the time in milliseconds before which no change can be committed any more, None where it is open."""
-    text = properties.get(CLOSED_PROPERTY)
-    return None if text is None else int(text)
+    return CLOSED_BEFORE_MS.of(properties, "the table")
 
 
 def close_stream(source: PartitionLocator, now_ms: int, *, root: str) -> bool:
@@ -58,7 +47,7 @@ def close_stream(source: PartitionLocator, now_ms: int, *, root: str) -> bool:
         before = closed_before(version.properties)
         if before is not None and before >= wanted:
             return {}
-        version.properties = {**version.properties, CLOSED_PROPERTY: str(wanted)}
+        version.properties = {**version.properties, CLOSED_BEFORE_MS.name: str(wanted)}
         return {VERSION_KEY: nameless(version)}
 
     place.log.commit("close stream", prepare)

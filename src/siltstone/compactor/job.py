@@ -8,13 +8,10 @@ import pyarrow as pa
 
 from siltstone.compactor.state import Bucket, DeletionVector
 from siltstone.model import MergeEngine
+from siltstone.model.properties import MAX_ROW_GROUP_ROWS, ROWS_KIND, TOMBSTONE_RETENTION_SECONDS
 from siltstone.model.schema import nullable, schema_from_json
-from siltstone.storage.parquet import ROW_GROUP_ROWS
 
 MIB = 1 << 20
-KIND_PROPERTY = "siltstone.kind"
-ROWS_KIND = "rows"
-ROW_GROUP_PROPERTY = "siltstone.row_group_rows"
 
 
 @dataclass(frozen=True)
@@ -27,7 +24,6 @@ class Settings:
     max_dead_fraction: float = 0.25
     max_delta_fraction: float = 0.5
     max_files: int = 8
-    tombstone_retention_ms: int = 7 * 24 * 3600 * 1000
     full: bool = False
 
 
@@ -81,7 +77,8 @@ class RoundJob:
     hold_floor_ms: int | None = None
     due_buckets: frozenset[str] = frozenset()
     seed: int = 0
-    row_group_rows: int = ROW_GROUP_ROWS
+    row_group_rows: int = MAX_ROW_GROUP_ROWS
+    tombstone_retention_ms: int = round(TOMBSTONE_RETENTION_SECONDS.default * 1000)
 
     def visits(self, bucket: Bucket) -> bool:
         """Tell whether all of a bucket is looked at, also where no delta has rows for it."""

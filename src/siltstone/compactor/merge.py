@@ -15,11 +15,12 @@ from siltstone.compactor.files import StoredFile
 from siltstone.compactor.fold import NONE, DeleteRun, Flags, FoldInput, FoldResult, RowsRun, fold, fold_appended
 from siltstone.compactor.gathering import GatheredParts
 from siltstone.compactor.hashing import NULL_HASH, Hashes, hash_keys, is_exact
-from siltstone.compactor.job import ROWS_KIND, Merge, Part, RoundJob, gather
+from siltstone.compactor.job import Merge, Part, RoundJob, gather
 from siltstone.compactor.reading import decode_part, read_parts, removal_flags
 from siltstone.compactor.state import Accounting, Bucket
 from siltstone.compactor.tombstones import Tombstones, read_tombstones
 from siltstone.errors import InvalidInputError
+from siltstone.model.properties import ROWS_KIND
 
 Resolve = Callable[[RoundJob, Bucket, Sequence[StoredFile], Sequence[bytes]], Change]
 """Finds out what a bucket's parts of deltas change, writing nothing."""

@@ -16,16 +16,16 @@ from siltstone.compactor.completion import (
 )
 from siltstone.compactor.consistency import Hold, closed_before, hold_floor, is_due, list_holds
 from siltstone.compactor.inventory import whole_completion
-from siltstone.compactor.job import KIND_PROPERTY, ROW_GROUP_PROPERTY, ROWS_KIND, ReadTask, RoundJob, Settings
+from siltstone.compactor.job import ReadTask, RoundJob, Settings
 from siltstone.compactor.state import Bucket, RoundCompletion, even_buckets
 from siltstone.errors import CorruptionError, InvalidInputError, NotFoundError
 from siltstone.log.commit import steady
 from siltstone.log.compactible import system_now_ms
 from siltstone.log.keyed import Entry
 from siltstone.model import Delta, PartitionLocator, TableVersion
+from siltstone.model.properties import KIND, ROW_GROUP_ROWS, TOMBSTONE_RETENTION_SECONDS
 from siltstone.model.schema import evolve, schema_from_json, schema_to_json
 from siltstone.storage import object_store as storage
-from siltstone.storage.parquet import ROW_GROUP_ROWS
 
 MAX_ROUND_BYTES = 2 << 30
 
@@ -370,21 +370,13 @@ def make_job(
         reads=tuple(reads),
         settings=request.settings,
         now_ms=system_now_ms() if request.now_ms is None else request.now_ms,
-        kind=version.properties.get(KIND_PROPERTY, ROWS_KIND),
+        kind=KIND.of(version.properties, version.locator),
         table=version.locator.table_locator.full_name,
         properties=version.properties,
         seed=uuid.uuid4().int >> 64,
-        row_group_rows=_row_group_rows(version),
+        row_group_rows=ROW_GROUP_ROWS.of(version.properties, version.locator),
+        tombstone_retention_ms=round(TOMBSTONE_RETENTION_SECONDS.of(version.properties, version.locator) * 1000),
     )
-
-
-def _row_group_rows(version: TableVersion) -> int:
-    text = version.properties.get(ROW_GROUP_PROPERTY, str(ROW_GROUP_ROWS))
-    if not text.isdecimal() or not 0 < int(text) <= ROW_GROUP_ROWS:
-        raise InvalidInputError(
-            f"{version.locator}: property {ROW_GROUP_PROPERTY} is {text!r}; give rows, from 1 to {ROW_GROUP_ROWS}"
-        )
-    return int(text)
 
 
 def _first_buckets(request: Request, reads: Sequence[ReadTask]) -> list[Bucket]:

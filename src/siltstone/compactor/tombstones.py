@@ -29,7 +29,7 @@ class Tombstones:
         """Return the tombstones after a fold: old ones that still stand and have not expired, and new ones."""
         keys = given.tombstone_keys
         stand = result.is_tombstone[keys] & (result.tombstone_rows[keys] == NONE)
-        young = pc.greater_equal(self.table.column(SINCE), job.now_ms - job.settings.tombstone_retention_ms)
+        young = pc.greater_equal(self.table.column(SINCE), job.now_ms - job.tombstone_retention_ms)
         kept = self.table.filter(pc.and_(pa.array(stand), young))
         new = result.tombstone_rows[result.is_tombstone & (result.tombstone_rows != NONE)] - given.base_count
         added = rows.take(pa.array(new)).select([*job.primary_keys, *_sort_columns(job)])

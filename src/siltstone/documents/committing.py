@@ -5,10 +5,11 @@ import time
 from collections.abc import Callable
 
 from siltstone.catalog import main as catalog
-from siltstone.compactor.consistency import CLOSED_PROPERTY, closed_before, delay_of
+from siltstone.compactor.consistency import closed_before, delay_of
 from siltstone.documents.change_ids import to_iso_time, to_ms
 from siltstone.errors import ConflictError, InvalidInputError
 from siltstone.model import Delta, StreamLocator
+from siltstone.model.properties import CLOSED_BEFORE_MS
 from siltstone.storage import object_store as storage
 
 Stage = Callable[[StreamLocator], tuple[list[Delta], str | None]]
@@ -39,7 +40,7 @@ def commit_changes(name: str, stage: Stage, *, root: str) -> int:
                 raise InvalidInputError(_too_late(name, earliest, limit_ms, delay_ms))
             return staged
 
-        expected = {CLOSED_PROPERTY: properties.get(CLOSED_PROPERTY)}
+        expected = {CLOSED_BEFORE_MS.name: properties.get(CLOSED_BEFORE_MS.name)}
         try:
             return catalog.write_staged(name, checked, expected_properties=expected, root=root)
         except ConflictError:

@@ -4,10 +4,10 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from siltstone.compactor import merge
-from siltstone.compactor.job import ROWS_KIND, RoundJob
+from siltstone.compactor.job import RoundJob
 from siltstone.documents.compact import resolve_documents
-from siltstone.documents.stored import DOCUMENTS_KIND
 from siltstone.errors import InvalidInputError
+from siltstone.model.properties import DOCUMENTS_KIND, ROWS_KIND
 
 _RESOLVERS: dict[str, merge.Resolve] = {ROWS_KIND: merge.resolve, DOCUMENTS_KIND: resolve_documents}
 

@@ -9,9 +9,9 @@ import pyarrow.compute as pc
 
 from siltstone.compactor.columns import Integers
 from siltstone.documents.rows import Change, CompactionRecord, Row
+from siltstone.model.properties import DOCUMENTS_NAME
 
-DOCUMENTS_KIND: Final = "documents"
-NAME_PROPERTY: Final = "siltstone.documents.name"
+NAME_PROPERTY: Final = DOCUMENTS_NAME.name
 KEY: Final = "key"
 SCHEMA: Final = pa.schema(
     [

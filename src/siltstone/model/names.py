@@ -1,6 +1,8 @@
-"""Which names are allowed, so that none of them walks out of the root or confuses a path."""
+"""Which names are allowed, so that none of them walks out of the root or confuses a path, and which one was meant."""
 
+import difflib
 import re
+from collections.abc import Sequence
 
 from siltstone.errors import InvalidInputError
 
@@ -53,3 +55,11 @@ def check_column(name: str) -> str:
     if name.lower().startswith(RESERVED_COLUMN_PREFIX):
         raise InvalidInputError(f"column {name!r}: the prefix {RESERVED_COLUMN_PREFIX} is reserved; rename it")
     return name
+
+
+def did_you_mean(name: str, known: Sequence[str]) -> str:
+    """Return a question that names what is close, or nothing."""
+    lowered = {each.lower(): each for each in known}
+    close = difflib.get_close_matches(name.lower(), lowered, n=2, cutoff=0.7)
+    close = close or [each for each in lowered if each.rpartition(".")[2] == name.lower().rpartition(".")[2]][:2]
+    return f"; did you mean {' or '.join(lowered[each] for each in close)}?" if close else ""

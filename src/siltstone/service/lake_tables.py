@@ -1,6 +1,5 @@
 """The tables of a lake, as the service sees them: what waits for compaction, compacting it, trimming what is compacted."""
 
-import math
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
@@ -11,18 +10,17 @@ from siltstone.compactor.consistency import held_watermark, is_partition_due
 from siltstone.compactor.job import Engine
 from siltstone.compactor.plan import Request
 from siltstone.compactor.session import Progress, SessionResult, run_session
-from siltstone.errors import InvalidInputError, NotFoundError, SiltstoneError
+from siltstone.errors import NotFoundError, SiltstoneError
 from siltstone.lake import Lake
 from siltstone.log.compactible import system_now_ms
 from siltstone.model import Delta, Partition, PartitionLocator, TableVersion
+from siltstone.model.properties import DELTA_RETENTION_SECONDS
 from siltstone.service.partitions import CheckpointResult, KeepAlive, PendingPartition
 from siltstone.service.settings import DAY_SECONDS, to_ms
 from siltstone.storage import object_store as storage
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-RETENTION_PROPERTY = "delta_retention_seconds"
 
 
 class LakeTables:
@@ -130,19 +128,9 @@ class LakeTables:
             return False
 
     def _retention_of(self, version: TableVersion) -> float:
-        given = version.properties.get(RETENTION_PROPERTY)
-        if given is None:
-            return self._retention_seconds
-        try:
-            seconds = float(given)
-        except ValueError:
-            seconds = math.nan
-        # What cannot be understood must not delete anything.
-        if not 0 <= seconds < math.inf:
-            raise InvalidInputError(
-                f"{version.locator}: property {RETENTION_PROPERTY} is {given!r}, so nothing is trimmed; give seconds"
-            )
-        return seconds
+        # What cannot be understood is an error, and so deletes nothing.
+        seconds = DELTA_RETENTION_SECONDS.of(version.properties, version.locator)
+        return self._retention_seconds if seconds is None else seconds
 
 
 def compacted_watermark(partition: PartitionLocator, *, root: str) -> int:

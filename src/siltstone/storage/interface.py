@@ -146,13 +146,15 @@ def create_table_version(
     lifecycle_state: LifecycleState = "active",
     description: str = "",
     properties: Mapping[str, str] | None = None,
+    reserved_properties: Mapping[str, str] | None = None,
     create_parents: bool = False,
     root: str,
 ) -> TableVersion:
     """Create a version with its stream of deltas; by default the next number.
 
     With `create_parents`, a missing namespace or table is created in the same commit, and a table that exists is an
-    error. Raises: AlreadyExistsError, NotFoundError, InvalidInputError.
+    error. Properties are checked as `model.properties` says; reserved ones are for what the system keeps, and are taken
+    as they are. Raises: AlreadyExistsError, NotFoundError, InvalidInputError.
     """
     raise NotImplementedError
 
@@ -168,7 +170,10 @@ def update_table_version(
     properties: Mapping[str, str | None] | None = None,
     root: str,
 ) -> TableVersion:
-    """Add columns, set properties, describe, or change the state of a version. Raises: NotFoundError, InvalidInputError."""
+    """Add columns, set properties, describe, or change the state of a version.
+
+    Properties are checked as `model.properties` says; None removes one. Raises: NotFoundError, InvalidInputError.
+    """
     raise NotImplementedError
 
 

@@ -10,9 +10,10 @@ import pyarrow.parquet as pq
 
 from siltstone.errors import CorruptionError, NotFoundError
 from siltstone.model import ManifestEntry
+from siltstone.model.properties import MAX_ROW_GROUP_ROWS
 from siltstone.objects import local_folder, open_objects
 
-ROW_GROUP_ROWS = 1 << 17
+ROW_GROUP_ROWS = MAX_ROW_GROUP_ROWS
 TARGET_FILE_BYTES = 256 << 20
 _SAMPLE_ROWS = 4096
 _COMPRESSION_LEVEL = 1

@@ -7,6 +7,7 @@ from siltstone.errors import AlreadyExistsError, InvalidInputError, NotFoundErro
 from siltstone.log.commit import Changes, CommitLog, LogState
 from siltstone.log.keyed import Entry
 from siltstone.model import Partition, PartitionLocator, PartitionValue, Stream, StreamLocator, TableVersion
+from siltstone.model.properties import change_properties
 from siltstone.storage import tables
 from siltstone.storage.layout import (
     STREAM_PREFIX,
@@ -78,7 +79,8 @@ def stream_exists(stream: StreamLocator, *, root: str) -> bool:
 def stage_stream(stream: StreamLocator, *, properties: Mapping[str, str] | None = None, root: str) -> Stream:
     """Make a stream that nobody sees until it is committed."""
     place = locate_stream(stream, root=root)
-    return Stream(locator=place.stream(stream.stream), state="staged", properties=dict(properties or {}))
+    own = change_properties({}, properties or {}, f"stream {stream.stream}", of_table=False)
+    return Stream(locator=place.stream(stream.stream), state="staged", properties=own)
 
 
 def commit_stream(stream: Stream, *, root: str) -> Stream:

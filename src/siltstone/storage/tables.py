@@ -7,6 +7,7 @@ from siltstone.log.commit import Changes, LogState
 from siltstone.log.keyed import Entry
 from siltstone.model import Namespace, NamespaceLocator, Table, TableLocator
 from siltstone.model.names import check_name, check_namespace
+from siltstone.model.properties import change_properties
 from siltstone.storage.layout import (
     NAMESPACE_PREFIX,
     TABLE_PREFIX,
@@ -38,7 +39,8 @@ def namespace_exists(namespace: str, *, root: str) -> bool:
 def create_namespace(namespace: str, *, properties: Mapping[str, str] | None = None, root: str) -> Namespace:
     """Create a namespace."""
     log = catalog_log(root)
-    made = Namespace(locator=NamespaceLocator(namespace=namespace), properties=dict(properties or {}))
+    own = change_properties({}, properties or {}, f"namespace {namespace}", of_table=False)
+    made = Namespace(locator=NamespaceLocator(namespace=namespace), properties=own)
 
     def prepare(state: LogState) -> Changes:
         if namespace_key(namespace) in state:
@@ -56,7 +58,7 @@ def update_namespace(namespace: str, *, properties: Mapping[str, str | None], ro
 
     def prepare(state: LogState) -> Changes:
         known = _known_namespace(state, namespace, root)
-        known.properties = merge_properties(known.properties, properties)
+        known.properties = change_properties(known.properties, properties, f"namespace {namespace}", of_table=False)
         updated[:] = [known]
         return {namespace_key(namespace): namespace_entry(known)}
 
@@ -142,7 +144,7 @@ def update_table(
             known.locator = target
         if description is not None:
             known.description = description
-        known.properties = merge_properties(known.properties, properties or {})
+        known.properties = _own_properties(known, properties or {})
         updated[:] = [known]
         return {**changes, table_key(target.namespace, target.table): table_entry(known)}
 
@@ -166,11 +168,9 @@ def new_table(
     namespace: str, table: str, *, description: str = "", properties: Mapping[str, str] | None = None
 ) -> Table:
     """Make a table that is not committed yet."""
-    return Table(
-        locator=TableLocator(namespace=namespace, table=table),
-        description=description,
-        properties=dict(properties or {}),
-    )
+    made = Table(locator=TableLocator(namespace=namespace, table=table), description=description)
+    made.properties = _own_properties(made, properties or {})
+    return made
 
 
 def known_table(state: LogState, namespace: str, table: str, root: str) -> Table:
@@ -191,10 +191,10 @@ def refuse_existing_table(state: LogState, namespace: str, table: str, root: str
         )
 
 
-def merge_properties(old: Mapping[str, str], new: Mapping[str, str | None]) -> dict[str, str]:
-    """Return `old` with `new` laid over it; None removes a property."""
-    merged = {**old, **new}
-    return {name: value for name, value in merged.items() if value is not None}
+def _own_properties(table: Table, changes: Mapping[str, str | None]) -> dict[str, str]:
+    """Return the properties after changes; those with a meaning belong to the versions of a table."""
+    where = f"table {table.locator.full_name}, outside of its versions"
+    return change_properties(table.properties, changes, where, of_table=False)
 
 
 def namespace_entry(namespace: Namespace) -> Entry:

@@ -20,6 +20,7 @@ from siltstone.model import (
     TableVersionLocator,
 )
 from siltstone.model.entities import LifecycleState, VersionEntry
+from siltstone.model.properties import change_properties
 from siltstone.model.schema import evolve, normalize_schema, schema_to_json
 from siltstone.storage import tables
 from siltstone.storage.layout import (
@@ -81,6 +82,7 @@ def create_table_version(
     lifecycle_state: LifecycleState = "active",
     description: str = "",
     properties: Mapping[str, str] | None = None,
+    reserved_properties: Mapping[str, str] | None = None,
     create_parents: bool = False,
     root: str,
 ) -> TableVersion:
@@ -89,6 +91,7 @@ def create_table_version(
     The version's log is written first, in a folder that nobody knows; the commit to the catalog makes it real.
     """
     log = catalog_log(root)
+    checked = change_properties({}, properties or {}, f"{namespace}.{table}")
     fresh = tables.new_table(namespace, table) if create_parents else None
     made: list[TableVersion] = []
 
@@ -115,7 +118,7 @@ def create_table_version(
             drop_duplicates=drop_duplicates,
             lifecycle_state=lifecycle_state,
             description=description,
-            properties=dict(properties or {}),
+            properties={**checked, **(reserved_properties or {})},
             created_at=log.now_ms(),
         )
         folder = new_version_folder(namespace, table, number)
@@ -151,9 +154,6 @@ def update_table_version(
     """Add columns, set properties, describe, or change the state of a version."""
     known = tables.get_table(namespace, table, root=root)
     chosen = choose_version(known, table_version)
-    if lifecycle_state is not None:
-        _update_lifecycle(known, chosen.version, lifecycle_state, root)
-        chosen.lifecycle_state = lifecycle_state
     log = version_log(root, chosen.folder)
 
     def prepare(state: LogState) -> Changes:
@@ -163,11 +163,14 @@ def update_table_version(
             evolve_version(version, normalize_schema(add_columns))
         if description is not None:
             version.description = description
-        version.properties = tables.merge_properties(version.properties, properties or {})
+        version.properties = change_properties(version.properties, properties or {}, f"{namespace}.{table}")
         after = nameless(version)
         return {} if after == before else {VERSION_KEY: after}
 
     log.commit("update table version", prepare)
+    if lifecycle_state is not None:
+        _update_lifecycle(known, chosen.version, lifecycle_state, root)
+        chosen.lifecycle_state = lifecycle_state
     return _read_version(known, chosen, root)
 
 

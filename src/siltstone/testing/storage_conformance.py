@@ -86,11 +86,11 @@ def _write(storage: Any, root: str, stream: StreamLocator, data: pa.Table, **set
 def namespaces_can_be_created_listed_updated_and_deleted(storage: Any, root: str) -> None:
     """A namespace lives from its creation to its deletion, and its properties change."""
     assert storage.list_namespaces(root=root) == []
-    storage.create_namespace("shop", properties={"owner": "ann", "tier": "1"}, root=root)
+    storage.create_namespace("shop", properties={"user.owner": "ann", "user.tier": "1"}, root=root)
     storage.create_namespace("bank", root=root)
     assert [each.locator.namespace for each in storage.list_namespaces(root=root)] == ["bank", "shop"]
-    storage.update_namespace("shop", properties={"tier": None, "zone": "eu"}, root=root)
-    assert storage.get_namespace("shop", root=root).properties == {"owner": "ann", "zone": "eu"}
+    storage.update_namespace("shop", properties={"user.tier": None, "user.zone": "eu"}, root=root)
+    assert storage.get_namespace("shop", root=root).properties == {"user.owner": "ann", "user.zone": "eu"}
     storage.delete_namespace("bank", root=root)
     assert not storage.namespace_exists("bank", root=root)
     assert storage.namespace_exists("shop", root=root)
@@ -182,7 +182,13 @@ def tables_can_be_renamed_moved_described_and_deleted(storage: Any, root: str) -
     with raises(errors.AlreadyExistsError, "bank.taken"):
         storage.update_table("shop", "orders", new_namespace="bank", new_table="taken", root=root)
     storage.update_table(
-        "shop", "orders", new_namespace="bank", new_table="sales", description="d", properties={"a": "1"}, root=root
+        "shop",
+        "orders",
+        new_namespace="bank",
+        new_table="sales",
+        description="d",
+        properties={"user.a": "1"},
+        root=root,
     )
     assert [each.locator.full_name for each in storage.list_tables(root=root)] == ["bank.sales", "bank.taken"]
     assert storage.list_tables("shop", root=root) == []
@@ -196,6 +202,38 @@ def tables_can_be_renamed_moved_described_and_deleted(storage: Any, root: str) -
         storage.delete_namespace("bank", root=root)
     storage.delete_table("bank", "sales", root=root)
     assert not storage.table_exists("bank", "sales", root=root)
+
+
+@_check
+def properties_are_checked_when_they_are_set(storage: Any, root: str) -> None:
+    """What has no meaning, or a value without one, is refused before anything is written."""
+    _stream(storage, root)
+    for wrong in ({"delta_retention": "5"}, {"delta_retention_seconds": "soon"}, {"siltstone.kind": "documents"}):
+        with raises(errors.InvalidInputError, next(iter(wrong))):
+            storage.create_table_version(
+                "shop", "other", schema=SCHEMA, properties=wrong, create_parents=True, root=root
+            )
+        with raises(errors.InvalidInputError, next(iter(wrong))):
+            storage.update_table_version("shop", "orders", lifecycle_state="deprecated", properties=wrong, root=root)
+    assert not storage.table_exists("shop", "other", root=root)
+    version = storage.get_table_version("shop", "orders", root=root)
+    assert (version.properties, version.lifecycle_state) == ({}, "active")
+    of_tables = {"delta_retention_seconds": "5"}
+    other = StreamLocator(**version.locator, stream="other")
+    calls: list[Callable[[], object]] = [
+        lambda: storage.create_namespace("bank", properties=of_tables, root=root),
+        lambda: storage.update_namespace("shop", properties=of_tables, root=root),
+        lambda: storage.create_table("shop", "other", properties=of_tables, root=root),
+        lambda: storage.update_table("shop", "orders", properties=of_tables, root=root),
+        lambda: storage.stage_stream(other, properties=of_tables, root=root),
+    ]
+    for call in calls:
+        with raises(errors.InvalidInputError, "delta_retention_seconds is a property of tables"):
+            call()
+    made = storage.create_table_version(
+        "shop", "other", schema=SCHEMA, reserved_properties={"siltstone.kind": "rows"}, create_parents=True, root=root
+    )
+    assert made.properties == {"siltstone.kind": "rows"}
 
 
 @_check
@@ -219,9 +257,9 @@ def versions_count_up_and_the_newest_active_one_is_the_default(storage: Any, roo
     assert storage.get_latest_active_table_version("shop", "orders", root=root).locator.table_version == "1"
     assert storage.get_table_version("shop", "orders", root=root).locator.table_version == "1"
     _write(storage, root, stream, _rows((1, "a")))
-    storage.update_table_version("shop", "orders", "2", lifecycle_state="active", properties={"a": "b"}, root=root)
+    storage.update_table_version("shop", "orders", "2", lifecycle_state="active", properties={"user.a": "b"}, root=root)
     chosen = storage.get_table_version("shop", "orders", root=root)
-    assert (chosen.locator.table_version, chosen.lifecycle_state, chosen.properties) == ("2", "active", {"a": "b"})
+    assert (chosen.locator.table_version, chosen.lifecycle_state, chosen.properties) == ("2", "active", {"user.a": "b"})
     assert storage.list_deltas(StreamLocator(**chosen.locator, stream=DEFAULT_STREAM), root=root) == []
     states = [each.lifecycle_state for each in storage.list_table_versions("shop", "orders", root=root)]
     assert states == ["active", "active"]
@@ -460,12 +498,12 @@ def a_commit_holds_only_on_the_properties_it_expects(storage: Any, root: str) ->
     """What was staged on a property that has changed since is refused, and can be committed on what it is now."""
     stream = _stream(storage, root)
     staged = storage.stage_deltas(_rows((1, "a")), stream, root=root)
-    storage.update_table_version("shop", "orders", properties={"closed": "17"}, root=root)
+    storage.update_table_version("shop", "orders", properties={"user.closed": "17"}, root=root)
     for expected in (None, "16"):
         with raises(errors.ConflictError, "closed", "17"):
-            storage.commit_deltas(staged, stream, expected_properties={"closed": expected}, root=root)
+            storage.commit_deltas(staged, stream, expected_properties={"user.closed": expected}, root=root)
     assert storage.get_stream(stream, root=root).stream_position == 0
-    storage.commit_deltas(staged, stream, expected_properties={"closed": "17", "other": None}, root=root)
+    storage.commit_deltas(staged, stream, expected_properties={"user.closed": "17", "user.other": None}, root=root)
     assert storage.get_stream(stream, root=root).stream_position == 1
 
 

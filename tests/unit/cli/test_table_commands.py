@@ -13,14 +13,14 @@ Orders = Callable[..., Cli]
 
 def test_create_takes_types_from_a_schema_file(cli: Cli) -> None:
     schema = cli.file("schema.json", '{"id": "int64", "tags": {"list": "string"}, "price": "decimal(10, 2)"}')
-    made = cli.json("table", "create", "shop.items", "--key", "id", "--schema", schema, "--property", "owner=a=b")
+    made = cli.json("table", "create", "shop.items", "--key", "id", "--schema", schema, "--property", "user.owner=a=b")
     assert made["action"] == "created"
     assert made["table"]["columns"] == [
         {"name": "id", "type": "int64", "nullable": True},
         {"name": "tags", "type": {"list": "string"}, "nullable": True},
         {"name": "price", "type": "decimal(10,2)", "nullable": True},
     ]
-    assert Lake(cli.root).table("shop.items").properties == {"owner": "a=b"}
+    assert Lake(cli.root).table("shop.items").properties == {"user.owner": "a=b"}
 
 
 def test_create_takes_a_schema_file_with_a_list_of_fields(cli: Cli) -> None:
@@ -32,14 +32,14 @@ def test_create_takes_a_schema_file_with_a_list_of_fields(cli: Cli) -> None:
 def test_create_hands_every_option_on(cli: Cli) -> None:
     schema = cli.file("schema.json", '{"a": "int64", "b": "string", "c": "timestamp", "d": "date"}')
     options = ["--key", "a,b", "--sort-key", "c", "--partition-by", "d", "--merge-engine", "partial_update"]
-    cli("table", "create", "shop.t", "--schema", schema, *options, "--description", "Things", "--property", "x=")
+    cli("table", "create", "shop.t", "--schema", schema, *options, "--description", "Things", "--property", "user.x=")
     shown = cli.json("table", "show", "shop.t")
     assert shown["primary_keys"] == ["a", "b"]
     assert shown["sort_keys"] == ["c"]
     assert shown["partition_keys"] == ["d"]
     assert shown["merge_engine"] == "partial_update"
     assert shown["description"] == "Things"
-    assert shown["properties"] == {"x": ""}
+    assert shown["properties"] == {"user.x": ""}
     cli("table", "create", "shop.all", "--schema", schema, "--key", "a", "--keep-duplicates")
     assert cli.json("table", "show", "shop.all")["drop_duplicates"] is False
 
@@ -227,29 +227,29 @@ def test_rename_moves_between_namespaces_that_exist(orders: Orders) -> None:
 
 
 def test_alter_adds_and_widens_columns_and_sets_properties(orders: Orders) -> None:
-    cli = orders("--property", "a=1", "--property", "b=2", id="int32")
+    cli = orders("--property", "user.a=1", "--property", "user.b=2", id="int32")
     before = cli.listing()
-    change = ["--add-column", "note:string", "--add-column", "id:int64", "--set", "a=9", "--unset", "b"]
+    change = ["--add-column", "note:string", "--add-column", "id:int64", "--set", "user.a=9", "--unset", "user.b"]
     planned = cli.json("table", "alter", "shop.orders", *change, "--dry-run")
     assert cli.listing() == before
     done = cli.json("table", "alter", "shop.orders", *change, "--add-column", 'tags:{"list": "string"}')
     assert planned["changes"] == [
         "widened column id from int32 to int64",
         "added column note string",
-        "set property a=9",
-        "removed property b",
+        "set property user.a=9",
+        "removed property user.b",
     ]
     assert set(planned["changes"]) < set(done["changes"])
     table = Lake(cli.root).table("shop.orders")
-    assert table.properties == {"a": "9"}
+    assert table.properties == {"user.a": "9"}
     assert table.schema.names == ["id", "note", "tags"]
     assert table.schema.field("id").type == pa.int64()
 
 
 def test_alter_says_so_where_there_is_nothing_to_change(orders: Orders) -> None:
-    cli = orders("--property", "a=1")
+    cli = orders("--property", "user.a=1")
     before = cli.listing()
-    assert "nothing to change" in cli("table", "alter", "shop.orders", "--set", "a=1").stdout
+    assert "nothing to change" in cli("table", "alter", "shop.orders", "--set", "user.a=1").stdout
     assert cli.listing() == before
 
 
@@ -261,5 +261,10 @@ def test_alter_refuses_what_does_not_fit(orders: Orders) -> None:
     assert "'note'" in cli.fails(*alter, "--add-column", "note")
     assert "'tags'" in cli.fails(*alter, "--add-column", "tags:{list")
     assert "nosuch" in cli.fails(*alter, "--unset", "nosuch")
+    for dry_run in ([], ["--dry-run"]):
+        assert "did you mean delta_retention_seconds?" in cli.fails(*alter, "--set", "delta_retention=5", *dry_run)
+        assert "'soon'; give seconds" in cli.fails(*alter, "--set", "delta_retention_seconds=soon", *dry_run)
+        assert "kept by the system" in cli.fails(*alter, "--set", "siltstone.closed_before_ms=0", *dry_run)
+    assert cli.json("table", "show", "shop.orders")["properties"] == {}
     assert "--set" in cli.misused(*alter)
     assert "'a'" in cli.misused(*alter, "--set", "a=1", "--unset", "a")

@@ -20,8 +20,7 @@ from siltstone.objects import open_objects
 from siltstone.storage import object_store as storage
 from siltstone.testing.oracle import oracle_of, same_rows
 
-NEVER_MS = 1 << 60
-MINOR = Settings(max_dead_fraction=1.0, max_delta_fraction=100.0, max_files=100, tombstone_retention_ms=NEVER_MS)
+MINOR = Settings(max_dead_fraction=1.0, max_delta_fraction=100.0, max_files=100)
 MAJOR = replace(MINOR, full=True)
 SCHEMA = {"id": "int64", "v": "string"}
 

@@ -290,7 +290,7 @@ def test_a_writer_without_rows_makes_no_file(local_root: str) -> None:
 class TestTombstones:
     """How long deleted rows keep older ones out."""
 
-    RETENTION_MS = 1000
+    RETENTION_MS = 1500
 
     @pytest.fixture
     def now_ms(self, monkeypatch: pytest.MonkeyPatch) -> list[int]:
@@ -299,12 +299,16 @@ class TestTombstones:
         return clock
 
     def test_a_tombstone_stands_until_it_expires(self, local_root: str, now_ms: list[int]) -> None:
-        table = make_table(local_root, schema=SORTED, sort_keys=["at"])
-        settings = replace(MINOR, tombstone_retention_ms=self.RETENTION_MS)
+        table = make_table(
+            local_root,
+            schema=SORTED,
+            sort_keys=["at"],
+            properties={"tombstone_retention_seconds": str(self.RETENTION_MS / 1000)},
+        )
 
         def write(number: int, at: int, op: str = "u") -> None:
             table.write(pa.table({"id": [number], "at": [at], "v": ["x"], "op": [op]}), op_column="op")
-            compact(table, settings)
+            compact(table)
 
         def ids() -> list[int]:
             return sorted(row["id"] for row in found_rows(table))
@@ -324,16 +328,32 @@ class TestTombstones:
         assert ids() == [1, 2]
 
     def test_a_newer_removal_starts_the_time_anew(self, local_root: str, now_ms: list[int]) -> None:
-        table = make_table(local_root, schema=SORTED, sort_keys=["at"])
-        settings = replace(MINOR, tombstone_retention_ms=self.RETENTION_MS)
+        table = make_table(
+            local_root,
+            schema=SORTED,
+            sort_keys=["at"],
+            properties={"tombstone_retention_seconds": str(self.RETENTION_MS / 1000)},
+        )
         for _ in range(3):
             now_ms[0] += self.RETENTION_MS - 1
             table.write(pa.table({"id": [1], "at": [now_ms[0]], "v": ["x"], "op": ["d"]}), op_column="op")
-            compact(table, settings)
+            compact(table)
         now_ms[0] += self.RETENTION_MS
         table.write(pa.table({"id": [1], "at": [1], "v": ["late"]}))
-        compact(table, settings)
+        compact(table)
         assert found_rows(table) == []
+
+    @pytest.mark.parametrize(("retention", "expected"), [("0", [1]), ("forever", []), ("1e300", []), (None, [])])
+    def test_the_retention_is_a_property_of_the_table(
+        self, retention: str | None, expected: list[int], local_root: str, now_ms: list[int]
+    ) -> None:
+        table = make_table(local_root, schema=SORTED, sort_keys=["at"])
+        table.alter(properties={"tombstone_retention_seconds": retention})
+        for at, op in ((5, "u"), (9, "d"), (6, "u"), (8, "u")):
+            table.write(pa.table({"id": [1], "at": [at], "v": ["x"], "op": [op]}), op_column="op")
+            compact(table)
+            now_ms[0] += 1
+        assert [row["id"] for row in found_rows(table)] == expected
 
     def test_no_sort_keys_leave_no_tombstones(self, local_root: str) -> None:
         table = make_table(local_root)

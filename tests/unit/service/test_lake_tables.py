@@ -8,16 +8,18 @@ import pyarrow as pa
 import pytest
 
 import siltstone
+from siltstone.catalog import main as catalog
 from siltstone.compactor.merge import run_here
 from siltstone.errors import InvalidInputError, LeaseLostError
 from siltstone.log.commit import forget_logs
 from siltstone.model import PartitionLocator
+from siltstone.model.schema import schema_from_json
 from siltstone.service.lake_tables import LakeTables, compacted_watermark
 from siltstone.service.overview import list_overviews, table_overview
 from siltstone.service.partitions import PendingPartition
 from siltstone.storage import object_store as storage
 from siltstone.testing.oracle import oracle_of, same_rows
-from tests.unit.compactor.compacting import make_table, rows
+from tests.unit.compactor.compacting import SCHEMA, make_table, rows
 from tests.unit.service.cycling import World
 
 DAY_MS = 24 * 3600 * 1000
@@ -161,13 +163,31 @@ def test_the_retention_is_a_property_of_the_table(local_root: str) -> None:
     partition = only(tables)
     compact_all(tables)
     now_ms = table.deltas()[-1].committed_at
-    for wrong in ("soon", "-1", "nan", "inf"):
-        table.alter(properties={"delta_retention_seconds": wrong})
-        with pytest.raises(InvalidInputError, match="nothing is trimmed"):
-            tables.trim(partition, 1, now_ms + DAY_MS)
+    table.alter(properties={"delta_retention_seconds": "forever"})
+    assert tables.trim(partition, 1, now_ms + 10_000 * DAY_MS) == 0
     table.alter(properties={"delta_retention_seconds": "10"})
     assert tables.trim(partition, 1, now_ms + 9_999) == 0
     assert tables.trim(partition, 1, now_ms + 10_000) == 1
+
+
+@pytest.mark.parametrize("wrong", ["soon", "-1", "nan", "inf"])
+def test_a_retention_that_was_set_before_values_were_checked_and_means_nothing_trims_nothing(
+    wrong: str, local_root: str
+) -> None:
+    catalog.create_table(
+        "shop.orders",
+        schema=schema_from_json(SCHEMA),
+        primary_keys=["id"],
+        reserved_properties={"delta_retention_seconds": wrong},
+        root=local_root,
+    )
+    table = siltstone.open(local_root).table("shop.orders")
+    table.write(rows([1]))
+    tables = lake_tables(local_root)
+    partition = only(tables)
+    compact_all(tables)
+    with pytest.raises(InvalidInputError, match=r"delta_retention_seconds is .* give seconds"):
+        tables.trim(partition, 1, table.deltas()[-1].committed_at + DAY_MS)
 
 
 def test_after_a_rollback_the_deltas_that_are_needed_again_stay(local_root: str) -> None:

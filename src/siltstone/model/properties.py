@@ -1,0 +1,234 @@
+"""Table properties: every name that has a meaning, which values it takes, its default, and which part acts on it.
+
+A table carries properties as text. Names are words in lower case joined by `_`, with the unit at the end. What the system
+itself keeps starts with `siltstone.` and is not the user's to change; what users keep for themselves starts with
+`user.`. Only setting a property is checked, so a table that already has others works as before.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from siltstone.errors import InvalidInputError
+from siltstone.model.names import did_you_mean
+
+USER_PREFIX = "user."
+RESERVED_PREFIX = "siltstone."
+FOREVER = "forever"
+# Longer than any lake lives, and still an int64 in milliseconds.
+FOREVER_SECONDS = float(1 << 50)
+ROWS_KIND = "rows"
+DOCUMENTS_KIND = "documents"
+MAX_DELAY_MS = 10 * 24 * 3600 * 1000
+MAX_ROW_GROUP_ROWS = 1 << 17
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Property(Generic[T]):
+    """One property: `parse` reads its text or raises ValueError; `old_names` are read where the name is not set."""
+
+    name: str
+    parse: Callable[[str], T]
+    values: str
+    default: T
+    default_text: str
+    read_by: str
+    meaning: str
+    old_names: tuple[str, ...] = ()
+
+    @property
+    def is_reserved(self) -> bool:
+        """Whether only the system sets it."""
+        return self.name.startswith(RESERVED_PREFIX)
+
+    def text_in(self, properties: Mapping[str, str]) -> str | None:
+        """Return the text that is set, under whichever of its names, or None."""
+        texts = (properties.get(name) for name in (self.name, *self.old_names))
+        return next((text for text in texts if text is not None), None)
+
+    def of(self, properties: Mapping[str, str], where: object) -> T:
+        """Return the value that a table has. Raises: InvalidInputError where it was set before values were checked."""
+        text = self.text_in(properties)
+        return self.default if text is None else self.read(text, where)
+
+    def read(self, text: str, where: object) -> T:
+        """Return the value of a text. Raises: InvalidInputError."""
+        try:
+            return self.parse(text)
+        except ValueError:
+            raise InvalidInputError(f"{where}: property {self.name} is {text!r}; give {self.values}") from None
+
+
+def _seconds(text: str) -> float:
+    if text == FOREVER:
+        return FOREVER_SECONDS
+    seconds = float(text)
+    if not 0 <= seconds < math.inf:
+        raise ValueError(text)
+    return min(seconds, FOREVER_SECONDS)
+
+
+def _whole(first: int, last: int) -> Callable[[str], int]:
+    def parse(text: str) -> int:
+        if not text.isdecimal() or not first <= int(text) <= last:
+            raise ValueError(text)
+        return int(text)
+
+    return parse
+
+
+def _one_of(*choices: str) -> Callable[[str], str]:
+    def parse(text: str) -> str:
+        if text not in choices:
+            raise ValueError(text)
+        return text
+
+    return parse
+
+
+DELTA_RETENTION_SECONDS: Property[float | None] = Property(
+    name="delta_retention_seconds",
+    parse=_seconds,
+    values=f"seconds, 0 or more, or `{FOREVER}`",
+    default=None,
+    default_text="what the service was started with (`--retention`, 7 days)",
+    read_by="the service's trimming",
+    meaning="How long deltas are kept after they were compacted.",
+)
+ROW_GROUP_ROWS: Property[int] = Property(
+    name="row_group_rows",
+    parse=_whole(1, MAX_ROW_GROUP_ROWS),
+    values=f"rows, from 1 to {MAX_ROW_GROUP_ROWS}",
+    default=MAX_ROW_GROUP_ROWS,
+    default_text=f"{MAX_ROW_GROUP_ROWS}; 4096 in a table of documents",
+    read_by="compaction",
+    meaning="Rows in a row group of new compacted files: fewer make lookups quicker and files larger.",
+    old_names=("siltstone.row_group_rows",),
+)
+SCHEMA_EVOLUTION: Property[str] = Property(
+    name="schema_evolution",
+    parse=_one_of("add_and_widen", "strict"),
+    values="`add_and_widen` or `strict`",
+    default="add_and_widen",
+    default_text="`add_and_widen`",
+    read_by="writes",
+    meaning="Whether a write may add columns and widen types; with `strict`, only `alter` may.",
+)
+TOMBSTONE_RETENTION_SECONDS: Property[float] = Property(
+    name="tombstone_retention_seconds",
+    parse=_seconds,
+    values=f"seconds, 0 or more, or `{FOREVER}`",
+    default=7.0 * 24 * 3600,
+    default_text="604800 (7 days)",
+    read_by="compaction",
+    meaning="In a table with sort keys, how long a deleted row keeps older rows of its key out; 0 is until the next round.",
+)
+KIND: Property[str] = Property(
+    name="siltstone.kind",
+    parse=str,
+    values=f"`{ROWS_KIND}` or `{DOCUMENTS_KIND}`",
+    default=ROWS_KIND,
+    default_text=f"`{ROWS_KIND}`",
+    read_by="everything that reads, writes or compacts",
+    meaning="What the table holds; set when it is created.",
+)
+DOCUMENTS_NAME: Property[str | None] = Property(
+    name="siltstone.documents.name",
+    parse=str,
+    values="a table's name",
+    default=None,
+    default_text="none",
+    read_by="documents",
+    meaning="The name that a table of documents was created under.",
+)
+FULL_CONSISTENCY_DELAY_MS: Property[int | None] = Property(
+    name="siltstone.full_consistency_delay_ms",
+    parse=_whole(0, MAX_DELAY_MS),
+    values=f"milliseconds, from 0 to {MAX_DELAY_MS}",
+    default=None,
+    default_text="none",
+    read_by="documents",
+    meaning="How far back changes may carry their times; set by `full_consistency_delay` when the table is created.",
+)
+CLOSED_BEFORE_MS: Property[int | None] = Property(
+    name="siltstone.closed_before_ms",
+    parse=int,
+    values="milliseconds since 1970",
+    default=None,
+    default_text="none",
+    read_by="documents",
+    meaning="The time before which no change is taken any more; moved on by compaction.",
+)
+
+_ALL: tuple[Property[Any], ...] = (
+    DELTA_RETENTION_SECONDS,
+    ROW_GROUP_ROWS,
+    SCHEMA_EVOLUTION,
+    TOMBSTONE_RETENTION_SECONDS,
+    KIND,
+    DOCUMENTS_NAME,
+    FULL_CONSISTENCY_DELAY_MS,
+    CLOSED_BEFORE_MS,
+)
+TABLE_PROPERTIES: dict[str, Property[Any]] = {known.name: known for known in _ALL}
+_BY_OLD_NAME = {old: known for known in _ALL for old in known.old_names}
+
+
+def change_properties(
+    before: Mapping[str, str], changes: Mapping[str, str | None], where: object, *, of_table: bool = True
+) -> dict[str, str]:
+    """Return properties as they are after changes that a user asks for; None removes one.
+
+    What is set to the text that it has already is no change. Without `of_table` it is something else that carries
+    properties, none of which has a meaning: a user's own are all there can be. Raises: InvalidInputError.
+    """
+    after = dict(before)
+    for name, text in changes.items():
+        known = TABLE_PROPERTIES.get(name)
+        present = before.get(name) if known is None else known.text_in(before)
+        if text == present:
+            continue
+        _check_change(name, text, where, of_table=of_table)
+        for old in (name, *(known.old_names if known else ())):
+            after.pop(old, None)
+        if text is not None:
+            after[name] = text
+    return after
+
+
+def _check_change(name: object, text: object, where: object, *, of_table: bool) -> None:
+    if not isinstance(name, str):
+        raise InvalidInputError(f"{where}: the name of a property is text, not {name!r}")
+    known = TABLE_PROPERTIES.get(name)
+    if known is not None and known.is_reserved:
+        raise InvalidInputError(f"{where}: property {name} is kept by the system; it can be neither set nor removed")
+    if text is None:
+        return
+    if not isinstance(text, str):
+        raise InvalidInputError(f"{where}: property {name} is {text!r}, which is not text; give {str(text)!r}")
+    if name.startswith(USER_PREFIX) and name != USER_PREFIX:
+        return
+    if not of_table:
+        hint = f"; {name} is a property of tables, set it there" if known else ""
+        raise InvalidInputError(
+            f"{where}: takes no property but your own, which start with {USER_PREFIX}, e.g. {_own(name)}{hint}"
+        )
+    if known is None:
+        raise InvalidInputError(f"{where}: there is no property {name}{_suggestion(name)}")
+    known.read(text, where)
+
+
+def _suggestion(name: str) -> str:
+    renamed = _BY_OLD_NAME.get(name)
+    if renamed is not None:
+        return f"; it is called {renamed.name} now"
+    settable = [known.name for known in _ALL if not known.is_reserved]
+    guess = did_you_mean(name, settable)
+    return f"; there are {', '.join(settable)}, and your own, which start with {USER_PREFIX}, e.g. {_own(name)}{guess}"
+
+
+def _own(name: str) -> str:
+    return USER_PREFIX + (name.removeprefix(RESERVED_PREFIX).removeprefix(USER_PREFIX) or "owner")
