@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Literal, NamedTuple, cast
 
+import numpy as np
 import pyarrow as pa
 
 from siltstone.catalog import main as catalog
@@ -26,23 +27,34 @@ from siltstone.documents.earlier import known_from_ms
 from siltstone.documents.intake import (
     WRITTEN_SCHEMA,
     DeltaLike,
+    Update,
     UpdateLike,
     batch_updates,
     check_columns,
     check_key,
+    checked_updates,
     stored_batches,
 )
 from siltstone.documents.language import Json
 from siltstone.documents.reading import to_document
+from siltstone.documents.repeats import ChangeKey, Stored, not_stored, with_own_ids
 from siltstone.documents.rows import Row
-from siltstone.documents.store import bucket_documents, bucket_rows, earliest_of, resolved, snapshot_of
+from siltstone.documents.store import (
+    Snapshot,
+    bucket_documents,
+    bucket_rows,
+    earliest_of,
+    hash_changes,
+    resolved,
+    snapshot_of,
+)
 from siltstone.documents.stored import KEY, SCHEMA, grouped
 from siltstone.documents.timeline import TimelineEvent, timeline_of
 from siltstone.errors import AlreadyExistsError, InvalidInputError, NotFoundError
 from siltstone.lake import Lake, Table, compact_request
 from siltstone.log.commit import steady
 from siltstone.log.verification import Finding
-from siltstone.model import DEFAULT_STREAM, Delta, PartitionLocator, StreamLocator
+from siltstone.model import DEFAULT_STREAM, Delta, ManifestEntry, PartitionLocator, StreamLocator
 from siltstone.model.properties import (
     DOCUMENTS_KIND,
     DOCUMENTS_NAME,
@@ -134,20 +146,21 @@ class DocumentTable:
         With a change id it is safe to update again: the same one counts once. Raises: InvalidInputError, also where
         the id is of a time that is complete already; AlreadyExistsError where it is the id of another delta.
         """
-        update = {"key": key, "delta": delta, "tags": tags, "change_id": change_id}
-        (batch,) = stored_batches([update])
-        if change_id is not None and self._is_there(batch.to_pylist()[0]):
-            return check_change_id(change_id)
-        written = self._write_batches(lambda: list(stored_batches([update])))
+        (update,) = checked_updates([{"key": key, "delta": delta, "tags": tags, "change_id": change_id}])
+        written = self._write([update])
+        if not written:
+            assert update.change_id is not None
+            return update.change_id
         found: str = written[0].column("change_id")[0].as_py()
         return found
 
     def update_many(self, updates: "Iterable[UpdateLike] | pa.Table | pa.RecordBatch | DataFrame") -> int:
-        """Apply many deltas as one commit; return how many.
+        """Apply many deltas as one commit; return how many there are without those that were there already.
 
         Updates are (key, delta) with tags and change id where there are any, or mappings of these names, or a table or
-        data frame with these columns; Spark checks and writes a frame of its own. Of two deltas under one change
-        id, the first one committed counts. Raises: InvalidInputError; then nothing is written.
+        data frame with these columns; Spark checks and writes a frame of its own. The same delta under the same
+        change id counts once. Raises: InvalidInputError, AlreadyExistsError where two deltas of a document share a
+        change id; then nothing is written.
         """
         if updates.__class__.__module__.startswith("pyspark."):
             return self._write_frame(cast("DataFrame", updates))
@@ -157,10 +170,8 @@ class DocumentTable:
             batches = updates.to_batches() if isinstance(updates, pa.Table) else [updates]
             rows = [row for batch in batches for row in batch_updates(batch)]
         else:
-            rows = list(cast("Iterable[UpdateLike]", updates))
-        if not rows:
-            return 0
-        return sum(batch.num_rows for batch in self._write_batches(lambda: list(stored_batches(rows))))
+            rows = cast("Iterable[UpdateLike]", updates)
+        return sum(batch.num_rows for batch in self._write(list(checked_updates(rows))))
 
     def get(self, key: str) -> Document:
         """Return a document, also one that is deleted or was never written, as `~deleted` and `~version` tell.
@@ -336,14 +347,18 @@ class DocumentTable:
                 f"({earliest} ms)"
             )
 
-    def _rows(self, keys: Sequence[str]) -> dict[str, Row]:
-        """Return the rows of documents, without anything in them where nothing was written."""
+    def _snapshot(self) -> tuple[Snapshot, str]:
+        """Return the newest state, and the name that conditions know the table by."""
         with steady():
             version = self.table.version
             source = PartitionLocator(**version.locator, stream=DEFAULT_STREAM, partition_values=[])
             request = Request(source, compacted_partition(source), (KEY,), self.lake.root)
             snapshot = snapshot_of(request, locate_destination(request.destination, root=self.lake.root))
-        name = version.properties.get(DOCUMENTS_NAME.name, self.name)
+        return snapshot, version.properties.get(DOCUMENTS_NAME.name, self.name)
+
+    def _rows(self, keys: Sequence[str]) -> dict[str, Row]:
+        """Return the rows of documents, without anything in them where nothing was written."""
+        snapshot, name = self._snapshot()
         found = {key: Row((), (), key, name) for key in keys}
         for start in range(0, len(keys), _BATCH_KEYS):
             table = snapshot.rows_of(keys[start : start + _BATCH_KEYS])
@@ -353,17 +368,24 @@ class DocumentTable:
     def _row(self, key: str) -> Row:
         return self._rows([check_key(key)])[key]
 
-    def _is_there(self, update: Mapping[str, object]) -> bool:
-        """Tell whether an update was committed before. Raises: AlreadyExistsError where its id is another delta's."""
-        for change_id, text, tags in self._row(str(update["key"])).changes:
-            if change_id == update["change_id"]:
-                if text == update["delta"] and set(tags or ()) == set(cast("Iterable[str]", update["tags"])):
-                    return True
-                raise AlreadyExistsError(
-                    f"{self.name}: change {change_id} of document {update['key']!r} is {text:.60}, and never changes; "
-                    "give the other delta an id of its own"
-                )
-        return False
+    def _stored_changes(self, updates: Sequence[Update]) -> dict[ChangeKey, Stored]:
+        """Return the changes that are stored under the change ids of updates."""
+        given = [(each.key, each.change_id) for each in updates if each.change_id is not None]
+        keys = sorted({key for key, _ in given})
+        if not keys:
+            return {}
+        snapshot, name = self._snapshot()
+        if len(keys) <= _BATCH_KEYS:
+            table = snapshot.rows_of(keys)
+        else:
+            table = snapshot.changes_among(hash_changes(pa.table(list(zip(*given, strict=True)), [KEY, "change_id"])))
+        return _changes_of(table, name)
+
+    def _write(self, updates: Sequence[Update]) -> list[pa.RecordBatch]:
+        """Commit updates but for those that are there already; return what was written. Raises: AlreadyExistsError."""
+        own = with_own_ids(self.name, updates)
+        fresh = not_stored(self.name, own, self._stored_changes(own))
+        return self._write_batches(lambda: list(stored_batches(fresh))) if fresh else []
 
     def _write_batches(self, make: Callable[[], list[pa.RecordBatch]]) -> list[pa.RecordBatch]:
         root = self.lake.root
@@ -387,11 +409,39 @@ class DocumentTable:
             staged = stage_updates(frame, stream, root=root)
             files = [entry for delta in staged for entry in delta.manifest.entries]
             counted[0] = sum(entry.record_count for entry in files)
+            if "change_id" in frame.columns:
+                try:
+                    counted[0] -= self._count_repeats(files)
+                except AlreadyExistsError:
+                    storage.discard_deltas(staged, root=root)
+                    raise
             earliest = [earliest_of(read_data_file(root, file, ["change_id"]).column("change_id")) for file in files]
             return staged, min((each for each in earliest if each is not None), key=order_key, default=None)
 
         commit_changes(self.name, stage, root=root)
         return counted[0]
+
+    def _count_repeats(self, files: Sequence[ManifestEntry]) -> int:
+        """Count staged updates that are there already, in these files or stored. Raises: AlreadyExistsError.
+
+        They stay in the files; wherever these are read, the same change counts once.
+        """
+        root = self.lake.root
+        hashes = [hash_changes(read_data_file(root, file, [KEY, "change_id"])) for file in files]
+        distinct, counts = np.unique(np.concatenate([np.empty(0, np.uint64), *hashes]), return_counts=True)
+        snapshot, name = self._snapshot()
+        stored = snapshot.changes_among(distinct)
+        suspects = np.concatenate([distinct[counts > 1], hash_changes(stored)])
+        if not len(suspects):
+            return 0
+        updates = [
+            Update(row["key"], row["delta"], tuple(row["tags"]), row["change_id"])
+            for file, own in zip(files, hashes, strict=True)
+            if np.isin(own, suspects).any()
+            for row in read_data_file(root, file).filter(pa.array(np.isin(own, suspects))).to_pylist()
+        ]
+        own = with_own_ids(self.name, updates)
+        return len(updates) - len(not_stored(self.name, own, _changes_of(stored, name)))
 
     def _hold(self, hold: Hold | str | None) -> Hold | None:
         if hold is None:
@@ -413,6 +463,15 @@ class DocumentTable:
         job = self._job(held)
         for number, parts in _parts_of(job):
             yield from bucket_documents(job, number, parts, hold=held, include_deleted=include_deleted)
+
+
+def _changes_of(table: pa.Table, name: str) -> dict[ChangeKey, Stored]:
+    """Return the changes among the rows of a table."""
+    return {
+        (each.row.key, change_id): (text, tags)
+        for each in grouped(table, name)
+        for change_id, text, tags in each.row.changes
+    }
 
 
 def _parts_of(job: RoundJob) -> Iterator[tuple[int, Sequence[bytes]]]:

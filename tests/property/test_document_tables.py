@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from siltstone.document_table import Document
 from siltstone.documents.change_ids import to_ms
+from siltstone.documents.language import parse_delta
 from siltstone.documents.rows import Change
-from siltstone.errors import ConflictError, InvalidInputError, SiltstoneError
+from siltstone.errors import AlreadyExistsError, ConflictError, InvalidInputError, SiltstoneError
 from siltstone.log.commit import forget_logs
 from siltstone.testing import FaultKind, Killed, faults
 from tests.property.test_documents_compaction import TAGS, TEXTS
@@ -25,8 +26,9 @@ SETTINGS = st.sampled_from(
 UPDATES = st.tuples(st.just("update"), KEYS, TEXTS, TAGS, st.integers(0, 2 * DELAY))
 COMPACTIONS = st.tuples(st.just("compact"), SETTINGS, st.integers(0, 30), st.integers(0, 60), st.booleans())
 HOLDS = st.tuples(st.just("hold"), st.integers(-90, 5), st.integers(1, 60))
+REPEATS = st.tuples(st.just("repeat"), KEYS, TEXTS, TAGS, st.booleans())
 STEPS = st.lists(
-    st.tuples(st.integers(0, 15), UPDATES | UPDATES | COMPACTIONS | HOLDS | st.tuples(st.just("release"))),
+    st.tuples(st.integers(0, 15), UPDATES | UPDATES | REPEATS | COMPACTIONS | HOLDS | st.tuples(st.just("release"))),
     min_size=1,
     max_size=14,
 )
@@ -48,6 +50,25 @@ class World:
         with contextlib.suppress(InvalidInputError):
             self.written.docs.update(key, text, tags, change.change_id)
             self.written.note(key, change)
+
+    def repeat(self, key: str, text: str, tags: tuple[str, ...], is_same: bool) -> None:
+        """Write a document's last change once more, or another delta under its id: neither changes anything."""
+        changes = self.written.changes.get(key)
+        if not changes:
+            return
+        id_ = changes[-1].change_id
+        if is_same:
+            text, tags = changes[-1].delta, tuple(changes[-1].tags or ())
+        given = (parse_delta(text), set(tags))
+        is_same = given == (parse_delta(changes[-1].delta), set(changes[-1].tags or ()))
+        try:
+            assert self.written.docs.update_many([(key, text, tags, id_), (key, text, tags, id_)]) == 0
+            assert is_same
+        except AlreadyExistsError:
+            assert not is_same
+        except InvalidInputError:
+            # It is absorbed and deleted, so its time is complete.
+            assert all(each.change_id != id_ for each in self.written.docs.timeline(key))
 
     def compact(self, how: object, at_call: int, ahead: int, is_killed: bool) -> None:
         """Compact, maybe with another clock, and maybe with a fault at some call."""

@@ -10,7 +10,7 @@ from tests.unit.documents.tables import NAME, ROOMY, Written, at, change_id, com
 import siltstone
 from siltstone.documents.change_ids import change_id_at
 from siltstone.documents.rows import Change
-from siltstone.errors import InvalidInputError
+from siltstone.errors import AlreadyExistsError, InvalidInputError
 from siltstone.spark.merge import spark_engine
 
 COLUMNS = "key string, delta string, tags array<string>, change_id string"
@@ -45,6 +45,36 @@ def test_rounds_on_spark_do_what_they_do_in_this_process(spark: SparkSession, wr
     (again,) = written.docs.table.compact(full=True, spark=spark)[0].rounds
     assert again.accounting.live_rows == 200
     written.check()
+
+
+def test_a_frame_with_two_deltas_under_one_change_id_is_refused_and_the_same_one_counts_once(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    written = make(str(tmp_path))
+    docs = written.docs
+    written.write(1, "a", '{"n":1}')
+    same = [("a", '{"n":1}', [], change_id(1))]
+    other = [("b", '{"n":1}', ["x"], change_id(2)), ("b", '{"n":1}', ["x"], change_id(2)), ("b", "~", [], None)]
+    for bad in (
+        [*other, ("b", '{"n":2}', ["x"], change_id(2))],
+        [*other, ("a", '{"n":1}', ["x"], change_id(1))],
+    ):
+        with pytest.raises(AlreadyExistsError, match="never changes"):
+            docs.update_many(spark.createDataFrame(bad, COLUMNS))
+    assert len(docs.table.deltas()) == 1
+    assert docs.update_many(spark.createDataFrame([*same, *other], COLUMNS)) == 2
+    assert (docs.get("a")["~version"], docs.get("b")["~version"]) == (1, 2)
+
+
+def test_an_export_under_a_hold_stays_the_same_on_spark(spark: SparkSession, tmp_path: Path) -> None:
+    written = make(str(tmp_path))
+    written.write(1, "a", '{"n":1}')
+    written.write(3, "a", '{..,"m":1}')
+    held = written.docs.hold(since=at(5), until=at(7200))
+    before = [written.expected("a")]
+    written.write(2, "a", '{"n":2}')
+    written.compact(30, engine=spark_engine(spark))
+    assert list(written.docs.scan(spark, hold=held)) == before
 
 
 def test_documents_are_rows_that_sql_looks_into(spark: SparkSession, written: Written) -> None:

@@ -1,7 +1,8 @@
 """What comes in: updates as people write them, checked and brought into the rows that are stored."""
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 import pyarrow as pa
 
@@ -49,36 +50,36 @@ def check_key(key: object) -> str:
     return key
 
 
-def stored_batches(
-    updates: Iterable[UpdateLike], new_id: Callable[[], str] = new_change_id
-) -> Iterator[pa.RecordBatch]:
-    """Check updates and yield them as rows to store; those without a change id get one, in order.
+class Update(NamedTuple):
+    """An update that was checked: the delta in its canonical text, tags in order; without an id it gets one later."""
 
-    Raises: InvalidInputError that tells which one.
-    """
-    waiting: list[dict[str, object]] = []
+    key: str
+    delta: str
+    tags: tuple[str, ...]
+    change_id: str | None
+
+
+def checked_updates(updates: Iterable[UpdateLike]) -> Iterator[Update]:
+    """Check updates. Raises: InvalidInputError that tells which one is wrong."""
     for number, update in enumerate(updates, 1):
-        waiting.append(_stored(number, update, new_id))
-        if len(waiting) == _BATCH_ROWS:
-            yield pa.RecordBatch.from_pylist(waiting, schema=WRITTEN_SCHEMA)
-            waiting = []
-    if waiting:
+        fields = _fields(number, update)
+        key, change_id = fields.get("key"), fields.get("change_id")
+        try:
+            yield Update(
+                check_key(key),
+                delta_text(fields.get("delta")),
+                check_tags(fields.get("tags") or ()),  # type: ignore[arg-type]
+                None if change_id is None else check_change_id(change_id),  # type: ignore[arg-type]
+            )
+        except InvalidInputError as error:
+            raise InvalidInputError(f"update {number}, key {key!r:.60}: {error}") from error
+
+
+def stored_batches(updates: Iterable[Update], new_id: Callable[[], str] = new_change_id) -> Iterator[pa.RecordBatch]:
+    """Yield updates as rows to store; those without a change id get one, in order."""
+    rows = (each._replace(change_id=each.change_id or new_id())._asdict() for each in updates)
+    while waiting := list(itertools.islice(rows, _BATCH_ROWS)):
         yield pa.RecordBatch.from_pylist(waiting, schema=WRITTEN_SCHEMA)
-
-
-def _stored(number: int, update: UpdateLike, new_id: Callable[[], str]) -> dict[str, object]:
-    fields = _fields(number, update)
-    key = fields.get("key")
-    try:
-        change_id = fields.get("change_id")
-        return {
-            "key": check_key(key),
-            "delta": delta_text(fields.get("delta")),
-            "tags": check_tags(fields.get("tags") or ()),  # type: ignore[arg-type]
-            "change_id": new_id() if change_id is None else check_change_id(change_id),  # type: ignore[arg-type]
-        }
-    except InvalidInputError as error:
-        raise InvalidInputError(f"update {number}, key {key!r:.60}: {error}") from error
 
 
 def _fields(number: int, update: UpdateLike) -> Mapping[str, object]:

@@ -12,7 +12,7 @@ from siltstone.compactor.columns import Integers, align
 from siltstone.compactor.completion import Destination, current_completion
 from siltstone.compactor.consistency import Hold
 from siltstone.compactor.files import StoredFile
-from siltstone.compactor.hashing import hash_keys
+from siltstone.compactor.hashing import Hashes, hash_keys
 from siltstone.compactor.job import RoundJob, gather
 from siltstone.compactor.plan import Request, new_deltas
 from siltstone.compactor.reading import decode_part
@@ -44,6 +44,14 @@ DOCUMENT_SCHEMA: Final = pa.schema(
 """One row a document: its content as JSON, null where it is deleted, and what is known about it."""
 
 
+_CHANGE_KEYS: Final = pa.schema([SCHEMA.field(name) for name in (KEY, "change_id")])
+
+
+def hash_changes(table: pa.Table | pa.RecordBatch) -> Hashes:
+    """Return a hash of each row's key and change id."""
+    return hash_keys(table, _CHANGE_KEYS.names)
+
+
 @dataclass(frozen=True)
 class Snapshot:
     """A state of a table of documents: what was compacted, and the deltas since."""
@@ -63,6 +71,24 @@ class Snapshot:
                 own = pc.is_in(read_data_file(self.root, entry, [KEY]).column(KEY), wanted.column(KEY))
                 if pc.any(own).as_py():
                     found.append(align(read_data_file(self.root, entry).filter(own), SCHEMA))
+        return pa.concat_tables(found)
+
+    def changes_among(self, hashes: Hashes) -> pa.Table:
+        """Return the rows whose key and change id have one of these hashes, see `hash_changes`. Raises: CorruptionError."""
+        found = [SCHEMA.empty_table()]
+        for bucket in self.completion.buckets if self.completion is not None else ():
+            # A bucket that is never due has nothing but one record of each document.
+            for file in bucket.files if bucket.due_at is not None or bucket.held_at is not None else ():
+                stored = StoredFile(self.root, file)
+                live = np.flatnonzero(stored.live_flags())
+                own = live[np.isin(hash_changes(stored.read_rows(live, _CHANGE_KEYS)), hashes)]
+                if len(own):
+                    found.append(stored.read_rows(own, SCHEMA))
+        for delta in self.deltas:
+            for entry in delta.manifest.entries:
+                is_own = np.isin(hash_changes(read_data_file(self.root, entry, _CHANGE_KEYS.names)), hashes)
+                if is_own.any():
+                    found.append(align(read_data_file(self.root, entry).filter(pa.array(is_own)), SCHEMA))
         return pa.concat_tables(found)
 
     def _compacted(self, completion: RoundCompletion, wanted: pa.Table) -> Iterator[pa.Table]:

@@ -9,7 +9,7 @@ from pyspark.sql import functions as sf
 
 from siltstone.compactor.consistency import Hold
 from siltstone.compactor.job import RoundJob
-from siltstone.documents.intake import WRITTEN_SCHEMA, batch_updates, check_columns, stored_batches
+from siltstone.documents.intake import WRITTEN_SCHEMA, batch_updates, check_columns, checked_updates, stored_batches
 from siltstone.documents.store import DOCUMENT_SCHEMA, bucket_documents
 from siltstone.model import Delta, StreamLocator
 from siltstone.spark.access import reaching
@@ -24,7 +24,7 @@ def stage_updates(frame: DataFrame, stream: StreamLocator, *, root: str) -> list
 
     def check(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            yield from stored_batches(batch_updates(batch))
+            yield from stored_batches(checked_updates(batch_updates(batch)))
 
     checked = frame.mapInArrow(reaching(root, check), spark_schema(WRITTEN_SCHEMA))
     try:

@@ -107,22 +107,54 @@ class TestWriting:
         assert docs.timeline("r1")[0].delta == '{"stars":1}'
 
     def test_the_same_change_twice_counts_once(self, written: Written) -> None:
+        docs = written.docs
         for _ in range(2):
-            written.docs.update("r1", {"n": 1}, ("x",), change_id(1))
-        written.docs.update_many([("r1", '{"n":1}', ("x",), change_id(1))])
-        assert written.docs.get("r1")["~version"] == 1
-        (only,) = compact(written.docs, 30).rounds
-        assert (only.accounting.delta_rows, only.accounting.duplicate_rows) == (2, 1)
-        assert written.docs.get("r1")["~version"] == 1
+            docs.update("r1", {"n": 1}, ("x",), change_id(1))
+        again = ("r1", '{"n":1}', ("x",), change_id(1))
+        assert docs.update_many([again, again, ("r1", '{..,"m":1}'), ("r2", '{"n":1}', (), change_id(1))]) == 2
+        assert docs.update_many([again]) == 0
+        assert [delta.manifest.record_count for delta in docs.table.deltas()] == [1, 2]
+        assert docs.get("r1")["~version"] == 2
 
-    def test_another_delta_under_the_same_change_id_is_refused(self, docs: siltstone.DocumentTable) -> None:
-        docs.update("r1", {"n": 1}, (), change_id(1))
-        with pytest.raises(AlreadyExistsError, match="never changes"):
-            docs.update("r1", {"n": 2}, (), change_id(1))
-        docs.update_many([("r1", '{"n":3}', (), change_id(1))])
-        assert docs.get("r1")["n"] == 1
-        compact(docs, 30)
-        assert docs.get("r1")["n"] == 1
+    def test_a_change_that_two_writers_commit_at_once_counts_once(self, written: Written) -> None:
+        written.write(1, "r1", '{"n":1}', "x")
+        root = written.docs.lake.root
+        rows = pa.table({"key": ["r1"], "change_id": [change_id(1)], "delta": ['{"n":2}'], "tags": [["x"]]})
+        commit_changes(
+            NAME, lambda stream: (storage.stage_deltas(rows, stream, type="append", root=root), None), root=root
+        )
+        written.check()
+        (only,) = written.compact(30).rounds
+        assert (only.accounting.delta_rows, only.accounting.duplicate_rows) == (2, 1)
+
+    def test_another_delta_under_the_same_change_id_is_refused_however_it_is_written(self, written: Written) -> None:
+        docs = written.docs
+        written.write(1, "r1", '{"n":1}')
+        written.write(19, "r1", '{"n":2}')
+
+        def check() -> None:
+            deltas = docs.table.deltas()
+            with pytest.raises(AlreadyExistsError, match="never changes"):
+                docs.update("r1", {"n": 3}, (), change_id(19))
+            with pytest.raises(
+                AlreadyExistsError, match=rf"change {change_id(19)} of document 'r1' is .*never changes"
+            ):
+                docs.update_many([("r2", {}), ("r1", {"n": 3}, (), change_id(19))])
+            with pytest.raises(AlreadyExistsError, match=r'is \{"n":2\}, and never changes; give \{"n":2\} #x an id'):
+                docs.update_many([("r1", {"n": 2}, ("x",), change_id(19))])
+            with pytest.raises(AlreadyExistsError, match=r'document .r2. is \{"n":1\}, and never changes'):
+                docs.update_many([("r2", {"n": 1}, (), change_id(50)), ("r2", {"n": 2}, (), change_id(50))])
+            many = [(f"k{number}", "{}", (), change_id(50)) for number in range(1100)]
+            with pytest.raises(AlreadyExistsError, match=f"change {change_id(19)} of document 'r1'"):
+                docs.update_many([*many, ("r1", {"n": 3}, (), change_id(19))])
+            assert docs.table.deltas() == deltas, "nothing is written"
+
+        check()
+        written.compact(20)
+        assert kinds(docs, "r1") == "ddC", "the later delta is carried along"
+        check()
+        many = [(f"k{number}", "{}", (), change_id(50)) for number in range(1100)]
+        assert docs.update_many([*many, ("r1", {"n": 2}, (), change_id(19))]) == len(many)
 
     def test_changes_older_than_the_delay_are_refused(self, docs: siltstone.DocumentTable) -> None:
         with pytest.raises(InvalidInputError, match=r"is complete up to .*: changes may be 10000 ms old at most"):
