@@ -17,6 +17,7 @@ from siltstone.model import (
     Table,
     TableVersion,
 )
+from siltstone.model.locators import check_position
 from siltstone.model.names import split_table_name
 from siltstone.storage import object_store as storage
 from siltstone.storage.interface import ArrowData
@@ -163,6 +164,8 @@ def write_staged(
 
     Raises: as `write_to_table`.
     """
+    if stream_position is not None:
+        check_position(stream_position, f"{name}:", least=1)
     with steady():
         stream = delta_stream(name, root=root)
         if idempotency is not None:

@@ -6,10 +6,10 @@ from typing import IO, Any, NamedTuple, cast
 
 import pyarrow as pa
 
-from siltstone.errors import InvalidInputError
 from siltstone.model import Delta, DeltaType, StreamLocator
 from siltstone.objects import Objects, open_objects, replaced
 from siltstone.storage import object_store as storage
+from siltstone.storage.deltas import check_new_position
 
 
 class WriteRules(NamedTuple):
@@ -61,10 +61,8 @@ class _ReadOnlyObjects:
 def rehearse(rows: Iterator[pa.RecordBatch], stream: StreamLocator, rules: WriteRules, root: str) -> list[Delta]:
     """Do all that a write does before it commits, with the same checks, except for keeping the files."""
     newest = storage.get_stream(stream, root=root).stream_position
-    if rules.stream_position is not None and rules.stream_position <= newest:
-        raise InvalidInputError(
-            f"stream position {rules.stream_position} is not after the newest, {newest}; give a higher one or none"
-        )
+    if rules.stream_position is not None:
+        check_new_position(rules.stream_position, newest, str(stream))
     objects = cast("Objects", _ReadOnlyObjects(open_objects(root)))
     with replaced(root, objects):
         return storage.stage_deltas(

@@ -23,6 +23,7 @@ from siltstone.log.commit import steady
 from siltstone.log.compactible import system_now_ms
 from siltstone.log.keyed import Entry
 from siltstone.model import Delta, PartitionLocator, TableVersion
+from siltstone.model.locators import check_position
 from siltstone.model.properties import KIND, ROW_GROUP_ROWS, TOMBSTONE_RETENTION_SECONDS
 from siltstone.model.schema import evolve, schema_from_json, schema_to_json
 from siltstone.storage import object_store as storage
@@ -45,6 +46,15 @@ class Request:
     settings: Settings = field(default_factory=Settings)
     max_round_bytes: int = MAX_ROUND_BYTES
     now_ms: int | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse positions that are none."""
+        for what, position in (
+            ("position", self.last_stream_position),
+            ("high watermark", self.rebase_high_watermark),
+        ):
+            if position is not None:
+                check_position(position, f"{self.source}: {what}")
 
 
 @dataclass(frozen=True)

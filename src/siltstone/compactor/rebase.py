@@ -11,6 +11,7 @@ from siltstone.compactor.plan import Request, plan_round
 from siltstone.compactor.state import RoundCompletion
 from siltstone.errors import AlreadyExistsError, InvalidInputError, NotFoundError
 from siltstone.model import DEFAULT_STREAM, PartitionLocator, PartitionValue, StreamLocator, TableVersion
+from siltstone.model.locators import check_position
 from siltstone.model.schema import evolve
 from siltstone.storage import object_store as storage
 
@@ -213,10 +214,8 @@ def _version(stream: _Stream, root: str) -> TableVersion:
 
 def _check_positions(asked: TableRequest, behalf: _Stream) -> None:
     for what, position in (("position", asked.to), ("high watermark", asked.high_watermark)):
-        if position is not None and position < 0:
-            raise InvalidInputError(
-                f"{asked.name}: {what} {position} is negative; positions count from 1, 0 is before all"
-            )
+        if position is not None:
+            check_position(position, f"{asked.name}: {what}")
     newest = storage.get_stream(behalf.locator, root=asked.root).stream_position
     if asked.high_watermark is not None and asked.high_watermark > newest:
         raise InvalidInputError(

@@ -7,6 +7,7 @@ import hashlib
 import re
 from collections.abc import Sequence
 
+from siltstone.errors import InvalidInputError
 from siltstone.model.metafile import Model, field
 from siltstone.model.names import check_name, check_namespace
 
@@ -14,6 +15,18 @@ PartitionValue = None | bool | int | str
 
 UNPARTITIONED = "_"
 _READABLE_LIMIT = 100
+MAX_STREAM_POSITION = (1 << 63) - 1
+
+
+def check_position(position: int, what: str, *, least: int = 0) -> int:
+    """Return a stream position, or refuse what is none; 0 is before all. Raises: InvalidInputError."""
+    if isinstance(position, bool) or not isinstance(position, int):
+        raise InvalidInputError(f"{what} {position!r} is not a stream position; give a whole number")
+    if not least <= position <= MAX_STREAM_POSITION:
+        raise InvalidInputError(
+            f"{what} {position} is not a stream position; they go from {least} to {MAX_STREAM_POSITION}"
+        )
+    return position
 
 
 class Locator(Model):

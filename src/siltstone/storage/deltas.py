@@ -20,6 +20,7 @@ from siltstone.model import (
     StreamLocator,
     TableVersion,
 )
+from siltstone.model.locators import MAX_STREAM_POSITION, check_position
 from siltstone.objects import open_objects
 from siltstone.storage.layout import (
     VERSION_KEY,
@@ -42,8 +43,6 @@ from siltstone.storage.streams import (
     read_partition,
 )
 from siltstone.storage.versions import evolve_version, named, nameless
-
-MAX_STREAM_POSITION = (1 << 63) - 1
 
 
 def commit_delta(
@@ -131,14 +130,25 @@ def _check_staged(deltas: Sequence[Delta], stream: StreamLocator, version: Table
 
 def _next_position(stream: Stream, deltas: Sequence[Delta], wanted: int | None, now_ms: int) -> int:
     newest = stream.stream_position
+    if newest == MAX_STREAM_POSITION:
+        raise InvalidInputError(
+            f"{stream.locator}: its newest delta is at {newest}, the last stream position there is; compact it, and "
+            "write to a new table that is rebased from it"
+        )
     if wanted is None:
         is_chrono = any(delta.type == "chrono" for delta in deltas)
         return max(newest + 1, now_ms) if is_chrono else newest + 1
-    if not newest < wanted <= MAX_STREAM_POSITION:
-        raise InvalidInputError(
-            f"{stream.locator}: stream position {wanted} is not after the newest, {newest}; give a higher one or none"
-        )
+    check_new_position(wanted, newest, str(stream.locator))
     return wanted
+
+
+def check_new_position(wanted: int, newest: int, stream: str) -> None:
+    """Refuse a position that a delta cannot be committed at. Raises: InvalidInputError."""
+    check_position(wanted, f"{stream}:", least=1)
+    if wanted <= newest:
+        raise InvalidInputError(
+            f"{stream}: stream position {wanted} is not after the newest, {newest}; give a higher one or none"
+        )
 
 
 def _check_properties(state: LogState, place: Located, expected: Mapping[str, str | None]) -> None:
