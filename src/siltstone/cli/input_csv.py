@@ -3,16 +3,19 @@
 import contextlib
 import re
 from collections.abc import Iterator
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.csv
 
+from siltstone.cli.csv_quoting import CheckedText
 from siltstone.cli.inference import TextColumn
 from siltstone.cli.input_place import Looked, Place
 from siltstone.errors import InvalidInputError
 from siltstone.model.schema import check_columns
 
-BLOCK_BYTES = 8 << 20
+# A row must fit into one block.
+BLOCK_BYTES = 16 << 20
 
 
 class CsvFile:
@@ -20,6 +23,7 @@ class CsvFile:
 
     def __init__(self, place: Place, delimiter: str) -> None:
         self.name = place.name
+        self.null_lines = 0
         self._place = place
         self._delimiter = delimiter
         self._header: list[str] = []
@@ -72,8 +76,9 @@ class CsvFile:
         self, types: dict[str, pa.DataType], columns: list[str] | None = None
     ) -> Iterator["pyarrow.csv.CSVStreamingReader"]:
         with self._named(), self._place.opened() as stream:
+            checked: Any = CheckedText(stream, self.name, self._delimiter, BLOCK_BYTES)
             yield pyarrow.csv.open_csv(
-                stream,
+                checked,
                 # One thread knows in which row it is, and says so in errors.
                 pyarrow.csv.ReadOptions(use_threads=False, block_size=BLOCK_BYTES),
                 pyarrow.csv.ParseOptions(delimiter=self._delimiter, newlines_in_values=True),

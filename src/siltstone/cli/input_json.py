@@ -11,11 +11,14 @@ import pyarrow.compute as pc
 import pyarrow.json
 
 from siltstone.cli.inference import TextColumn
-from siltstone.cli.input_place import Looked, Place
+from siltstone.cli.input_place import Looked, Place, spell_limit
 from siltstone.errors import InvalidInputError
 from siltstone.model.schema import describe_type
 
 CHUNK_BYTES = 8 << 20
+LINE_BYTES_LIMIT = 64 << 20
+_NULL_LINE = re.compile(rb"^[ \t\r]*null[ \t\r]*$", re.MULTILINE)
+_NOT_OBJECT = re.compile(rb"^[ \t\r]*+[^ \t\r\n{]", re.MULTILINE)
 # What JSON has as text or number only is read as that, then converted.
 _SPELLED_AS: dict[pa.DataType, pa.DataType] = {
     pa.date32(): pa.string(),
@@ -25,16 +28,20 @@ _SPELLED_AS: dict[pa.DataType, pa.DataType] = {
 
 
 class JsonLinesFile:
-    """A file of JSON objects, one per line. A column that only some lines have is null in the others."""
+    """A file of JSON objects, one per line. A column that only some lines have is null in the others.
+
+    A line that is null is no row: change streams have one after each delete, for those who keep the newest by key.
+    """
 
     def __init__(self, place: Place) -> None:
         self.name = place.name
+        self.null_lines = 0
         self._place = place
 
     def schema(self, known: pa.Schema, looked: Looked) -> pa.Schema:
         """Return the columns that at least one line has."""
         columns = _Columns(self.name, known)
-        for first_line, chunk in self._chunks():
+        for first_line, chunk in self._rows_only():
             table = self._parsed(chunk, first_line, columns.readable, "infer")
             columns.look(table, chunk)
             looked(table.num_rows)
@@ -42,26 +49,44 @@ class JsonLinesFile:
 
     def batches(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         """Yield the rows, their columns in the order of `schema`."""
-        for first_line, chunk in self._chunks():
+        for first_line, chunk in self._rows_only():
             yield from self._parsed(chunk, first_line, schema, "ignore").select(schema.names).to_batches()
+
+    def _rows_only(self) -> Iterator[tuple[int, bytes]]:
+        """Yield the chunks with empty lines in place of null ones, which are counted; chunks without a row are left out."""
+        self.null_lines = 0
+        for first_line, chunk in self._chunks():
+            rows, count = _NULL_LINE.subn(b"", chunk) if b"null" in chunk else (chunk, 0)
+            self.null_lines += count
+            if rows.strip():
+                yield first_line, rows
 
     def _chunks(self) -> Iterator[tuple[int, bytes]]:
         """Yield whole lines, a few megabytes at a time, with the number of the first one."""
         line, parts = 1, list[bytes]()
+        for data in self._blocks():
+            first = data.find(b"\n")
+            waiting = sum(map(len, parts))
+            if waiting + (len(data) if first < 0 else first) > LINE_BYTES_LIMIT:
+                raise InvalidInputError(
+                    f"{self.name}: line {line} is longer than {spell_limit(LINE_BYTES_LIMIT)}; break it up, or use Parquet"
+                )
+            if first < 0:
+                parts.append(data)
+                continue
+            head, _, tail = data.rpartition(b"\n")
+            chunk = b"".join([*parts, head])
+            yield line, chunk
+            line += chunk.count(b"\n") + 1
+            parts = [tail]
+        yield line, b"".join(parts)
+
+    def _blocks(self) -> Iterator[bytes]:
         with self._place.opened() as stream:
-            while data := stream.read(CHUNK_BYTES):
-                head, newline, tail = data.rpartition(b"\n")
-                if not newline:
-                    parts.append(data)
-                    continue
-                chunk = b"".join([*parts, head])
-                if chunk.strip():
-                    yield line, chunk
-                line += chunk.count(b"\n") + 1
-                parts = [tail]
-        rest = b"".join(parts)
-        if rest.strip():
-            yield line, rest
+            data = stream.read(CHUNK_BYTES).removeprefix(b"\xef\xbb\xbf")
+            while data:
+                yield data
+                data = stream.read(CHUNK_BYTES)
 
     def _parsed(self, chunk: bytes, first_line: int, schema: pa.Schema, unexpected: Any) -> pa.Table:
         try:
@@ -93,6 +118,9 @@ class JsonLinesFile:
 
 def _parse(chunk: bytes, schema: pa.Schema, unexpected: Any) -> pa.Table:
     chunk.decode()
+    if _NOT_OBJECT.search(chunk):
+        # Arrow's reader dies of a null that comes first.
+        raise ValueError("each line must be one JSON object")
     spelled = pa.schema([pa.field(each.name, _SPELLED_AS.get(each.type, each.type)) for each in schema])
     table = pyarrow.json.read_json(
         io.BytesIO(chunk),
@@ -134,11 +162,13 @@ def _fails(lines: Sequence[bytes], schema: pa.Schema, unexpected: Any) -> bool:
 def _complaint(line: bytes, schema: pa.Schema, error: Exception) -> str:
     """Say what is wrong with one line, and with which of its columns."""
     try:
-        row = orjson.loads(line.removeprefix(b"\xef\xbb\xbf"))
+        row = orjson.loads(line)
     except orjson.JSONDecodeError as problem:
-        return f": is no JSON object: {problem}"
+        return f": is not JSON: {problem}"
     if not isinstance(row, dict):
-        return f": is a JSON {type(row).__name__}; each line must be one object"
+        return (
+            f": is {line.strip()[:40].decode()}, not an object; each line must be one object with the columns of a row"
+        )
     for field in schema:
         if _fails([line], pa.schema([field]), "ignore"):
             value = orjson.dumps(row.get(field.name)).decode()

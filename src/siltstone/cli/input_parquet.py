@@ -16,6 +16,7 @@ class ParquetFile:
 
     def __init__(self, place: Place) -> None:
         self.name = place.name
+        self.null_lines = 0
         self._place = place
 
     @contextlib.contextmanager

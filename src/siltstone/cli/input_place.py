@@ -21,6 +21,8 @@ class InputFile(Protocol):
     """One file; it can be read several times."""
 
     name: str
+    null_lines: int
+    """How many lines were null, which is no row, when the rows were read last."""
 
     def schema(self, known: pa.Schema, looked: Looked) -> pa.Schema:
         """Return the file's columns, those that `known` has with its types where the file has none of its own.
@@ -59,6 +61,11 @@ class Place(NamedTuple):
             folder, _, name = self.path.rpartition("/")
             return open_objects(folder).open_reader(name)
         return Path(self.path).open("rb")
+
+
+def spell_limit(size: int) -> str:
+    """Write a limit in bytes as people read it."""
+    return f"{size >> 20} MiB" if size >= 1 << 20 else f"{size} bytes"
 
 
 @contextlib.contextmanager

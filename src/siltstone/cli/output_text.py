@@ -106,6 +106,8 @@ class TextOutput:
             self._say(f"{written.table}: would write {what}.")
         else:
             self._say(f"{written.table}: wrote {what} at position {written.stream_position}.")
+        if written.null_lines:
+            self._say(f"Skipped {spell_count(written.null_lines, 'null line')} (tombstones of a change stream).")
         if written.new_columns:
             self._say(f"New columns: {', '.join(written.new_columns)}.")
 

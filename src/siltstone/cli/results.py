@@ -53,7 +53,10 @@ class TableDetails:
 
 @dataclass(frozen=True)
 class Written:
-    """One write; `stream_position` is None in a dry run, `repeated` says that it had been committed before."""
+    """One write; `stream_position` is None in a dry run, `repeated` says that it had been committed before.
+
+    `null_lines` counts the lines that are null, not rows: the tombstones of a change stream.
+    """
 
     table: str
     type: str
@@ -65,6 +68,7 @@ class Written:
     new_columns: Sequence[str]
     repeated: bool
     dry_run: bool
+    null_lines: int = 0
 
 
 @dataclass(frozen=True)

@@ -29,8 +29,8 @@ class FormatChoice(enum.StrEnum):
 
 
 def _one_character(text: str | None) -> str | None:
-    if text is not None and len(text) != 1:
-        raise typer.BadParameter(f"{text!r} is not one character")
+    if text is not None and (len(text) != 1 or not text.isascii() or text in '"\r\n'):
+        raise typer.BadParameter(f"{text!r} is not one ASCII character other than a quote or a line's end")
     return text
 
 

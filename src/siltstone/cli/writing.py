@@ -90,10 +90,10 @@ def write_files(
             if dry_run:
                 staged = rehearse(late.counted(rows.batches()), stream, rules, lake.root)
                 late.warn(warn)
-                return _written(name, rules, staged, known, dry_run=True)
+                return _written(name, rules, staged, known, dry_run=True, null_lines=rows.null_lines)
             position = table.write(late.counted(rows.batches()), **rules._asdict())
             late.warn(warn)
-    return _written(name, rules, table.deltas(position, position), known, position=position)
+    return _written(name, rules, table.deltas(position, position), known, position=position, null_lines=rows.null_lines)
 
 
 def write_first(
@@ -138,8 +138,22 @@ class _Rows:
         self._schemas = [
             _selected(each.schema(known, _counter(f"Looking at {each.name}", report)), wanted) for each in inputs
         ]
+        self._settle_files_of_nulls(known)
         self._settle_empty_columns(known, warn)
         self._schema = self._combined()
+
+    @property
+    def null_lines(self) -> int:
+        """How many lines of the files were null when their rows were read."""
+        return sum(each.null_lines for each in self._inputs)
+
+    def _settle_files_of_nulls(self, known: pa.Schema) -> None:
+        """Give files that have only null lines, and so no columns, those of the others, or the table's."""
+        columns = next((schema for schema in self._schemas if len(schema)), known)
+        self._schemas = [
+            schema if len(schema) or not each.null_lines else columns
+            for each, schema in zip(self._inputs, self._schemas, strict=True)
+        ]
 
     def _settle_empty_columns(self, known: pa.Schema, warn: Report) -> None:
         """Give columns without values the type they have elsewhere; without one they say nothing and are left out."""
@@ -259,6 +273,7 @@ def _written(
     position: int | None = None,
     repeated: bool = False,
     dry_run: bool = False,
+    null_lines: int = 0,
 ) -> Written:
     files = distinct_files(deltas)
     columns = {column: None for delta in deltas for column in delta.columns}
@@ -273,6 +288,7 @@ def _written(
         new_columns=[column for column in columns if column not in known.names and column != rules.op_column],
         repeated=repeated,
         dry_run=dry_run,
+        null_lines=null_lines,
     )
 
 

@@ -108,6 +108,17 @@ def test_csv_may_start_with_a_byte_order_mark_and_end_lines_like_windows(tmp_pat
         (b"id,instant\n1,2024-01-01 00:00:00\n", ["'instant'", "zone"]),
         (b"id,tags\n1,x\n", ["'tags'", "list", "Parquet"]),
         (b"id;n\n1;2\n", ["--delimiter ';'"]),
+        (b"id,n\n1,2\n1\n", ["row 3", "1"]),
+        (b",n\n1,2\n", ["empty name"]),
+        (b'id,word\n1,a\n2,"b\n3,c\n', ["line 3", "never closed"]),
+        (b'id,word\n1,"a\nb"\n"2,b\n3,c\n', ["line 4", "never closed"]),
+        (b'id,"word\n1,a\n', ["line 1", "never closed"]),
+        (b'id,word\n1,"a""', ["line 2", "never closed"]),
+        (b'id,word\n1,"a"b\n', ["line 2", "closed before 'b'"]),
+        (b'id,word\n1,"a\n2,b\n3,"c\n4,d\n', ["line 2", "closed before 'c'"]),
+        (b'id,word\r1,"a\rb"\r2,"x', ["line 4", "never closed"]),
+        (b"id,word\n1,a\0b\n", ["line 2", "NUL"]),
+        ("id,n\n1,2\n".encode("utf-16"), ["line 1", "NUL"]),
     ],
 )
 def test_wrong_csv_is_told_by_file_row_and_column(tmp_path: Path, content: bytes, parts: list[str]) -> None:
@@ -130,11 +141,17 @@ def test_wrong_csv_is_told_by_file_row_and_column(tmp_path: Path, content: bytes
     ("content", "parts"),
     [
         (b'{"id": 1}\n\n{"id": 2, "n": 1.5}', ["line 3", "'n'", "1.5", "int64"]),
-        (b'{"id": 1}\n{"id": "x"', ["line 2", "no JSON"]),
+        (b'{"id": 1}\n{"id": "x"', ["line 2", "not JSON"]),
         (b'{"id": 1}\n{"word": 7}', ["line 2", "'word'", "7", "string"]),
         (b'{"day": "01.02.2024"}', ["line 1", "'day'", "01.02.2024", "date"]),
-        (b'{"id": 1}\n[1, 2]', ["line 2", "list"]),
-        (b'[{"id": 1}]', ["line 1", "list"]),
+        (b'{"id": 1}\n[1, 2]', ["line 2", "[1, 2], not an object"]),
+        (b'[{"id": 1}]', ["line 1", '[{"id": 1}], not an object']),
+        (b'[{"id": 1},\n null]', ["line 1"]),
+        (b"3", ["line 1", "3, not an object"]),
+        (b'{"id": 1}\nnull\n"x"', ["line 3", '"x", not an object']),
+        (b"nullnull", ["line 1"]),
+        (b'{"id": 1} null', ["line 1"]),
+        (b'null {"id": 1}', ["line 1"]),
         (b'{"id":\n1}', ["line 1"]),
         (b'{"id": 1} {"id": 2}', ["line 1"]),
         (b'{"id": 1}\n{"id": "\xff"}', ["line 2"]),
@@ -225,3 +242,69 @@ def test_a_reader_left_half_way_takes_nothing_from_the_next_file(tmp_path: Path)
         with open_input(str(path)) as file:
             schema = file.schema(pa.schema([("id", pa.int64())]), lambda rows: None)
             assert next(iter(file.batches(schema))).column("id")[0].as_py() == 0
+
+
+def test_quotes_inside_csv_fields_that_are_not_quoted_are_text(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text('id,text\n1,5" pipe\n2,a"b"c\n3, "x"\n4,"y"\n')
+    assert [row["text"] for row in read(str(path))] == ['5" pipe', 'a"b"c', ' "x"', "y"]
+
+
+@pytest.mark.parametrize("block_bytes", [48, 49, 50, 51, 52, 53])
+def test_quoted_csv_is_followed_across_blocks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block_bytes: int
+) -> None:
+    monkeypatch.setattr(input_csv, "BLOCK_BYTES", block_bytes)
+    rows = [{"id": number, "text": f'"{number}"\r\n,{"x" * (number % 7)}"'} for number in range(60)]
+    quoted = [str(row["text"]).replace('"', '""') for row in rows]
+    lines = [f'{number},"{text}"\r\n' for number, text in enumerate(quoted)]
+    path = tmp_path / "a.csv"
+    path.write_bytes(("id,text\r\n" + "".join(lines)).encode())
+    assert read(str(path)) == rows
+    path.write_bytes(("id,text\r\n" + "".join([*lines[:31], '31,"x\r\n', "32,y\r\n"])).encode())
+    with pytest.raises(InvalidInputError, match="line 64: a quote is opened and never closed"):
+        read(str(path))
+
+
+def test_a_csv_row_longer_than_a_block_is_refused_by_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(input_csv, "BLOCK_BYTES", 64)
+    path = tmp_path / "a.csv"
+    path.write_text("id,text\n" + "1,x\n" * 50 + f"2,{'y' * 1000}\n3,z\n")
+    with pytest.raises(InvalidInputError, match=r"a\.csv: the row that starts in line 52 is longer than 64 bytes"):
+        read(str(path))
+    path.write_text('id,text\n1,"x\n' + "1,x\n" * 500)
+    with pytest.raises(InvalidInputError, match="starts in line 2 is longer than 64 bytes; is a quote left open"):
+        read(str(path))
+
+
+@pytest.mark.parametrize("end", ["", '"}\n{"n": 1}\n'])
+def test_a_json_line_longer_than_the_limit_is_refused_without_reading_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str
+) -> None:
+    monkeypatch.setattr(input_json, "CHUNK_BYTES", 32)
+    monkeypatch.setattr(input_json, "LINE_BYTES_LIMIT", 100)
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"n": 1}\n' * 20 + '{"n": "' + "x" * 1000 + end)
+    with pytest.raises(InvalidInputError, match=r"a\.jsonl: line 21 is longer than 100 bytes; break it up"):
+        read(str(path))
+    path.write_text('{"n": 1}\n' * 20 + '{"n": ' + " " * 80 + "1}\n")
+    assert len(read(str(path))) == 21
+
+
+def test_a_json_line_of_a_gigabyte_is_refused_before_all_of_it_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    with path.open("wb") as file:
+        file.truncate(1 << 30)  # a hole, which takes no room
+    with pytest.raises(InvalidInputError, match=r"a\.jsonl: line 1 is longer than 64 MiB"):
+        read(str(path))
+
+
+def test_null_lines_are_no_rows_and_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(input_json, "CHUNK_BYTES", 16)
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(b'\xef\xbb\xbfnull\n{"n": 1, "word": "null"}\n null \r\n\nnull\n{"n": null, "word": "x"}\nnull')
+    with open_input(str(path)) as file:
+        schema = file.schema(pa.schema([]), lambda rows: None)
+        rows = [row for batch in file.batches(schema) for row in batch.to_pylist()]
+        assert rows == [{"n": 1, "word": "null"}, {"n": None, "word": "x"}]
+        assert file.null_lines == 4

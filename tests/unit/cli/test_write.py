@@ -177,7 +177,8 @@ def test_wrong_usage_is_told_before_anything_is_read(orders: Orders) -> None:
     assert "--stream-position" in cli.misused(*write, "--stream-position", "0")
     assert "--type" in cli.misused(*write, "--type", "merge")
     assert "--format" in cli.misused(*write, "--format", "xml")
-    assert "--delimiter" in cli.misused(*write, "--delimiter", "ab")
+    for delimiter in ("ab", "é", '"', "\n"):
+        assert "--delimiter" in cli.misused(*write, "--delimiter", delimiter)
     assert "FILE" in cli.misused("write", "shop.orders")
 
 
@@ -249,3 +250,38 @@ def test_deletes_without_a_sort_key_are_warned_of(cli: Cli, options: list[str]) 
     changes = cli.file("changes.jsonl", '{"id": 1, "op": "d"}\n{"id": 2, "at": 5, "op": "d"}\n{"id": 3, "op": "u"}\n')
     result = cli("write", "shop.late", changes, "--op-column", "op", *options)
     assert "1 delete has no sort key 'at': older than every row that has one" in result.stderr
+
+
+@pytest.mark.parametrize("options", [[], ["--op-column", "op"]])
+def test_null_lines_of_a_change_stream_are_skipped_and_counted(orders: Orders, options: list[str]) -> None:
+    cli = orders("--key", "order_id")
+    operation = ', "op": "d"' if options else ""
+    file = cli.file("a.jsonl", f'null\n{{"order_id": 1{operation}}}\nnull\n')
+    for more in (["--dry-run"], []):
+        written = cli.json("write", "shop.orders", file, *options, *more)
+        assert (written["rows"], written["null_lines"]) == (1, 2)
+    shown = cli("write", "shop.orders", file, *options).stdout
+    assert "wrote 1 row as upsert" in shown
+    assert "Skipped 2 null lines" in shown
+
+
+def test_files_of_nothing_but_null_lines_have_no_rows(orders: Orders) -> None:
+    cli = orders("--key", "order_id")
+    nulls = cli.file("nulls.jsonl", "null\nnull\n")
+    written = cli.json("write", "shop.orders", nulls, "--idempotency", "job:1")
+    assert (written["rows"], written["null_lines"], written["stream_position"]) == (0, 2, 1)
+    one = cli.file("one.jsonl", '{"order_id": 1}\n')
+    assert cli.json("write", "shop.orders", nulls, one)["rows"] == 1
+    assert cli.rows("shop.orders") == [{"order_id": 1}]
+
+
+@pytest.mark.parametrize("position", [2**63, 2**80])
+def test_positions_that_no_stream_has_are_refused(orders: Orders, position: int) -> None:
+    cli = orders("--key", "order_id")
+    file = cli.file("a.csv", "order_id\n1\n")
+    write = ["write", "shop.orders", file, "--stream-position", str(position)]
+    for command in (write, [*write, "--dry-run"]):
+        assert f"{position} is not a stream position" in cli.fails(*command)
+    cli("write", "shop.orders", file)
+    assert f"{position} is not a stream position" in cli.fails("read", "shop.orders", "--as-of", str(position))
+    assert f"{position} is not a stream position" in cli.fails("compact", "shop.orders", "--to", str(position))
