@@ -1,4 +1,4 @@
-"""Fixtures for all tests: roots on every kind of store, and an S3 server of our own."""
+"""Fixtures for all tests: roots on every kind of store, and an S3 server of our own. What Hypothesis draws, and when."""
 
 import os
 import uuid
@@ -6,17 +6,52 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, is_hypothesis_test, settings
+from hypothesis.internal.conjecture import providers
 
 from siltstone.log.commit import forget_logs
 
 BUCKET = "siltstone-tests"
 
+# A test draws the same values on every machine; `make test-search` asks for the other profile, and gives it seeds.
+# How fast or how much is drawn is no failure.
+_ANY_SPEED = settings(
+    database=None,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much],
+)
+settings.register_profile("repeatable", _ANY_SPEED, derandomize=True)
+settings.register_profile("search", _ANY_SPEED)
+settings.load_profile("repeatable")
+# Hypothesis also draws constants from the code that is loaded: what that is depends on the tests that ran before.
+assert callable(providers._get_local_constants)
+providers._get_local_constants = lambda: providers._local_constants
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--times", type=int, default=1, help="how many times its number of examples a property test draws")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Keep all tests that share the one SparkSession in one process, where several run tests side by side."""
     for item in items:
         if "spark" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.xdist_group("spark"))
+    if config.getoption("--times") > 1:
+        draw_more(items, config.getoption("--times"))
+
+
+def draw_more(items: list[pytest.Item], times: int) -> None:
+    """Let property tests draw so many times the examples that they usually do."""
+    tests = [item for item in items if isinstance(item, pytest.Function)]
+    machines = {test.cls for test in tests if isinstance(getattr(test.cls, "settings", None), settings)}
+    functions = {getattr(test.obj, "__func__", test.obj) for test in tests if test.cls not in machines}
+    for holder, name in [
+        *((machine, "settings") for machine in machines),
+        *((function, "_hypothesis_internal_use_settings") for function in functions if is_hypothesis_test(function)),
+    ]:
+        usual = getattr(holder, name)
+        setattr(holder, name, settings(usual, max_examples=usual.max_examples * times))
 
 
 @pytest.fixture(scope="session", autouse=True)

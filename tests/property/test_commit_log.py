@@ -109,5 +109,5 @@ class CommitLogMachine(RuleBasedStateMachine):
         assert self.batches() == self.commits - 1
 
 
-CommitLogMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+CommitLogMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=30)
 TestCommitLog = CommitLogMachine.TestCase

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from hypothesis import HealthCheck, settings
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from sqlalchemy import Row, insert, select
@@ -415,6 +415,4 @@ class CycleMachine(RuleBasedStateMachine):
 
 
 TestCycles = CycleMachine.TestCase
-TestCycles.settings = settings(
-    max_examples=25, stateful_step_count=40, deadline=None, suppress_health_check=[HealthCheck.too_slow]
-)
+TestCycles.settings = settings(max_examples=25, stateful_step_count=40)

@@ -111,7 +111,7 @@ class World:
             assert sorted(found, key=lambda each: str(each["~id"])) == expected
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(STEPS)
 def test_no_schedule_of_rounds_holds_and_faults_changes_a_document(
     steps: list[tuple[int, tuple[object, ...]]],

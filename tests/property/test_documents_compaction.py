@@ -167,7 +167,7 @@ def facts(found: Expansion) -> tuple[object, ...]:
     )
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(STEPS)
 def test_no_schedule_of_compactions_changes_a_document(
     steps: list[tuple[tuple[str, tuple[str, ...]] | None, list[Compactor]]],
@@ -194,7 +194,7 @@ def test_no_schedule_of_compactions_changes_a_document(
     assert all(world.changes.get(each.change_id, each) == each for each in world.written), "deltas are never modified"
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.lists(st.tuples(TEXTS, TAGS), min_size=1, max_size=8), st.integers(0, 9), st.integers(0, 9))
 def test_expanding_tells_the_same_document_as_resolving(
     deltas: list[tuple[str, tuple[str, ...]]], fct: int, raw: int
@@ -211,7 +211,7 @@ def test_expanding_tells_the_same_document_as_resolving(
         assert archived.content == (None if then.deleted else value_text(then.content))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.lists(st.tuples(TEXTS, TAGS), min_size=1, max_size=6), st.lists(st.integers(1, 3), max_size=6))
 def test_a_row_has_nothing_to_do_before_it_is_due_and_something_from_then_on(
     deltas: list[tuple[str, tuple[str, ...]]], passes: list[int]

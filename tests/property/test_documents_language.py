@@ -32,7 +32,7 @@ def same(one: Any, other: Any) -> bool:
     return bool(tagged(one) == tagged(other))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(DELTAS, OLD)
 def test_a_delta_does_what_the_naive_reading_says(delta: Any, old: Any) -> None:
     before = repr(old)
@@ -40,7 +40,7 @@ def test_a_delta_does_what_the_naive_reading_says(delta: Any, old: Any) -> None:
     assert repr(old) == before, "values are never changed in place"
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 @given(CONDITIONS, OLD)
 def test_a_condition_holds_where_the_naive_reading_says(condition: Any, value: Any) -> None:
     parsed = parse_condition(reference.condition_text(condition))
@@ -49,7 +49,7 @@ def test_a_condition_holds_where_the_naive_reading_says(condition: Any, value: A
     assert str(parse_condition(str(parsed))) == str(parsed)
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 @given(DELTAS, OLD)
 def test_canonical_text_reads_back_as_the_same_delta(delta: Any, old: Any) -> None:
     parsed = parse_delta(reference.delta_text(delta))
@@ -65,7 +65,7 @@ def test_canonical_text_reads_back_as_the_same_delta(delta: Any, old: Any) -> No
         assert parsed.apply(old, KNOWN) is not UNDEFINED
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 @given(VALUES)
 @example(2.0**-24)
 @example(-(2.0**-25))
@@ -77,7 +77,7 @@ def test_values_are_written_as_the_naive_way_does_and_read_back(value: Any) -> N
     assert str(Delta.literal(value)) == text
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 @given(VALUES, VALUES)
 def test_strict_equality_is_equality_of_texts(one: Any, other: Any) -> None:
     assert strictly_equal(one, other) == same(one, other) == (value_text(one) == value_text(other))
@@ -89,7 +89,7 @@ def test_the_order_of_a_set_does_not_depend_on_the_order_it_is_given_in(values: 
     assert [*map(value_text, in_order(values))] == [*map(value_text, in_order(values[::-1]))]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(DELTAS, max_size=4))
 def test_several_deltas_are_read_from_one_text(deltas: list[Any]) -> None:
     texts = [reference.delta_text(delta) for delta in deltas]
@@ -163,7 +163,7 @@ def outcome(read: Any, text: str) -> str:
     return "error"
 
 
-@settings(max_examples=700, deadline=None)
+@settings(max_examples=700)
 @given(SOUP | damaged())
 def test_any_text_is_a_delta_or_a_clear_error_on_the_fast_way_and_on_the_slow_one(text: str) -> None:
     assert outcome(parse_delta, text) == outcome(parse_by_grammar, text)
@@ -175,7 +175,7 @@ def test_any_text_is_a_delta_or_a_clear_error_on_the_fast_way_and_on_the_slow_on
 JSON_NUMBERS = st.from_regex(r"-?(0|[1-9][0-9]{0,30})(\.[0-9]{1,20})?([eE][+-]?[0-9]{1,4})?", fullmatch=True)
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 @given(st.lists(JSON_NUMBERS, max_size=4), st.booleans())
 def test_numbers_are_the_same_on_the_fast_way_and_on_the_slow_one(numbers: list[str], in_map: bool) -> None:
     parts = [f'"{place}":{text}' for place, text in enumerate(numbers)] if in_map else numbers
@@ -204,7 +204,7 @@ def test_no_key_is_dropped_silently(outer: list[tuple[str, int]], inner: list[tu
             parse_delta(shown)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.integers(195, 205),
     st.lists(st.sampled_from(["[]", "{}"]), min_size=1, max_size=3),

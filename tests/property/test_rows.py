@@ -108,7 +108,7 @@ def dying_after(buckets: int) -> Engine:
     return run
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 @given(histories(), SCHEDULES, st.lists(st.booleans(), min_size=8, max_size=8), st.sampled_from([1, 5000, 1 << 30]))
 def test_compaction_on_any_schedule_equals_the_oracle(
     history: Any, schedule: list[Settings], pauses: list[bool], max_round_bytes: int
@@ -122,7 +122,7 @@ def test_compaction_on_any_schedule_equals_the_oracle(
             same_rows(compacted_rows(table), oracle_of(table).rows())
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(histories(), SCHEDULES, st.lists(st.sampled_from([None, "compact", "rebase"]), min_size=8, max_size=8))
 def test_a_rebase_on_its_own_source_changes_nothing_at_any_time(
     history: Any, schedule: list[Settings], steps: list[str | None]
@@ -137,7 +137,7 @@ def test_a_rebase_on_its_own_source_changes_nothing_at_any_time(
             same_rows(compacted_rows(table), oracle_of(table).rows())
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(histories(with_partitions=False), SCHEDULES, st.lists(st.integers(0, 6), min_size=8, max_size=8))
 def test_sessions_whose_tasks_die_leave_whole_rounds_and_are_resumed(
     history: Any, schedule: list[Settings], lives: list[int]
@@ -153,7 +153,7 @@ def test_sessions_whose_tasks_die_leave_whole_rounds_and_are_resumed(
     same_rows(compacted_rows(table), oracle_of(table).rows())
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     histories(with_partitions=False, max_writes=5),
     SCHEDULES,
@@ -177,7 +177,7 @@ def test_sessions_hit_by_a_fault_at_any_call_leave_whole_rounds_and_are_resumed(
     same_rows(compacted_rows(table), oracle_of(table).rows())
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     histories(with_partitions=False, max_writes=6),
     SCHEDULES,

@@ -1,15 +1,11 @@
-"""Whatever is done to a compacted table, in any order, with deaths and races: its rows are what the oracle says.
-
-`SILTSTONE_EXAMPLES=5000 pytest tests/property/test_rows_machine.py` looks for much longer than the default.
-"""
+"""Whatever is done to a compacted table, in any order, with deaths and races: its rows are what the oracle says."""
 
 import contextlib
-import os
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from hypothesis import HealthCheck, settings
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
@@ -30,7 +26,6 @@ from siltstone.testing.faults import FAULT_KINDS
 from siltstone.testing.oracle import Oracle, same_rows
 from siltstone.testing.strategies import TableSettings, Write, histories
 
-EXAMPLES = int(os.environ.get("SILTSTONE_EXAMPLES", "40"))
 NEVER_MS = 1 << 60
 Rows = list[dict[str, Any]]
 
@@ -328,11 +323,5 @@ def _same_key(row: dict[str, Any], key: dict[str, Any]) -> bool:
     return True
 
 
-RowsMachine.TestCase.settings = settings(
-    max_examples=EXAMPLES,
-    stateful_step_count=20,
-    deadline=None,
-    suppress_health_check=list(HealthCheck),
-    print_blob=True,
-)
+RowsMachine.TestCase.settings = settings(max_examples=40, stateful_step_count=20)
 TestRowsMachine = RowsMachine.TestCase

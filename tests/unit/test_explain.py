@@ -49,7 +49,7 @@ def test_a_wrong_key_is_refused(local_root: str) -> None:
     assert table.explain_key({"id": 2}) == []
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(histories(with_partitions=False))
 def test_the_row_that_is_explained_is_the_row_of_the_oracle(history: tuple[TableSettings, list[Write]]) -> None:
     made, writes = history
