@@ -1,9 +1,12 @@
 # Every target creates what it needs; `make` alone lists them.
 .DEFAULT_GOAL := help
-.PHONY: help venv clean-venv install lock build clean-build rebuild clean lint format test test-integration \
-        test-integration-rebuild test-chaos browser benchmark benchmark-aws deploy-s3 demo demo-service
+.PHONY: help venv clean-venv install lock build clean-build rebuild clean lint format test test-search test-integration \
+        test-integration-rebuild test-chaos java browser benchmark benchmark-aws deploy-s3 demo demo-service
+# What is missing is to be found before anything is installed.
+.NOTPARALLEL:
 
-PYTHON ?= python3.11
+# `make PYTHON=…` makes the virtual environment with that one; else the first that will do is taken.
+FIND   := python="$(PYTHON)"; test -n "$$python" || python=$$(sh dev/find_python.sh) || exit 1
 VENV   := venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
@@ -12,7 +15,7 @@ help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  %-26s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 $(BIN)/uv:
-	$(PYTHON) -m venv $(VENV)
+	@$(FIND); "$$python" -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --require-hashes --no-deps -r bootstrap-requirements.txt
 
 $(STAMP): $(BIN)/uv dev-requirements.txt pyproject.toml
@@ -60,22 +63,30 @@ format: venv ## Put the code into the house style
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-test: venv ## Run all tests but the integration tests, in two processes
+test test-integration test-search: export PYTHONHASHSEED = 0
+
+test: java venv ## Run all tests but the integration tests, in two processes: the same values each time
 	$(BIN)/python -m pytest -m "not integration" -n 2 --dist loadgroup
+
+test-search: venv ## Search at random for what the property tests rule out: make test-search ARGS="--minutes 10"
+	$(BIN)/python -m dev.search $(ARGS)
+
+java:
+	@if test -x $(BIN)/python; then python=$(BIN)/python; else $(FIND); fi; PYTHONPATH=src "$$python" -m dev.ensure_java
 
 browser:
 	@command -v chromium >/dev/null || { test "$$(id -u)" != 0 && echo "The browser tests need chromium; install it as root"; } || \
 		{ apt-get update -qq; DEBIAN_FRONTEND=noninteractive apt-get install -y -qq chromium; } >/dev/null 2>&1
 
-test-integration: venv browser ## Install wheels, start clusters, S3 and Glue servers, run all examples
+test-integration: java venv browser ## Install wheels, start clusters, S3 and Glue servers, run all examples
 	$(BIN)/python -m pytest -m integration
 
-test-chaos: venv ## Kill a leader and then a worker of three nodes, twenty times, and crash PostgreSQL
+test-chaos: java venv ## Kill a leader and then a worker of three nodes, twenty times, and crash PostgreSQL
 	SILTSTONE_CHAOS_ROUNDS=20 $(BIN)/python -m pytest -s tests/integration/test_service_chaos.py
 
 test-integration-rebuild: clean-venv test-integration ## The same, in an environment made from nothing
 
-benchmark: venv ## Measure, and write the results to benchmarks/results
+benchmark: java venv ## Measure, and write the results to benchmarks/results
 	$(BIN)/python -m benchmarks.log
 	$(BIN)/python -m benchmarks.commits
 	$(BIN)/python -m benchmarks.compaction
@@ -89,8 +100,8 @@ benchmark-aws: venv ## Measure reads of Parquet files in S3: make benchmark-aws 
 deploy-s3: venv ## Upload the workspace as a wheel to s3://siltstone-packages-{stage}, and say how to install it
 	$(BIN)/python -m dev.deploy.aws.deploy_s3
 
-demo: venv ## Create a lake in a temporary folder and use it
+demo: java venv ## Create a lake in a temporary folder and use it
 	$(BIN)/python -m examples.demo
 
-demo-service: venv ## Serve a lake that is written to, and show its cycles: make demo-service ARGS="--seconds 60"
+demo-service: java venv ## Serve a lake that is written to, and show its cycles: make demo-service ARGS="--seconds 60"
 	$(BIN)/python -m examples.demo_service $(ARGS)

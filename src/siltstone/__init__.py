@@ -12,6 +12,7 @@ from siltstone.errors import (
     InvalidInputError,
     LeaseLostError,
     NotFoundError,
+    NotInstalledError,
     SiltstoneError,
     StorageError,
 )
@@ -31,6 +32,7 @@ __all__ = [
     "Lake",
     "LeaseLostError",
     "NotFoundError",
+    "NotInstalledError",
     "SiltstoneError",
     "StorageError",
     "Table",

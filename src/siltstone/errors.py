@@ -43,3 +43,7 @@ class CorruptionError(SiltstoneError):
 
 class LeaseLostError(SiltstoneError):
     """The right to act passed to somebody else: stop, and commit nothing."""
+
+
+class NotInstalledError(SiltstoneError):
+    """Something that is needed beside Python is missing on this machine, or too old: install it."""

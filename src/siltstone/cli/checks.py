@@ -3,10 +3,8 @@
 import contextlib
 import importlib
 import importlib.metadata
-import os
 import re
 import shutil
-import subprocess
 import sys
 import time
 import uuid
@@ -17,10 +15,11 @@ from pathlib import Path
 from siltstone.cli.results import Check
 from siltstone.cli.units import spell_bytes
 from siltstone.errors import AlreadyExistsError, InvalidInputError, SiltstoneError
+from siltstone.java import MIN_JAVA, find_java
 
 PROBE_FOLDER = ".doctor"
 MIN_PYTHON = (3, 11)
-MIN_JAVA, MAX_TESTED_JAVA = 17, 21
+MAX_TESTED_JAVA = 21
 RACERS = 8
 _LOW_DISK_BYTES = 10 << 30
 _NO_DISK_BYTES = 1 << 30
@@ -52,27 +51,14 @@ def _python() -> Check:
 
 
 def _java() -> Check:
-    """Look where Spark looks: JAVA_HOME first, then the PATH."""
-    home = os.environ.get("JAVA_HOME")
-    how = "JAVA_HOME" if home else "PATH"
-    java = f"{home}/bin/java" if home else shutil.which("java")
-    if java is None:
-        return Check("java", "failed", "not found", f"install Java {MIN_JAVA}, or set JAVA_HOME to where it is")
-    try:
-        answer = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30, check=True)  # noqa: S603
-    except (OSError, subprocess.SubprocessError) as error:
+    java = find_java()
+    if java.major < MIN_JAVA:
+        return Check("java", "failed", java.detail, java.fix)
+    if java.major > MAX_TESTED_JAVA:
         return Check(
-            "java", "failed", f"{java} (by {how}) does not run: {error}", f"set JAVA_HOME to a Java {MIN_JAVA}"
+            "java", "warning", java.detail, f"if Spark fails to start, use Java {MIN_JAVA} or {MAX_TESTED_JAVA}"
         )
-    match = re.search(r'version "(?:1\.)?(\d+)[^"]*"', answer.stderr + answer.stdout)
-    major = int(match[1]) if match else 0
-    version = match[0].removeprefix("version ").strip('"') if match else "of an unknown version"
-    detail = f"{version} at {java} (by {how})"
-    if major < MIN_JAVA:
-        return Check("java", "failed", detail, f"install Java {MIN_JAVA} or newer, and point JAVA_HOME to it")
-    if major > MAX_TESTED_JAVA:
-        return Check("java", "warning", detail, f"if Spark fails to start, use Java {MIN_JAVA} or {MAX_TESTED_JAVA}")
-    return Check("java", "ok", detail)
+    return Check("java", "ok", java.detail)
 
 
 def _package(

@@ -16,6 +16,7 @@ from siltstone.cli.compacting import spark_settings
 from siltstone.cli.output import Output
 from siltstone.cli.results_cycles import Serving
 from siltstone.errors import InvalidInputError
+from siltstone.java import require_java
 from siltstone.lake import Lake
 from siltstone.service import (
     JsonFormatter,
@@ -137,6 +138,8 @@ def run_service(options: ServeOptions, output: Output, stopping: threading.Event
     """Serve until a signal comes or `stopping` is set; False where a part of it died. Raises: SiltstoneError."""
     stopping = stopping or threading.Event()
     spark = SparkStarter(spark_settings(options.master))
+    if options.workers and options.engine is None:
+        require_java()
     lake = Lake(options.root)
     if "://" not in options.root and not Path(options.root).is_dir():
         output.warning(f"{lake.root}: there is no lake yet; its tables are looked after once they are there")

@@ -10,10 +10,9 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
+from siltstone.java import SUBMITTED, require_java
 from siltstone.spark.class_archive import archive_options
 
-# What spark-submit tells the Python process that it starts.
-_SUBMITTED = "PYSPARK_GATEWAY_PORT"
 _LOGGING = """\
 rootLogger.level = error
 rootLogger.appenderRef.console.ref = console
@@ -39,12 +38,15 @@ def local_session(
     `conf` adds settings or overrides the ones here. A short session, of a command that ends soon, compiles in a hurry:
     it starts sooner, but long work inside the JVM is slower. Where a session runs already, or this process was started by
     spark-submit (as Glue does, too), that session is returned, wherever its executors are.
+
+    Raises: NotInstalledError.
     """
     existing = SparkSession.getActiveSession()
     if existing is not None:
         return existing
-    if _SUBMITTED in os.environ:
+    if SUBMITTED in os.environ:
         return SparkSession.builder.appName(name).getOrCreate()
+    require_java()
     folder = Path(tempfile.mkdtemp(prefix="siltstone-spark-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     logging = folder / "log4j2.properties"
