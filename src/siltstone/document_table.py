@@ -26,7 +26,9 @@ from siltstone.documents.committing import commit_changes, complete_up_to, lates
 from siltstone.documents.earlier import known_from_ms
 from siltstone.documents.intake import (
     WRITTEN_SCHEMA,
+    ChangeIdLike,
     DeltaLike,
+    KeyLike,
     Update,
     UpdateLike,
     batch_updates,
@@ -140,7 +142,9 @@ class DocumentTable:
         """How far back changes may carry their times."""
         return datetime.timedelta(milliseconds=delay_of(self.table.properties, self.name) or 0)
 
-    def update(self, key: str, delta: DeltaLike, tags: Sequence[str] = (), change_id: str | None = None) -> str:
+    def update(
+        self, key: KeyLike, delta: DeltaLike, tags: Sequence[str] = (), change_id: ChangeIdLike | None = None
+    ) -> str:
         """Apply a delta to a document, as one commit; return its change id.
 
         With a change id it is safe to update again: the same one counts once. Raises: InvalidInputError, also where
@@ -173,30 +177,30 @@ class DocumentTable:
             rows = cast("Iterable[UpdateLike]", updates)
         return sum(batch.num_rows for batch in self._write(list(checked_updates(rows))))
 
-    def get(self, key: str) -> Document:
+    def get(self, key: KeyLike) -> Document:
         """Return a document, also one that is deleted or was never written, as `~deleted` and `~version` tell.
 
         Raises: CorruptionError.
         """
         return self.get_many([key])[0]
 
-    def get_many(self, keys: Iterable[str]) -> list[Document]:
+    def get_many(self, keys: Iterable[KeyLike]) -> list[Document]:
         """Return documents in the order of their keys, see `get`. Raises: CorruptionError."""
         wanted = [check_key(key) for key in keys]
         rows = self._rows(wanted)
-        return [to_document(resolved(self.name, rows[key]), key=key, table=self.name) for key in wanted]
+        return [to_document(resolved(self.name, rows[key]), rows[key]) for key in wanted]
 
-    def get_for_change(self, key: str, change_id: str) -> ChangeStatus:
+    def get_for_change(self, key: KeyLike, change_id: ChangeIdLike) -> ChangeStatus:
         """Tell what became of a change, with the document as it is. Raises: InvalidInputError, CorruptionError."""
         wanted = check_change_id(change_id)
         row = self._row(key)
         found = resolved(self.name, row)
-        document = to_document(found, key=key, table=self.name)
+        document = to_document(found, row)
         if found.is_pending(wanted, complete_up_to(self.name, root=self.lake.root)):
             return ChangeStatus("pending", document)
         return ChangeStatus("redundant" if found.is_redundant(wanted) else "resolved", document)
 
-    def timeline(self, key: str) -> list[TimelineEvent]:
+    def timeline(self, key: KeyLike) -> list[TimelineEvent]:
         """Return all that is stored of a document, by time: deltas, compactions, and which deltas are redundant, why.
 
         Raises: CorruptionError.
@@ -215,9 +219,10 @@ class DocumentTable:
 
         With a hold, as they were at its time. Raises: InvalidInputError, CorruptionError.
         """
+        name = self.table.properties.get(DOCUMENTS_NAME.name, self.name)
         for table in self._tables(spark, hold, include_deleted=include_deleted):
             for row in table.to_pylist():
-                yield _scanned(row, self.name)
+                yield _scanned(row, name)
 
     def to_spark(
         self, spark: "SparkSession", *, hold: Hold | str | None = None, include_deleted: bool = False
@@ -365,8 +370,9 @@ class DocumentTable:
             found.update((each.row.key, each.row) for each in grouped(table, name))
         return found
 
-    def _row(self, key: str) -> Row:
-        return self._rows([check_key(key)])[key]
+    def _row(self, key: KeyLike) -> Row:
+        wanted = check_key(key)
+        return self._rows([wanted])[wanted]
 
     def _stored_changes(self, updates: Sequence[Update]) -> dict[ChangeKey, Stored]:
         """Return the changes that are stored under the change ids of updates."""

@@ -154,6 +154,17 @@ def _near(exact: Decimal, digits: int) -> list[Decimal]:
     return [Context(prec=digits, rounding=way).plus(exact) for way in (ROUND_FLOOR, ROUND_CEILING)]
 
 
+def turned(written: Any) -> Any:
+    """The same condition or delta, with all that is inside `and` and `or` written the other way round."""
+    if isinstance(written, tuple) and written[0] in ("and", "or") and isinstance(written[1], list):
+        return written[0], [turned(each) for each in written[1]][::-1]
+    if isinstance(written, tuple) and written[0] not in ("equal", "in", "compare", "contains", "literal", "set"):
+        return tuple(turned(each) for each in written)
+    if isinstance(written, list):
+        return [turned(each) for each in written]
+    return {key: turned(each) for key, each in written.items()} if isinstance(written, dict) else written
+
+
 def matches(condition: Any, value: Any) -> bool:
     kind, *rest = condition
     if kind == "equal":
@@ -200,7 +211,7 @@ def _compares(name: str, value: Any, bound: Any) -> bool:
     elif isinstance(value, bool) or not isinstance(value, int | float):
         return False
     else:
-        one, other = value, bound
+        one, other = [(each, -1 if repr(each) == "-0.0" else 0) for each in (value, bound)]
     return bool({"gt": one > other, "ge": one >= other, "lt": one < other, "le": one <= other}[name])
 
 

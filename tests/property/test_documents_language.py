@@ -49,6 +49,29 @@ def test_a_condition_holds_where_the_naive_reading_says(condition: Any, value: A
     assert str(parse_condition(str(parsed))) == str(parsed)
 
 
+CLOSE_NUMBERS = st.sampled_from([0, 0.0, -0.0, 5, 5.0, -5, -5.0, 5e-324, -5e-324, (1 << 53) + 1, float(1 << 53)])
+
+
+@settings(max_examples=200)
+@given(st.sampled_from(["gt", "ge", "lt", "le"]), CLOSE_NUMBERS, CLOSE_NUMBERS)
+def test_numbers_that_are_close_compare_as_the_naive_reading_says(name: str, bound: float, value: float) -> None:
+    condition = ("compare", name, bound)
+    parsed = parse_condition(reference.condition_text(condition))
+    assert parsed.matches(value) == reference.matches(condition, value)
+
+
+@settings(max_examples=150)
+@given(CONDITIONS, DELTAS)
+def test_the_order_inside_and_and_or_does_not_matter_to_equality(condition: Any, delta: Any) -> None:
+    for parse, text, written in (
+        (parse_condition, reference.condition_text, condition),
+        (parse_delta, reference.delta_text, delta),
+    ):
+        one, other = parse(text(written)), parse(text(reference.turned(written)))
+        assert one == other
+        assert hash(one) == hash(other)
+
+
 @settings(max_examples=120)
 @given(DELTAS, OLD)
 def test_canonical_text_reads_back_as_the_same_delta(delta: Any, old: Any) -> None:

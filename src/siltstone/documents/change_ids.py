@@ -10,6 +10,7 @@ import os
 import re
 import threading
 import time
+import uuid
 from typing import Final
 
 from siltstone.errors import InvalidInputError
@@ -22,12 +23,12 @@ _MAX_TICKS: Final = (1 << 60) - 1
 _UNIX_EPOCH: Final = datetime.datetime(1970, 1, 1)
 
 
-def check_change_id(text: str) -> str:
-    """Return the id in lower case. Raises: InvalidInputError where it is no version-1 UUID."""
-    lowered = text.lower() if isinstance(text, str) else ""
+def check_change_id(given: str | uuid.UUID) -> str:
+    """Return the id as text in lower case. Raises: InvalidInputError where it is no version-1 UUID."""
+    lowered = str(given).lower() if isinstance(given, str | uuid.UUID) else ""
     if _FORM.fullmatch(lowered) is None:
         raise InvalidInputError(
-            f"{text!r:.60} is no change id; it is a version-1 UUID such as febb5880-2c64-11e4-8000-000000000000"
+            f"{given!r:.60} is no change id; it is a version-1 UUID such as febb5880-2c64-11e4-8000-000000000000"
         )
     return lowered
 

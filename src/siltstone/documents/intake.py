@@ -1,22 +1,29 @@
 """What comes in: updates as people write them, checked and brought into the rows that are stored."""
 
 import itertools
+import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 import pyarrow as pa
 
 from siltstone.documents.change_ids import check_change_id, new_change_id
+from siltstone.documents.language.builders import Builder
 from siltstone.documents.language.deltas import Delta
 from siltstone.documents.language.parser import parse_delta
-from siltstone.documents.language.values import Json
 from siltstone.documents.rows import check_tags
 from siltstone.documents.stored import SCHEMA, WRITTEN
 from siltstone.documents.writing import sanitized
 from siltstone.errors import InvalidInputError
 
-DeltaLike = Delta | str | Mapping[str, Json]
-"""A delta, its text, or a map that becomes the whole document."""
+DeltaLike = Delta | Builder | str | Mapping[str, object]
+"""A delta, a builder of one, its text, or a map that becomes the whole document."""
+
+KeyLike = str | uuid.UUID
+"""The key of a document: text, or a UUID, which is its text."""
+
+ChangeIdLike = str | uuid.UUID
+"""A change id: a version-1 UUID, or its text."""
 
 UpdateLike = Mapping[str, object] | Sequence[object]
 """An update: a mapping with key, delta and perhaps tags and change_id, or these in this order."""
@@ -30,17 +37,19 @@ def delta_text(delta: object) -> str:
     """Return the canonical text of what a document's delta may be. Raises: InvalidInputError."""
     if isinstance(delta, str):
         return str(sanitized(parse_delta(delta)))
-    if isinstance(delta, Delta):
-        return str(sanitized(delta))
+    if isinstance(delta, Delta | Builder):
+        return str(sanitized(delta if isinstance(delta, Delta) else delta.build()))
     if isinstance(delta, Mapping):
         return str(sanitized(Delta.literal(dict(delta))))
     raise InvalidInputError(
-        f"{delta!r:.60} is no delta; give text in the delta language, a Delta, or a map that becomes the document"
+        f"{delta!r:.60} is no delta; give text in the delta language, a Delta, a builder, or a map that becomes the document"
     )
 
 
 def check_key(key: object) -> str:
     """Return the key of a document. Raises: InvalidInputError."""
+    if isinstance(key, uuid.UUID):
+        return str(key)
     if not isinstance(key, str) or not key:
         raise InvalidInputError(f"{key!r:.60} is no key of a document; give text that is not empty")
     try:

@@ -1,7 +1,5 @@
 """What a reader of a document sees: its content, and what the store knows about it under keys that start with `~`."""
 
-from collections.abc import Mapping
-
 from siltstone.documents.change_ids import to_iso_time
 from siltstone.documents.expand import Expansion
 from siltstone.documents.language.intrinsics import (
@@ -15,21 +13,19 @@ from siltstone.documents.language.intrinsics import (
     VERSION,
 )
 from siltstone.documents.language.values import Json
+from siltstone.documents.rows import Row
 
 
-def to_document(
-    found: Expansion, *, key: str, table: str, template: Mapping[str, Json] | None = None, is_weak: bool = False
-) -> dict[str, Json]:
-    """Return the document: content, then the table's template over it, then intrinsics over both.
+def to_document(found: Expansion, row: Row) -> dict[str, Json]:
+    """Return the document of a row: content, then intrinsics over it. The inner values are shared with `found`.
 
-    A weak read may have missed deltas, so it tells no version. The inner values are shared with `found`.
+    Its table is called as conditions know it, by the name that it was created under: were it another one after a
+    rename, what a condition on it decided would depend on when it was compacted.
     """
     document: dict[str, Json] = dict(found.content) if isinstance(found.content, dict) else {}
-    document.update(template or {})
-    document[ID] = key
-    document[TABLE] = table
-    if not is_weak:
-        document[VERSION] = found.version
+    document[ID] = row.key
+    document[TABLE] = row.table
+    document[VERSION] = found.version
     document[SIGNATURE] = found.signature
     document[DELETED] = found.deleted
     for name, change_id in (

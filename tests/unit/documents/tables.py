@@ -72,7 +72,7 @@ class Written:
     def expected(self, key: str) -> Document:
         """What a document is if nothing is ever compacted."""
         row = Row(self.changes.get(key, ()), (), key, NAME)
-        return to_document(resolve(row), key=key, table=NAME)
+        return to_document(resolve(row), row)
 
     def check(self, keys: Iterable[str] = ()) -> None:
         """Check that all documents are what they must be, by key and all at once."""

@@ -1,6 +1,7 @@
 """The delta language: text, numbers, order, conditions, builders, and input that means harm."""
 
 import pickle
+import uuid
 from collections.abc import Callable
 
 import pytest
@@ -131,7 +132,7 @@ def test_conditions_are_simplified_and_print_in_one_way_only(text: str, canonica
         ("in()", None, False),
         ("in(1,2)", UNDEFINED, False),
         ("gt(9007199254740992.0)", 9007199254740993, True),
-        ("ge(0)", -0.0, True),
+        ("ge(0)", -0.0, False),
         ("lt(5)", "4", False),
         ("lt(5)", None, False),
         ("lt(5)", UNDEFINED, False),
@@ -417,3 +418,61 @@ def test_any_set_delta_sorts() -> None:
     assert parse_delta('{..,"s":(..,5.0)}').apply({"s": [5, 5]}) == {"s": [5, 5.0]}
     result = parse_delta("(..,~5)").apply([5.0, 5])
     assert (result, type(result[0])) == ([5.0], float)  # type: ignore[index]
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("and(gt(1),lt(5))", "and(lt(5),gt(1))"),
+        ("or(gt(5),lt(1))", "or(lt(1),gt(5))"),
+        ("or(gt(5),and(+,is(num)))", "or(and(is(num),+),gt(5))"),
+        ('not({..,"a":and(gt(1),lt(5))})', 'not({..,"a":and(lt(5),gt(1))})'),
+        ('intrinsic("~id":or(gt("a"),lt("c")))', 'intrinsic("~id":or(lt("c"),gt("a")))'),
+        ("partition(9:and(gt(1),lt(5)))", "partition(9:and(lt(5),gt(1)))"),
+    ],
+)
+def test_equal_conditions_are_equal_in_whatever_order_they_are_written(one: str, other: str) -> None:
+    first, second = parse_condition(one), parse_condition(other)
+    assert first == second
+    assert hash(first) == hash(second)
+    assert (str(first), str(second)) == (one, other), "the text keeps the order"
+    deltas = [parse_delta(f'{{..,"k":if {each} then ~ end}}') for each in (one, other)]
+    assert deltas[0] == deltas[1]
+    assert len(set(deltas)) == 1
+    assert parse_condition("and(gt(1),gt(1))") != parse_condition("and(gt(1),lt(1))")
+    assert parse_condition("and(gt(1),lt(5))") != parse_condition("or(gt(1),lt(5))")
+
+
+@pytest.mark.parametrize(
+    ("bound", "value", "holding"),
+    [
+        ("0.0", -0.0, "lt le"),
+        ("0", -0.0, "lt le"),
+        ("-0.0", 0.0, "gt ge"),
+        ("-0.0", 0, "gt ge"),
+        ("-0.0", -0.0, "ge le"),
+        ("0.0", 0, "ge le"),
+        ("0", 0.0, "ge le"),
+        ("-0.0", -1, "lt le"),
+        ("-0.0", 5e-324, "gt ge"),
+    ],
+)
+def test_negative_zero_is_less_than_zero(bound: str, value: float, holding: str) -> None:
+    names = [name for name in ("gt", "ge", "lt", "le") if parse_condition(f"{name}({bound})").matches(value)]
+    assert sorted(names) == sorted(holding.split())
+
+
+def test_zeros_are_equal_only_to_themselves() -> None:
+    zeros = {"0": 0, "0.0": 0.0, "-0.0": -0.0}
+    for text, zero in zeros.items():
+        for form in ("{}", "in({},7)"):
+            condition = parse_condition(form.format(text))
+            assert [condition.matches(value) for value in zeros.values()] == [value is zero for value in zeros.values()]
+        found = parse_condition(f"contains({text})")
+        assert [found.matches([value]) for value in zeros.values()] == [value is zero for value in zeros.values()]
+
+
+def test_a_uuid_is_its_text() -> None:
+    id_ = uuid.UUID("febb5880-2c64-11e4-8000-000000000000")
+    assert str(Delta.literal({"id": id_, "all": [id_]})) == f'{{"all":["{id_}"],"id":"{id_}"}}'
+    assert str(Condition.equals(id_)) == f'"{id_}"'

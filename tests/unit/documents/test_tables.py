@@ -1,6 +1,7 @@
 """Tables of documents: what is written, read and compacted, in this process."""
 
 import datetime
+import uuid
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -14,7 +15,7 @@ from siltstone.compactor.completion import HOLD_PREFIX
 from siltstone.compactor.job import RoundJob
 from siltstone.documents.change_ids import to_ms
 from siltstone.documents.committing import commit_changes
-from siltstone.documents.language import Delta
+from siltstone.documents.language import Condition, Delta
 from siltstone.documents.rounds import run_here
 from siltstone.documents.store import earliest_of
 from siltstone.errors import AlreadyExistsError, CorruptionError, InvalidInputError, NotFoundError
@@ -202,11 +203,42 @@ class TestWriting:
         with pytest.raises(InvalidInputError, match="full consistency delay of -1000 ms"):
             lake.create_document_table("shop.other", full_consistency_delay=-1)
 
-    def test_a_renamed_table_still_means_the_same_by_its_conditions(self, written: Written) -> None:
-        written.docs.update("r1", 'if intrinsic("~table":"shop.reviews") then {"mine":true} else {"mine":false} end')
+    def test_after_a_rename_documents_and_conditions_still_see_the_name_that_the_table_was_created_under(
+        self, written: Written
+    ) -> None:
+        delta = 'if intrinsic("~table":"shop.reviews") then {..,"mine":true} else {..,"mine":false} end'
+        written.write(1, "r1", delta)
+        lake = written.docs.lake
         written.docs.table.rename("shop.ratings")
-        renamed = written.docs.lake.document_table("shop.ratings")
-        assert (renamed.get("r1")["mine"], renamed.get("r1")["~table"]) == (True, "shop.ratings")
+        written.docs = lake.document_table("shop.ratings")
+        written.write(2, "r1", delta)
+        for second in (20, 40):
+            document = written.docs.get("r1")
+            assert (document["mine"], document["~table"]) == (True, NAME)
+            written.compact(second)
+
+    def test_uuids_are_taken_as_change_ids_as_keys_and_as_values(self, docs: siltstone.DocumentTable) -> None:
+        key, change = uuid.uuid4(), uuid.UUID(change_id(1))
+        assert docs.update(key, {"id": key}, change_id=change) == str(change)
+        assert docs.update_many([(key, {"id": key}, (), change)]) == 0
+        ids = pa.array([change.bytes], pa.uuid())
+        assert docs.update_many(pa.table({"key": [str(key)], "delta": [f'{{"id":"{key}"}}'], "change_id": ids})) == 0
+        assert (docs.get(key)["id"], docs.get(str(key))["~version"]) == (str(key), 1)
+        assert docs.get_for_change(key, change).state == "resolved"
+        assert [event.change_id for event in docs.timeline(key)] == [str(change)]
+        with pytest.raises(InvalidInputError, match="is no change id"):
+            docs.update(key, {}, change_id=uuid.uuid4())
+
+    def test_builders_are_taken_as_they_are(self, docs: siltstone.DocumentTable) -> None:
+        docs.update("r1", Delta.map().put("stars", 5).update("labels", Delta.set().add("new")))
+        docs.update_many([("r1", Delta.conditional().when(Condition.map({"stars": 5}), Delta.map().put("top", True)))])
+        assert {name: each for name, each in docs.get("r1").items() if not name.startswith("~")} == {
+            "stars": 5,
+            "labels": ["new"],
+            "top": True,
+        }
+        with pytest.raises(InvalidInputError, match="a document is a map, not a set"):
+            docs.update("r1", Delta.set().add(1))
 
 
 class TestCompaction:

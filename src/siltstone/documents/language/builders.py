@@ -22,6 +22,7 @@ from siltstone.documents.language.values import Json, checked
 from siltstone.errors import InvalidInputError
 
 Built: TypeAlias = Union[Delta, "MapBuilder", "SetBuilder", "ConditionalBuilder"]
+"""A delta, or a builder of one."""
 
 
 class MapBuilder:
@@ -158,8 +159,11 @@ class ConditionalBuilder:
         return str(self.build())
 
 
+Builder: TypeAlias = MapBuilder | SetBuilder | ConditionalBuilder
+
+
 def _built(delta: object) -> Delta:
-    if isinstance(delta, MapBuilder | SetBuilder | ConditionalBuilder):
+    if isinstance(delta, Builder):
         return delta.build()
     return as_delta(delta)
 

@@ -10,7 +10,8 @@ from siltstone.documents.language.values import Json, Value, checked
 class Condition:
     """A question about a value. The static methods make conditions; where they take one, a plain value means equality.
 
-    The text of a condition is canonical: conditions are equal if their texts are.
+    The text of a condition is canonical, but for the order inside `and(…)` and `or(…)`, which stays as it was written.
+    Conditions are equal if their texts are, whatever that order.
     """
 
     __slots__ = ()
@@ -22,11 +23,15 @@ class Condition:
     def __setattr__(self, name: str, value: object) -> NoReturn:
         raise AttributeError(f"{type(self).__name__} cannot be changed")
 
+    def sorted_text(self) -> str:
+        """Return the text with everything inside `and(…)` and `or(…)` in one order: the same for equal conditions."""
+        return str(self)
+
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Condition) and str(self) == str(other)
+        return isinstance(other, Condition) and self.sorted_text() == other.sorted_text()
 
     def __hash__(self) -> int:
-        return hash(str(self))
+        return hash(self.sorted_text())
 
     def __repr__(self) -> str:
         return f"<condition {self}>"

@@ -19,7 +19,8 @@ _set = object.__setattr__
 class Delta:
     """A change of a value. The static methods make deltas, or builders of them.
 
-    The text of a delta is canonical: deltas are equal if their texts are.
+    The text of a delta is canonical, but for the order of conditions inside `and(…)` and `or(…)`, which stays as it was
+    written. Deltas are equal if their texts are, whatever that order.
     """
 
     __slots__ = ()
@@ -41,11 +42,15 @@ class Delta:
     def __setattr__(self, name: str, value: object) -> NoReturn:
         raise AttributeError(f"{type(self).__name__} cannot be changed")
 
+    def sorted_text(self) -> str:
+        """Return the text with everything inside `and(…)` and `or(…)` in one order: the same for equal deltas."""
+        return str(self)
+
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Delta) and str(self) == str(other)
+        return isinstance(other, Delta) and self.sorted_text() == other.sorted_text()
 
     def __hash__(self) -> int:
-        return hash(str(self))
+        return hash(self.sorted_text())
 
     def __repr__(self) -> str:
         return f"<delta {self}>"
@@ -199,11 +204,18 @@ class MapDelta(Delta):
         """Whether an empty map stays."""
         return not self.deletes_if_empty
 
+    def sorted_text(self) -> str:
+        """Return the text, see `Delta`."""
+        return self._text({key: each.sorted_text() for key, each in self.others.items()})
+
     def __str__(self) -> str:
+        return self._text({key: str(each) for key, each in self.others.items()})
+
+    def _text(self, others: dict[str, str]) -> str:
         parts = [".."] if self.keeps_rest else []
-        for key in ordered_keys([*self.puts, *self.others]):
-            inner = self.others.get(key)
-            parts.append(f"{string_text(key)}:{value_text(self.puts[key]) if inner is None else str(inner)}")
+        for key in ordered_keys([*self.puts, *others]):
+            inner = others.get(key)
+            parts.append(f"{string_text(key)}:{value_text(self.puts[key]) if inner is None else inner}")
         return "{" + ",".join(parts) + "}" + "?" * self.deletes_if_empty
 
 
@@ -274,9 +286,17 @@ class Conditional(Delta):
         """Whether no branch deletes."""
         return self.otherwise.never_deletes and all(delta.never_deletes for _, delta in self.branches)
 
+    def sorted_text(self) -> str:
+        """Return the text, see `Delta`."""
+        branches = [f"{condition.sorted_text()} then {delta.sorted_text()}" for condition, delta in self.branches]
+        return self._text(branches, self.otherwise.sorted_text())
+
     def __str__(self) -> str:
-        text = " elif ".join([f"{condition} then {delta}" for condition, delta in self.branches])
-        return f"if {text} end" if self.otherwise is NOOP else f"if {text} else {self.otherwise} end"
+        return self._text([f"{condition} then {delta}" for condition, delta in self.branches], str(self.otherwise))
+
+    def _text(self, branches: list[str], otherwise: str) -> str:
+        text = " elif ".join(branches)
+        return f"if {text} end" if self.otherwise is NOOP else f"if {text} else {otherwise} end"
 
 
 def map_delta(puts: dict[str, Json], others: dict[str, Delta], *, keeps_rest: bool, deletes_if_empty: bool) -> Delta:

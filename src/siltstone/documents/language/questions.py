@@ -7,7 +7,7 @@ from typing import Any, Final
 from siltstone.documents.language.conditions import Condition
 from siltstone.documents.language.intrinsics import ASKABLE, Intrinsics
 from siltstone.documents.language.text import ordered_keys, string_text, value_text
-from siltstone.documents.language.values import UNDEFINED, Json, Value, identity, strictly_equal, utf16
+from siltstone.documents.language.values import UNDEFINED, Json, Value, identity, number_order, strictly_equal, utf16
 from siltstone.errors import InvalidInputError
 
 STATES: Final[Mapping[str, tuple[type, ...]]] = {
@@ -104,7 +104,10 @@ class Is(Condition):
 
 
 class Comparison(Condition):
-    """`gt(…)`, `ge(…)`, `lt(…)`, `le(…)`: exact for numbers of both kinds, by UTF-16 code units for strings."""
+    """`gt(…)`, `ge(…)`, `lt(…)`, `le(…)`: exact for numbers of both kinds, by UTF-16 code units for strings.
+
+    -0.0 is less than 0.0 and than 0, which are neither less nor greater than each other.
+    """
 
     __slots__ = ("bound", "name")
     name: str
@@ -120,7 +123,10 @@ class Comparison(Condition):
         """Tell whether the value is of the bound's kind and on this side of it."""
         if isinstance(self.bound, str):
             return isinstance(value, str) and COMPARISONS[self.name](utf16(value), utf16(self.bound))
-        return type(value) in (int, float) and COMPARISONS[self.name](value, self.bound)
+        if not isinstance(value, int | float) or isinstance(value, bool):
+            return False
+        answer: bool = COMPARISONS[self.name](number_order(value), number_order(self.bound))
+        return answer
 
     def __str__(self) -> str:
         return f"{self.name}({value_text(self.bound)})"
@@ -194,6 +200,10 @@ class Not(Condition):
         """Tell the opposite."""
         return not self.inner.matches(value, intrinsics)
 
+    def sorted_text(self) -> str:
+        """Return the text, see `Condition`."""
+        return f"not({self.inner.sorted_text()})"
+
     def __str__(self) -> str:
         return f"not({self.inner})"
 
@@ -214,6 +224,10 @@ class And(Condition):
                 return False
         return True
 
+    def sorted_text(self) -> str:
+        """Return the text with the conditions in one order."""
+        return f"and({','.join(sorted([each.sorted_text() for each in self.conditions]))})"
+
     def __str__(self) -> str:
         return f"and({','.join(map(str, self.conditions))})"
 
@@ -233,6 +247,10 @@ class Or(Condition):
             if each.matches(value, intrinsics):
                 return True
         return False
+
+    def sorted_text(self) -> str:
+        """Return the text with the conditions in one order."""
+        return f"or({','.join(sorted([each.sorted_text() for each in self.conditions]))})"
 
     def __str__(self) -> str:
         return f"or({','.join(map(str, self.conditions))})"
@@ -256,9 +274,15 @@ class MapCondition(Condition):
                 return False
         return True
 
+    def sorted_text(self) -> str:
+        """Return the text, see `Condition`."""
+        return self._text({key: each.sorted_text() for key, each in self.entries.items()})
+
     def __str__(self) -> str:
-        keys = ordered_keys(list(self.entries))
-        return "{" + ",".join(["..", *(f"{string_text(key)}:{self.entries[key]}" for key in keys)]) + "}"
+        return self._text({key: str(each) for key, each in self.entries.items()})
+
+    def _text(self, texts: Mapping[str, str]) -> str:
+        return "{" + ",".join(["..", *(f"{string_text(key)}:{texts[key]}" for key in ordered_keys(list(texts)))]) + "}"
 
 
 class Intrinsic(Condition):
@@ -281,6 +305,10 @@ class Intrinsic(Condition):
         if intrinsics is None:
             raise InvalidInputError(f"{self} asks about a document, and there is none; apply the delta to a document")
         return self.inner.matches(intrinsics.intrinsic(self.name), intrinsics)
+
+    def sorted_text(self) -> str:
+        """Return the text, see `Condition`."""
+        return f"intrinsic({string_text(self.name)}:{self.inner.sorted_text()})"
 
     def __str__(self) -> str:
         return f"intrinsic({string_text(self.name)}:{self.inner})"
@@ -305,6 +333,10 @@ class Partition(Condition):
         if intrinsics is None:
             raise InvalidInputError(f"{self} asks about a document, and there is none; apply the delta to a document")
         return self.inner.matches(intrinsics.partition(self.count), intrinsics)
+
+    def sorted_text(self) -> str:
+        """Return the text, see `Condition`."""
+        return f"partition({self.count}:{self.inner.sorted_text()})"
 
     def __str__(self) -> str:
         return f"partition({self.count}:{self.inner})"

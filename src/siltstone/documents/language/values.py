@@ -5,6 +5,7 @@ Values are shared, never copied: whoever got one from a delta or a document must
 
 import enum
 import math
+import uuid
 from collections.abc import Iterable
 from typing import Final, TypeAlias, Union
 
@@ -76,8 +77,14 @@ def order_key(value: Json) -> tuple[int, object, object]:
     if isinstance(value, CONTAINERS):
         return rank, utf16(value_text(value)), 0
     if isinstance(value, float):
-        return rank, value, -1 if value == 0 and math.copysign(1, value) < 0 else 1
-    return rank, value or 0, 0
+        # Where an integer and a double are equal, the integer comes first.
+        return rank, number_order(value), 1
+    return rank, number_order(value or 0), 0
+
+
+def number_order(number: int | float) -> tuple[int | float, int]:
+    """Return what orders numbers, exactly whatever their kinds: -0.0 comes before 0.0 and 0, which are equal."""
+    return number, -1 if number == 0 and math.copysign(1, number) < 0 else 0
 
 
 def distinct(values: Iterable[Json]) -> dict[object, Json]:
@@ -94,7 +101,10 @@ def in_order(values: Iterable[Json]) -> list[Json]:
 
 
 def checked(value: object, depth: int = 0) -> Json:
-    """Return a copy of a Python value that is a JSON value indeed; tuples become lists. Raises: InvalidInputError."""
+    """Return a copy of a Python value that is a JSON value indeed. Raises: InvalidInputError.
+
+    Tuples become lists, and UUIDs their text.
+    """
     if depth > MAX_DEPTH:
         raise InvalidInputError(f"a value is nested deeper than {MAX_DEPTH} levels; store it flatter")
     if value is None or isinstance(value, bool):
@@ -116,6 +126,8 @@ def checked(value: object, depth: int = 0) -> Json:
             if not isinstance(key, str):
                 raise InvalidInputError(f"{_shown(key)} is no key of a map; keys are strings")
         return {_checked_string(key): checked(each, depth + 1) for key, each in value.items()}
+    if isinstance(value, uuid.UUID):
+        return str(value)
     raise InvalidInputError(f"{_shown(value)} is no JSON value; use None, bool, int, float, str, list or dict")
 
 
