@@ -78,14 +78,13 @@ def expand(
     raw: int,
     ctl: int | None = None,
     new_id: str | Callable[[], str] = new_change_id,
-    ignore_recent: bool = False,
     keep_history: bool = False,
 ) -> Expansion:
     """Resolve a document; tell what compaction would write and delete. Times are in milliseconds since 1970.
 
     `fct`: deltas before it are complete everywhere, so they may be absorbed. `raw`: records before it are complete
     everywhere, so what they own may be deleted. `ctl`: nothing up to it is deleted, for a snapshot that is being read.
-    `new_id`: under which a record is written, or what makes one. `ignore_recent` resolves what is before `fct` only.
+    `new_id`: under which a record is written, or what makes one. `keep_history` archives what the record absorbs.
     Raises: InvalidInputError, CorruptionError.
     """
     pass_ = _Pass(row, time_bound(fct), time_bound(raw), keep_history)
@@ -96,7 +95,7 @@ def expand(
         pass_.absorb()
     if pass_.absorbed:
         pass_.write(new_id if isinstance(new_id, str) else new_id())
-    pass_.resolve_rest(ignore_recent)
+    pass_.resolve_rest()
     return pass_.result(None if ctl is None else time_bound(ctl + 1))
 
 
@@ -194,15 +193,13 @@ class _Pass:
         # The state stays the same but for one thing: a record does not know which deltas were redundant.
         self.resolver.redundant.clear()
 
-    def resolve_rest(self, ignore_recent: bool) -> None:
+    def resolve_rest(self) -> None:
         """Apply what is left."""
-        start = self.place
-        for key, change_id, text, tags in self.changes[start:]:
-            if ignore_recent and key >= self.fct:
-                break
+        rest = self.changes[self.place :]
+        for _, change_id, text, tags in rest:
             self.resolver.update(change_id, parse_stored(text, change_id), tags)
-            self.place += 1
-        self.resolved = tuple([each[1] for each in self.changes[start : self.place]])
+        self.place += len(rest)
+        self.resolved = tuple([each[1] for each in rest])
 
     def result(self, deletable_from: str | None) -> Expansion:
         """Put it together; what is before `deletable_from` stays."""
