@@ -1,8 +1,9 @@
 """Any history, compacted on any schedule, has the rows that the oracle says."""
 
 import contextlib
+import itertools
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from hypothesis import given, settings
@@ -16,12 +17,12 @@ from siltstone.compactor.live import live_batches
 from siltstone.compactor.merge import run_here
 from siltstone.compactor.plan import Request
 from siltstone.compactor.session import SessionResult, run_session
-from siltstone.model import PartitionLocator
+from siltstone.model import MergeEngine, PartitionLocator
 from siltstone.storage import object_store as storage
 from siltstone.testing import FaultKind, Killed, faults
 from siltstone.testing.faults import FAULT_KINDS
 from siltstone.testing.oracle import oracle_of, same_rows
-from siltstone.testing.strategies import histories
+from siltstone.testing.strategies import TableSettings, Write, histories
 from tests.unit.compactor.compacting import TaskError
 
 BESIDE = Settings(
@@ -120,6 +121,52 @@ def test_compaction_on_any_schedule_equals_the_oracle(
         if pauses[number % 8] or number == len(writes) - 1:
             compact(table, schedule[number % 8], max_round_bytes)
             same_rows(compacted_rows(table), oracle_of(table).rows())
+
+
+def all_cuts(count: int) -> list[tuple[bool, ...]]:
+    """Return every way of cutting so many writes into rounds; the last one always ends a round."""
+    return [(*cut, True) for cut in itertools.product([False, True], repeat=count - 1)]
+
+
+def check_cut(made: TableSettings, writes: list[Write], cut: Sequence[bool], how: Settings) -> None:
+    """Write a history, end a round where the cut says, and compare every read at every moment with the oracle."""
+    table, oracle = made.create(siltstone.open(f"memory://{uuid.uuid4().hex}")), made.oracle()
+    states = {0: oracle.rows()}
+    for write, is_end in zip(writes, cut, strict=True):
+        position = write.write_to(table)
+        write.apply_to(oracle)
+        states[position] = oracle.rows()
+        same_rows(table.to_arrow(include_uncompacted=True), states[position])
+        if is_end:
+            compact(table, how)
+            same_rows(table.to_arrow(), states[position])
+    for position, rows in states.items():
+        now = [{name: row.get(name) for name in table.schema.names} for row in rows]
+        same_rows(table.to_arrow(as_of=position), now)
+
+
+COMPOSING: tuple[MergeEngine, ...] = ("partial_update", "partial_update", "deduplicate", "first_row")
+
+
+@settings(max_examples=20)
+@given(histories(with_partitions=False, min_writes=3, max_writes=4, max_rows=6, engines=COMPOSING), SCHEDULES)
+def test_every_way_of_cutting_a_history_into_rounds_gives_the_same_rows(history: Any, schedule: list[Settings]) -> None:
+    made, writes = history
+    for number, cut in enumerate(all_cuts(len(writes))):
+        check_cut(made, writes, cut, schedule[number])
+
+
+@settings(max_examples=20)
+@given(
+    histories(max_writes=16, max_rows=8, engines=COMPOSING),
+    SCHEDULES,
+    st.lists(st.booleans(), min_size=15, max_size=15),
+)
+def test_random_cuts_of_long_histories_give_the_same_rows(
+    history: Any, schedule: list[Settings], ends: list[bool]
+) -> None:
+    made, writes = history
+    check_cut(made, writes, [*ends[: len(writes) - 1], True], schedule[0])
 
 
 @settings(max_examples=40)

@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 from siltstone.compactor.hashing import normalized
 
 Integers = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
 
 
 def align(table: pa.Table, schema: pa.Schema) -> pa.Table:
@@ -39,10 +40,24 @@ def equal_ids(tables: Sequence[pa.Table], columns: Sequence[str]) -> tuple[list[
             break
         encoded = pa.concat_arrays(chunks).dictionary_encode(null_encoding="encode")
         codes = encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
-        dense = pa.array(ids * max(len(encoded.dictionary), 1) + codes).dictionary_encode()
-        ids = dense.indices.to_numpy(zero_copy_only=False).astype(np.int64)
-        count = len(dense.dictionary)
+        ids, count = _pair_ids(ids, codes, len(encoded.dictionary))
     return list(np.split(ids, np.cumsum(sizes)[:-1])), count
+
+
+def are_among(rows: Sequence[Integers], others: Sequence[Integers]) -> Flags:
+    """Flag the rows that equal one of the others; both are given by column, as numbers of values."""
+    size = len(rows[0])
+    ids = np.zeros(size + len(others[0]), np.int64)
+    for own, theirs in zip(rows, others, strict=True):
+        codes = np.concatenate([own, theirs])
+        ids, _ = _pair_ids(ids, codes, int(codes.max(initial=0)) + 1)
+    return np.isin(ids[:size], ids[size:])
+
+
+def _pair_ids(ids: Integers, codes: Integers, code_count: int) -> tuple[Integers, int]:
+    """Number the distinct pairs of an id and a code below `code_count`; return how many there are, too."""
+    dense = pa.array(ids * max(code_count, 1) + codes).dictionary_encode()
+    return dense.indices.to_numpy(zero_copy_only=False).astype(np.int64), len(dense.dictionary)
 
 
 def sort_ranks(tables: Sequence[pa.Table], columns: Sequence[str]) -> list[Integers]:

@@ -10,8 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyroaring import BitMap64
 
-from siltstone.compactor.columns import Integers, align
-from siltstone.compactor.fold import Flags
+from siltstone.compactor.columns import Flags, Integers, align
 from siltstone.compactor.hashing import Hashes, hash_keys
 from siltstone.compactor.index import StoredIndex, write_index
 from siltstone.compactor.pruning import Comparison, may_match

@@ -9,12 +9,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-import numpy.typing as npt
 
-from siltstone.compactor.columns import Integers
+from siltstone.compactor.columns import Flags, Integers, are_among
 from siltstone.model import MergeEngine
 
-Flags = npt.NDArray[np.bool_]
 NONE = -1
 
 
@@ -28,11 +26,28 @@ class RowsRun:
 
 
 @dataclass(frozen=True)
+class Match:
+    """A column of an equality delete, with equal values as equal numbers.
+
+    `values` has the number of each row's value and, last, so that NONE finds it, that of null; `wanted` those of the
+    delete's rows.
+    """
+
+    column: int
+    values: Integers
+    wanted: Integers
+
+
+@dataclass(frozen=True)
 class DeleteRun:
-    """An equality delete: by keys, or by any columns, in which case `hits` flags the rows that it describes."""
+    """An equality delete: by keys, or by any columns, in which case `hits` flags the rows that it describes.
+
+    What a row that is composed of several has in a column is known only in its turn: there, `matches` has the columns.
+    """
 
     keys: Integers | None = None
     hits: Flags | None = None
+    matches: tuple[Match, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -124,13 +139,21 @@ def _delete(run: DeleteRun, state: FoldResult) -> None:
     if run.keys is not None:
         hit = run.keys[state.winners[run.keys] != NONE]
     else:
-        assert run.hits is not None
         present = np.flatnonzero(state.winners != NONE)
-        hit = present[run.hits[state.winners[present]]]
+        hit = present[_described(run, state, present)]
     state.winners[hit] = NONE
     state.ranks[hit] = NONE
     if state.sources is not None:
         state.sources[:, hit] = NONE
+
+
+def _described(run: DeleteRun, state: FoldResult, present: Integers) -> Flags:
+    """Flag the keys whose current row an equality delete by columns describes."""
+    if state.sources is None:
+        assert run.hits is not None
+        return run.hits[state.winners[present]]
+    composed = [match.values[state.sources[match.column, present]] for match in run.matches]
+    return are_among(composed, [match.wanted for match in run.matches])
 
 
 def _rows_of(run: RowsRun, given: FoldInput) -> tuple[Integers, Integers, Flags]:

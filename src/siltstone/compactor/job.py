@@ -99,6 +99,11 @@ class RoundJob:
         """Whether a key has one row at most."""
         return bool(self.primary_keys) and self.drop_duplicates
 
+    @property
+    def composes_rows(self) -> bool:
+        """Whether a row may have its values from several deltas."""
+        return self.keeps_one_row and self.merge_engine == "partial_update"
+
 
 @dataclass(frozen=True, eq=False)
 class Part:

@@ -10,9 +10,9 @@ import numpy as np
 import pyarrow as pa
 
 from siltstone.compactor.absorb import Change, absorb
-from siltstone.compactor.columns import Integers, align, equal_ids, sort_ranks
+from siltstone.compactor.columns import Flags, Integers, align, equal_ids, sort_ranks
 from siltstone.compactor.files import StoredFile
-from siltstone.compactor.fold import NONE, DeleteRun, Flags, FoldInput, FoldResult, RowsRun, fold, fold_appended
+from siltstone.compactor.fold import NONE, DeleteRun, FoldInput, FoldResult, Match, RowsRun, fold, fold_appended
 from siltstone.compactor.gathering import GatheredParts
 from siltstone.compactor.hashing import NULL_HASH, Hashes, hash_keys, is_exact
 from siltstone.compactor.job import Merge, Part, RoundJob, gather
@@ -146,7 +146,7 @@ def _concerned_hashes(job: RoundJob, deltas: _Deltas) -> Hashes:
 
 def _needed_columns(job: RoundJob, deltas: _Deltas, *, is_by_hash: bool) -> pa.Schema:
     schema = job.schema
-    if job.keeps_one_row and job.merge_engine == "partial_update":
+    if job.composes_rows:
         return schema
     names = {*job.sort_keys, *(name for delete in deltas.other_deletes for name in delete.delete_columns)}
     if not is_by_hash:
@@ -179,6 +179,8 @@ def _fold_input(job: RoundJob, deltas: _Deltas, base: _Base, tombstones: Tombsto
             runs.append(run)
         elif run in deltas.key_deletes:
             runs.append(DeleteRun(keys=np.unique(next(by_key))))
+        elif job.composes_rows:
+            runs.append(DeleteRun(matches=_matches(job, deltas, base, run)))
         else:
             runs.append(DeleteRun(hits=_hits(job, deltas, base, run)))
     given = FoldInput(
@@ -216,6 +218,17 @@ def _hits(job: RoundJob, deltas: _Deltas, base: _Base, delete: Part) -> Flags:
     tables = [align(table.select(columns.names), columns) for table in (base.table, deltas.rows, delete.table)]
     (own, new, theirs), _ = equal_ids(tables, columns.names)
     return np.isin(np.concatenate([own, new]), theirs)
+
+
+def _matches(job: RoundJob, deltas: _Deltas, base: _Base, delete: Part) -> tuple[Match, ...]:
+    matches = []
+    for name in delete.delete_columns:
+        column = pa.schema([job.schema.field(name)])
+        null = pa.table({name: pa.nulls(1)})
+        tables = [align(table, column) for table in (base.table, deltas.rows, null, delete.table)]
+        (*values, wanted), _ = equal_ids(tables, [name])
+        matches.append(Match(job.schema.names.index(name), np.concatenate(values), wanted))
+    return tuple(matches)
 
 
 def _change(job: RoundJob, bucket: Bucket, deltas: _Deltas, base: _Base, tombstones: Tombstones) -> Change:

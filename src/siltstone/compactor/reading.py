@@ -8,9 +8,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from siltstone.compactor.columns import align
+from siltstone.compactor.columns import Flags, align
 from siltstone.compactor.files import read_vector
-from siltstone.compactor.fold import Flags
 from siltstone.compactor.hashing import hash_keys, hash_sequence
 from siltstone.compactor.job import Part, ReadTask, RoundJob, bucket_starts
 from siltstone.errors import CorruptionError

@@ -6,6 +6,7 @@ Values come from tiny domains, so that keys meet again and again.
 
 import datetime
 import math
+import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import Decimal
@@ -21,9 +22,10 @@ from siltstone.testing.oracle import Oracle
 T = TypeVar("T")
 _OPERATIONS = (("c", "r", "u", "d"), ("I", "U", "D"), ("+I", "-U", "+U", "-D"))
 _OP_COLUMN = "op"
+MERGE_ENGINES: tuple[MergeEngine, ...] = ("deduplicate", "deduplicate", "partial_update", "first_row")
 _SETTING_BYTES = 40
 _WRITE_BYTES = 24
-_KEY_VALUES = {1: 4, 2: 3, 3: 2}
+_KEY_VALUES = {1: 3, 2: 2, 3: 2}
 _SORT_VALUES = {1: 4, 2: 3}
 _PAYLOAD_VALUES = 3
 
@@ -91,12 +93,15 @@ class Column:
     kind: Kind
     values: tuple[object, ...]
 
-    def array(self, choices: Sequence[int], *, is_wider: bool) -> "pa.Array[pa.Scalar[pa.DataType]]":
-        """Return the values that the bytes choose."""
+    def array(
+        self, choices: Sequence[int], *, is_wider: bool, has_nulls: bool = False
+    ) -> "pa.Array[pa.Scalar[pa.DataType]]":
+        """Return the values that the bytes choose; with nulls, every other one is null."""
         kind, values = self.kind.type, self.values
         if is_wider and self.kind.wider is not None:
             kind, values = self.kind.wider, values + self.kind.wider_values
-        return pa.array([values[choice % len(values)] for choice in choices], kind)
+        chosen = (None if has_nulls and choice > 127 else values[choice % len(values)] for choice in choices)
+        return pa.array(chosen, kind)
 
 
 @dataclass(frozen=True)
@@ -184,6 +189,12 @@ class _Choices:
         return Column(name, kind, (kind.values[start:] + kind.values[:start])[:count])
 
 
+def _bytes(size: int) -> st.SearchStrategy[bytes]:
+    """Draw bytes: as they come, which shrinks well, or from a seed, without the many zeros and repetitions of those."""
+    seeds = st.integers(0, (1 << 32) - 1)
+    return st.binary(min_size=size, max_size=size) | seeds.map(lambda seed: random.Random(seed).randbytes(size))
+
+
 # Wide, so that a wrong winner shows; and columns that writes add, which have one type wherever they appear.
 _VALUE = Column("v", Kind(pa.int32(), (), pa.int64()), tuple(range(256)))
 _ADDED = (
@@ -193,22 +204,22 @@ _ADDED = (
 )
 
 
-def tables(*, with_partitions: bool = True) -> st.SearchStrategy[TableSettings]:
+def tables(
+    *, with_partitions: bool = True, engines: Sequence[MergeEngine] = MERGE_ENGINES
+) -> st.SearchStrategy[TableSettings]:
     """Make random table settings: keys of any scalar type, sort keys, partitions, engines, nested columns.
 
-    Partition keys are part of the primary key, or there is no primary key: otherwise a key could move between
-    partitions, which are compacted each by itself.
+    Where there is a key, the engine is one of `engines`. Partition keys are part of the primary key, or there is no
+    primary key: otherwise a key could move between partitions, which are compacted each by itself.
     """
-    drawn = st.binary(min_size=_SETTING_BYTES, max_size=_SETTING_BYTES)
-    return drawn.map(lambda choices: _settings(_Choices(choices), with_partitions))
+    return _bytes(_SETTING_BYTES).map(lambda choices: _settings(_Choices(choices), with_partitions, engines))
 
 
-def _settings(choices: _Choices, with_partitions: bool) -> TableSettings:
-    key_count = choices.one_of((1, 1, 1, 2, 2, 3, 0))
+def _settings(choices: _Choices, with_partitions: bool, engines: Sequence[MergeEngine]) -> TableSettings:
+    key_count = choices.one_of((1, 1, 1, 1, 2, 2, 3, 0))
     partition_count = choices.one_of((0, 0, 0, 1, 2)) if with_partitions else 0
-    engines: tuple[MergeEngine, ...] = ("deduplicate", "deduplicate", "partial_update", "first_row")
     engine = choices.one_of(engines) if key_count else "deduplicate"
-    sort_count = choices.one_of((0, 1, 1, 2)) if key_count and engine != "first_row" else 0
+    sort_count = choices.one_of((0, 0, 1, 1, 2)) if key_count and engine != "first_row" else 0
     allows_duplicates = engine == "deduplicate" and choices.one_in(5)
     keys = [choices.column(f"k{number}", _SCALARS, _KEY_VALUES[key_count]) for number in range(key_count)]
     sorts = [choices.column(f"s{number}", _SCALARS, _SORT_VALUES[sort_count]) for number in range(sort_count)]
@@ -230,41 +241,56 @@ def _settings(choices: _Choices, with_partitions: bool) -> TableSettings:
     )
 
 
-def writes(table: TableSettings, *, max_writes: int = 8, max_rows: int = 12) -> st.SearchStrategy[list[Write]]:
+def writes(
+    table: TableSettings, *, min_writes: int = 1, max_writes: int = 8, max_rows: int = 12
+) -> st.SearchStrategy[list[Write]]:
     """Make histories of a table that has been created and not been written to yet."""
     width = len(table.columns) + len(_ADDED) + 1
-    row = st.binary(min_size=width, max_size=width)
+    row = _bytes(width)
     rows = st.lists(row, max_size=max_rows) | st.lists(row, min_size=max_rows // 2, max_size=max_rows)
-    drawn = st.tuples(st.binary(min_size=_WRITE_BYTES, max_size=_WRITE_BYTES), rows)
-    return st.lists(drawn, min_size=1, max_size=max_writes).map(lambda history: _history(table, history))
+    drawn = st.tuples(_bytes(_WRITE_BYTES), rows)
+    return st.lists(drawn, min_size=min_writes, max_size=max_writes).map(lambda history: _history(table, history))
 
 
 def histories(
-    *, with_partitions: bool = True, max_writes: int = 8, max_rows: int = 12
+    *,
+    with_partitions: bool = True,
+    min_writes: int = 1,
+    max_writes: int = 8,
+    max_rows: int = 12,
+    engines: Sequence[MergeEngine] = MERGE_ENGINES,
 ) -> st.SearchStrategy[tuple[TableSettings, list[Write]]]:
     """Make random tables, each with random writes to it."""
-    return tables(with_partitions=with_partitions).flatmap(
-        lambda table: st.tuples(st.just(table), writes(table, max_writes=max_writes, max_rows=max_rows))
+    return tables(with_partitions=with_partitions, engines=engines).flatmap(
+        lambda table: st.tuples(
+            st.just(table), writes(table, min_writes=min_writes, max_writes=max_writes, max_rows=max_rows)
+        )
     )
 
 
 def _history(table: TableSettings, history: Sequence[tuple[bytes, list[bytes]]]) -> list[Write]:
-    added: set[str] = set()
-    made = []
+    known = list(table.columns)
+    omitted: list[str] = []
+    made: list[Write] = []
     for drawn, rows in history:
         choices = _Choices(drawn)
-        if choices.one_in(4):
-            made.append(_delete(table, added, choices, rows))
+        if choices.one_in(2 if omitted else 4 if made else 16):
+            made.append(_delete(table, known, omitted, choices, rows))
         else:
             made.append(_upsert(table, choices, rows))
-            added.update(column.name for column in _ADDED if column.name in made[-1].data.column_names)
+            names = made[-1].data.column_names
+            known += [column for column in _ADDED if column.name in names and column not in known]
+            omitted = [column.name for column in known if column.name not in names]
     return made
 
 
 def _upsert(table: TableSettings, choices: _Choices, rows: list[bytes]) -> Write:
     required = {*table.primary_keys, *table.sort_keys, *table.partition_keys}
     omitted = choices.some_of([column.name for column in table.columns if column.name not in required])
-    if len(omitted) == len(table.columns) or not choices.one_in(2 if table.merge_engine == "partial_update" else 4):
+    omits = choices.one_of(
+        (False, True, True, True) if table.merge_engine == "partial_update" else (False, False, False, True)
+    )
+    if len(omitted) == len(table.columns) or not omits:
         omitted = []
     columns = [column for column in table.columns if column.name not in omitted]
     if choices.one_in(4):
@@ -282,25 +308,42 @@ def _upsert(table: TableSettings, choices: _Choices, rows: list[bytes]) -> Write
     return Write(data, delta_type, op_column=_OP_COLUMN if has_operations else None)
 
 
-def _delete(table: TableSettings, added: set[str], choices: _Choices, rows: list[bytes]) -> Write:
-    """Delete by the primary key or by any scalar columns that the table has by now; data may have more columns."""
-    known = [*table.columns, *(column for column in _ADDED if column.name in added)]
-    usable = [each.name for each in known if each.name != _VALUE.name and not pa.types.is_nested(each.kind.type)] or [
-        _VALUE.name
-    ]
-    by_key = choices.one_of((True, False)) and bool(table.primary_keys)
-    picked = [choices.one_of(usable), *([choices.one_of(usable)] if choices.one_in(3) else [])]
+def _delete(
+    table: TableSettings, known: Sequence[Column], omitted: Sequence[str], choices: _Choices, rows: list[bytes]
+) -> Write:
+    """Delete by the primary key or by any scalar columns that the table has by now; data may have more columns.
+
+    Columns that the last rows did not have are picked more often: there, a row may be composed of several.
+    """
+    scalars = [column.name for column in known if not pa.types.is_nested(column.kind.type)]
+    usable = [name for name in scalars if name != _VALUE.name] or [_VALUE.name]
+    absent = [name for name in scalars if name in omitted]
+    by_key = choices.one_of((False, False, False, True) if absent else (True, False)) and bool(table.primary_keys)
+    first = choices.one_of(absent if absent and not choices.one_in(4) else usable)
+    picked = [first, *([choices.one_of(usable)] if choices.one_in(3) else [])]
     names = table.primary_keys if by_key else tuple(dict.fromkeys(picked))
     has_more = choices.one_in(4)
     columns = known if has_more else [column for column in known if column.name in names]
-    return Write(_data(table, columns, choices, rows), "delete", None if by_key else names)
+    # Domains are tiny: many rows of one column would delete all there is, whichever row they are compared with.
+    described = rows if by_key or choices.one_in(4) else rows[: choices.one_of((1, 1, 2))]
+    data = _data(table, columns, choices, described, has_nulls=choices.one_in(2))
+    return Write(data, "delete", None if by_key else names)
 
 
-def _data(table: TableSettings, columns: Sequence[Column], choices: _Choices, rows: list[bytes]) -> pa.Table:
+def _data(
+    table: TableSettings,
+    columns: Sequence[Column],
+    choices: _Choices,
+    rows: list[bytes],
+    *,
+    has_nulls: bool = False,
+) -> pa.Table:
     wider = choices.some_of([column.name for column in columns]) if choices.one_in(5) else []
     places = {column.name: place for place, column in enumerate((*table.columns, *_ADDED))}
     arrays = {
-        column.name: column.array([row[places[column.name]] for row in rows], is_wider=column.name in wider)
+        column.name: column.array(
+            [row[places[column.name]] for row in rows], is_wider=column.name in wider, has_nulls=has_nulls
+        )
         for column in columns
     }
     return pa.table(arrays)

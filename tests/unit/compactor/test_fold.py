@@ -243,6 +243,44 @@ class TestThroughARound:
         table.write(pa.table({"id": [4], "v": ["old"]}))
         self.check(table, how, [{"id": 1, "v": "new"}, {"id": 4, "v": "old"}])
 
+    @pytest.mark.parametrize("rounds", ["one round", "a round each"])
+    def test_a_delete_by_columns_looks_at_the_row_that_partial_updates_composed(
+        self, local_root: str, how: Settings, rounds: str
+    ) -> None:
+        table = make_table(
+            local_root, schema={"id": "int64", "v": "string", "w": "string"}, merge_engine="partial_update"
+        )
+        table.write(pa.table({"id": [1, 2, 3, 4], "v": ["a", "b", None, "d"], "w": [None, "B", "C", "D"]}))
+        compact(table, how)
+        changes: list[tuple[pa.Table, list[str] | None]] = [
+            (pa.table({"id": [1, 2, 3, 5], "w": ["A", "B", "B", "E"]}), None),
+            (pa.table({"v": pa.array([None], pa.string())}), ["v"]),  # 3 and 5; not 1, whose v is a
+            (pa.table({"v": ["b", "d"], "w": ["B", "B"]}), ["v", "w"]),  # 2 by a carried and an own value; not 4
+            (pa.table({"id": [2, 4], "more": [1, 1]}), None),
+            (pa.table({"v": ["a", None], "more": pa.array([None, 1], pa.int64())}), ["v", "more"]),  # 1 and 2
+        ]
+        for data, columns in changes:
+            table.write(data, "upsert" if columns is None else "delete", columns)
+            if rounds == "a round each":
+                compact(table, how)
+        same_rows(table.to_arrow(include_uncompacted=True), [{"id": 4, "v": "d", "w": "D", "more": 1}])
+        self.check(table, how, [{"id": 4, "v": "d", "w": "D", "more": 1}])
+
+    def test_a_delete_by_columns_finds_what_rows_of_the_same_round_composed(
+        self, local_root: str, how: Settings
+    ) -> None:
+        table = make_table(
+            local_root,
+            schema={"id": "int64", "at": "int64", "v": "string", "w": "string"},
+            sort_keys=["at"],
+            merge_engine="partial_update",
+        )
+        table.write(pa.table({"id": [1, 2, 3], "at": [1, 1, 1], "v": ["a", "a", "a"]}))
+        table.write(pa.table({"id": [1, 2, 3], "at": [2, 0, 2], "w": ["b", "late", "b"]}))
+        table.write(pa.table({"id": [3, 3], "at": [3, 3], "w": ["gone", "b"], "op": ["d", "c"]}), op_column="op")
+        table.write(pa.table({"v": ["a"], "w": ["b"]}), "delete", ["v", "w"])  # 1; of 3 no v is left
+        self.check(table, how, [{"id": 2, "at": 1, "v": "a", "w": None}, {"id": 3, "at": 3, "v": None, "w": "b"}])
+
     def test_null_is_a_key_and_differs_from_the_empty_string(self, local_root: str, how: Settings) -> None:
         table = make_table(local_root, schema={"id": "string", "v": "string"})
         table.write(pa.table({"id": [None, "", "a"], "v": ["null", "empty", "a"]}))
