@@ -12,7 +12,14 @@ import time
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from typing import ClassVar, Generic, NamedTuple, NoReturn, TypedDict, TypeVar
 
-from siltstone.errors import CorruptionError, InvalidInputError, NotFoundError, SiltstoneError
+from siltstone.errors import (
+    CommitUnknownError,
+    CorruptionError,
+    InvalidInputError,
+    NotFoundError,
+    SiltstoneError,
+    StorageError,
+)
 from siltstone.log import wire
 from siltstone.log.batches import (
     COMPACT_SUFFIX,
@@ -67,6 +74,7 @@ class CompactibleLog(MetadataLog[E]):
     A subclass says what stays: `retain` drops single entries; with `reconciles` set, of the entries with the
     same `key` only the latest stays, and none where that is a removal. Where neither is used, compaction copies bytes.
 
+    Writers that share a log must have the same `default_interval`, which gives the first batches their names.
     `now_ms` is the clock of retention and clean-up.
     """
 
@@ -117,8 +125,15 @@ class CompactibleLog(MetadataLog[E]):
 
     @property
     def interval(self) -> int:
-        """The compaction interval: what the compact files say, else the default; settled at its first use."""
+        """The compaction interval: what two compact files say, else what the first use made of one or none."""
         return self._settled_interval(None)
+
+    def listing(self) -> BatchListing:
+        """List the batch files; where two compact ones show the interval, it is this from now on."""
+        listing = super().listing()
+        if len(listing.compact_ids) > 1:
+            self._interval = interval_of(self.default_interval, listing.compact_ids)
+        return listing
 
     def _settled_interval(self, listing: BatchListing | None) -> int:
         if self._interval is None:
@@ -233,6 +248,45 @@ class CompactibleLog(MetadataLog[E]):
         """Return the latest entry of each key, in the order of their batches, without what was removed."""
         return keep_latest((self.key(entry), self.is_removal(entry), entry) for entry in entries)
 
+    def counts(self, batch_id: int, name: str, lines: list[bytes]) -> bool:
+        """Tell whether readers will see the batch just created, after whatever other writers did meanwhile.
+
+        Its number may have been used and cleaned up since this writer listed the log, or be used under its other name
+        by a writer with another interval. Then a compact file that lacks the batch hides it.
+        Raises: CommitUnknownError.
+        """
+        for _ in range(_READ_ATTEMPTS):
+            try:
+                listing = self.listing()
+                if name != str(batch_id) and listing.plain(batch_id) is not None:
+                    return False
+                newest = listing.newest_compact()
+                if newest is None or newest.batch_id < batch_id or newest.name == name:
+                    return True
+                return self._holds(newest, lines)
+            except NotFoundError:
+                continue  # a newer compact file took the place of this one
+            except (StorageError, CorruptionError) as error:
+                raise self._unchecked(name, error) from error
+        raise self._unchecked(name, "compact files came and went")
+
+    def _holds(self, compact: BatchFile, lines: list[bytes]) -> bool:
+        """Tell whether a compact file has all of a batch's lines, except those that compaction drops."""
+        if not lines:
+            return False  # it cannot be seen whose batch that was, and there is nothing to lose
+        now_ms = self.now_ms()
+        entries = [(line, self.codec.decode(line)) for line in lines]
+        wanted = {line for line, entry in entries if self.retain(entry, now_ms) and not self.is_removal(entry)}
+        for block in self.read_blocks(compact.name):
+            wanted.difference_update(block.split(b"\n"))
+        return not wanted
+
+    def _unchecked(self, name: str, reason: object) -> CommitUnknownError:
+        return CommitUnknownError(
+            f"{self.address(name)}: the batch was written, but whether it counts could not be checked ({reason}); "
+            "look for its entries in the log before adding them again"
+        )
+
     def after_add(self, batch_id: int, listing: BatchListing) -> None:
         """Delete what the new batch made superfluous; a failure is logged, and tried again with the next batch."""
         if not self.deletes_expired:
@@ -243,12 +297,16 @@ class CompactibleLog(MetadataLog[E]):
             logger.warning("%s: expired batches were not deleted: %s", self.address(), error)
 
     def expired_files(self, current: int, listing: BatchListing) -> list[BatchFile]:
-        """Return the files that no reader needs once batch `current` is committed, oldest first."""
+        """Return the files that no reader needs once batch `current` is committed, oldest first.
+
+        Of the compact files two stay: they show the interval, and writers that disagree about it would each give a
+        batch another name.
+        """
         keep = oldest_to_keep(current, self._settled_interval(listing), self.min_batches_to_retain)
-        newest = listing.newest_compact()
-        if keep is None or newest is None:
+        newest = listing.compact_ids[:2]
+        if keep is None or not newest:
             return []
-        keep = min(keep, newest.batch_id)
+        keep = min(keep, *newest)
         before_ms = self.now_ms() - self.cleanup_delay_ms
         return [file for file in listing.files if file.batch_id < keep and file.modified_ms <= before_ms]
 

@@ -113,8 +113,9 @@ class MetadataLog(Generic[E]):
     def add(self, batch_id: int, entries: Iterable[E]) -> bool:
         """Commit a batch; False where one with this id exists already, which then stays as it is.
 
-        Raises: ConflictError where somebody else committed this id meanwhile, CommitUnknownError where the store
-        failed and does not tell, InvalidInputError for an id that would leave a gap.
+        True means that every reader sees the batch. Raises: ConflictError where somebody else committed this id
+        meanwhile, CommitUnknownError where the store failed and does not tell, InvalidInputError for an id that would
+        leave a gap.
         """
         if entries is None:
             raise InvalidInputError("'null' metadata cannot be written to a metadata log; give an empty list instead")
@@ -126,7 +127,16 @@ class MetadataLog(Generic[E]):
         stale_checksum = f".{name}.crc"
         if stale_checksum in listing.checksum_names:
             self.objects.delete([self.path(stale_checksum)])
-        self.publish(name, self.batch_content(batch_id, lines, listing))
+        try:
+            self.publish(name, self.batch_content(batch_id, lines, listing))
+        except NotFoundError:
+            latest = self.latest_id()
+            if latest is not None and latest >= batch_id:
+                return False  # what it was to be made of was compacted and cleaned up by who was faster
+            raise
+        if not self.counts(batch_id, name, lines):
+            self._take_back(name)
+            return False
         self.after_add(batch_id, listing)
         return True
 
@@ -146,6 +156,10 @@ class MetadataLog(Generic[E]):
         """Return a function that gives the bytes of a new batch's file, anew at each call."""
         content = wire.encode(lines, self.version)
         return lambda: content
+
+    def counts(self, batch_id: int, name: str, lines: list[bytes]) -> bool:
+        """Tell whether the file just created is part of the log; here, whoever creates it has the batch."""
+        return True
 
     def after_add(self, batch_id: int, listing: BatchListing) -> None:
         """Do what follows a commit, such as cleaning up; must not raise, since the batch is committed."""
@@ -179,6 +193,15 @@ class MetadataLog(Generic[E]):
         if not same:
             raise self._conflict(name) from failure
         return True
+
+    def _take_back(self, name: str) -> None:
+        try:
+            self.objects.delete([self.path(name)])
+        except StorageError as error:
+            raise CommitUnknownError(
+                f"{self.address(name)}: another writer used this number before, and the file could not be deleted again "
+                f"({error}); delete it, list the log again, and add the batch under the next number"
+            ) from error
 
     def _conflict(self, name: str) -> ConflictError:
         return ConflictError(

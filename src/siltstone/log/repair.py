@@ -11,6 +11,7 @@ from siltstone.log.commit import CommitLog
 from siltstone.log.compactible import system_now_ms
 from siltstone.log.keyed import KeyedLog
 from siltstone.log.opening import Kind, open_log
+from siltstone.log.passed import passed_batches
 from siltstone.log.sink import SinkLog
 from siltstone.log.source import SourceLog
 
@@ -64,7 +65,7 @@ def compact(
     newest one is first copied to a name that Spark and we pass over.
 
     Raises: NotFoundError, InvalidInputError for a retention on a log that has none, CorruptionError where the log
-    has a gap: then nothing is changed.
+    has a gap or a batch that its compact file lacks: then nothing is changed.
     """
     opened = open_log(path)
     log = opened.log
@@ -84,10 +85,15 @@ def compact(
         log.retention_ms = retention_ms
     listing = log.listing()
     newest = listing.newest_compact()
-    if newest is None:
-        return report
     if listing.chain()[1]:
         raise CorruptionError(f"{log.address()}: batches are missing; run verify, restore them, then compact")
+    if newest is None:
+        return report
+    for file, compact, _ in passed_batches(log, listing):
+        raise CorruptionError(
+            f"{log.address(file.name)}: entries of this batch are not in {compact.name}, which should hold them; run "
+            "verify, add them again, then compact"
+        )
     previous = listing.newest_compact(newest.batch_id - 1)
     report.compact_file = newest.name
     _shrink(log, listing, newest, previous, report, backup=backup, now_ms=now_ms())
@@ -105,7 +111,9 @@ def compact(
 
 def _write_checkpoint(log: KeyedLog, report: CompactionReport) -> CompactionReport:
     """Sum up a commit log beside its newest batch, which is safe while it is in use."""
-    files = log.listing().chain()[0]
+    files, missing = log.listing().chain()
+    if missing:
+        raise CorruptionError(f"{log.address()}: batches are missing; run verify, restore them, then compact")
     if not files or files[-1].is_compact:
         return report
     live = len(log.live_entries())

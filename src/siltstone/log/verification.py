@@ -1,5 +1,6 @@
 """Checking a log, and the files it lists, against what is really there."""
 
+import contextlib
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -11,7 +12,9 @@ from siltstone.log.batches import BatchFile, BatchListing, batch_name, batches_n
 from siltstone.log.codec import DECODING_ERRORS
 from siltstone.log.keyed import KeyedLog
 from siltstone.log.opening import Entry, Kind, OpenedLog, open_log
+from siltstone.log.passed import passed_batches
 from siltstone.log.sink import SinkEntry, SinkLog
+from siltstone.log.source import SourceLog
 from siltstone.log.uris import decoded
 from siltstone.objects import Objects, open_objects
 
@@ -46,7 +49,7 @@ class VerificationReport:
 
 
 def verify(path: str | os.PathLike[str], *, data_files: bool = True) -> VerificationReport:
-    """Check the log at `path`: gaps, versions, each line of the newest state, and the data files it names.
+    """Check the log at `path`: gaps, versions, each line of the newest state, batches it lacks, the data files it names.
 
     Folders of data files are listed once each, so it costs little more than the listing. Raises: NotFoundError.
     """
@@ -63,6 +66,7 @@ def verify(path: str | os.PathLike[str], *, data_files: bool = True) -> Verifica
         )
     _check_names(opened, listing, report, complete=not missing)
     _check_older_files(opened, listing, chain, report)
+    _check_passed_batches(opened, listing, report)
     data = _DataFiles(opened.log if isinstance(opened.log, SinkLog) else None)
     own: list[dict[str, object]] = []
     for file in chain:
@@ -145,6 +149,20 @@ def _check_older_files(
                 report.add("bad-file", opened.log.address(file.name), str(error), "delete it; newer files replace it")
             except NotFoundError:
                 continue
+
+
+def _check_passed_batches(opened: OpenedLog, listing: BatchListing, report: VerificationReport) -> None:
+    if not isinstance(opened.log, SinkLog | SourceLog):
+        return
+    with contextlib.suppress(CorruptionError, NotFoundError):  # a damaged compact file is a finding of its own
+        for file, compact, hidden in passed_batches(opened.log, listing):
+            report.add(
+                "passed-batch",
+                opened.log.address(file.name),
+                f"{len(hidden)} of its entries are not in {compact.name}, which sums up the batches to "
+                f"{compact.batch_id}: it was written after that, so readers do not see {hidden[0].path}",
+                "add these entries again as the next batch, then delete the file",
+            )
 
 
 def _sound_entries(opened: OpenedLog, file: BatchFile, report: VerificationReport) -> Iterator[Entry]:

@@ -15,6 +15,10 @@ class FaultyObjects:
         self.listings: list[list[ObjectInfo]] = []
         self.fail_after_create: Callable[[str], bool] = lambda path: False
         self.fail_before_create: Callable[[str], bool] = lambda path: False
+        self.before_create: Callable[[str], object] = lambda path: None
+        self.before_publish: Callable[[str], object] = lambda path: None
+        self.after_create: Callable[[str], object] = lambda path: None
+        self.fail_list = False
         self.fail_read: Callable[[str], bool] = lambda path: False
         self.fail_delete = False
 
@@ -23,6 +27,8 @@ class FaultyObjects:
 
     def list_objects(self, prefix: str, *, recursive: bool = False) -> list[ObjectInfo]:
         """Give the listings prepared, then real ones."""
+        if self.fail_list:
+            raise StorageError(f"{prefix}: no answer")
         return self.listings.pop(0) if self.listings else self.inner.list_objects(prefix, recursive=recursive)
 
     def stream(self, path: str) -> Iterator[bytes]:
@@ -34,7 +40,11 @@ class FaultyObjects:
     def create(self, path: str, data: bytes | Iterable[bytes]) -> None:
         if self.fail_before_create(path):
             raise StorageError(f"{path}: no answer")
-        self.inner.create(path, data)
+        self.before_create(path)
+        whole = data if isinstance(data, bytes) else b"".join(data)
+        self.before_publish(path)
+        self.inner.create(path, whole)
+        self.after_create(path)
         if self.fail_after_create(path):
             raise StorageError(f"{path}: no answer")
 

@@ -69,11 +69,14 @@ def test_a_log_reopened_with_another_default_keeps_its_interval(open_log: OpenLo
     assert "3.compact" in names(objects)
 
 
+TWO_COMPACT_FILES = ["2c 3 4 5c", "2c 3 4 5c 6", "2c 3 4 5c 6 7", "2c 3 4 5c 6 7 8c"]
+
+
 @pytest.mark.parametrize(
     ("m", "after_each"),
     [
-        (1, ["0", "0 1", "0 1 2c", "2c 3", "2c 3 4", "2c 3 4 5c", "5c 6"]),
-        (2, ["0", "0 1", "0 1 2c", "0 1 2c 3", "2c 3 4", "2c 3 4 5c", "2c 3 4 5c 6", "5c 6 7"]),
+        (1, ["0", "0 1", "0 1 2c", "2c 3", "2c 3 4", *TWO_COMPACT_FILES, "5c 6 7 8c 9"]),
+        (2, ["0", "0 1", "0 1 2c", "0 1 2c 3", "2c 3 4", *TWO_COMPACT_FILES, "5c 6 7 8c 9"]),
     ],
 )
 def test_expired_batches_go_with_each_add(open_log: OpenLog, objects: Objects, m: int, after_each: list[str]) -> None:
@@ -82,6 +85,11 @@ def test_expired_batches_go_with_each_add(open_log: OpenLog, objects: Objects, m
         log.add(batch_id, [f"p{batch_id}"])
         assert names(objects) == spelled(expected)
         assert log.live_entries() == upto(batch_id)
+
+
+def test_a_writer_that_comes_later_finds_the_interval_of_a_log_that_was_cleaned_up(open_log: OpenLog) -> None:
+    add_all(open_log(m=1), 30)
+    assert {open_log(k=default).interval for default in (2, 3, 10)} == {3}
 
 
 def test_a_hundred_batches_stay_by_default(tmp_path: Path) -> None:
@@ -139,6 +147,63 @@ def test_losing_the_race_for_an_id_is_a_conflict_and_leaves_nothing(tmp_path: Pa
         log.add(1, ["mine"])
     assert sorted(os.listdir(tmp_path / "log")) == ["0", "1"]
     assert log.get(1) == ["theirs"]
+
+
+@pytest.mark.parametrize("entries", [["late"], ["late", "later"], []])
+@pytest.mark.parametrize("batch_id", [3, 4, 5])
+@pytest.mark.parametrize("moment", ["before_create", "before_publish"])
+def test_a_batch_that_compaction_passed_meanwhile_is_not_added(
+    open_log: OpenLog, objects: Objects, batch_id: int, entries: list[object], moment: str
+) -> None:
+    add_all(open_log(), batch_id - 1)
+
+    def overtake(path: str) -> None:
+        for number in range(batch_id, 13):
+            assert open_log(m=1).add(number, [f"p{number}"])
+
+    store, late = faulty(objects)
+    setattr(store, moment, overtake)
+    assert late.add(batch_id, entries) is False
+    assert names(objects) == spelled("8c 9 10 11c 12")
+    assert open_log().live_entries() == upto(12)
+
+
+def test_a_batch_that_compaction_took_in_at_once_is_added(open_log: OpenLog, objects: Objects) -> None:
+    add_all(open_log(), 2)
+
+    def compact(path: str) -> None:
+        for number in (4, 5):
+            assert open_log().add(number, [f"p{number}"])
+
+    store, quick = faulty(objects)
+    store.after_create = compact
+    assert quick.add(3, ["p3"]) is True
+    assert open_log().live_entries() == upto(5)
+
+
+@pytest.mark.parametrize("first_interval", [3, 4])
+def test_of_two_writers_with_other_intervals_one_gets_the_batch(
+    open_log: OpenLog, objects: Objects, first_interval: int
+) -> None:
+    add_all(open_log(k=10), 1)
+    store = FaultyObjects(objects)
+    slow = CompactibleLog(cast("Objects", store), "log", JsonCodec(), default_interval=7 - first_interval)
+
+    def overtake(path: str) -> None:
+        assert open_log(k=first_interval).add(2, ["first"]) is True
+
+    store.before_create = overtake
+    assert slow.add(2, ["second"]) is False
+    assert open_log().live_entries() == ["p0", "p1", "first"]
+    assert names(objects) == spelled("0 1 2c" if first_interval == 3 else "0 1 2")
+
+
+def test_a_batch_that_could_not_be_checked_is_unknown(open_log: OpenLog, objects: Objects) -> None:
+    store, log = faulty(objects)
+    store.after_create = lambda path: setattr(store, "fail_list", True)
+    with pytest.raises(CommitUnknownError, match=r"/log/0: the batch was written, but whether it counts"):
+        log.add(0, ["p0"])
+    assert open_log().live_entries() == ["p0"]
 
 
 def test_racing_writers_commit_each_id_once(objects: Objects) -> None:

@@ -13,6 +13,7 @@ from siltstone.errors import CorruptionError, InvalidInputError, NotFoundError
 from siltstone.log import CompactibleLog, ObjectCodec, SinkEntry, SinkLog, SourceEntry, SourceLog
 from siltstone.log.commit import CommitLog
 from siltstone.log.inspection import compact, files, open_log, show, verify
+from siltstone.log.sink import SINK_CODEC
 from siltstone.objects import open_objects
 
 _numbers = itertools.count()
@@ -271,6 +272,53 @@ def test_without_backup_no_copy_stays_and_checksums_go_first(tmp_path: Path) -> 
 def test_a_log_without_a_compact_file_needs_nothing(root: str) -> None:
     fill_sink(root, 2)
     assert compact(root, retention_ms=0).message == "nothing to do"
+
+
+@pytest.mark.parametrize("missing", ["0", "1"])
+def test_a_log_with_a_gap_and_no_compact_file_is_not_called_sound(root: str, missing: str) -> None:
+    log = fill_sink(root, 3, interval=10)
+    log.objects.delete([f"_spark_metadata/{missing}"])
+    with pytest.raises(CorruptionError, match="batches are missing; run verify"):
+        compact(root)
+
+
+def test_a_commit_log_with_a_gap_is_not_called_sound(local_root: str) -> None:
+    log = CommitLog(local_root, "log")
+    for key in ("a", "b", "c"):
+        log.commit("test", lambda _, key=key: {key: {"value": 1}})  # type: ignore[misc]
+    os.remove(Path(local_root) / "log/1")
+    with pytest.raises(CorruptionError, match="batches are missing; run verify"):
+        compact(f"{local_root}/log")
+
+
+def test_a_plain_batch_that_its_compact_file_lacks_is_found_and_not_deleted(root: str) -> None:
+    log = fill_sink(root, 7)
+    late = SinkEntry("file:///o/late", 1, False, NOW)
+    content = log.objects.read("_spark_metadata/4") + b"\n" + SINK_CODEC.encode(late)
+    log.objects.replace("_spark_metadata/4", content)
+    findings = verify(root, data_files=False).findings
+    assert [(each.code, each.file.rpartition("/")[2]) for each in findings] == [("passed-batch", "4")]
+    assert "1 of its entries are not in 5.compact" in findings[0].message
+    assert "file:///o/late" in findings[0].message
+    with pytest.raises(CorruptionError, match=r"_spark_metadata/4: entries of this batch are not in 5\.compact"):
+        compact(root)
+    assert log.objects.read("_spark_metadata/4") == content
+
+
+def test_a_plain_batch_of_a_source_that_its_compact_file_lacks_is_found(root: str) -> None:
+    log = fill_source(root, 4)
+    log.objects.replace("1", b'v1\n{"path":"file:///in/late","timestamp":1,"batchId":1}')
+    assert codes(root) == ["passed-batch"]
+
+
+def test_entries_that_expired_are_not_taken_for_lost(root: str) -> None:
+    fill_sink(root, 2)
+    log = SinkLog(root, default_interval=3, retention_ms=10_000, now_ms=lambda: NOW + 11_000)
+    log.objects.create("k=0/2.parquet", b"1")
+    log.add(2, [log.entry("k=0/2.parquet")._replace(modified_ms=NOW + 5_000)])
+    assert len(log.all_files()) == 2
+    assert codes(root) == []
+    assert compact(root).deleted_files == ["0", "1"]
 
 
 def test_a_source_log_is_compacted_without_retention_only(root: str) -> None:
