@@ -4,9 +4,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import create_engine, inspect, text
+from sqlalchemy.engine import make_url
+from typer.testing import CliRunner
 
 import siltstone
+from siltstone.cli.main import app
 from siltstone.compactor.merge import run_here
 from siltstone.service import controls
 from siltstone.service.database import Database, open_database
@@ -90,3 +93,15 @@ def test_reading_sees_one_moment(database: Database, postgres: str) -> None:
 
     assert database.look("x", look) == (0, 0)
     other.close()
+
+
+def test_reading_commands_leave_an_unrelated_database_as_it_is(postgres: str) -> None:
+    engine = create_engine(make_url(postgres).set(drivername="postgresql+psycopg"))
+    metadata.drop_all(engine)
+    before = inspect(engine).get_table_names()
+    for command in (["status"], ["history"], ["show"], ["show", "1"], ["enable"], ["unfreeze"]):
+        result = CliRunner().invoke(app, ["cycle", *command, "--database", postgres])
+        assert result.exit_code == 1
+        assert "no Siltstone service has used this database; start one with `siltstone serve" in result.output
+    assert inspect(engine).get_table_names() == before
+    engine.dispose()

@@ -4,9 +4,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from sqlalchemy.engine import make_url
-from sqlalchemy.exc import ArgumentError
-
 from siltstone.cli.results_cycles import Controlled, ServiceReport, Triggered
 from siltstone.errors import NotFoundError
 from siltstone.service import (
@@ -29,32 +26,15 @@ Tell = Callable[[str], None]
 
 
 def open_books(root: str, address: str | None, *, create: bool = False) -> Database:
-    """Open the service's database; only `create` makes one that is not there.
+    """Open the service's database; only `create` makes tables where there are none.
 
     Raises: NotFoundError, also for a lake that is not there and whose database would be new; InvalidInputError.
     """
     chosen = address or default_address(root)
-    path = _sqlite_path(chosen)
-    if path is not None and not path.exists():
-        if not create:
-            raise NotFoundError(
-                f"{path}: the service has no database there; `siltstone serve` creates it, --root or --database names "
-                "another"
-            )
-        if address is None and not Path(root).is_dir():
-            raise NotFoundError(f"{root}: there is no lake; --root names another")
-    return open_database(chosen)
-
-
-def _sqlite_path(address: str) -> Path | None:
-    """Return the file of a SQLite database; None for others, and for what is no address at all."""
-    if "://" not in address:
-        return Path(address)
-    try:
-        url = make_url(address)
-    except ArgumentError:
-        return None
-    return Path(url.database) if url.get_backend_name() == "sqlite" and url.database else None
+    is_new = not Path(chosen.removeprefix("sqlite:///")).exists()
+    if create and address is None and is_new and not Path(root).is_dir():
+        raise NotFoundError(f"{root}: there is no lake; --root names another")
+    return open_database(chosen, create=create)
 
 
 def look_at_service(database: Database) -> ServiceReport:

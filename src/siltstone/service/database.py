@@ -7,13 +7,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
-from sqlalchemy import Connection, Engine, Table, create_engine, event, select, text
+from sqlalchemy import Connection, Engine, Table, create_engine, event, inspect, select, text
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, InterfaceError, OperationalError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
-from siltstone.errors import InvalidInputError, StorageError
+from siltstone.errors import InvalidInputError, NotFoundError, StorageError
 from siltstone.service import tables
 from siltstone.service.logs import mask_secrets
 
@@ -28,6 +28,10 @@ _CLOCKS = {
     "postgresql": "SELECT CAST(EXTRACT(EPOCH FROM clock_timestamp()) * 1000 AS BIGINT)",
     "sqlite": "SELECT CAST(ROUND((julianday('now') - 2440587.5) * 86400000) AS INTEGER)",
 }
+_NO_SERVICE = (
+    "no Siltstone service has used this database; start one with `siltstone serve --database …`, or name the database of "
+    "one that runs with --database or --root"
+)
 # Any number, as long as it is always the same: whoever migrates holds it.
 _MIGRATION_LOCK = 5_117_570_423
 _log = logging.getLogger(__name__)
@@ -128,14 +132,21 @@ def default_address(root: str) -> str:
     return f"sqlite:///{Path(root).absolute()}.service.db"
 
 
-def open_database(address: str, *, clock: Clock = database_now_ms) -> Database:
+def open_database(address: str, *, create: bool = True, clock: Clock = database_now_ms) -> Database:
     """Open the bookkeeping at `sqlite:///path` or `postgresql://…`, and create or migrate its tables.
 
-    Raises: InvalidInputError, also where its tables are of a newer Siltstone; StorageError.
+    Without `create` nothing is changed: the tables must be there. Raises: NotFoundError where they are not;
+    InvalidInputError, also where they are of a newer Siltstone; StorageError.
     """
-    database = Database(create_engine_for(_parse(address)), clock=clock)
+    url = _parse(address)
+    if not create and url.get_backend_name() == "sqlite" and not Path(url.database or "").is_file():
+        raise NotFoundError(f"{url.database}: there is no such file, so {_NO_SERVICE}")
+    database = Database(create_engine_for(url, create=create), clock=clock)
     try:
-        _migrate(database)
+        if create:
+            _migrate(database)
+        else:
+            _check_tables(database)
     except BaseException:
         database.close()
         raise
@@ -160,24 +171,33 @@ def _parse(address: str) -> URL:
     )
 
 
-def create_engine_for(url: URL) -> Engine:
-    """Return an engine whose transactions are immediate on SQLite, and checked for dead connections on PostgreSQL."""
+def create_engine_for(url: URL, *, create: bool = True) -> Engine:
+    """Return an engine whose transactions are immediate on SQLite, and checked for dead connections on PostgreSQL.
+
+    Without `create` a SQLite file is left as it is, since it may be somebody else's.
+    """
     if url.get_backend_name() == "postgresql":
         return create_engine(
             url, pool_pre_ping=True, pool_timeout=_BUSY_SECONDS, connect_args={"connect_timeout": _BUSY_SECONDS}
         )
     assert url.database is not None
-    Path(url.database).parent.mkdir(parents=True, exist_ok=True)
     engine = create_engine(url, connect_args={"timeout": _BUSY_SECONDS})
+    if create:
+        Path(url.database).parent.mkdir(parents=True, exist_ok=True)
+        event.listen(engine, "connect", _keep_write_ahead_log)
     event.listen(engine, "connect", _prepare_sqlite)
     event.listen(engine, "begin", _begin_sqlite)
     return engine
 
 
+def _keep_write_ahead_log(connection: Any, _: object) -> None:
+    connection.execute("PRAGMA journal_mode=WAL").close()
+
+
 def _prepare_sqlite(connection: Any, _: object) -> None:
     # The driver would begin transactions by itself, and too late.
     connection.isolation_level = None
-    for setting in ("journal_mode=WAL", "synchronous=FULL", f"busy_timeout={_BUSY_SECONDS * 1000}"):
+    for setting in ("synchronous=FULL", f"busy_timeout={_BUSY_SECONDS * 1000}"):
         connection.execute(f"PRAGMA {setting}").close()
 
 
@@ -187,18 +207,40 @@ def _begin_sqlite(connection: Connection) -> None:
     connection.exec_driver_sql("BEGIN" if reads else "BEGIN IMMEDIATE")
 
 
+def _found_version(database: Database, connection: Connection) -> int | None:
+    """Return the version of the tables, None where they are yet to be made."""
+    found: int | None = connection.execute(select(tables.schema.c.version)).scalar()
+    if found is not None and found > tables.SCHEMA_VERSION:
+        raise InvalidInputError(
+            f"{database.address}: its tables have version {found}, this Siltstone knows {tables.SCHEMA_VERSION}; "
+            "upgrade Siltstone on this node"
+        )
+    return found
+
+
+def _check_tables(database: Database) -> None:
+    def look(transaction: Transaction) -> None:
+        connection = transaction.connection
+        is_ours = inspect(connection).has_table(tables.schema.name)
+        found = _found_version(database, connection) if is_ours else None
+        if found is None:
+            raise NotFoundError(f"{database.address}: it has no tables of Siltstone, so {_NO_SERVICE}")
+        if found < tables.SCHEMA_VERSION:
+            raise InvalidInputError(
+                f"{database.address}: its tables have version {found}, this Siltstone needs {tables.SCHEMA_VERSION}; "
+                "start `siltstone serve` of this version once, which migrates them"
+            )
+
+    database.look("find the service's tables", look)
+
+
 def _migrate(database: Database) -> None:
     def change(transaction: Transaction) -> None:
         connection = transaction.connection
         if connection.dialect.name == "postgresql":
             connection.execute(text(f"SELECT pg_advisory_xact_lock({_MIGRATION_LOCK})"))
         tables.schema.create(connection, checkfirst=True)
-        found = connection.execute(select(tables.schema.c.version)).scalar()
-        if found is not None and found > tables.SCHEMA_VERSION:
-            raise InvalidInputError(
-                f"{database.address}: its tables have version {found}, this Siltstone knows {tables.SCHEMA_VERSION}; "
-                "upgrade Siltstone on this node"
-            )
+        found = _found_version(database, connection)
         if found is None:
             tables.metadata.create_all(connection)
             connection.execute(

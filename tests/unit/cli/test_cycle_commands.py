@@ -1,5 +1,7 @@
 """`siltstone cycle …` on a real database, with and without a node that runs."""
 
+import contextlib
+import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -97,8 +99,29 @@ class TestWithoutAService:
 
     def test_looking_creates_no_database(self, lake: Cli) -> None:
         for command in ("status", "history", "show", "enable", "unfreeze"):
-            assert "`siltstone serve` creates it" in lake.fails("cycle", command)
+            assert "start one with `siltstone serve --database" in lake.fails("cycle", command)
+            missing = f"sqlite:///{lake.folder}/deep/books.db"
+            assert "there is no such file" in lake.fails("cycle", command, "--database", missing)
         assert list(lake.folder.iterdir()) == [lake.root]
+
+    @pytest.mark.parametrize("statement", ["CREATE TABLE orders (id INTEGER)", None])
+    def test_looking_leaves_an_unrelated_database_as_it_is(self, lake: Cli, statement: str | None) -> None:
+        path = lake.folder / "orders.db"
+        path.touch()
+        if statement is not None:
+            with contextlib.closing(sqlite3.connect(path)) as connection:
+                connection.execute(statement)
+        before = path.read_bytes()
+        for command in ("status", "history", "show", "enable", "unfreeze"):
+            message = lake.fails("cycle", command, "--database", str(path))
+            assert "no Siltstone service has used this database; start one with `siltstone serve" in message
+        assert path.read_bytes() == before
+        assert sorted(lake.folder.iterdir()) == [lake.root, path]
+
+    def test_what_is_no_database_at_all_is_refused(self, lake: Cli) -> None:
+        path = lake.folder / "notes.txt"
+        path.write_text("not a database, but long enough to be taken for the header of one" * 10)
+        assert "file is not a database" in lake.fails("cycle", "status", "--database", str(path))
 
     def test_a_mistyped_root_gets_no_database_either(self, cli: Cli) -> None:
         assert "there is no lake" in cli.fails("cycle", "trigger")

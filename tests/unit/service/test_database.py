@@ -64,6 +64,15 @@ def test_many_that_open_a_new_database_at_once_agree(tmp_path: Path) -> None:
         each.close()
 
 
+def test_tables_of_an_older_version_are_not_migrated_by_who_only_looks(tmp_path: Path) -> None:
+    address = f"sqlite:///{tmp_path}/books.db"
+    opened = open_database(address)
+    opened.change("x", lambda transaction: transaction.execute(schema.update().values(version=SCHEMA_VERSION - 1)))
+    opened.close()
+    with pytest.raises(InvalidInputError, match=r"needs 1; start `siltstone serve` of this version once"):
+        open_database(address, create=False)
+
+
 def test_tables_of_a_newer_version_are_refused_and_left_alone(tmp_path: Path) -> None:
     address = f"sqlite:///{tmp_path}/books.db"
     opened = open_database(address)
