@@ -13,9 +13,11 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from siltstone.errors import CorruptionError
 from siltstone.log import CompactibleLog, SinkEntry, SinkLog, SourceEntry, SourceLog, wire
 from siltstone.log.batches import derive_interval, is_compaction_batch, next_compaction_batch
 from siltstone.log.inspection import compact, verify
+from siltstone.log.sink import SINK_CODEC
 from siltstone.log.uris import partition_folder
 
 INTERVAL = 3
@@ -284,3 +286,26 @@ def test_the_arithmetic_is_sparks_own(spark: SparkSession) -> None:
     assert [next_compaction_batch(latest, k) for k, latest in pairs] == [
         module.nextCompactionBatchId(latest, k) for k, latest in pairs
     ]
+
+
+SOUND_LINE = SINK_CODEC.encode(SinkEntry("file:///o/a", 3, False, 16))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        SOUND_LINE.replace(b'"size":3', b'"size":1,"size":3'),
+        SOUND_LINE.replace(b'{"path"', b'{"path":"file:///o/b","path"'),
+        SOUND_LINE.replace(b"/o/a", b"/o/\xff"),
+        SOUND_LINE[:-1] + b',"unknown":"\xff"}',
+    ],
+)
+def test_an_entry_that_spark_refuses_is_damage_for_us_too(spark: SparkSession, tmp_path: Path, line: bytes) -> None:
+    (tmp_path / "_spark_metadata").mkdir()
+    (tmp_path / "_spark_metadata/0").write_bytes(b"v1\n" + line)
+    with pytest.raises(Exception, match=r"MappingException|MalformedInputException"):
+        spark_all_files(spark, tmp_path)
+    with pytest.raises(CorruptionError, match="_spark_metadata/0"):
+        SinkLog(tmp_path).all_files()
+    with pytest.raises(CorruptionError, match="_spark_metadata/0"):
+        SinkLog(tmp_path).to_arrow()

@@ -1,5 +1,6 @@
 """Entries to JSON lines and back, byte for byte as Spark writes them."""
 
+import json
 import re
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
@@ -16,6 +17,7 @@ R = TypeVar("R", bound=tuple[Any, ...])
 
 DECODING_ERRORS = (ValueError, TypeError, LookupError)
 
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _ESCAPE = re.compile(rb"\\(?:u00[01][0-9a-f]|.)")
 
 
@@ -74,11 +76,15 @@ class ObjectCodec(Codec[dict[str, object]]):
 
 
 class RecordCodec(Codec[R]):
-    """Entries that are named tuples; fields are written in order, unknown ones are dropped when read."""
+    """Entries that are named tuples; fields are written in order, unknown ones are dropped when read.
 
-    def __init__(self, record: type[R], types: Mapping[str, type]) -> None:
+    Integers have 64 bits, those named in `short` 32. A field given twice is damage, as it is for Spark.
+    """
+
+    def __init__(self, record: type[R], types: Mapping[str, type], *, short: Iterable[str] = ()) -> None:
         self.fields = tuple(types)
         self._types = tuple(types.values())
+        self._limits = tuple(1 << (31 if name in short else 63) for name in self.fields)
         self._values = cast("Callable[[object], tuple[Any, ...]]", itemgetter(*self.fields))
         self._make = cast("Callable[[tuple[Any, ...]], R]", partial(tuple.__new__, record))
 
@@ -86,7 +92,7 @@ class RecordCodec(Codec[R]):
         """Return compact JSON, fields in order."""
         try:
             self._check_types([entry])
-        except TypeError as error:
+        except (TypeError, ValueError) as error:
             raise InvalidInputError(f"entry {entry!r:.200} cannot be written: {error}") from error
         return dumps(dict(zip(self.fields, entry, strict=True)))
 
@@ -101,18 +107,47 @@ class RecordCodec(Codec[R]):
             raise ValueError("a line must be one entry")
         records = list(map(self._make, map(self._values, parsed)))
         self._check_types(records)
+        if not _has_pairs(block, sum(map(len, parsed))):
+            self._check_repetitions(block)
         return records
+
+    def is_plain(self, block: bytes) -> bool:
+        """Tell whether each line is text with this codec's fields and no others, provided that each has all of them."""
+        if not _has_pairs(block, len(self.fields) * (block.count(b"\n") + 1)) or block.startswith(_BYTE_ORDER_MARK):
+            return False
+        try:
+            return block.isascii() or bool(block.decode())
+        except UnicodeDecodeError:
+            return False
+
+    def _check_repetitions(self, block: bytes) -> None:
+        for line in block.split(b"\n"):
+            names = [name for name, _ in json.loads(line, object_pairs_hook=list)]
+            for field in self.fields:
+                if names.count(field) > 1:
+                    raise ValueError(f"{field} is given {names.count(field)} times")
 
     def check_block(self, block: bytes, *, edges_only: bool = False) -> None:
         """Check that lines are braced."""
         check_objects(block, edges_only=edges_only)
 
     def _check_types(self, records: Iterable[R]) -> None:
-        for name, expected, column in zip(self.fields, self._types, zip(*records, strict=True), strict=True):
+        columns = zip(*records, strict=True)
+        for name, expected, limit, column in zip(self.fields, self._types, self._limits, columns, strict=True):
             found = set(map(type, column))
             if found != {expected}:
                 wrong = next(kind for kind in found if kind is not expected)
                 raise TypeError(f"{name} must be {expected.__name__}, not {wrong.__name__}")
+            if expected is int and not (-limit <= min(column) and max(column) < limit):
+                raise ValueError(f"{name} must be from {-limit} to {limit - 1}")
+
+
+def _has_pairs(block: bytes, count: int) -> bool:
+    """Tell whether a block of JSON objects surely has no more than `count` names with a value, at any depth.
+
+    A name ends with a quote and a colon, unless there is a blank between them; what a text holds only adds to them.
+    """
+    return block.count(b'":') == count and b'" ' not in block and b'"\t' not in block
 
 
 def dumps(entry: object) -> bytes:
