@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 import siltstone
 from siltstone.cli.main import app
 from siltstone.compactor.merge import run_here
+from siltstone.errors import NotFoundError
 from siltstone.service import controls
 from siltstone.service.database import Database, open_database
 from siltstone.service.history import cycle_records
@@ -105,3 +106,12 @@ def test_reading_commands_leave_an_unrelated_database_as_it_is(postgres: str) ->
         assert "no Siltstone service has used this database; start one with `siltstone serve" in result.output
     assert inspect(engine).get_table_names() == before
     engine.dispose()
+
+
+def test_what_cannot_be_a_number_or_text_of_the_database_is_not_found(database: Database) -> None:
+    for number in (-1, 1 << 63, 10**30):
+        with pytest.raises(NotFoundError, match="is not in the history"):
+            cycle_details(database, number)
+    for request_id in ("\0", "\udcff", "x" * 10_000):
+        with pytest.raises(NotFoundError, match="trigger request"):
+            controls.get_request(database, request_id)

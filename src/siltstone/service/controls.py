@@ -133,9 +133,11 @@ def to_request(row: Row[tuple[object, ...]]) -> TriggerRequest:
 
 
 def _read_request(transaction: Transaction, request_id: str) -> TriggerRequest:
-    row = transaction.execute(select(trigger_requests).where(trigger_requests.c.request_id == request_id)).first()
+    row = None
+    if request_id.isascii() and request_id.isalnum():  # not every text can be asked for: PostgreSQL has no NUL
+        row = transaction.execute(select(trigger_requests).where(trigger_requests.c.request_id == request_id)).first()
     if row is None:
-        raise NotFoundError(f"trigger request {request_id}: there is none; those of the last 100 cycles are kept")
+        raise NotFoundError(f"trigger request {request_id!r}: there is none; those of the last 100 cycles are kept")
     return to_request(row)
 
 

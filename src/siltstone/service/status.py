@@ -10,6 +10,7 @@ from siltstone.service.history import to_record
 from siltstone.service.results import Attempt, Checkpoint, CycleDetails, LeaderInfo, ServiceStatus, Totals
 from siltstone.service.settings import ServiceSettings, to_ms
 from siltstone.service.tables import (
+    MAX_NUMBER,
     active_checkpoints,
     checkpoint_detail,
     checkpoint_status,
@@ -62,7 +63,9 @@ def cycle_details(database: Database, cycle: int) -> CycleDetails:
 
     def look(transaction: Transaction) -> CycleDetails:
         row: ManagerRow | None = transaction.execute(select(manager)).first()
-        kept = transaction.execute(select(cycle_history).where(cycle_history.c.cycle_count == cycle)).first()
+        kept = None
+        if 0 <= cycle <= MAX_NUMBER:
+            kept = transaction.execute(select(cycle_history).where(cycle_history.c.cycle_count == cycle)).first()
         record = None if kept is None else to_record(kept)
         is_newest = row is not None and row.cycle_count == cycle and row.started_at is not None
         if record is None and not is_newest:

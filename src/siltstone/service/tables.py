@@ -6,6 +6,8 @@ from sqlalchemy import BigInteger, Boolean, Column, Index, Integer, MetaData, St
 
 SCHEMA_VERSION = 1
 SINGLETON = 1
+# What a number of these tables can be at most.
+MAX_NUMBER = (1 << 63) - 1
 
 CycleStatus = Literal["IDLE", "STARTED", "COMPLETED", "FAILED"]
 CheckpointStatus = Literal["IDLE", "STARTED", "COMPLETED", "FAILED"]

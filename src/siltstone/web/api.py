@@ -3,6 +3,8 @@
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Body, Depends, HTTPException, Path, Query, Request
+from fastapi.exceptions import RequestValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
 from siltstone.service import controls, cycle_details, cycle_records, list_nodes, service_status
 from siltstone.service.overview import TableOverview
@@ -26,8 +28,36 @@ def trusted_program(request: Request) -> None:
         raise HTTPException(401, "Send Authorization: Bearer with the token.", {"WWW-Authenticate": "Bearer"})
 
 
-reading = APIRouter(prefix="/api", tags=["reading"], dependencies=[Depends(reader)])
-steering = APIRouter(prefix="/api", tags=["controls"], dependencies=[Depends(trusted_program)])
+def known_parameters(request: Request) -> None:
+    """Refuse parameters that the address does not have: a misspelt one would be ignored in silence."""
+    known = {parameter.alias for parameter in request.scope["route"].dependant.query_params}
+    unknown = [name for name in request.query_params if name not in known]
+    if unknown:
+        raise RequestValidationError([{"type": "extra_forbidden", "loc": ("query", name)} for name in unknown])
+
+
+class Nothing(BaseModel):
+    """What needs no details: an empty object, or no body at all."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class TriggerDetails(Nothing):
+    """How a cycle is asked for."""
+
+    trim: bool = False
+
+
+class FreezeDetails(Nothing):
+    """How long cycles are frozen."""
+
+    seconds: Annotated[float, Field(gt=0, lt=1e9)] = FREEZE_SECONDS
+
+
+reading = APIRouter(prefix="/api", tags=["reading"], dependencies=[Depends(reader), Depends(known_parameters)])
+steering = APIRouter(
+    prefix="/api", tags=["controls"], dependencies=[Depends(trusted_program), Depends(known_parameters)]
+)
 
 
 @reading.get("/status", summary="The service now")
@@ -77,23 +107,25 @@ def request_state(site: SiteHere, request_id: str) -> TriggerRequest:
 
 
 @steering.post("/trigger", summary="Ask for a cycle", status_code=202)
-def trigger(request: Request, site: SiteHere, trim: Annotated[bool, Body(embed=True)] = False) -> TriggerRequest:
+def trigger(
+    request: Request, site: SiteHere, details: Annotated[TriggerDetails | None, Body()] = None
+) -> TriggerRequest:
     """Ask for a cycle as soon as possible; with `trim`, for one that trims afterwards. While one runs, for the next."""
+    trim = (details or TriggerDetails()).trim
     made = controls.trigger_cycle(site.database, trim=trim, requester=web_requester(request))
     site.wake()
     return made
 
 
 @steering.post("/freeze", summary="Freeze")
-def freeze(
-    request: Request, site: SiteHere, seconds: Annotated[float, Body(embed=True, gt=0, lt=1e9)] = FREEZE_SECONDS
-) -> Control:
+def freeze(request: Request, site: SiteHere, details: Annotated[FreezeDetails | None, Body()] = None) -> Control:
     """Start no cycle for a while, two hours unless `seconds` says otherwise; one that runs goes on."""
+    seconds = (details or FreezeDetails()).seconds
     return controls.freeze(site.database, seconds=seconds, requester=web_requester(request))
 
 
 @steering.post("/unfreeze", summary="Unfreeze")
-def unfreeze(site: SiteHere) -> bool:
+def unfreeze(site: SiteHere, details: Annotated[Nothing | None, Body()] = None) -> bool:
     """Allow cycles again; tell whether they were frozen."""
     done = controls.unfreeze(site.database)
     site.wake()
@@ -101,7 +133,7 @@ def unfreeze(site: SiteHere) -> bool:
 
 
 @steering.post("/disable", summary="Disable")
-def disable(request: Request, site: SiteHere) -> Control:
+def disable(request: Request, site: SiteHere, details: Annotated[Nothing | None, Body()] = None) -> Control:
     """Start no cycle until enabled again; one that runs is ended as FAILED."""
     made = controls.disable(site.database, requester=web_requester(request))
     site.wake()
@@ -109,7 +141,7 @@ def disable(request: Request, site: SiteHere) -> Control:
 
 
 @steering.post("/enable", summary="Enable")
-def enable(site: SiteHere) -> bool:
+def enable(site: SiteHere, details: Annotated[Nothing | None, Body()] = None) -> bool:
     """Undo a disablement; tell whether there was one."""
     done = controls.enable(site.database)
     site.wake()

@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Collection
 from http import HTTPStatus
+from typing import Any
 
 from fastapi import Depends, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -83,10 +84,17 @@ def _refused(request: Request, error: Exception) -> Response:
 
 def _misunderstood(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
-    names = sorted({".".join(map(str, each["loc"])) for each in error.errors()})
-    is_page = not request.url.path.startswith("/api/")
-    # An address with a number that is none is the address of nothing.
-    return _answer(request, 404 if is_page else 422, "No such page." if is_page else f"Check {', '.join(names)}.")
+    if not request.url.path.startswith("/api/"):
+        # An address with a number that is none is the address of nothing.
+        return _answer(request, 404, "No such page.")
+    return _answer(request, 422, " ".join(sorted({_complaint(each) for each in error.errors()})))
+
+
+def _complaint(problem: dict[str, Any]) -> str:
+    name = ".".join(map(str, problem["loc"]))
+    if problem["type"] == "extra_forbidden":
+        return f"There is no {name}; /api/openapi.json describes what there is."
+    return f"Check {name}."
 
 
 def _failed(request: Request, error: Exception) -> Response:

@@ -71,7 +71,18 @@ def test_what_browsers_can_send_without_asking_is_refused(service: Service) -> N
     [
         ("/api/cycles/7", 404),
         ("/api/cycles/x", 422),
+        ("/api/cycles/-1", 422),
+        ("/api/cycles/99999999999999999999999", 404),
+        ("/api/cycles/9223372036854775807", 404),
+        ("/api/cycles/9223372036854775808", 404),
+        (f"/api/cycles/{'9' * 5000}", 422),
         ("/api/cycles?limit=1000", 422),
+        ("/api/cycles?limit=-1", 422),
+        ("/api/cycles?limit=99999999999999999999999", 422),
+        ("/api/tables/%00", 404),
+        (f"/api/tables/shop.{'x' * 5000}", 404),
+        ("/api/requests/%00", 404),
+        ("/api/requests/%FF", 404),
         ("/api/tables/shop.none", 404),
         ("/api/requests/none", 404),
         ("/api/nosuch", 404),
@@ -89,6 +100,41 @@ def test_bad_values_change_nothing(service: Service, body: str) -> None:
     browser = service.browser()
     assert browser.post("/api/freeze", content=body, headers=JSON).status_code == 422
     assert browser.get("/api/status").json()["frozen"] is None
+
+
+@pytest.mark.parametrize("number", [-1, 7, -(1 << 63) - 1, 1 << 63, 10**30])
+def test_a_cycle_that_cannot_be_has_no_page(service: Service, number: int) -> None:
+    assert service.browser().get(f"/cycles/{number}").status_code == 404
+
+
+@pytest.mark.parametrize("path", ["freeze", "trigger", "unfreeze", "disable", "enable"])
+def test_a_field_that_there_is_none_of_is_named_and_changes_nothing(service: Service, path: str) -> None:
+    browser = service.browser()
+    answer = browser.post(f"/api/{path}", json={"for_seconds": 60})
+    assert answer.status_code == 422
+    assert answer.json()["error"]["message"].startswith("There is no body.for_seconds; ")
+    status = browser.get("/api/status").json()
+    assert (status["frozen"], status["disabled"], status["pending_requests"]) == (None, None, [])
+
+
+@pytest.mark.parametrize("path", ["status", "cycles", "cycles/1", "tables", "nodes", "requests/none"])
+def test_a_parameter_that_there_is_none_of_is_named(service: Service, path: str) -> None:
+    answer = service.browser().get(f"/api/{path}", params={"limits": "5"})
+    assert answer.status_code == 422
+    assert "query.limits" in answer.json()["error"]["message"]
+
+
+def test_controls_take_no_parameters_in_the_address(service: Service) -> None:
+    browser = service.browser()
+    assert browser.post("/api/freeze?seconds=60", headers=JSON).status_code == 422
+    assert browser.get("/api/status").json()["frozen"] is None
+
+
+def test_an_empty_body_says_what_no_body_says(service: Service) -> None:
+    browser = service.browser()
+    for body in (None, b"{}", b"null"):
+        assert browser.post("/api/disable", headers=JSON, content=body).status_code == 200
+        assert browser.post("/api/enable", headers=JSON, content=body).json() is True
 
 
 def test_the_api_describes_itself(service: Service) -> None:
