@@ -144,7 +144,7 @@ def _next_position(stream: Stream, deltas: Sequence[Delta], wanted: int | None, 
 
 def check_new_position(wanted: int, newest: int, stream: str) -> None:
     """Refuse a position that a delta cannot be committed at. Raises: InvalidInputError."""
-    check_position(wanted, f"{stream}:", least=1)
+    check_position(wanted, f"{stream}: after the newest, {newest},", least=1)
     if wanted <= newest:
         raise InvalidInputError(
             f"{stream}: stream position {wanted} is not after the newest, {newest}; give a higher one or none"
