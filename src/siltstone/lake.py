@@ -205,8 +205,11 @@ class Table:
         idempotency: Idempotency | tuple[str, int] | None = None,
         stream_position: int | None = None,
     ) -> int:
-        """Write an Arrow table, record batches, or a data frame as one commit; a Spark one is written by executors.
+        """Write an Arrow table, record batches, a data frame, or a list of dictionaries as one commit.
 
+        A Spark data frame is written by executors. The index of a pandas one is a column where it has a name. Values
+        of another kind of number than the column's are taken where each fits exactly; dictionaries have the widths
+        of the table's columns. UUIDs are written as text, or as bytes into a binary column.
         Returns the stream position. `idempotency=("my-job", 17)` makes it safe to write the same again.
         Raises: InvalidInputError, NotFoundError, ConflictError, CommitUnknownError.
         """

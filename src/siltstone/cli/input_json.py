@@ -13,7 +13,7 @@ import pyarrow.json
 from siltstone.cli.inference import TextColumn
 from siltstone.cli.input_place import Looked, Place, spell_limit
 from siltstone.errors import InvalidInputError
-from siltstone.model.schema import describe_type
+from siltstone.model.schema import describe_type, has_map
 
 CHUNK_BYTES = 8 << 20
 LINE_BYTES_LIMIT = 64 << 20
@@ -186,7 +186,7 @@ class _Columns:
     def __init__(self, name: str, known: pa.Schema) -> None:
         self._name = name
         self._known = known
-        self.readable = pa.schema([each for each in known if not _has_map(each.type)])
+        self.readable = pa.schema([each for each in known if not has_map(each.type)])
         self._present: set[str] = set()
         self._texts: dict[str, TextColumn] = {}
         self._types: dict[str, pa.DataType] = {}
@@ -236,12 +236,6 @@ class _Columns:
         for name, kind in self._types.items():
             fields.append(pa.field(name, self._texts[name].type or kind))
         return pa.schema(fields)
-
-
-def _has_map(kind: pa.DataType) -> bool:
-    if pa.types.is_map(kind):
-        return True
-    return any(_has_map(kind.field(number).type) for number in range(kind.num_fields))
 
 
 def _mentions(chunk: bytes, name: str) -> bool:

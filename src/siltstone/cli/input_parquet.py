@@ -7,6 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from siltstone.cli.input_place import Looked, Place
+from siltstone.storage.incoming import columns_without_index
 
 BATCH_ROWS = 1 << 16
 
@@ -25,9 +26,10 @@ class ParquetFile:
             yield file
 
     def schema(self, known: pa.Schema, looked: Looked) -> pa.Schema:
-        """Return the file's own columns."""
+        """Return the file's own columns, without a pandas index that has no name."""
         with self._opened() as file:
-            return file.schema_arrow.remove_metadata()
+            schema = file.schema_arrow
+            return pa.schema([schema.field(name) for name in columns_without_index(schema)])
 
     def batches(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         """Yield batches of the file's row groups."""

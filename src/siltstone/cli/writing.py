@@ -20,6 +20,8 @@ from siltstone.lake import Lake
 from siltstone.model import Delta, Idempotency, StreamLocator
 from siltstone.model.schema import evolve, normalize_schema
 from siltstone.storage import object_store as storage
+from siltstone.storage.conversion import UnfitValueError, convert, stored_type
+from siltstone.storage.incoming import empty_batch
 from siltstone.storage.staging import REMOVALS
 
 Report = Callable[[str], None]
@@ -140,7 +142,7 @@ class _Rows:
         ]
         self._settle_files_of_nulls(known)
         self._settle_empty_columns(known, warn)
-        self._schema = self._combined()
+        self._schema = self._combined(known)
 
     @property
     def null_lines(self) -> int:
@@ -175,7 +177,7 @@ class _Rows:
             for schema in self._schemas
         ]
 
-    def _combined(self) -> pa.Schema:
+    def _combined(self, known: pa.Schema) -> pa.Schema:
         first = self._schemas[0]
         combined = first
         for each, schema in zip(self._inputs[1:], self._schemas[1:], strict=True):
@@ -186,13 +188,13 @@ class _Rows:
                     f"{each.name}: differs from {self._inputs[0].name} in the columns {', '.join(odd)}; files of one "
                     "delta must have the same columns, so write them one by one"
                 )
-            combined = evolve(normalize_schema(combined), normalize_schema(schema))
+            combined = evolve(_stored(combined, known), _stored(schema, known))
         self.current = self._inputs[0].name
         return combined
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Yield all rows, after an empty batch, so that files without rows are checked as well."""
-        yield pa.RecordBatch.from_pylist([], schema=self._schema)
+        yield empty_batch(self._schema)
         for each, schema in zip(self._inputs, self._schemas, strict=True):
             self.current = each.name
             count = _counter(f"Writing {each.name}", self._report)
@@ -203,10 +205,12 @@ class _Rows:
     def _conformed(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         if batch.schema.equals(self._schema):
             return batch
-        try:
-            columns = [batch.column(field.name).cast(field.type) for field in self._schema]
-        except pa.ArrowException as error:
-            raise InvalidInputError(str(error)) from error
+        columns = []
+        for field in self._schema:
+            try:
+                columns.append(convert(batch.column(field.name), field.type))
+            except UnfitValueError as error:
+                raise InvalidInputError(error.message(field.name, field.type)) from error
         return pa.RecordBatch.from_arrays(columns, schema=self._schema)
 
 
@@ -222,7 +226,7 @@ class _LateDeletes:
         """Yield the batches as they are."""
         for batch in batches:
             if self._sort_key in batch.schema.names and self._op_column in batch.schema.names:
-                is_delete = pc.is_in(batch.column(self._op_column).cast(pa.string()), pa.array(REMOVALS))
+                is_delete = pc.is_in(convert(batch.column(self._op_column), pa.string()), pa.array(REMOVALS))
                 self._count += pc.sum(pc.and_(is_delete, pc.is_null(batch.column(self._sort_key)))).as_py() or 0
             yield batch
 
@@ -234,6 +238,12 @@ class _LateDeletes:
                 f"{deletes} no sort key {self._sort_key!r}: older than every row that has one, so that they remove "
                 "none of those; give the sort key, or write a delta of type delete"
             )
+
+
+def _stored(schema: pa.Schema, known: pa.Schema) -> pa.Schema:
+    """Return a file's columns with the types they are stored with."""
+    types = {field.name: field.type for field in known}
+    return pa.schema([field.with_type(stored_type(field.type, types.get(field.name), field.name)) for field in schema])
 
 
 def _selected(schema: pa.Schema, wanted: Sequence[str] | None) -> pa.Schema:

@@ -182,6 +182,8 @@ def _normalize(kind: pa.DataType, column: str, level: int) -> pa.DataType:
         return kind
     if types.is_dictionary(kind) or types.is_run_end_encoded(kind):
         return _normalize(kind.value_type, column, level)
+    if isinstance(kind, pa.BaseExtensionType):
+        return _normalize_extension(kind, column, level)
     if types.is_large_string(kind) or types.is_string_view(kind):
         return pa.string()
     if types.is_large_binary(kind) or types.is_binary_view(kind) or types.is_fixed_size_binary(kind):
@@ -204,11 +206,51 @@ def _normalize(kind: pa.DataType, column: str, level: int) -> pa.DataType:
         return pa.map_(_normalize(kind.key_type, column, level + 2), _normalize(kind.item_type, column, level + 2))
     if types.is_struct(kind):
         return pa.struct(list(_normalize_fields(pa.schema(list(kind)), level + 1)))
-    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
+    if is_list_like(kind):
         return pa.list_(_normalize(kind.value_type, column, level + 2))
     if types.is_null(kind):
         raise InvalidInputError(f"column {column!r} has only nulls and so no type; give it one")
     raise InvalidInputError(f"column {column!r} has the type {kind}, which tables cannot hold; convert it first")
+
+
+def _normalize_extension(kind: pa.BaseExtensionType, column: str, level: int) -> pa.DataType:
+    if is_extension(kind, "arrow.uuid"):
+        return pa.string()
+    if is_extension(kind, "arrow.json"):
+        return _normalize(kind.storage_type, column, level)
+    if is_extension(kind, "arrow.bool8"):
+        return pa.bool_()
+    raise InvalidInputError(
+        f"column {column!r} has the extension type {kind.extension_name}, which tables cannot hold; convert it first"
+    )
+
+
+def is_extension(kind: pa.DataType, name: str) -> bool:
+    """Return whether a type is the extension of that name."""
+    return isinstance(kind, pa.BaseExtensionType) and kind.extension_name == name
+
+
+def is_list_like(kind: pa.DataType) -> bool:
+    """Return whether values are lists, however they are laid out."""
+    types = pa.types
+    checks = (
+        types.is_list,
+        types.is_large_list,
+        types.is_fixed_size_list,
+        types.is_list_view,
+        types.is_large_list_view,
+    )
+    return any(check(kind) for check in checks)
+
+
+def has_map(kind: pa.DataType) -> bool:
+    """Return whether a type is a map, or has one inside."""
+    return pa.types.is_map(kind) or any(has_map(kind.field(number).type) for number in range(kind.num_fields))
+
+
+def same_values(one: pa.DataType, other: pa.DataType) -> bool:
+    """Return whether two stored types hold the same values, whatever they say of nulls inside."""
+    return bool(_plain_type(one).equals(_plain_type(other)))
 
 
 def check_columns(schema: pa.Schema) -> None:
@@ -287,7 +329,7 @@ def evolve(table: pa.Schema, delta: pa.Schema, *, add_columns: bool = True) -> p
 
 def widest(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
     """Return the type that holds all values of both, or None where widening cannot give one."""
-    if one.equals(other) or _plain_type(one).equals(_plain_type(other)):
+    if one.equals(other) or same_values(one, other):
         return one
     if one in _INTEGERS and other in _INTEGERS:
         return max(one, other, key=_INTEGERS.index)

@@ -30,7 +30,9 @@ from siltstone.model import (
 )
 from siltstone.model.entities import LifecycleState
 
-ArrowData: TypeAlias = pa.Table | pa.RecordBatch | pa.RecordBatchReader | Iterable[pa.RecordBatch]
+ArrowData: TypeAlias = (
+    pa.Table | pa.RecordBatch | pa.RecordBatchReader | Iterable[pa.RecordBatch] | Iterable[Mapping[str, object]]
+)
 
 
 def list_namespaces(*, root: str) -> list[Namespace]:

@@ -6,7 +6,7 @@ committed; files of a refused write are deleted again.
 
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, cast
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -15,8 +15,10 @@ from siltstone.errors import InvalidInputError
 from siltstone.model import Delta, DeltaLocator, DeltaType, Manifest, PartitionLocator, PartitionValue, StreamLocator
 from siltstone.model.entities import DELTA_TYPES
 from siltstone.model.locators import partition_id
-from siltstone.model.schema import check_columns, check_key_types, describe_type, evolve, normalize_type, schema_to_json
+from siltstone.model.schema import check_columns, check_key_types, describe_type, evolve, schema_to_json
 from siltstone.objects import open_objects
+from siltstone.storage.conversion import UnfitValueError, convert, stored_type
+from siltstone.storage.incoming import record_batches
 from siltstone.storage.interface import ArrowData
 from siltstone.storage.layout import EVERY_PARTITION, new_data_file
 from siltstone.storage.parquet import DataFileWriter
@@ -98,6 +100,7 @@ class _Staging:
             and not set(version.partition_keys) <= set(self._delete_columns)
         )
         self._schema: pa.Schema | None = None
+        self._rows = 0
         self._writers: dict[str, tuple[list[PartitionValue], DataFileWriter]] = {}
 
     def _checked_delete_columns(self, given: Sequence[str] | None) -> list[str]:
@@ -164,10 +167,11 @@ class _Staging:
             open_objects(self._root).delete([entry.uri for entry in writer.abandon()])
 
     def _batches(self, data: ArrowData) -> Iterator[pa.RecordBatch]:
-        for batch in _record_batches(data):
+        for batch in record_batches(data, self._version.schema):
             if self._schema is None:
                 self._schema = self._check_schema(batch.schema)
             yield self._convert(batch)
+            self._rows += batch.num_rows
 
     def _check_schema(self, given: pa.Schema) -> pa.Schema:
         """Return the schema of the files for data of a schema; all refusals that need no values are here."""
@@ -205,9 +209,8 @@ class _Staging:
     def _stored_field(self, field: "pa.Field[Any]", known: pa.Schema) -> "pa.Field[Any]":
         if field.name == self._op_column:
             return pa.field(field.name, pa.string())
-        if pa.types.is_null(field.type) and field.name in known.names:
-            return pa.field(field.name, known.field(field.name).type)
-        return pa.field(field.name, normalize_type(field.type, field.name))
+        column = known.field(field.name).type if field.name in known.names else None
+        return pa.field(field.name, stored_type(field.type, column, field.name))
 
     def _require(self, given: pa.Schema, columns: Iterable[str], what: str) -> None:
         for column in columns:
@@ -260,22 +263,16 @@ class _Staging:
                 )
 
     def _convert_column(self, column: "pa.Array[Any]", field: "pa.Field[Any]") -> "pa.Array[Any]":
-        is_foreign = not pa.types.is_null(column.type) and not normalize_type(column.type, field.name).equals(
-            field.type
-        )
-        if is_foreign and field.name != self._op_column:
+        stored = self._stored_field(field.with_type(column.type), self._version.schema)
+        if not stored.type.equals(field.type) and not pa.types.is_null(column.type):
             raise InvalidInputError(
                 f"{self._name}: column {field.name!r} is {describe_type(field.type)} in the first batch and "
                 f"{describe_type(column.type)} in a later one; give all batches one schema"
             )
         try:
-            if not column.type.equals(field.type):
-                column = column.cast(field.type)
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-            raise InvalidInputError(
-                f"{self._name}: column {field.name!r} does not convert from {column.type} to "
-                f"{describe_type(field.type)} without loss: {error}"
-            ) from error
+            column = convert(column, field.type)
+        except UnfitValueError as error:
+            raise InvalidInputError(f"{self._name}: {error.message(field.name, field.type, self._rows)}") from error
         if field.name == self._op_column:
             unknown = pc.filter(column, pc.invert(pc.is_in(column, pa.array(OPERATIONS)))) if len(column) else column
             if len(unknown):
@@ -321,24 +318,3 @@ def table_columns(schema: pa.Schema, op_column: str | None, table: pa.Schema) ->
 
 def _partition_value(value: Any) -> PartitionValue:
     return value if value is None or isinstance(value, bool | int | str) else value.isoformat()
-
-
-def _record_batches(data: ArrowData) -> Iterator[pa.RecordBatch]:
-    if isinstance(data, pa.RecordBatch):
-        yield data
-    elif isinstance(data, pa.Table):
-        # An empty table has no batches, but its schema is still checked.
-        yield from data.to_batches() or [pa.RecordBatch.from_pylist([], schema=data.schema)]
-    elif isinstance(data, pa.RecordBatchReader):
-        yield from itertools.chain([pa.RecordBatch.from_pylist([], schema=data.schema)], data)
-    elif hasattr(data, "__arrow_c_stream__"):
-        yield from _record_batches(pa.RecordBatchReader.from_stream(cast("Any", data)))
-    elif isinstance(data, Iterable) and not isinstance(data, str | bytes | dict):
-        for each in data:
-            if not isinstance(each, pa.RecordBatch | pa.Table):
-                raise InvalidInputError(f"data to write holds {type(each).__name__}, not Arrow record batches")
-            yield from _record_batches(each)
-    else:
-        raise InvalidInputError(
-            f"data to write is {type(data).__name__}; give an Arrow table, record batches, or a data frame that exports Arrow"
-        )

@@ -285,3 +285,26 @@ def test_positions_that_no_stream_has_are_refused(orders: Orders, position: int)
     cli("write", "shop.orders", file)
     assert f"{position} is not a stream position" in cli.fails("read", "shop.orders", "--as-of", str(position))
     assert f"{position} is not a stream position" in cli.fails("compact", "shop.orders", "--to", str(position))
+
+
+def test_parquet_files_of_other_kinds_of_numbers_and_encodings_fit_the_table(cli: Cli) -> None:
+    schema = cli.file("schema.json", '{"id": "int64", "price": "double", "v": "string"}')
+    cli("table", "create", "shop.prices", "--schema", schema, "--key", "id")
+    one, two, bad = (str(cli.folder / f"{name}.parquet") for name in ("one", "two", "bad"))
+    pq.write_table(pa.table({"id": [1], "price": [2], "v": pa.array(["x"]).dictionary_encode()}), one)
+    pq.write_table(pa.table({"id": [2.0], "price": [0.5], "v": pa.array(["y"], pa.string_view())}), two)
+    pq.write_table(pa.table({"id": [3], "price": [2**60], "v": ["z"]}), bad)
+    cli("write", "shop.prices", one, two)
+    assert cli.rows("shop.prices") == [{"id": 1, "price": 2.0, "v": "x"}, {"id": 2, "price": 0.5, "v": "y"}]
+    assert "row 1 has 1152921504606846976, which does not fit double exactly" in cli.fails("write", "shop.prices", bad)
+
+
+def test_the_unnamed_index_of_a_frame_is_left_out_of_its_parquet_file(cli: Cli) -> None:
+    frame = pa.table({"id": [1, 2], "v": ["a", "b"]}).to_pandas()
+    frame[frame.id > 1].to_parquet(cli.folder / "filtered.parquet")
+    frame.set_index("id").to_parquet(cli.folder / "named.parquet")
+    for name, ids in (("filtered", [2]), ("named", [1, 2])):
+        file = str(cli.folder / f"{name}.parquet")
+        cli("table", "create", f"shop.{name}", "--from", file, "--key", "id", "--write")
+        assert Lake(cli.root).table(f"shop.{name}").schema.names in (["id", "v"], ["v", "id"])
+        assert [row["id"] for row in cli.rows(f"shop.{name}")] == ids

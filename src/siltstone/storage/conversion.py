@@ -1,0 +1,232 @@
+"""Arrow arrays in any representation, brought to the one type that a table stores, value by value the same.
+
+Encodings (dictionaries, runs, views, large and fixed sizes) say nothing about values, also deep inside lists and
+structs. Where the kinds of numbers differ, each value must be exactly one of the column's type.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from siltstone.model.schema import describe_type, is_extension, is_list_like, normalize_type, same_values, widest
+
+Integers = npt.NDArray[np.int64]
+_UUID_DASHES = (8, 13, 18, 23)
+_HEX_DIGITS = np.frombuffer(b"0123456789abcdef", np.uint8)
+
+
+class UnfitValueError(ValueError):
+    """A value is none of the column's type; `row` counts from 0, None where each value fits by itself."""
+
+    def __init__(self, row: int | None, value: object, reason: str) -> None:
+        super().__init__(reason)
+        self.row = row
+        self.value = value
+
+    def message(self, column: str, kind: pa.DataType, rows_before: int = 0) -> str:
+        """Say what does not fit where, for data of which this is a part."""
+        if self.row is None:
+            return f"column {column!r} does not convert to {describe_type(kind)}: {self}"
+        number = rows_before + self.row + 1
+        return f"column {column!r}: row {number} has {self.value!r:.80}, which does not fit {describe_type(kind)} exactly: {self}"
+
+
+def stored_type(given: pa.DataType, known: pa.DataType | None, column: str) -> pa.DataType:
+    """Return the type that data of a type is stored with, where `known` is what the table's column has.
+
+    That is the column's own type where it can hold the values, or else, what they are by themselves, which may widen the
+    column. Raises: InvalidInputError for what no table can hold.
+    """
+    if known is not None and pa.types.is_null(given):
+        return known
+    normalized = normalize_type(given, column)
+    if known is None or widest(known, normalized) is not None or not can_hold(known, given):
+        return normalized
+    return known
+
+
+def can_hold(known: pa.DataType, given: pa.DataType) -> bool:
+    """Return whether a column of the type `known` takes values of the type `given`, as far as they fit exactly."""
+    types = pa.types
+    if types.is_dictionary(given) or types.is_run_end_encoded(given):
+        return can_hold(known, given.value_type)
+    if types.is_null(given):
+        return True
+    if is_extension(given, "arrow.uuid") and types.is_binary(known):
+        return True
+    if types.is_integer(given):
+        return _is_any(known, types.is_integer, types.is_floating, types.is_decimal)
+    if types.is_floating(given):
+        return _is_any(known, types.is_integer, types.is_floating)
+    if types.is_decimal(given):
+        return _is_any(known, types.is_integer, types.is_decimal)
+    if is_list_like(given):
+        return types.is_list(known) and can_hold(known.value_type, given.value_type)
+    if types.is_map(given):
+        return types.is_map(known) and all(
+            can_hold(*pair) for pair in ((known.key_type, given.key_type), (known.item_type, given.item_type))
+        )
+    if types.is_struct(given):
+        return types.is_struct(known) and _has_fields(known, given)
+    return same_values(known, normalize_type(given, ""))
+
+
+def _is_any(kind: pa.DataType, *checks: Callable[[pa.DataType], bool]) -> bool:
+    return any(check(kind) for check in checks)
+
+
+def _has_fields(known: pa.DataType, given: pa.DataType) -> bool:
+    """Return whether a struct has all fields of another; those that the other has not become null."""
+    names = [field.name for field in given]
+    return (
+        len(set(names)) == len(names)
+        and all(
+            known.get_field_index(field.name) >= 0 and can_hold(known.field(field.name).type, field.type)
+            for field in given
+        )
+        and all(field.nullable or field.name in names for field in known)
+    )
+
+
+def convert(values: "pa.Array[Any]", kind: pa.DataType) -> "pa.Array[Any]":
+    """Return the same values as an array of a stored type. Raises: UnfitValueError."""
+    try:
+        return _convert(values, kind)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        row = _first_unfit(values, kind)
+        raise UnfitValueError(row, None if row is None else values[row].as_py(), str(error)) from error
+
+
+def _first_unfit(values: "pa.Array[Any]", kind: pa.DataType) -> int | None:
+    """Find the first value that does not convert, by halves; None where each of them does."""
+    start, size = 0, len(values)
+    while size > 1:
+        half = size // 2
+        if _fails(values.slice(start, half), kind):
+            size = half
+        elif _fails(values.slice(start + half, size - half), kind):
+            start, size = start + half, size - half
+        else:
+            return None
+    return start if size else None
+
+
+def _fails(values: "pa.Array[Any]", kind: pa.DataType) -> bool:
+    try:
+        _convert(values, kind)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        return True
+    return False
+
+
+def _convert(values: Any, kind: pa.DataType) -> Any:
+    given, types = values.type, pa.types
+    if given.equals(kind):
+        return values
+    if types.is_null(given):
+        return pa.nulls(len(values), kind)
+    if types.is_dictionary(given):
+        return _convert(values.dictionary, kind).take(values.indices)
+    if types.is_run_end_encoded(given):
+        return _convert(values.values, kind).take(_run_numbers(values))
+    if isinstance(given, pa.BaseExtensionType):
+        if is_extension(given, "arrow.uuid") and types.is_string(kind):
+            return _uuid_text(values.storage)
+        return _convert(values.storage, kind)
+    if is_list_like(given):
+        return _convert_lists(values, kind)
+    if types.is_map(given):
+        return _convert_maps(values, kind)
+    if types.is_struct(given):
+        return _convert_structs(values, kind)
+    return _cast(values, kind)
+
+
+def _run_numbers(values: Any) -> Any:
+    """Return, for each value of an array of runs, the number of its run."""
+    places = np.arange(values.offset, values.offset + len(values))
+    return pa.array(np.searchsorted(values.run_ends.to_numpy(), places, side="right"))
+
+
+def _convert_lists(values: Any, kind: pa.DataType) -> Any:
+    starts, sizes = _extents(values)
+    items = _items(values.values, kind.value_type, starts, sizes)
+    return pa.ListArray.from_arrays(_offsets(sizes), items, type=kind, mask=_nulls(values))
+
+
+def _convert_maps(values: Any, kind: pa.DataType) -> Any:
+    starts, sizes = _extents(values)
+    keys = _items(values.keys, kind.key_type, starts, sizes)
+    items = _items(values.items, kind.item_type, starts, sizes)
+    return pa.MapArray.from_arrays(_offsets(sizes), keys, items, type=kind, mask=_nulls(values))
+
+
+def _extents(values: Any) -> tuple[Integers, Integers]:
+    """Return where each list begins among the items of all, and how many it has; none where it is null."""
+    kind, count = values.type, len(values)
+    if pa.types.is_fixed_size_list(kind):
+        starts = (np.arange(count) + values.offset) * kind.list_size
+        sizes = np.full(count, kind.list_size)
+    elif pa.types.is_list_view(kind) or pa.types.is_large_list_view(kind):
+        starts, sizes = values.offsets.to_numpy().astype(np.int64), values.sizes.to_numpy().astype(np.int64)
+    else:
+        offsets = values.offsets.to_numpy().astype(np.int64)
+        starts, sizes = offsets[:-1], np.diff(offsets)
+    return starts, np.where(values.is_null().to_numpy(zero_copy_only=False), 0, sizes)
+
+
+def _items(items: Any, kind: pa.DataType, starts: Integers, sizes: Integers) -> Any:
+    """Convert the items of lists, one list after another."""
+    used = sizes > 0
+    starts, sizes = starts[used], sizes[used]
+    first = int(starts.min(initial=len(items)))
+    last = int((starts + sizes).max(initial=first))
+    converted = _convert(items.slice(first, last - first), kind)
+    places = np.repeat(starts - first - np.cumsum(sizes) + sizes, sizes) + np.arange(sizes.sum())
+    return converted if np.array_equal(places, np.arange(len(converted))) else converted.take(pa.array(places))
+
+
+def _offsets(sizes: Integers) -> Any:
+    return pa.array(np.concatenate([[0], np.cumsum(sizes)]), pa.int32())
+
+
+def _convert_structs(values: Any, kind: pa.DataType) -> Any:
+    columns = []
+    for field in kind:
+        place = values.type.get_field_index(field.name)
+        columns.append(pa.nulls(len(values), field.type) if place < 0 else _convert(values.field(place), field.type))
+    return pa.StructArray.from_arrays(columns, fields=list(kind), mask=_nulls(values))
+
+
+def _nulls(values: Any) -> Any:
+    return pc.is_null(values) if values.null_count else None
+
+
+def _cast(values: Any, kind: pa.DataType) -> Any:
+    given, types = values.type, pa.types
+    if types.is_integer(given) and types.is_decimal(kind):
+        # Straight, Arrow wants room for all integers, whatever the values are.
+        return values.cast(pa.decimal128(20, 0)).cast(kind)
+    converted = values.cast(kind)
+    if types.is_floating(given) and types.is_float32(kind):
+        exact = pc.or_(pc.equal(converted.cast(pa.float64()), values.cast(pa.float64())), pc.is_nan(values))
+        if pc.any(pc.invert(exact)).as_py():
+            raise pa.ArrowInvalid(f"more digits than {kind} holds")
+    return converted
+
+
+def _uuid_text(values: Any) -> Any:
+    """Write UUIDs as text, 8-4-4-4-12."""
+    if not len(values):
+        return pa.array([], pa.string())
+    raw = np.frombuffer(values.buffers()[1], np.uint8)[values.offset * 16 : (values.offset + len(values)) * 16]
+    digits = _HEX_DIGITS[np.stack([raw >> 4, raw & 15], axis=1).reshape(len(values), 32)]
+    text = np.full((len(values), 36), ord("-"), np.uint8)
+    text[:, [place for place in range(36) if place not in _UUID_DASHES]] = digits
+    offsets = pa.array(np.arange(0, 36 * len(values) + 1, 36), pa.int32()).buffers()[1]
+    written = pa.StringArray.from_buffers(len(values), offsets, pa.py_buffer(text.tobytes()))
+    return pc.if_else(pc.is_null(values), pa.scalar(None, pa.string()), written)
