@@ -15,10 +15,25 @@ _CONNECTION_HEADERS = ("connection", "expect", "transfer-encoding", "keep-alive"
 _REFUSALS = {
     "throttle": (503, "SlowDown", "Please reduce your request rate."),
     "fail": (500, "InternalError", "We encountered an internal error. Please try again."),
+    "not_implemented": (501, "NotImplemented", "A header you provided implies functionality that is not implemented."),
+    "invalid_argument": (400, "InvalidArgument", "The If-None-Match header is not supported."),
+    "not_allowed": (405, "MethodNotAllowed", "The specified method is not allowed against this resource."),
+    "expired": (400, "ExpiredToken", "The provided token has expired."),
     "conflict": (409, "ConditionalRequestConflict", "A conflicting operation is in progress on this resource."),
 }
 
-Fault = Literal["throttle", "fail", "conflict", "lose", "hold", "ignore_condition"]
+Fault = Literal[
+    "throttle",
+    "fail",
+    "not_implemented",
+    "invalid_argument",
+    "not_allowed",
+    "expired",
+    "conflict",
+    "lose",
+    "hold",
+    "ignore_condition",
+]
 
 
 @dataclass(frozen=True)
@@ -39,7 +54,7 @@ class Request:
 class Rule:
     """A fault for the requests that match, each as often as is said; None: always.
 
-    throttle, fail, conflict: the server does not see the request. lose: it answers, but the connection breaks.
+    throttle, fail, conflict and other refusals: the server does not see the request. lose: it answers, but the connection breaks.
     hold: it answers, but the answer waits until the client asks again for the same path. ignore_condition: it does not
     see the header If-None-Match.
     """

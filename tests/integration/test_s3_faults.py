@@ -10,12 +10,12 @@ from siltstone.compactor.completion import compacted_partition, source_partition
 from siltstone.compactor.merge import run_here
 from siltstone.compactor.plan import Request as CompactionRequest
 from siltstone.compactor.session import run_session
-from siltstone.errors import InvalidInputError, StorageError
+from siltstone.errors import AccessDeniedError, InvalidInputError, StorageError
 from siltstone.objects import open_objects
 from siltstone.objects.aws import TIMEOUT_VARIABLE
 from siltstone.objects.store import PART_BYTES
 from siltstone.testing.oracle import oracle_of, same_rows
-from tests.integration.s3_proxy import Proxy, Request, proxy_to
+from tests.integration.s3_proxy import Fault, Proxy, Request, proxy_to
 
 pytestmark = pytest.mark.integration
 
@@ -152,3 +152,30 @@ def test_a_store_that_ignores_the_condition_of_a_write_is_refused_before_anythin
         siltstone.open(root).create_table("shop.orders", schema=SCHEMA)
     assert not [request for request in proxy.requests if is_batch(request)]
     assert siltstone.open(root).tables() == []
+
+
+@pytest.mark.parametrize("fault", ["not_implemented", "invalid_argument"])
+def test_a_store_without_conditional_writes_is_named_and_the_commit_did_not_happen(
+    proxy: Proxy, new_root: Callable[[str], str], monkeypatch: pytest.MonkeyPatch, fault: Fault
+) -> None:
+    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
+    rule = proxy.add(fault, lambda request: "if-none-match" in request.headers, times=None)
+    root = new_root("s3")
+    with pytest.raises(InvalidInputError, match=rf"{root}: the store has no create-if-absent .* was not written"):
+        siltstone.open(root).create_table("shop.orders", schema=SCHEMA)
+    assert len(rule.hits) == 1
+    assert siltstone.open(root).tables() == []
+
+
+@pytest.mark.parametrize("fault", ["not_implemented", "invalid_argument", "not_allowed", "expired"])
+def test_a_commit_that_the_store_refuses_did_not_happen(
+    proxy: Proxy, new_root: Callable[[str], str], monkeypatch: pytest.MonkeyPatch, fault: Fault
+) -> None:
+    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
+    other = siltstone.open(new_root("s3")).create_table("shop.orders", schema=SCHEMA, primary_keys=["id"])
+    rule = proxy.add(fault, is_batch, times=None)
+    with pytest.raises((InvalidInputError, AccessDeniedError)) as caught:
+        other.write(pa.table({"id": [1], "v": ["a"]}))
+    assert "not known" not in str(caught.value)
+    assert len(rule.hits) == 1
+    assert other.deltas() == []

@@ -1,14 +1,18 @@
 """Which endpoint, region and keys the environment and its profiles mean, by the rules that AWS tools share."""
 
+import http.server
 import pickle
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from siltstone.errors import AccessDeniedError, InvalidInputError
+from siltstone.errors import AccessDeniedError, InvalidInputError, StorageError
 from siltstone.objects import Access, open_objects, share_access
-from siltstone.objects.answers import read_answer
+from siltstone.objects.answers import read_answer, translated
 from siltstone.objects.aws import Keys, S3Settings, find_settings, shared, store_options
+from siltstone.objects.store import StoreObjects, open_s3
 
 CONFIG = """
 [default]
@@ -170,3 +174,72 @@ def test_a_redirect_to_another_region_is_understood() -> None:
     )
     found = read_answer(OSError(body))
     assert (found.status, found.code, found.region) == (301, "PermanentRedirect", "eu-west-3")
+
+
+class _Metadata(http.server.BaseHTTPRequestHandler):
+    """A machine's metadata service that knows of no role."""
+
+    def do_PUT(self) -> None:
+        self.send_error(404)
+
+    do_GET = do_PUT  # noqa: N815
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+@pytest.fixture
+def no_role(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[str]:
+    server = http.server.HTTPServer(("127.0.0.1", 0), _Metadata)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    for name in (
+        "AWS_ACCESS_KEY_ID",
+        "AWS_SECRET_ACCESS_KEY",
+        "AWS_SESSION_TOKEN",
+        "AWS_PROFILE",
+        "AWS_EC2_METADATA_DISABLED",
+    ):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
+    monkeypatch.setenv("AWS_REGION", "eu-north-1")
+    yield f"127.0.0.1:{server.server_port}"
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.mark.parametrize("endpoint", ["http://{}", "http://127.0.0.1:1"])
+def test_where_a_machine_has_no_role_the_error_says_that_no_credentials_were_found(
+    no_role: str, monkeypatch: pytest.MonkeyPatch, endpoint: str
+) -> None:
+    monkeypatch.setenv("AWS_METADATA_ENDPOINT", endpoint.format(no_role))
+    objects = open_objects(f"s3://bucket-{no_role.rpartition(':')[2]}/{endpoint[-1]}")
+    for ask in (lambda: objects.create("x", b"1"), lambda: objects.read("x"), lambda: objects.list_objects("")):
+        with pytest.raises(
+            AccessDeniedError, match=r"no AWS credentials: none in AWS_ACCESS_KEY_ID, none in the profile 'default'"
+        ):
+            ask()
+
+
+def test_an_answer_that_is_no_role_is_none(no_role: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("siltstone.objects.aws._METADATA_HOST", no_role)
+    with pytest.raises(AccessDeniedError, match="this machine has no role"):
+        store_options(S3Settings())
+
+
+def test_a_store_that_refuses_connections_says_so() -> None:
+    settings = S3Settings(endpoint="http://127.0.0.1:1", region="eu-north-1", keys=Keys("id", "secret"), max_attempts=1)
+    objects = StoreObjects("s3://bucket/lake", open_s3("s3://bucket/lake", settings))
+    with pytest.raises(
+        StorageError, match=r"lake/x: the store was not reached, since it refused the connection; check"
+    ):
+        objects.create("x", b"1")
+
+
+def test_an_endpoint_whose_name_is_not_found_says_so() -> None:
+    text = (
+        "Generic S3 error: Error performing PUT http://nowhere/bucket/x in 658µs - HTTP error: error sending request\n\n"
+        'Debug source:\nConnectError("dns error", failed to lookup address information)'
+    )
+    with pytest.raises(StorageError, match="since its name was not found"), translated("s3://bucket", "x"):
+        raise OSError(text)

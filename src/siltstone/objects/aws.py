@@ -247,9 +247,14 @@ def _check_identity() -> None:
     """Refuse early where nobody has credentials: the store's own search for a role goes on for minutes."""
     if any(os.environ.get(name) for name in _OWN_IDENTITY) or _answers_for_role():
         return
-    raise AccessDeniedError(
+    raise AccessDeniedError(no_credentials("this machine has no role"))
+
+
+def no_credentials(last_place: str) -> str:
+    """Say that no credentials were found, where they were looked for, and what to set."""
+    return (
         "no AWS credentials: none in AWS_ACCESS_KEY_ID, none in the profile "
-        f"{_profile_name(os.environ)!r}, and this machine has no role. Set AWS_ACCESS_KEY_ID and "
+        f"{_profile_name(os.environ)!r}, and {last_place}. Set AWS_ACCESS_KEY_ID and "
         "AWS_SECRET_ACCESS_KEY, or AWS_PROFILE; AWS_SKIP_SIGNATURE=true reads public buckets"
     )
 
@@ -262,5 +267,5 @@ def _answers_for_role() -> bool:
     connection = http.client.HTTPConnection(_METADATA_HOST, timeout=_METADATA_SECONDS)
     with contextlib.suppress(OSError, http.client.HTTPException), contextlib.closing(connection):
         connection.request("PUT", "/latest/api/token", headers={"X-aws-ec2-metadata-token-ttl-seconds": "60"})
-        return connection.getresponse().status < 500
+        return connection.getresponse().status == http.HTTPStatus.OK
     return False

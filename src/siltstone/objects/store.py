@@ -162,7 +162,7 @@ class StoreObjects:
         was tried again and found its own object: an attribute of it tells.
         """
         attributes = {_WRITER_ATTRIBUTE: uuid.uuid4().hex}
-        with translated(self.root, path, writing=True):
+        with translated(self.root, path, creating=True):
             for attempt in range(_CONFLICT_ATTEMPTS):
                 try:
                     obstore.put(
