@@ -204,12 +204,14 @@ class Table:
         op_column: str | None = None,
         idempotency: Idempotency | tuple[str, int] | None = None,
         stream_position: int | None = None,
+        evolve: bool = True,
     ) -> int:
         """Write an Arrow table, record batches, a data frame, or a list of dictionaries as one commit.
 
         A Spark data frame is written by executors. The index of a pandas one is a column where it has a name. Values
         of another kind of number than the column's are taken where each fits exactly; dictionaries have the widths
-        of the table's columns. UUIDs are written as text, or as bytes into a binary column.
+        of the table's columns. UUIDs are written as text, or as bytes into a binary column. New columns and wider
+        types become part of the table; without `evolve`, or where the table is strict, they are refused.
         Returns the stream position. `idempotency=("my-job", 17)` makes it safe to write the same again.
         Raises: InvalidInputError, NotFoundError, ConflictError, CommitUnknownError.
         """
@@ -226,7 +228,7 @@ class Table:
         if data.__class__.__module__.startswith("pyspark."):
             return catalog.write_staged(
                 self.name,
-                lambda stream: _stage_on_spark(cast("DataFrame", data), stream, type, columns, op_column, root),
+                lambda stream: _stage_on_spark(cast("DataFrame", data), stream, type, columns, op_column, evolve, root),
                 idempotency=idempotency,
                 stream_position=stream_position,
                 root=root,
@@ -237,6 +239,7 @@ class Table:
             type=type,
             delete_columns=columns,
             op_column=op_column,
+            evolve=evolve,
             idempotency=idempotency,
             stream_position=stream_position,
             root=self.lake.root,
@@ -311,10 +314,12 @@ class Table:
         if columns is not None:
             check_known(list(columns), version.schema, "column")
         schema = version.schema if columns is None else pa.schema([version.schema.field(name) for name in columns])
+        names = version.names_in_files(schema.names)
         for source in self._sources():
-            for table in self._partition_rows(source, columns, as_of, include_uncompacted=include_uncompacted):
+            for table in self._partition_rows(source, names, as_of, include_uncompacted=include_uncompacted):
+                rows = align(_renamed(table, names, schema.names), schema)
                 # Aligned columns are all nullable; what is read has the table's own schema.
-                yield from pa.Table.from_arrays(align(table, schema).columns, schema=schema).to_batches()
+                yield from pa.Table.from_arrays(rows.columns, schema=schema).to_batches()
 
     def to_arrow(
         self,
@@ -342,15 +347,17 @@ class Table:
         version = self.version
         if columns is not None:
             check_known(list(columns), version.schema, "column")
-        schema = version.schema if columns is None else pa.schema([version.schema.field(name) for name in columns])
+        known = version.as_in_files().schema
+        wanted = version.schema.names if columns is None else list(columns)
+        schema = pa.schema([known.field(name) for name in version.names_in_files(wanted)])
         if as_of is None and not include_uncompacted:
             files = tuple(file for completion in self.current_rounds() for file in completion.files)
-            return read_files(spark, FileSet(self.lake.root, files, schema))
+            return read_files(spark, FileSet(self.lake.root, files, schema)).toDF(*wanted)
         jobs = [job_at(*self._reading(source, as_of)) for source in self._sources()]
         rows = read_files(spark, FileSet(self.lake.root, (), schema))
         for job in jobs:
             rows = rows.unionByName(read_at(spark, job, schema))
-        return rows
+        return rows.toDF(*wanted)
 
     def current_rounds(self) -> list[RoundCompletion]:
         """Return the round that is current in each partition that has one. Raises: CorruptionError."""
@@ -361,9 +368,13 @@ class Table:
 
         Raises: InvalidInputError, CorruptionError.
         """
+        version = self.version
+        names = version.names_by_file()
+        wanted = dict(zip(version.names_in_files(list(key)), key.values(), strict=True))
         rows: list[dict[str, object]] = []
         for completion in self.current_rounds():
-            rows += lookup(self.lake.root, completion, key)
+            for row in lookup(self.lake.root, completion, wanted):
+                rows.append({names[stored]: value for stored, value in row.items() if stored in names})
         return rows
 
     def explain_key(self, key: Mapping[str, object]) -> list[Explanation]:
@@ -375,15 +386,17 @@ class Table:
         if not version.drop_duplicates:
             raise InvalidInputError(f"{self.name}: keeps all rows of a key, so no row wins over another")
         key_table(version.schema, version.primary_keys, key)
+        in_files = version.as_in_files()
+        wanted = dict(zip(version.names_in_files(list(key)), key.values(), strict=True))
         found = []
         for source in self._sources():
             completion = current_completion(locate_destination(compacted_partition(source), root=root))
             source = followed_partition(source, completion, root=root)
             partition = storage.get_partition(source, root=root)
             deltas = storage.list_partition_deltas(source, root=root)
-            told = explain(root, version, deltas, key, trimmed_up_to=partition.trimmed_stream_position)
+            told = explain(root, in_files, deltas, wanted, trimmed_up_to=partition.trimmed_stream_position)
             if told.events:
-                found.append(told)
+                found.append(told.with_names(version.names_by_file()))
         return found
 
     def fsck(self, *, deep: bool = False) -> list[Finding]:
@@ -474,13 +487,21 @@ class Table:
         self,
         *,
         add_columns: SchemaLike | None = None,
+        rename_columns: Mapping[str, str] | None = None,
+        drop_columns: Sequence[str] = (),
         description: str | None = None,
         properties: Mapping[str, str | None] | None = None,
     ) -> TableVersion:
-        """Add columns, describe, set properties; a property of None is removed. Raises: InvalidInputError."""
+        """Drop, rename and add columns, describe, set properties; a property of None is removed.
+
+        No file is written anew. A column that is added again under the name of a dropped one starts empty.
+        Raises: InvalidInputError.
+        """
         return catalog.alter_table(
             self.name,
             add_columns=None if add_columns is None else _arrow_schema(add_columns),
+            rename_columns=rename_columns,
+            drop_columns=_names(drop_columns),
             description=description,
             properties=properties,
             root=self.lake.root,
@@ -528,15 +549,26 @@ def _stage_on_spark(
     type: DeltaType,
     delete_columns: Sequence[str] | None,
     op_column: str | None,
+    evolve: bool,
     root: str,
 ) -> list[Delta]:
     from siltstone.spark.writing import stage_on_spark
 
-    return stage_on_spark(frame, stream, type=type, delete_columns=delete_columns, op_column=op_column, root=root)
+    return stage_on_spark(
+        frame, stream, type=type, delete_columns=delete_columns, op_column=op_column, evolve=evolve, root=root
+    )
 
 
 def _arrow_schema(schema: SchemaLike) -> pa.Schema:
     return schema if isinstance(schema, pa.Schema) else schema_from_json(schema)
+
+
+def _renamed(table: pa.Table, names_in_files: Sequence[str], names: Sequence[str]) -> pa.Table:
+    """Return a table with the table's names for columns, and only those that it has."""
+    present = [
+        (stored, name) for stored, name in zip(names_in_files, names, strict=True) if stored in table.column_names
+    ]
+    return table.select([stored for stored, _ in present]).rename_columns([name for _, name in present])
 
 
 def _names(names: Sequence[str]) -> list[str]:

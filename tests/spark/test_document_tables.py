@@ -53,7 +53,7 @@ def test_a_frame_with_two_deltas_under_one_change_id_is_refused_and_the_same_one
     written = make(str(tmp_path))
     docs = written.docs
     written.write(1, "a", '{"n":1}')
-    same = [("a", '{"n":1}', [], change_id(1))]
+    same: list[tuple[str, str, list[str], str]] = [("a", '{"n":1}', [], change_id(1))]
     other = [("b", '{"n":1}', ["x"], change_id(2)), ("b", '{"n":1}', ["x"], change_id(2)), ("b", "~", [], None)]
     for bad in (
         [*other, ("b", '{"n":2}', ["x"], change_id(2))],

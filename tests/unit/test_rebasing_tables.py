@@ -239,8 +239,8 @@ def test_a_watermark_alone_says_where_to_go_on_from(orders: siltstone.Table, com
     [
         ({"high_watermark": 9}, "high watermark 9 is after the newest delta of shop.orders, 3"),
         ({"high_watermark": 3}, "no delta of shop/orders/1/deltas/_ is after position 3"),
-        ({"high_watermark": -1}, "high watermark -1 is negative"),
-        ({"to": -1}, "position -1 is negative"),
+        ({"high_watermark": -1}, "high watermark -1 is not a stream position"),
+        ({"to": -1}, "position -1 is not a stream position"),
         ({"rebase_from": "shop.old", "high_watermark": 3, "to": 2}, "up to position 3 already, which is after 2"),
         ({"rebase_from": "shop.nosuch"}, "there is no table shop.nosuch"),
         ({"rebase_from": "old"}, "no namespace"),

@@ -73,11 +73,16 @@ def alter_table(
     table_version: str | None = None,
     *,
     add_columns: pa.Schema | None = None,
+    rename_columns: Mapping[str, str] | None = None,
+    drop_columns: Sequence[str] = (),
     description: str | None = None,
     properties: Mapping[str, str | None] | None = None,
     root: str,
 ) -> TableVersion:
-    """Add columns (or widen them), describe, set properties (None removes one). Raises: NotFoundError, InvalidInputError."""
+    """Drop, rename and add columns (or widen them), describe, set properties (None removes one).
+
+    Raises: NotFoundError, InvalidInputError.
+    """
     raise NotImplementedError
 
 
@@ -98,6 +103,7 @@ def write_to_table(
     type: DeltaType = "upsert",
     delete_columns: Sequence[str] | None = None,
     op_column: str | None = None,
+    evolve: bool = True,
     idempotency: Idempotency | None = None,
     stream_position: int | None = None,
     root: str,

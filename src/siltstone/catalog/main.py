@@ -100,17 +100,21 @@ def alter_table(
     table_version: str | None = None,
     *,
     add_columns: pa.Schema | None = None,
+    rename_columns: Mapping[str, str] | None = None,
+    drop_columns: Sequence[str] = (),
     description: str | None = None,
     properties: Mapping[str, str | None] | None = None,
     root: str,
 ) -> TableVersion:
-    """Add columns (or widen them), describe, set properties (None removes one)."""
+    """Drop, rename and add columns (or widen them), describe, set properties (None removes one)."""
     namespace, table = split_table_name(name)
     return storage.update_table_version(
         namespace,
         table,
         table_version,
         add_columns=add_columns,
+        rename_columns=rename_columns,
+        drop_columns=drop_columns,
         description=description,
         properties=properties,
         root=root,
@@ -137,6 +141,7 @@ def write_to_table(
     type: DeltaType = "upsert",
     delete_columns: Sequence[str] | None = None,
     op_column: str | None = None,
+    evolve: bool = True,
     idempotency: Idempotency | None = None,
     stream_position: int | None = None,
     root: str,
@@ -145,7 +150,7 @@ def write_to_table(
 
     def stage(stream: StreamLocator) -> list[Delta]:
         return storage.stage_deltas(
-            data, stream, type=type, delete_columns=delete_columns, op_column=op_column, root=root
+            data, stream, type=type, delete_columns=delete_columns, op_column=op_column, evolve=evolve, root=root
         )
 
     return write_staged(name, stage, idempotency=idempotency, stream_position=stream_position, root=root)

@@ -55,6 +55,9 @@ def write(
     stream_position: Annotated[
         int | None, typer.Option("--stream-position", metavar="N", min=1, help="Commit at this position.")
     ] = None,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Refuse columns and types that the table does not have.")
+    ] = False,
     format: FormatOption = None,
     delimiter: Delimiter = None,
     dry_run: DryRun = False,
@@ -86,6 +89,7 @@ def write(
                 op_column=op_column,
                 idempotency=batch,
                 stream_position=stream_position,
+                evolve=not strict,
             ),
             writing.Reading(format.value if format else None, delimiter),
             dry_run=dry_run,

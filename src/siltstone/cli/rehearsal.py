@@ -20,6 +20,7 @@ class WriteRules(NamedTuple):
     op_column: str | None = None
     idempotency: tuple[str, int] | None = None
     stream_position: int | None = None
+    evolve: bool = True
 
 
 class _Nowhere(io.RawIOBase):
@@ -71,5 +72,6 @@ def rehearse(rows: Iterator[pa.RecordBatch], stream: StreamLocator, rules: Write
             type=rules.type,
             delete_columns=rules.delete_columns,
             op_column=rules.op_column,
+            evolve=rules.evolve,
             root=root,
         )

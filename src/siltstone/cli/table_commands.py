@@ -204,7 +204,10 @@ def rename(
 
 @app.command(
     "alter",
-    epilog=examples("siltstone table alter shop.orders --add-column note:string --set user.owner=sales"),
+    epilog=examples(
+        "siltstone table alter shop.orders --add-column note:string --set user.owner=sales",
+        "siltstone table alter shop.orders --rename-column lsat=last --drop-column fax --dry-run",
+    ),
 )
 def alter(
     context: typer.Context,
@@ -212,6 +215,14 @@ def alter(
     columns: Annotated[
         list[str] | None,
         typer.Option("--add-column", metavar="NAME:TYPE", help="Add a column, or widen the one there is."),
+    ] = None,
+    to_rename: Annotated[
+        list[str] | None,
+        typer.Option("--rename-column", metavar="OLD=NEW", help="Rename a column; no file is written anew."),
+    ] = None,
+    to_drop: Annotated[
+        list[str] | None,
+        typer.Option("--drop-column", metavar="NAME", help="Drop a column; no file is written anew."),
     ] = None,
     to_set: Annotated[list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Set a property.")] = None,
     to_unset: Annotated[list[str] | None, typer.Option("--unset", metavar="NAME", help="Remove a property.")] = None,
@@ -221,15 +232,19 @@ def alter(
     json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Add or widen columns, set properties, describe."""
+    """Add, widen, rename or drop columns, set properties, describe."""
     shell = shell_of(context, root, json, debug)
     properties: dict[str, str | None] = {**parse_pairs(to_set or [], "--set")}
     for each in to_unset or []:
         if each in properties:
             raise typer.BadParameter(f"{each!r} is both set and unset", param_hint="--unset")
         properties[each] = None
-    if not columns and not properties and description is None:
-        raise typer.BadParameter("say what to change", param_hint="--add-column / --set / --unset / --description")
+    names = parse_pairs(to_rename or [], "--rename-column")
+    if not columns and not names and not to_drop and not properties and description is None:
+        raise typer.BadParameter(
+            "say what to change",
+            param_hint="--add-column / --rename-column / --drop-column / --set / --unset / --description",
+        )
     from siltstone.cli import tables
 
     shell.output.changed(
@@ -237,6 +252,8 @@ def alter(
             shell.lake,
             name,
             add_columns=tables.parse_columns(columns or []),
+            rename_columns=names,
+            drop_columns=to_drop or [],
             description=description,
             properties=properties,
             dry_run=dry_run,

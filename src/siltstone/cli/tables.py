@@ -16,15 +16,13 @@ from siltstone.model import Delta, MergeEngine, TableVersion, TableVersionLocato
 from siltstone.model.names import did_you_mean, split_table_name
 from siltstone.model.properties import change_properties
 from siltstone.model.schema import (
-    evolve,
     normalize_schema,
     schema_from_json,
     schema_to_json,
     type_from_json,
-    type_to_json,
 )
 from siltstone.storage import object_store as storage
-from siltstone.storage.versions import choose_version
+from siltstone.storage.versions import change_columns, choose_version
 
 
 def list_tables(lake: Lake, namespace: str | None = None) -> list[TableSummary]:
@@ -202,34 +200,43 @@ def alter_table(
     name: str,
     *,
     add_columns: pa.Schema | None = None,
+    rename_columns: Mapping[str, str] | None = None,
+    drop_columns: Sequence[str] = (),
     description: str | None = None,
     properties: Mapping[str, str | None] | None = None,
     dry_run: bool = False,
 ) -> TableChanged:
-    """Add or widen columns, describe, set or unset properties. Raises: NotFoundError, InvalidInputError."""
+    """Drop, rename, add or widen columns, describe, set or unset properties. Raises: NotFoundError, InvalidInputError."""
     table = find_table(lake, name)
     before = table.version
-    columns = evolve(before.schema, normalize_schema(add_columns)) if add_columns is not None else before.schema
+    after = table.version
+    change_columns(after, add_columns=add_columns, rename_columns=rename_columns, drop_columns=drop_columns)
     changes = [
-        *_column_changes(before.schema, columns),
+        *(f"dropped column {column}" for column in drop_columns),
+        *(f"renamed column {old} to {new}" for old, new in (rename_columns or {}).items() if old != new),
+        *_column_changes(before, after),
         *([f"changed the description to {description!r}"] if description not in (None, before.description) else []),
         *_property_changes(name, before.properties, properties or {}),
     ]
     if changes and not dry_run:
-        table.alter(add_columns=add_columns, description=description, properties=properties)
+        table.alter(
+            add_columns=add_columns,
+            rename_columns=rename_columns,
+            drop_columns=drop_columns,
+            description=description,
+            properties=properties,
+        )
     return TableChanged(name, "altered", changes, dry_run)
 
 
-def _column_changes(before: pa.Schema, after: pa.Schema) -> list[str]:
+def _column_changes(before: TableVersion, after: TableVersion) -> list[str]:
     changes = []
-    for column in after:
-        kind = type_to_json(column.type)
-        if column.name not in before.names:
-            changes.append(f"added column {column.name} {kind}")
-        elif column.type != before.field(column.name).type:
-            changes.append(
-                f"widened column {column.name} from {type_to_json(before.field(column.name).type)} to {kind}"
-            )
+    types = {column.id: column.type for column in before.fields}
+    for column in after.fields:
+        if column.id not in types:
+            changes.append(f"added column {column.name} {column.type}")
+        elif column.type != types[column.id]:
+            changes.append(f"widened column {column.name} from {types[column.id]} to {column.type}")
     return changes
 
 

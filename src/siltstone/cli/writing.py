@@ -286,7 +286,8 @@ def _written(
     null_lines: int = 0,
 ) -> Written:
     files = distinct_files(deltas)
-    columns = {column: None for delta in deltas for column in delta.columns}
+    names = {column.name_in_files: column.name for delta in deltas for column in delta.fields}
+    columns = {names.get(column, column): None for delta in deltas for column in delta.columns}
     return Written(
         table=name,
         type=rules.type,
@@ -306,7 +307,9 @@ def list_deltas(
     lake: Lake, name: str, *, first: int | None = None, last: int | None = None, limit: int | None = None
 ) -> list[DeltaLine]:
     """List committed deltas by stream position, with a limit the newest of them. Raises: NotFoundError."""
-    deltas = find_table(lake, name).deltas(first, last)
+    table = find_table(lake, name)
+    names = table.version.names_by_file()
+    deltas = table.deltas(first, last)
     if limit is not None:
         deltas = deltas[max(0, len(deltas) - limit) :]
     return [
@@ -318,8 +321,8 @@ def list_deltas(
             rows=delta.manifest.record_count,
             bytes=delta.manifest.content_length,
             files=len(delta.manifest.entries),
-            columns=delta.columns,
-            delete_columns=delta.delete_columns,
+            columns=[names.get(column, column) for column in delta.columns],
+            delete_columns=delta.delete_columns and [names.get(column, column) for column in delta.delete_columns],
             op_column=delta.op_column,
             idempotency=f"{delta.idempotency.app_id}:{delta.idempotency.batch_id}" if delta.idempotency else None,
         )

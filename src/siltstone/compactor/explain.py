@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -39,6 +39,15 @@ class Explanation:
     events: list[KeyEvent] = field(default_factory=list)
     row: Row | None = None
     trimmed_up_to: int = 0
+
+    def with_names(self, names: Mapping[str, str]) -> "Explanation":
+        """Return the same with other names of columns; values of columns that have none are left out."""
+
+        def renamed(values: Row) -> Row:
+            return {names[column]: value for column, value in values.items() if column in names}
+
+        events = [replace(event, values=renamed(event.values)) for event in self.events]
+        return replace(self, events=events, row=None if self.row is None else renamed(self.row))
 
 
 def explain(

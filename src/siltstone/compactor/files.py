@@ -199,7 +199,7 @@ class CompactedWriter:
         if self._writer is None or self._file is None:
             self._name = f"{self._folder}/{uuid.uuid4().hex}"
             self._file = open_objects(self._root).open_writer(f"{self._name}.parquet")
-            self._writer = open_writer(self._file, group)
+            self._writer = open_writer(self._file, group, self._schema)
         self._writer.write_table(group, row_group_size=self._group_rows)
         self._rows += group.num_rows
         if self._keys:

@@ -32,7 +32,8 @@ class ReadTask:
     """A data file of a delta, or every `of`-th row group of it from `share` on.
 
     `run` numbers the deltas of a round, `first_row` the rows of all of them. Rows of a file of tombstones are row-level
-    deletes, all of them.
+    deletes, all of them. `names` has the columns of another table that are called otherwise in the destination's
+    files; all other names here are those of the destination.
     """
 
     uri: str
@@ -46,6 +47,7 @@ class ReadTask:
     delete_columns: tuple[str, ...] = ()
     deletion_vector: DeletionVector | None = None
     is_tombstones: bool = False
+    names: tuple[tuple[str, str], ...] = ()
     share: int = 0
     of: int = 1
 

@@ -13,14 +13,14 @@ from siltstone.compactor.gathering import GatheredParts
 from siltstone.compactor.hashing import hash_keys
 from siltstone.compactor.job import RoundJob
 from siltstone.compactor.merge import resolve
-from siltstone.compactor.plan import Request, delta_reads, make_job, new_deltas
+from siltstone.compactor.naming import source_columns, version_of
+from siltstone.compactor.plan import Request, delta_reads, make_job, named_as_in_files, new_deltas
 from siltstone.compactor.pruning import Comparison
 from siltstone.compactor.reading import read_parts
 from siltstone.compactor.state import RoundCompletion
 from siltstone.errors import InvalidInputError
 from siltstone.model import Delta
 from siltstone.model.schema import schema_from_json
-from siltstone.storage import object_store as storage
 
 
 def live_batches(root: str, completion: RoundCompletion, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
@@ -75,9 +75,12 @@ def job_at(request: Request, destination: Destination) -> RoundJob:
 def job_on(request: Request, destination: Destination, base: RoundCompletion | None) -> RoundJob:
     """Return what a round from one state up to the requested position would have to do. Raises: CorruptionError."""
     source = request.source
-    version = storage.get_table_version(source.namespace, source.table, source.table_version, root=request.root)
-    deltas = new_deltas(request, source, base.high_watermark if base else 0)
-    return make_job(request, version, destination, base, delta_reads(deltas))
+    version = version_of(source, root=request.root)
+    request, table = named_as_in_files(request)
+    columns = source_columns(version, table)
+    watermark = base.high_watermark if base else 0
+    reads = delta_reads(new_deltas(request, source, watermark), columns)
+    return make_job(request, version, columns, columns.schema_after(watermark), destination, base, reads)
 
 
 def rows_at(request: Request, destination: Destination, *, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:

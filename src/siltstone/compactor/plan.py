@@ -17,6 +17,7 @@ from siltstone.compactor.completion import (
 from siltstone.compactor.consistency import Hold, closed_before, hold_floor, is_due, list_holds
 from siltstone.compactor.inventory import whole_completion
 from siltstone.compactor.job import ReadTask, RoundJob, Settings
+from siltstone.compactor.naming import SourceColumns, source_columns, version_of
 from siltstone.compactor.state import Bucket, RoundCompletion, even_buckets
 from siltstone.errors import CorruptionError, InvalidInputError, NotFoundError
 from siltstone.log.commit import steady
@@ -102,8 +103,10 @@ def _plan_next(
 ) -> RoundPlan | None:
     """Plan a round that reads what is new since the one before, if anything is."""
     source = request.rebase_source or request.source
-    version = storage.get_table_version(source.namespace, source.table, source.table_version, root=request.root)
+    version = version_of(source, root=request.root)
     source_folder = locate_destination(source, root=request.root).folder
+    request, table = named_as_in_files(request)
+    columns = source_columns(version, table)
     _check_compatible(request, source, source_folder, previous)
     watermark = previous.high_watermark if previous else 0
     if is_first and request.rebase_high_watermark is not None:
@@ -113,9 +116,9 @@ def _plan_next(
     deltas = new_deltas(request, source, watermark)
     chosen = _that_fit(deltas, request.max_round_bytes)
     wants_full = is_first and request.settings.full and previous is not None and bool(previous.files)
-    reads = delta_reads(chosen)
+    reads = delta_reads(chosen, columns)
     holds = list_hold_entries(destination)
-    job = make_job(request, version, destination, previous, reads)
+    job = make_job(request, version, columns, columns.schema_after(watermark), destination, previous, reads)
     if len(chosen) == len(deltas) and request.last_stream_position is None:
         job = _reaching_the_end(job, version, list_holds(destination))
     if not chosen and not wants_full and not job.due_buckets:
@@ -153,15 +156,15 @@ def _plan_rebase(request: Request, destination: Destination, on_behalf_of: Parti
     given = request.rebase_high_watermark
     _check_order(request, given or 0)
     last = request.last_stream_position if is_same else None
-    version = storage.get_table_version(
-        on_behalf_of.namespace, on_behalf_of.table, on_behalf_of.table_version, root=request.root
-    )
-    found = _all_of(request, version, last)
+    version = version_of(on_behalf_of, root=request.root)
+    request, table = named_as_in_files(request)
+    columns = source_columns(version, table)
+    found = _all_of(request, version, table, _sort_keys(request, columns), last)
     watermark = given if given is not None else found.read_watermark if is_same else 0
     # Prior completions are not read, so that a rebase also cures damaged ones; only which one is current matters.
     current = current_entry(destination)
     return RoundPlan(
-        job=make_job(request, version, destination, None, found.reads, found.schema),
+        job=make_job(request, version, columns, evolve(columns.schema, found.schema), destination, None, found.reads),
         destination=destination,
         previous_round_id=None if current is None else int(current["round_id"]),
         source=on_behalf_of,
@@ -184,14 +187,18 @@ class _Whole(NamedTuple):
     delta_count: int
 
 
-def _all_of(request: Request, version: TableVersion, last: int | None) -> _Whole:
+def _all_of(
+    request: Request, version: TableVersion, table: TableVersion, sort_keys: list[str], last: int | None
+) -> _Whole:
     partition = request.source
+    columns = source_columns(version_of(partition, root=request.root), table)
     compacted = current_completion(locate_destination(partition, root=request.root))
     if compacted is not None:
-        reads = _file_reads(compacted)
-        if _tombstones_hold(request, version, compacted):
-            reads += _tombstone_reads(compacted, sum(read.record_count for read in reads))
-        return _Whole(reads, schema_from_json(compacted.fields), compacted.high_watermark, 0)
+        reads = _file_reads(compacted, columns)
+        keys = columns.renamed(compacted.primary_keys), list(columns.renamed(compacted.sort_keys))
+        if version.drop_duplicates and _tombstones_hold(request, sort_keys, *keys):
+            reads += _tombstone_reads(compacted, columns, sum(read.record_count for read in reads))
+        return _Whole(reads, _compacted_schema(compacted, columns), compacted.high_watermark, 0)
     trimmed = storage.get_partition(partition, root=request.root).trimmed_stream_position
     if trimmed:
         raise CorruptionError(
@@ -199,8 +206,19 @@ def _all_of(request: Request, version: TableVersion, last: int | None) -> _Whole
             "partition that has them"
         )
     deltas = storage.list_partition_deltas(partition, last_stream_position=last, root=request.root)
-    own = storage.get_table_version(partition.namespace, partition.table, partition.table_version, root=request.root)
-    return _Whole(delta_reads(deltas), own.schema, deltas[-1].stream_position if deltas else 0, len(deltas))
+    newest = deltas[-1].stream_position if deltas else 0
+    return _Whole(delta_reads(deltas, columns), columns.schema_after(0), newest, len(deltas))
+
+
+def _compacted_schema(compacted: RoundCompletion, columns: SourceColumns) -> pa.Schema:
+    """Return the columns of a compacted partition under the names of the destination, without those dropped since."""
+    ids = {column.name: column.metadata for column in columns.schema}
+    fields = []
+    for column in schema_from_json(compacted.fields):
+        (name,) = columns.renamed([column.name])
+        if name not in columns.dropped.names:
+            fields.append(column.with_name(name).with_metadata(ids.get(name)))
+    return pa.schema(fields)
 
 
 def _check_order(request: Request, watermark: int) -> None:
@@ -272,7 +290,7 @@ def _that_fit(deltas: Sequence[Delta], max_bytes: int) -> list[Delta]:
     return chosen
 
 
-def delta_reads(deltas: Sequence[Delta]) -> list[ReadTask]:
+def delta_reads(deltas: Sequence[Delta], columns: SourceColumns) -> list[ReadTask]:
     """Return the files of deltas as tasks, numbered in stream order."""
     reads = []
     first_row = 0
@@ -286,18 +304,20 @@ def delta_reads(deltas: Sequence[Delta]) -> list[ReadTask]:
                     record_count=entry.record_count,
                     content_length=entry.content_length,
                     is_delete=delta.type == "delete",
-                    columns=tuple(delta.columns),
+                    columns=columns.renamed(delta.columns),
                     op_column=delta.op_column,
-                    delete_columns=tuple(delta.delete_columns or ()),
+                    delete_columns=columns.renamed(delta.delete_columns or ()),
+                    names=tuple(columns.names.items()),
                 )
             )
             first_row += entry.record_count
     return reads
 
 
-def _file_reads(completion: RoundCompletion) -> list[ReadTask]:
+def _file_reads(completion: RoundCompletion, columns: SourceColumns) -> list[ReadTask]:
     reads = []
     first_row = 0
+    present = _compacted_schema(completion, columns).names
     for file in completion.files:
         reads.append(
             ReadTask(
@@ -307,33 +327,32 @@ def _file_reads(completion: RoundCompletion) -> list[ReadTask]:
                 record_count=file.record_count,
                 content_length=file.content_length,
                 is_delete=False,
+                columns=tuple(present),
                 deletion_vector=file.deletion_vector,
+                names=tuple(columns.names.items()),
             )
         )
         first_row += file.record_count
     return reads
 
 
-def _tombstones_hold(request: Request, version: TableVersion, compacted: RoundCompletion) -> bool:
-    """Tell whether tombstones of a compacted partition mean the same in a fresh one.
+def _tombstones_hold(
+    request: Request, sort_keys: list[str], known_primary_keys: Sequence[str], known_sort_keys: list[str]
+) -> bool:
+    """Return whether tombstones of a compacted partition mean the same in a fresh one.
 
     They know the keys and sort keys by which they were made, and no other column.
     """
-    sort_keys = _sort_keys(request, version)
-    return (
-        version.drop_duplicates
-        and set(compacted.primary_keys) == set(request.primary_keys)
-        and bool(sort_keys)
-        and compacted.sort_keys == sort_keys
-    )
+    is_same = set(known_primary_keys) == set(request.primary_keys) and known_sort_keys == sort_keys
+    return is_same and bool(sort_keys)
 
 
-def _sort_keys(request: Request, version: TableVersion) -> list[str]:
-    return list(version.sort_keys if request.sort_keys is None else request.sort_keys)
+def _sort_keys(request: Request, columns: SourceColumns) -> list[str]:
+    return list(columns.sort_keys if request.sort_keys is None else request.sort_keys)
 
 
-def _tombstone_reads(completion: RoundCompletion, first_row: int) -> list[ReadTask]:
-    columns = tuple(dict.fromkeys([*completion.primary_keys, *completion.sort_keys]))
+def _tombstone_reads(completion: RoundCompletion, columns: SourceColumns, first_row: int) -> list[ReadTask]:
+    known = tuple(dict.fromkeys(columns.renamed([*completion.primary_keys, *completion.sort_keys])))
     reads = []
     for bucket in completion.buckets:
         if bucket.tombstones is not None:
@@ -345,27 +364,39 @@ def _tombstone_reads(completion: RoundCompletion, first_row: int) -> list[ReadTa
                     record_count=bucket.tombstones.record_count,
                     content_length=bucket.tombstones.content_length,
                     is_delete=False,
-                    columns=columns,
+                    columns=known,
                     is_tombstones=True,
+                    names=tuple(columns.names.items()),
                 )
             )
             first_row += bucket.tombstones.record_count
     return reads
 
 
+def named_as_in_files(request: Request) -> tuple[Request, TableVersion]:
+    """Return a request whose keys are named as in files, and the version of the destination's table."""
+    table = version_of(request.destination, root=request.root)
+    sort_keys = None if request.sort_keys is None else tuple(table.names_in_files(request.sort_keys))
+    keys = tuple(table.names_in_files(request.primary_keys))
+    return replace(request, primary_keys=keys, sort_keys=sort_keys), table
+
+
 def make_job(
     request: Request,
     version: TableVersion,
+    columns: SourceColumns,
+    schema: pa.Schema,
     destination: Destination,
     previous: RoundCompletion | None,
     reads: Sequence[ReadTask],
-    read_schema: pa.Schema | None = None,
 ) -> RoundJob:
-    """Say what a round does, starting from the one before, if any; `read_schema` where another table is read."""
-    schema = version.schema if read_schema is None else evolve(version.schema, read_schema)
+    """Say what a round does, starting from the one before, if any, and reading columns of `schema`.
+
+    The rules are those of the source's version, all names those of the files of the destination's table.
+    """
     if previous is not None:
-        schema = evolve(schema_from_json(previous.fields), schema)
-    sort_keys = _sort_keys(request, version)
+        kept = [field for field in schema_from_json(previous.fields) if field.name not in columns.dropped_here]
+        schema = evolve(pa.schema(kept), schema)
     buckets = previous.buckets if previous else _first_buckets(request, reads)
     return RoundJob(
         root=request.root,
@@ -373,7 +404,7 @@ def make_job(
         fields=tuple(each.to_serializable() for each in schema_to_json(schema)),
         # Hashes depend on the order of keys, so the order that was stored stays.
         primary_keys=tuple(previous.primary_keys if previous else request.primary_keys),
-        sort_keys=tuple(previous.sort_keys if previous else sort_keys),
+        sort_keys=tuple(previous.sort_keys if previous else _sort_keys(request, columns)),
         merge_engine=version.merge_engine,
         drop_duplicates=version.drop_duplicates,
         buckets=tuple(sorted(buckets, key=lambda bucket: bucket.first_hash)),

@@ -61,7 +61,12 @@ def _row_groups(job: RoundJob, read: ReadTask) -> Iterator[tuple[int, pa.Table]]
 def _typed(job: RoundJob, read: ReadTask, table: pa.Table) -> pa.Table:
     """Bring the columns that the table has to the table's types; before-images go, deletes are marked."""
     known = job.schema
-    typed = align(table, pa.schema([known.field(name) for name in read.columns or table.column_names]))
+    names = {name: stored for stored, name in read.names}
+    # Columns that were dropped since are still in the files.
+    wanted = [name for name in read.columns or table.column_names if name in known.names]
+    present = [name for name in wanted if names.get(name, name) in table.column_names]
+    renamed = table.select([names.get(name, name) for name in present]).rename_columns(present)
+    typed = align(renamed, pa.schema([known.field(name) for name in wanted]))
     if read.is_delete:
         return typed
     removals = np.full(table.num_rows, read.is_tombstones)

@@ -59,7 +59,7 @@ def write_tombstones(job: RoundJob, tombstones: Tombstones) -> ManifestEntry | N
         return None
     path = f"{job.folder}/{uuid.uuid4().hex}.tombstones"
     with open_objects(job.root).open_writer(path) as file:
-        with open_writer(file, tombstones.table) as writer:
+        with open_writer(file, tombstones.table, _schema(job)) as writer:
             writer.write_table(tombstones.table)
         size = file.tell()
     return ManifestEntry(uri=path, record_count=tombstones.table.num_rows, content_length=size)

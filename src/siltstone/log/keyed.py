@@ -7,6 +7,8 @@ from siltstone.log.compactible import CompactibleLog, LogOptions
 from siltstone.objects import Objects
 
 Entry = dict[str, Any]
+VERSION = 2
+"""What batches say in their first line. 1: columns had no ids, so that names alone told which one was meant."""
 
 
 class KeyedLog(CompactibleLog[Entry]):
@@ -16,8 +18,10 @@ class KeyedLog(CompactibleLog[Entry]):
     """
 
     reconciles = True
+    writer = "Siltstone"
 
     def __init__(self, objects: Objects, folder: str, **options: Unpack[LogOptions]) -> None:
+        options.setdefault("version", VERSION)
         super().__init__(objects, folder, ObjectCodec(), **options)
 
     def key(self, entry: Entry) -> str | None:

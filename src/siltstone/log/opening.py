@@ -49,7 +49,7 @@ def open_log(path: str | os.PathLike[str]) -> OpenedLog:
                 "numbered batch files, or a query's checkpoint"
             )
         text, parent = nested, f"{text}/sources"
-    kind = _peeked_kind(SourceLog(text), listing)
+    kind = _peeked_kind(KeyedLog(open_objects(text), ""), listing)
     if kind is None:
         kind = "source" if parent.rpartition("/")[2] == "sources" else "siltstone"
     if kind == "siltstone":
@@ -58,7 +58,7 @@ def open_log(path: str | os.PathLike[str]) -> OpenedLog:
     return OpenedLog(kind, SourceLog(text) if kind == "source" else SinkLog(text, folder=""))
 
 
-def _peeked_kind(log: SourceLog, listing: BatchListing) -> Kind | None:
+def _peeked_kind(log: KeyedLog, listing: BatchListing) -> Kind | None:
     for file in listing.files[:_PEEKED_FILES]:
         try:
             lines = list(itertools.islice(log.read_lines(file.name), 1))

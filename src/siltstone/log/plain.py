@@ -1,7 +1,7 @@
 """A log of numbered batches, each one file created whole or not at all; the base of the logs that compact."""
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Generic
+from typing import ClassVar, Generic
 
 from siltstone.errors import (
     AccessDeniedError,
@@ -34,6 +34,8 @@ class MetadataLog(Generic[E]):
     Opening touches nothing; the folder appears with the first batch. With `contiguous`, a batch that would leave
     a gap is refused.
     """
+
+    writer: ClassVar[str] = "Spark"
 
     def __init__(
         self,
@@ -211,7 +213,7 @@ class MetadataLog(Generic[E]):
 
     def read_blocks(self, name: str) -> Iterator[bytes]:
         """Stream a file's lines as blocks of raw bytes. Raises: NotFoundError, CorruptionError."""
-        return wire.read_blocks(self.objects.stream(self.path(name)), self.address(name), self.version)
+        return wire.read_blocks(self.objects.stream(self.path(name)), self.address(name), self.version, self.writer)
 
     def read_lines(self, name: str) -> Iterator[bytes]:
         """Stream a file's lines as raw bytes. Raises: NotFoundError, CorruptionError."""

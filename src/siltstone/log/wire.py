@@ -40,8 +40,8 @@ def decode(data: bytes, where: str, max_version: int = VERSION) -> list[bytes]:
     return list(read_lines((data,), where, max_version))
 
 
-def parse_version(text: str, max_version: int) -> int:
-    """Return the version that a batch file's first line states.
+def parse_version(text: str, max_version: int, writer: str = "Spark") -> int:
+    """Return the version that a batch file's first line states; `writer` is what writes such files.
 
     Raises: CorruptionError where it is not a version, or one above `max_version`.
     """
@@ -52,7 +52,7 @@ def parse_version(text: str, max_version: int) -> int:
     if version > max_version:
         raise CorruptionError(
             f"The maximum supported log version is v{max_version}, but encountered v{version}. The log file was "
-            "produced by a newer version of Spark and cannot be read by this version. You need to upgrade."
+            f"produced by a newer version of {writer} and cannot be read by this version. You need to upgrade."
         )
     return version
 
@@ -62,13 +62,15 @@ def unreadable(where: str, reason: str) -> CorruptionError:
     return CorruptionError(f"Failed to read log file {where}. {reason} Restore the file from a copy.")
 
 
-def read_blocks(chunks: Iterable[bytes], where: str, max_version: int = VERSION) -> Iterator[bytes]:
+def read_blocks(
+    chunks: Iterable[bytes], where: str, max_version: int = VERSION, writer: str = "Spark"
+) -> Iterator[bytes]:
     """Yield the lines after the version as blocks, about as large as the chunks that come in.
 
     Lines end at a newline, a carriage return, or both. Raises: CorruptionError, naming `where`.
     """
     pieces: list[bytes] = []
-    for chunk in _after_header(_with_newlines(chunks), where, max_version):
+    for chunk in _after_header(_with_newlines(chunks), where, max_version, writer):
         cut = chunk.rfind(b"\n")
         if cut < 0:
             pieces.append(chunk)
@@ -138,7 +140,7 @@ def _with_newlines(chunks: Iterable[bytes]) -> Iterator[bytes]:
         yield b"\n"
 
 
-def _after_header(chunks: Iterator[bytes], where: str, max_version: int) -> Iterator[bytes]:
+def _after_header(chunks: Iterator[bytes], where: str, max_version: int, writer: str) -> Iterator[bytes]:
     start = b""
     for chunk in chunks:
         start += chunk
@@ -148,7 +150,7 @@ def _after_header(chunks: Iterator[bytes], where: str, max_version: int) -> Iter
         raise unreadable(where, "Incomplete log file: it is empty.")
     line, _, rest = start.partition(b"\n")
     try:
-        parse_version(line.decode("utf-8", "replace"), max_version)
+        parse_version(line.decode("utf-8", "replace"), max_version, writer)
     except CorruptionError as error:
         raise unreadable(where, str(error)) from error
     if rest:

@@ -1,5 +1,6 @@
 """The things a lake holds: namespaces, tables, versions, streams, partitions, deltas and their files."""
 
+from collections.abc import Iterable, Sequence
 from typing import Any, Literal, get_args
 
 import pyarrow as pa
@@ -22,6 +23,7 @@ from siltstone.model.schema import (
     check_known,
     check_partition_types,
     schema_from_json,
+    without_ids,
 )
 
 DeltaType = Literal["append", "upsert", "delete", "add", "chrono"]
@@ -71,11 +73,22 @@ class Table(Metafile):
     created_at: int = 0
 
 
+class DroppedField(SchemaField):
+    """A column that was dropped when the newest delta of the table was at a stream position."""
+
+    stream_position: int = 0
+
+
 class TableVersion(Metafile):
-    """One version of a table: its schema, keys and rules."""
+    """One version of a table: its schema, keys and rules.
+
+    Every column has an id, and a name inside files; neither is ever given to another column, also when it was dropped.
+    """
 
     locator: TableVersionLocator
     fields: list[SchemaField]
+    dropped_fields: list[DroppedField] = field(default_factory=list)
+    last_column_id: int = 0
     schema_id: int = 1
     primary_keys: list[str] = field(default_factory=list)
     sort_keys: list[str] = field(default_factory=list)
@@ -90,10 +103,47 @@ class TableVersion(Metafile):
     @property
     def schema(self) -> pa.Schema:
         """The columns as an Arrow schema."""
-        return schema_from_json(self.fields)
+        return without_ids(schema_from_json(self.fields))
+
+    def names_in_files(self, columns: Sequence[str]) -> list[str]:
+        """Return the names inside files of columns; what is not a column keeps its name."""
+        names = {column.name: column.name_in_files for column in self.fields}
+        return [names.get(column, column) for column in columns]
+
+    def names_by_file(self) -> dict[str, str]:
+        """Return today's names of columns by their names inside files."""
+        return {column.name_in_files: column.name for column in self.fields}
+
+    def as_in_files(self) -> "TableVersion":
+        """Return the version with all columns named as files name them: what reads and merges files works with it."""
+        fields = [
+            SchemaField(**{**column, "name": column.name_in_files, "stored_name": None}) for column in self.fields
+        ]
+        keys = {name: self.names_in_files(self[name]) for name in ("primary_keys", "sort_keys", "partition_keys")}
+        return TableVersion.from_serializable({**self, "fields": fields, **keys})
+
+    def new_name_in_files(self, name: str, column_id: int, taken: Iterable[str] = ()) -> str:
+        """Return a name inside files for a new column that no column ever had, dropped ones included."""
+        used = {column.name_in_files.lower() for column in [*self.fields, *self.dropped_fields]}
+        used |= {each.lower() for each in taken}
+        found = name
+        while found.lower() in used:
+            found = f"{found}_{column_id}"
+        return found
+
+    def _number_columns(self) -> None:
+        """Give ids to columns that have none: before there were ids, columns were only ever added at the end."""
+        for position, column in enumerate(self.fields):
+            if column.id is None:
+                column.id = position + 1
+        ids = [column.id or 0 for column in [*self.fields, *self.dropped_fields]]
+        if len(set(ids)) != len(ids):
+            raise InvalidInputError(f"{self.locator}: two columns have the same id; the ids are {ids}")
+        self.last_column_id = max([self.last_column_id, *ids])
 
     def validate(self) -> None:
         """Check that keys are columns and that the merge engine has what it needs."""
+        self._number_columns()
         schema = self.schema
         for what, columns in (
             ("primary key", self.primary_keys),
@@ -186,8 +236,9 @@ class Idempotency(Model):
 class Delta(Metafile):
     """One immutable set of changes to one partition, committed at a stream position.
 
-    `columns` are the table's columns in its files, without an operation column that the table does not have; `fields`
-    has the types of all columns in the files while the delta is staged.
+    Columns are named as its files name them. `columns` are the table's columns in its files, without an operation
+    column that the table does not have; `fields` has the types of all columns in the files while the delta is
+    staged, with the ids that they had then; a column without one is new.
     """
 
     locator: DeltaLocator
@@ -217,4 +268,4 @@ class Delta(Metafile):
     @property
     def schema(self) -> pa.Schema:
         """The columns of the files of a staged delta, operation column included."""
-        return schema_from_json(self.fields)
+        return without_ids(schema_from_json(self.fields))

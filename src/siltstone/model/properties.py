@@ -19,6 +19,7 @@ FOREVER = "forever"
 # Longer than any lake lives, and still an int64 in milliseconds.
 FOREVER_SECONDS = float(1 << 50)
 ROWS_KIND = "rows"
+STRICT = "strict"
 DOCUMENTS_KIND = "documents"
 MAX_DELAY_MS = 10 * 24 * 3600 * 1000
 MAX_ROW_GROUP_ROWS = 1 << 17
@@ -110,7 +111,7 @@ ROW_GROUP_ROWS: Property[int] = Property(
 )
 SCHEMA_EVOLUTION: Property[str] = Property(
     name="schema_evolution",
-    parse=_one_of("add_and_widen", "strict"),
+    parse=_one_of("add_and_widen", STRICT),
     values="`add_and_widen` or `strict`",
     default="add_and_widen",
     default_text="`add_and_widen`",

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from siltstone.errors import InvalidInputError
 from siltstone.model.metafile import Model, field
-from siltstone.model.names import check_column
+from siltstone.model.names import check_column, did_you_mean
 
 _SIMPLE: dict[str, pa.DataType] = {
     "bool": pa.bool_(),
@@ -43,6 +43,7 @@ _UNSIGNED: dict[pa.DataType, pa.DataType] = {
     pa.uint32(): pa.int64(),
     pa.uint64(): pa.decimal128(20, 0),
 }
+FIELD_ID = b"PARQUET:field_id"
 _PARTITION_TYPES = (*_INTEGERS, pa.bool_(), pa.string(), pa.date32())
 MAX_NESTING = 60
 """How many levels of Parquet a column may have; Arrow's readers refuse deeper ones. Lists and maps take two each."""
@@ -54,10 +55,21 @@ class _StoredField(Model):
     name: str = field(check=check_column)
     type: Any
     nullable: bool = True
+    id: int | None = None
 
 
 class SchemaField(_StoredField):
-    """One column."""
+    """One column.
+
+    Files know it by its id and by its stored name, which stay when it is renamed; None: the name itself.
+    """
+
+    stored_name: str | None = field(default=None, check=check_column)
+
+    @property
+    def name_in_files(self) -> str:
+        """The column's name inside data files."""
+        return self.stored_name or self.name
 
     def validate(self) -> None:
         """Check that the type is one we can store."""
@@ -74,12 +86,14 @@ def schema_from_json(fields: Iterable[Mapping[str, Any]] | Mapping[str, Any]) ->
 
 
 def _stored_schema(fields: Iterable[object], level: int) -> pa.Schema:
-    checked = [_stored_field(each) for each in fields]
-    schema = pa.schema(
-        [pa.field(each.name, _read_type(each.type, each.name, level), each.nullable) for each in checked]
-    )
+    schema = pa.schema([_arrow_field(_stored_field(each), level) for each in fields])
     check_columns(schema)
     return schema
+
+
+def _arrow_field(column: _StoredField, level: int) -> "pa.Field[Any]":
+    metadata = None if column.id is None else {FIELD_ID: str(column.id)}
+    return pa.field(column.name, _read_type(column.type, column.name, level), column.nullable, metadata)
 
 
 def _stored_field(stored: object) -> _StoredField:
@@ -90,7 +104,21 @@ def _stored_field(stored: object) -> _StoredField:
 
 def schema_to_json(schema: pa.Schema) -> list[SchemaField]:
     """Write a normalized Arrow schema as fields."""
-    return [SchemaField(name=each.name, type=type_to_json(each.type), nullable=each.nullable) for each in schema]
+    return [
+        SchemaField(name=each.name, type=type_to_json(each.type), nullable=each.nullable, id=field_id(each))
+        for each in schema
+    ]
+
+
+def field_id(column: "pa.Field[Any]") -> int | None:
+    """Return the id that an Arrow field carries, where Parquet files carry it too."""
+    text = (column.metadata or {}).get(FIELD_ID)
+    return None if text is None else int(text)
+
+
+def without_ids(schema: pa.Schema) -> pa.Schema:
+    """Return a schema whose fields carry no ids."""
+    return pa.schema([column.remove_metadata() for column in schema])
 
 
 def type_from_json(kind: Any, column: str) -> pa.DataType:
@@ -323,8 +351,26 @@ def evolve(table: pa.Schema, delta: pa.Schema, *, add_columns: bool = True) -> p
                 f"but {describe_type(incoming.type)} in the data; convert it "
                 "(only wider integers, floats and decimals are taken over)"
             )
-        fields[incoming.name] = known.with_type(wider)
+        # Files that were written before columns had ids know none.
+        identity = known if field_id(known) is not None else incoming
+        fields[incoming.name] = known.with_type(wider).with_metadata(identity.metadata)
     return pa.schema(list(fields.values()))
+
+
+def check_unchanged(table: pa.Schema, after: pa.Schema) -> None:
+    """Refuse data that would change a table's schema. Raises: InvalidInputError that names the column."""
+    for column in after:
+        if column.name not in table.names:
+            raise InvalidInputError(
+                f"column {column.name!r} is not in the table ({', '.join(table.names)})"
+                f"{did_you_mean(column.name, table.names)}; this write is strict: rename it, or add it with `siltstone table alter`"
+            )
+        known = table.field(column.name)
+        if known.type != column.type:
+            raise InvalidInputError(
+                f"column {column.name!r} is {describe_type(known.type)} in the table and would become "
+                f"{describe_type(column.type)}; this write is strict: convert it, or widen the column with `siltstone table alter`"
+            )
 
 
 def widest(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:

@@ -75,9 +75,10 @@ class SiltstoneSource(DataSource):
     def reader(self, schema: StructType) -> "SiltstoneReader":
         """Return a reader of the columns asked for."""
         root, name = self._place()
-        known = catalog.get_table_version(name, root=root).schema
-        wanted = pa.schema([known.field(column) for column in schema.names])
-        return SiltstoneReader(root, current_rounds(name, root=root), wanted)
+        version = catalog.get_table_version(name, root=root)
+        known = version.as_in_files().schema
+        wanted = pa.schema([known.field(column) for column in version.names_in_files(schema.names)])
+        return SiltstoneReader(root, current_rounds(name, root=root), wanted, schema.names)
 
 
 class SiltstoneReader(DataSourceReader):
@@ -85,8 +86,9 @@ class SiltstoneReader(DataSourceReader):
     groups whose statistics do not rule out a filter.
     """
 
-    def __init__(self, root: str, rounds: list[RoundCompletion], schema: pa.Schema) -> None:
+    def __init__(self, root: str, rounds: list[RoundCompletion], schema: pa.Schema, names: list[str]) -> None:
         self._root = root
+        self._names = names
         self._access = share_access(root)
         self._rounds = rounds
         self._schema = schema
@@ -99,7 +101,9 @@ class SiltstoneReader(DataSourceReader):
             if operator is not None:
                 # A path of several names leads into a struct, of which no statistics are kept under one name.
                 path, value = getattr(each, "attribute"), getattr(each, "value")  # noqa: B009
-                self._where += [Comparison(path[0], operator, value)] if len(path) == 1 else []
+                if len(path) == 1 and path[0] in self._names:
+                    stored = self._schema.names[self._names.index(path[0])]
+                    self._where.append(Comparison(stored, operator, value))
         return filters
 
     def partitions(self) -> list[InputPartition]:
@@ -123,4 +127,4 @@ class SiltstoneReader(DataSourceReader):
         assert isinstance(partition, _FilePartition)
         self._access.use()
         for table in live_rows(StoredFile(self._root, partition.file), self._schema, where=self._where):
-            yield from table.to_batches()
+            yield from table.rename_columns(self._names).to_batches()

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
+from siltstone.errors import ConflictError
 from siltstone.model import Delta, DeltaType, Manifest, StreamLocator
 from siltstone.spark.access import reaching
 from siltstone.storage import object_store as storage
@@ -18,10 +19,14 @@ def stage_on_spark(
     type: DeltaType = "upsert",
     delete_columns: Sequence[str] | None = None,
     op_column: str | None = None,
+    evolve: bool = True,
     root: str,
 ) -> list[Delta]:
-    """Stage a data frame; where it is empty, what its schema alone says. Raises: as `stage_deltas`."""
-    settings = {"type": type, "delete_columns": delete_columns, "op_column": op_column, "root": root}
+    """Stage a data frame; where it is empty, what its schema alone says.
+
+    Raises: as `stage_deltas`; ConflictError where columns were renamed or dropped while tasks were writing.
+    """
+    settings = {"type": type, "delete_columns": delete_columns, "op_column": op_column, "evolve": evolve, "root": root}
 
     def stage(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for delta in storage.stage_deltas(batches, stream, **settings):  # type: ignore[arg-type]
@@ -32,8 +37,12 @@ def stage_on_spark(
     schema = frame.limit(0).toArrow().schema
     empty = storage.stage_deltas(schema.empty_table(), stream, **settings)  # type: ignore[arg-type]
     staged: dict[str, Delta] = {}
-    for row in frame.mapInArrow(reaching(root, stage), "delta string").collect():
-        delta = Delta.from_serializable(json.loads(row.delta))
+    rows = frame.mapInArrow(reaching(root, stage), "delta string").collect()
+    deltas = [Delta.from_serializable(json.loads(row.delta)) for row in rows]
+    if len({json.dumps([delta.columns, delta.delete_columns, delta.op_column]) for delta in deltas}) > 1:
+        storage.discard_deltas(deltas, root=root)
+        raise ConflictError(f"{stream}: columns were renamed or dropped while this was being written; write it again")
+    for delta in deltas:
         known = staged.setdefault(delta.locator.partition_id, delta)
         if known is not delta:
             known.manifest = Manifest(entries=[*known.manifest.entries, *delta.manifest.entries])

@@ -21,6 +21,8 @@ from siltstone.model import (
     TableVersion,
 )
 from siltstone.model.locators import MAX_STREAM_POSITION, check_position
+from siltstone.model.properties import SCHEMA_EVOLUTION, STRICT
+from siltstone.model.schema import check_known
 from siltstone.objects import open_objects
 from siltstone.storage.layout import (
     VERSION_KEY,
@@ -32,7 +34,6 @@ from siltstone.storage.layout import (
     transaction_key,
 )
 from siltstone.storage.parquet import read_data_file
-from siltstone.storage.staging import table_columns
 from siltstone.storage.streams import (
     Located,
     check_partition_values,
@@ -42,7 +43,7 @@ from siltstone.storage.streams import (
     partition_entry,
     read_partition,
 )
-from siltstone.storage.versions import evolve_version, named, nameless
+from siltstone.storage.versions import named, nameless, take_columns
 
 
 def commit_delta(
@@ -166,12 +167,18 @@ def _schema_change(state: LogState, place: Located, deltas: Sequence[Delta]) -> 
     version: TableVersion = named(TableVersion, entry or {}, place.version.locator)
     before = version.schema_id
     for delta in deltas:
-        if delta.fields:
-            try:
-                evolve_version(version, table_columns(delta.schema, delta.op_column, version.schema))
-            except InvalidInputError as error:
-                raise InvalidInputError(f"{version.locator.table_locator.full_name}: {error}") from error
-    return {} if version.schema_id == before else {VERSION_KEY: nameless(version)}
+        try:
+            take_columns(version, [column for column in delta.fields if column.name_in_files in delta.columns])
+        except (InvalidInputError, ConflictError) as error:
+            raise type(error)(f"{version.locator.table_locator.full_name}: {error}") from error
+    if version.schema_id == before:
+        return {}
+    if SCHEMA_EVOLUTION.of(version.properties, version.locator) == STRICT:
+        raise ConflictError(
+            f"{version.locator.table_locator.full_name}: became strict while this was being written, and it adds or "
+            "widens columns; write it again without"
+        )
+    return {VERSION_KEY: nameless(version)}
 
 
 def _targets(
@@ -327,13 +334,22 @@ def delete_deltas(partition: PartitionLocator, *, last_stream_position: int, roo
 
 
 def download_delta(delta: Delta, *, columns: Sequence[str] | None = None, root: str) -> pa.Table:
-    """Read all rows of a delta in the order they were written."""
-    files = [read_data_file(root, entry, columns) for entry in delta.manifest.entries]
-    if files:
-        return pa.concat_tables(files)
-    known = locate_stream(delta.locator, root=root).version.schema
-    schema = pa.schema([known.field(name) for name in delta.columns if name in known.names])
-    return schema.empty_table().select(schema.names if columns is None else list(columns))
+    """Read all rows of a delta in the order they were written; columns have the names that the table gives them now."""
+    version = locate_stream(delta.locator, root=root).version
+    names = version.names_by_file()
+    stored = [name for name in delta.columns if name in names]
+    if delta.op_column is not None and delta.op_column not in delta.columns:
+        stored.append(delta.op_column)
+    if columns is not None:
+        by_name = {names.get(name, name): name for name in stored}
+        check_known(columns, pa.schema([pa.field(name, pa.null()) for name in by_name]), "column")
+        stored = [by_name[name] for name in columns]
+    files = [read_data_file(root, entry, stored).select(stored) for entry in delta.manifest.entries]
+    if not files:
+        known = version.as_in_files().schema
+        files = [pa.schema([known.field(name) for name in stored if name in known.names]).empty_table()]
+    rows = pa.concat_tables(files)
+    return rows.rename_columns([names.get(name, name) for name in rows.column_names]).replace_schema_metadata(None)
 
 
 def download_delta_manifest_entry(entry: ManifestEntry, *, columns: Sequence[str] | None = None, root: str) -> pa.Table:

@@ -167,14 +167,18 @@ def update_table_version(
     table_version: str | None = None,
     *,
     add_columns: pa.Schema | None = None,
+    rename_columns: Mapping[str, str] | None = None,
+    drop_columns: Sequence[str] = (),
     lifecycle_state: LifecycleState | None = None,
     description: str | None = None,
     properties: Mapping[str, str | None] | None = None,
     root: str,
 ) -> TableVersion:
-    """Add columns, set properties, describe, or change the state of a version.
+    """Drop, rename and add columns, in this order, set properties, describe, or change the state of a version.
 
-    Properties are checked as `model.properties` says; None removes one. Raises: NotFoundError, InvalidInputError.
+    No file is written anew: inside files, columns keep the name they were added under. Properties are checked as
+    `model.properties` says; None removes one. Raises: NotFoundError, InvalidInputError, also for keys, which cannot be
+    dropped.
     """
     raise NotImplementedError
 
@@ -297,6 +301,7 @@ def stage_delta(
     type: DeltaType = "upsert",
     delete_columns: Sequence[str] | None = None,
     op_column: str | None = None,
+    evolve: bool = True,
     root: str,
 ) -> Delta:
     """Write the files of a delta to one partition; nobody sees it until it is committed.
@@ -313,11 +318,13 @@ def stage_deltas(
     type: DeltaType = "upsert",
     delete_columns: Sequence[str] | None = None,
     op_column: str | None = None,
+    evolve: bool = True,
     root: str,
 ) -> list[Delta]:
     """Write the files of one delta per partition that the rows belong to.
 
-    A delete whose columns do not include the partition keys concerns every partition: it is staged once and
+    Without `evolve`, columns and types that the table does not have are refused; a table whose property says so never
+    takes them. A delete whose columns do not include the partition keys concerns every partition: it is staged once and
     committed to each partition that exists then. Raises: InvalidInputError, NotFoundError.
     """
     raise NotImplementedError
@@ -372,10 +379,14 @@ def delete_deltas(partition: PartitionLocator, *, last_stream_position: int, roo
 
 
 def download_delta(delta: Delta, *, columns: Sequence[str] | None = None, root: str) -> pa.Table:
-    """Read all rows of a delta in the order they were written. Raises: CorruptionError."""
+    """Read all rows of a delta in the order they were written.
+
+    Columns have the names that the table gives them now; those that were dropped since are left out.
+    Raises: CorruptionError, InvalidInputError where a column is not there.
+    """
     raise NotImplementedError
 
 
 def download_delta_manifest_entry(entry: ManifestEntry, *, columns: Sequence[str] | None = None, root: str) -> pa.Table:
-    """Read all rows of one data file. Raises: CorruptionError."""
+    """Read all rows of one data file, with the names that columns have inside it. Raises: CorruptionError."""
     raise NotImplementedError

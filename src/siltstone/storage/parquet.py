@@ -28,7 +28,7 @@ class DataFileWriter:
     ) -> None:
         self._objects = open_objects(root)
         self._new_path = new_path
-        self._schema = schema
+        self.schema = schema
         self._target_bytes = target_bytes
         self._waiting: list[pa.RecordBatch] = []
         self._waiting_rows = 0
@@ -49,7 +49,7 @@ class DataFileWriter:
 
     def flush(self, *, keep_partial: bool = False) -> None:
         """Write the waiting rows as row groups; with `keep_partial`, full ones only."""
-        table = pa.Table.from_batches(self._waiting, self._schema)
+        table = pa.Table.from_batches(self._waiting, self.schema)
         ready = table.num_rows - table.num_rows % ROW_GROUP_ROWS if keep_partial else table.num_rows
         rest = table.slice(ready)
         if ready:
@@ -62,7 +62,7 @@ class DataFileWriter:
         if self._writer is None:
             self._path = next(self._new_path)
             self._file = self._objects.open_writer(self._path)
-            self._writer = open_writer(self._file, table)
+            self._writer = open_writer(self._file, table, self.schema)
         self._writer.write_table(table, row_group_size=ROW_GROUP_ROWS)
         self._rows += table.num_rows
         assert self._file is not None
@@ -95,15 +95,17 @@ class DataFileWriter:
         return self.entries
 
 
-def open_writer(sink: IO[bytes], sample: pa.Table) -> pq.ParquetWriter:
+def open_writer(sink: IO[bytes], sample: pa.Table, schema: pa.Schema) -> pq.ParquetWriter:
     """Open a Parquet writer for rows like `sample`; columns that come dictionary-encoded are read back plain.
+
+    Columns get the ids that those of `schema` have.
 
     Level 1 of zstd compresses nearly as well as the default and much faster; dictionaries are built only for
     columns that repeat themselves, since building one for unique values is most of the cost of writing them.
     """
     writer = pq.ParquetWriter(
         sink,
-        sample.schema,
+        pa.schema([column.with_metadata(schema.field(column.name).metadata) for column in sample.schema]),
         compression="zstd",
         compression_level=_COMPRESSION_LEVEL,
         use_dictionary=[name for name in sample.schema.names if _repeats(sample.column(name))],

@@ -15,7 +15,17 @@ from siltstone.errors import InvalidInputError
 from siltstone.model import Delta, DeltaLocator, DeltaType, Manifest, PartitionLocator, PartitionValue, StreamLocator
 from siltstone.model.entities import DELTA_TYPES
 from siltstone.model.locators import partition_id
-from siltstone.model.schema import check_columns, check_key_types, describe_type, evolve, schema_to_json
+from siltstone.model.properties import SCHEMA_EVOLUTION, STRICT
+from siltstone.model.schema import (
+    SchemaField,
+    check_columns,
+    check_key_types,
+    check_unchanged,
+    describe_type,
+    evolve,
+    schema_from_json,
+    schema_to_json,
+)
 from siltstone.objects import open_objects
 from siltstone.storage.conversion import UnfitValueError, convert, stored_type
 from siltstone.storage.incoming import record_batches
@@ -36,12 +46,13 @@ def stage_delta(
     type: DeltaType = "upsert",
     delete_columns: Sequence[str] | None = None,
     op_column: str | None = None,
+    evolve: bool = True,
     root: str,
 ) -> Delta:
     """Write the files of a delta to one partition; nobody sees it until it is committed."""
     place = locate_stream(partition, root=root)
     check_partition_values(place.version, partition.partition_values)
-    staging = _Staging(place, partition.stream, type, delete_columns, op_column, root)
+    staging = _Staging(place, partition.stream, type, delete_columns, op_column, evolve, root)
     only = list(partition.partition_values)
     deltas = staging.stage(data, only=only)
     return deltas[0] if deltas else staging.delta(only, [])
@@ -54,11 +65,12 @@ def stage_deltas(
     type: DeltaType = "upsert",
     delete_columns: Sequence[str] | None = None,
     op_column: str | None = None,
+    evolve: bool = True,
     root: str,
 ) -> list[Delta]:
     """Write the files of one delta per partition that the rows belong to."""
     place = locate_stream(stream, root=root)
-    return _Staging(place, stream.stream, type, delete_columns, op_column, root).stage(data)
+    return _Staging(place, stream.stream, type, delete_columns, op_column, evolve, root).stage(data)
 
 
 class _Staging:
@@ -71,6 +83,7 @@ class _Staging:
         type: DeltaType,
         delete_columns: Sequence[str] | None,
         op_column: str | None,
+        evolve: bool,
         root: str,
     ) -> None:
         version = place.version
@@ -92,6 +105,7 @@ class _Staging:
         self._stream = stream
         self._type = type
         self._op_column = op_column
+        self._is_strict = not evolve or SCHEMA_EVOLUTION.of(version.properties, self._name) == STRICT
         self._root = root
         self._delete_columns = self._checked_delete_columns(delete_columns) if type == "delete" else None
         self._every_partition = bool(
@@ -101,6 +115,7 @@ class _Staging:
         )
         self._schema: pa.Schema | None = None
         self._rows = 0
+        self._file_columns: list[SchemaField] = []
         self._writers: dict[str, tuple[list[PartitionValue], DataFileWriter]] = {}
 
     def _checked_delete_columns(self, given: Sequence[str] | None) -> list[str]:
@@ -149,18 +164,20 @@ class _Staging:
             locator=locator,
             type=self._type,
             manifest=Manifest(entries=list(entries)),
-            columns=self._table_columns(),
-            fields=schema_to_json(self._schema) if self._schema is not None else [],
-            delete_columns=self._delete_columns,
-            op_column=self._op_column,
+            columns=[column.name_in_files for column in self._file_columns if self._is_of_table(column.name)],
+            fields=self._file_columns,
+            delete_columns=None if self._delete_columns is None else self._names_in_files(self._delete_columns),
+            op_column=None if self._op_column is None else self._names_in_files([self._op_column])[0],
             every_partition=self._every_partition,
         )
 
-    def _table_columns(self) -> list[str]:
-        if self._schema is None:
-            return []
-        columns: list[str] = table_columns(self._schema, self._op_column, self._version.schema).names
-        return columns
+    def _is_of_table(self, column: str) -> bool:
+        """Return whether a column is one of the table's, also a new one: an operation column need not be."""
+        return column != self._op_column or column in self._version.schema.names
+
+    def _names_in_files(self, columns: Sequence[str]) -> list[str]:
+        names = {column.name: column.name_in_files for column in self._file_columns}
+        return [names.get(name) or self._version.names_in_files([name])[0] for name in columns]
 
     def _discard(self) -> None:
         for _, writer in self._writers.values():
@@ -170,8 +187,23 @@ class _Staging:
         for batch in record_batches(data, self._version.schema):
             if self._schema is None:
                 self._schema = self._check_schema(batch.schema)
+                self._file_columns = self._columns_in_files(self._schema)
             yield self._convert(batch)
             self._rows += batch.num_rows
+
+    def _columns_in_files(self, schema: pa.Schema) -> list[SchemaField]:
+        """Return the columns of the files: what is new to the table has no id yet, and a name that none ever had."""
+        known = {column.name: column for column in self._version.fields}
+        columns: list[SchemaField] = []
+        for column in schema_to_json(schema):
+            if column.name in known:
+                column.id, column.stored_name = known[column.name].id, known[column.name].stored_name
+            else:
+                taken = [each.name_in_files for each in columns]
+                name = self._version.new_name_in_files(column.name, self._version.last_column_id + 1, taken)
+                column.stored_name = None if name == column.name else name
+            columns.append(column)
+        return columns
 
     def _check_schema(self, given: pa.Schema) -> pa.Schema:
         """Return the schema of the files for data of a schema; all refusals that need no values are here."""
@@ -189,7 +221,11 @@ class _Staging:
         try:
             schema = pa.schema([self._stored_field(field, known) for field in fields])
             check_columns(schema)
-            evolve(known, table_columns(schema, self._op_column, known), add_columns=self._delete_columns is None)
+            after = evolve(
+                known, table_columns(schema, self._op_column, known), add_columns=self._delete_columns is None
+            )
+            if self._is_strict:
+                check_unchanged(known, after)
         except InvalidInputError as error:
             raise InvalidInputError(f"{self._name}: {error}") from error
         if self._delete_columns is None and version.merge_engine != "partial_update" and self._op_column is None:
@@ -285,7 +321,8 @@ class _Staging:
         for values, rows in self._route(batch):
             if only is not None and not self._every_partition and partition_id(values) != partition_id(only):
                 raise InvalidInputError(f"{self._name}: a row belongs to partition {values!r}, not to {only!r}")
-            self._writer(values).write(rows)
+            writer = self._writer(values)
+            writer.write(pa.RecordBatch.from_arrays(rows.columns, schema=writer.schema))
         if sum(writer.waiting_bytes for _, writer in self._writers.values()) > _WAITING_BYTES_LIMIT:
             for _, writer in self._writers.values():
                 writer.flush()
@@ -305,7 +342,8 @@ class _Staging:
         segment = EVERY_PARTITION if self._every_partition else partition_id(values)
         if segment not in self._writers:
             paths = (new_data_file(self._place.folder, self._stream, segment) for _ in itertools.count())
-            self._writers[segment] = (values, DataFileWriter(self._root, paths, self._schema))
+            named = [{**column, "name": column.name_in_files} for column in self._file_columns]
+            self._writers[segment] = (values, DataFileWriter(self._root, paths, schema_from_json(named)))
         return self._writers[segment][1]
 
 

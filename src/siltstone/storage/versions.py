@@ -5,7 +5,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from siltstone.errors import AlreadyExistsError, CorruptionError, NotFoundError
+from siltstone.errors import AlreadyExistsError, ConflictError, CorruptionError, InvalidInputError, NotFoundError
 from siltstone.log.commit import Changes, CommitLog, LogState
 from siltstone.log.keyed import Entry
 from siltstone.model import (
@@ -19,11 +19,19 @@ from siltstone.model import (
     TableVersion,
     TableVersionLocator,
 )
-from siltstone.model.entities import LifecycleState, VersionEntry
-from siltstone.model.properties import change_properties
-from siltstone.model.schema import evolve, normalize_schema, schema_to_json
+from siltstone.model.entities import DroppedField, LifecycleState, VersionEntry
+from siltstone.model.properties import KIND, ROWS_KIND, change_properties
+from siltstone.model.schema import (
+    SchemaField,
+    check_known,
+    evolve,
+    normalize_schema,
+    schema_from_json,
+    schema_to_json,
+)
 from siltstone.storage import tables
 from siltstone.storage.layout import (
+    STREAM_PREFIX,
     VERSION_KEY,
     catalog_log,
     namespace_key,
@@ -146,12 +154,14 @@ def update_table_version(
     table_version: str | None = None,
     *,
     add_columns: pa.Schema | None = None,
+    rename_columns: Mapping[str, str] | None = None,
+    drop_columns: Sequence[str] = (),
     lifecycle_state: LifecycleState | None = None,
     description: str | None = None,
     properties: Mapping[str, str | None] | None = None,
     root: str,
 ) -> TableVersion:
-    """Add columns, set properties, describe, or change the state of a version."""
+    """Drop, rename and add columns, set properties, describe, or change the state of a version."""
     known = tables.get_table(namespace, table, root=root)
     chosen = choose_version(known, table_version)
     log = version_log(root, chosen.folder)
@@ -159,8 +169,13 @@ def update_table_version(
     def prepare(state: LogState) -> Changes:
         version = version_of(state, log, known, chosen)
         before = nameless(version)
-        if add_columns is not None:
-            evolve_version(version, normalize_schema(add_columns))
+        change_columns(
+            version,
+            add_columns=add_columns,
+            rename_columns=rename_columns,
+            drop_columns=drop_columns,
+            newest_position=_newest_position(state),
+        )
         if description is not None:
             version.description = description
         version.properties = change_properties(version.properties, properties or {}, f"{namespace}.{table}")
@@ -209,13 +224,134 @@ def choose_version(table: Table, version: str | None) -> VersionEntry:
     raise NotFoundError(f"table {table.locator.full_name} has no {wanted}; there are: {there}")
 
 
-def evolve_version(version: TableVersion, schema: pa.Schema) -> None:
-    """Let a version's schema take over new columns and wider types. Raises: InvalidInputError."""
+def evolve_version(version: TableVersion, schema: pa.Schema, names_in_files: Mapping[str, str] | None = None) -> None:
+    """Let a version's schema take over new columns and wider types; new ones may have names inside files already.
+
+    Raises: InvalidInputError.
+    """
     before = version.schema
     after = evolve(before, schema)
-    if not after.equals(before):
-        version.fields = schema_to_json(after)
-        version.schema_id += 1
+    if after.equals(before):
+        return
+    known = {column.name: column for column in version.fields}
+    given = names_in_files or {}
+    for column in schema_to_json(after):
+        if column.name in known:
+            known[column.name].type = column.type
+            continue
+        version.last_column_id += 1
+        column.id = version.last_column_id
+        name = given.get(column.name) or version.new_name_in_files(column.name, column.id)
+        column.stored_name = None if name == column.name else name
+        version.fields = [*version.fields, column]
+    version.schema_id += 1
+
+
+def take_columns(version: TableVersion, fields: Sequence[SchemaField]) -> None:
+    """Let a version's schema take over the columns of files that were staged on this version or an earlier one.
+
+    Raises: ConflictError where a column was renamed or dropped since in a way that those files cannot follow;
+    InvalidInputError.
+    """
+    by_id = {column.id: column for column in version.fields}
+    by_name = {column.name: column for column in version.fields}
+    used = {column.name_in_files.lower() for column in [*version.fields, *version.dropped_fields]}
+    incoming = []
+    names_in_files = {}
+    for column in fields:
+        name = column.name
+        if column.id is not None:
+            known = by_id.get(column.id)
+            if known is None:
+                raise ConflictError(f"column {name!r} was dropped while this was being written; write it again")
+            name = known.name
+        elif name in by_name:
+            if by_name[name].name_in_files != column.name_in_files:
+                raise ConflictError(f"column {name!r} became another one while this was being written; write it again")
+        elif column.name_in_files.lower() in used:
+            raise ConflictError(f"column {name!r} was dropped or renamed while this was being written; write it again")
+        names_in_files[name] = column.name_in_files
+        incoming.append(SchemaField(name=name, type=column.type, nullable=column.nullable))
+    if incoming:
+        evolve_version(version, schema_from_json(incoming), names_in_files)
+
+
+def change_columns(
+    version: TableVersion,
+    *,
+    add_columns: pa.Schema | None = None,
+    rename_columns: Mapping[str, str] | None = None,
+    drop_columns: Sequence[str] = (),
+    newest_position: int = 0,
+) -> None:
+    """Drop, rename and add columns, in this order. Raises: InvalidInputError."""
+    _drop_columns(version, drop_columns, newest_position)
+    _rename_columns(version, rename_columns or {})
+    if add_columns is not None:
+        evolve_version(version, normalize_schema(add_columns))
+
+
+def _newest_position(state: LogState) -> int:
+    return max((int(entry.get("stream_position", 0)) for entry in state.scan(STREAM_PREFIX)), default=0)
+
+
+def _drop_columns(version: TableVersion, columns: Sequence[str], newest_position: int) -> None:
+    if not columns:
+        return
+    _check_changeable(version, columns)
+    for what in ("primary_keys", "sort_keys", "partition_keys"):
+        needed = [column for column in columns if column in version[what]]
+        if needed:
+            raise InvalidInputError(
+                f"{_name(version)}: column {needed[0]!r} is one of the {what.replace('_', ' ')}, so it cannot be dropped"
+            )
+    kept = [column for column in version.fields if column.name not in columns]
+    if not kept:
+        raise InvalidInputError(f"{_name(version)}: cannot drop all columns; drop the table instead")
+    version.dropped_fields = [
+        *version.dropped_fields,
+        *(
+            DroppedField(**column, stream_position=newest_position)
+            for column in version.fields
+            if column.name in columns
+        ),
+    ]
+    version.fields = kept
+    version.schema_id += 1
+
+
+def _rename_columns(version: TableVersion, names: Mapping[str, str]) -> None:
+    """Rename all columns at once, so that two can swap their names."""
+    if not names:
+        return
+    _check_changeable(version, list(names))
+    fields = []
+    for column in version.fields:
+        name = names.get(column.name, column.name)
+        stored = None if column.name_in_files == name else column.name_in_files
+        fields.append(SchemaField(**{**column, "name": name, "stored_name": stored}))
+    try:
+        schema_from_json(fields)
+    except InvalidInputError as error:
+        raise InvalidInputError(f"{_name(version)}: {error}") from error
+    version.fields = fields
+    for what in ("primary_keys", "sort_keys", "partition_keys"):
+        version[what] = [names.get(column, column) for column in version[what]]
+    version.schema_id += 1
+
+
+def _check_changeable(version: TableVersion, columns: Sequence[str]) -> None:
+    try:
+        check_known(columns, version.schema, "column")
+    except InvalidInputError as error:
+        raise InvalidInputError(f"{_name(version)}: {error}") from error
+    kind = KIND.of(version.properties, _name(version))
+    if kind != ROWS_KIND:
+        raise InvalidInputError(f"{_name(version)}: is a table of {kind}, whose columns are fixed")
+
+
+def _name(version: TableVersion) -> str:
+    return version.locator.table_locator.full_name
 
 
 def version_of(state: LogState, log: CommitLog, table: Table, chosen: VersionEntry) -> TableVersion:

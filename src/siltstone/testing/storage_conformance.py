@@ -459,6 +459,43 @@ def a_table_without_key_cannot_be_deleted_from_without_columns(storage: Any, roo
 
 
 @_check
+def columns_are_renamed_and_dropped_without_writing_a_file(storage: Any, root: str) -> None:
+    """A column keeps its id and values under a new name; one that comes back after a drop is another one."""
+    stream = _stream(storage, root)
+    position = _write(storage, root, stream, _rows((1, "a")))
+    (delta,) = storage.list_deltas(stream, first_stream_position=position, root=root)
+    before = storage.get_table_version("shop", "orders", root=root)
+    renamed = storage.update_table_version("shop", "orders", rename_columns={"name": "title"}, root=root)
+    assert [(column.name, column.id) for column in renamed.fields] == [
+        ({"name": "title"}.get(column.name, column.name), column.id) for column in before.fields
+    ]
+    assert storage.download_delta(delta, root=root).to_pylist() == [{"id": 1, "title": "a"}]
+    dropped = storage.update_table_version("shop", "orders", drop_columns=["title"], root=root)
+    assert dropped.schema.names == ["id"]
+    assert storage.download_delta(delta, root=root).to_pylist() == [{"id": 1}]
+    again = storage.update_table_version("shop", "orders", add_columns=_schema(title=pa.string()), root=root)
+    assert again.fields[-1].id == renamed.fields[-1].id + 1
+    assert storage.download_delta(delta, root=root).to_pylist() == [{"id": 1}]
+    with raises(errors.InvalidInputError, "primary keys"):
+        storage.update_table_version("shop", "orders", drop_columns=["id"], root=root)
+    with raises(errors.InvalidInputError, "'nope'"):
+        storage.update_table_version("shop", "orders", rename_columns={"nope": "x"}, root=root)
+
+
+@_check
+def a_strict_write_adds_and_widens_nothing(storage: Any, root: str) -> None:
+    """Without `evolve`, or by the table's property, what would change the schema is refused."""
+    stream = _stream(storage, root)
+    wider = pa.table({"id": pa.array([1], pa.int64()), "name": ["a"], "extra": [1]})
+    with raises(errors.InvalidInputError, "'extra'"):
+        storage.stage_deltas(wider, stream, evolve=False, root=root)
+    storage.update_table_version("shop", "orders", properties={"schema_evolution": "strict"}, root=root)
+    with raises(errors.InvalidInputError, "'extra'"):
+        storage.stage_deltas(wider, stream, root=root)
+    _write(storage, root, stream, _rows((1, "a")))
+
+
+@_check
 def the_schema_evolves_with_the_commit(storage: Any, root: str) -> None:
     """New columns and wider types are taken over when the delta is committed, not before."""
     schema = _schema(id=pa.int32(), price=pa.decimal128(8, 2), rate=pa.float32())

@@ -1,3 +1,4 @@
+import datetime
 import json
 from collections.abc import Callable
 
@@ -268,3 +269,34 @@ def test_alter_refuses_what_does_not_fit(orders: Orders) -> None:
     assert cli.json("table", "show", "shop.orders")["properties"] == {}
     assert "--set" in cli.misused(*alter)
     assert "'a'" in cli.misused(*alter, "--set", "a=1", "--unset", "a")
+
+
+def test_alter_renames_and_drops_columns_after_showing_what_it_would_do(orders: Orders) -> None:
+    cli = orders("--key", "order_id")
+    cli("write", "shop.orders", cli.file("rows.csv", "order_id,customer,amount,day\n1,ann,5.0,2024-05-01\n"))
+    before = cli.json("table", "show", "shop.orders")["columns"]
+    change = ["--rename-column", "customer=buyer", "--drop-column", "amount"]
+    planned = cli.json("table", "alter", "shop.orders", *change, "--dry-run")
+    assert planned["changes"] == ["dropped column amount", "renamed column customer to buyer"]
+    assert cli.json("table", "show", "shop.orders")["columns"] == before
+    assert cli.json("table", "alter", "shop.orders", *change)["changes"] == planned["changes"]
+    assert cli.rows("shop.orders") == [{"order_id": 1, "buyer": "ann", "day": datetime.date(2024, 5, 1)}]
+    (delta,) = cli.json("deltas", "shop.orders")
+    assert delta["columns"] == ["order_id", "buyer", "amount", "day"]
+
+
+def test_alter_names_the_column_that_cannot_be_renamed_or_dropped(orders: Orders) -> None:
+    cli = orders("--key", "order_id")
+    alter = ["table", "alter", "shop.orders"]
+    assert "'custommer' is not a column" in cli.fails(*alter, "--rename-column", "custommer=buyer")
+    assert "primary keys" in cli.fails(*alter, "--drop-column", "order_id")
+    assert "name=value" in cli.misused(*alter, "--rename-column", "customer")
+
+
+def test_a_strict_write_refuses_a_misspelt_column(orders: Orders) -> None:
+    cli = orders("--key", "order_id")
+    rows = cli.file("rows.csv", "order_id,custmer\n1,ann\n")
+    refusal = cli.fails("write", "shop.orders", rows, "--strict")
+    assert "'custmer' is not in the table" in refusal
+    assert "did you mean customer?" in refusal
+    assert "'custmer'" in cli.fails("write", "shop.orders", rows, "--strict", "--dry-run")
