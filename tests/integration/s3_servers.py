@@ -11,7 +11,8 @@ from pathlib import Path
 
 import boto3
 import pytest
-from botocore.config import Config
+
+from tests.waiting import LIMIT_SECONDS, wait_for
 
 VERSION = "v1.8.0"
 PACKAGE = f"github.com/versity/versitygw/cmd/versitygw@{VERSION}"
@@ -45,6 +46,13 @@ def build_gateway() -> Path:
     return program
 
 
+def listens(host: str, port: str) -> bool:
+    """Tell whether somebody answers at an address."""
+    with contextlib.suppress(OSError), socket.create_connection((host, int(port)), LIMIT_SECONDS):
+        return True
+    return False
+
+
 @contextlib.contextmanager
 def gateway(folder: Path) -> Iterator[str]:
     """Serve a folder as S3, with one bucket and one user, and return the address."""
@@ -58,19 +66,18 @@ def gateway(folder: Path) -> Iterator[str]:
     with (folder / "gateway.log").open("wb") as log:
         server = subprocess.Popen([program, *options, "posix", str(data)], stdout=log, stderr=log)
     try:
-        # The client asks again until the server listens.
+        wait_for("the S3 server", lambda: listens(*address.split(":")))
         boto3.client(
             "s3",
             endpoint_url=f"http://{address}",
             region_name=REGION,
             aws_access_key_id=ACCESS_KEY,
             aws_secret_access_key=SECRET_KEY,
-            config=Config(retries={"max_attempts": 10, "mode": "standard"}),
         ).create_bucket(Bucket=BUCKET, CreateBucketConfiguration={"LocationConstraint": "eu-central-1"})
         yield f"http://{address}"
     finally:
         server.terminate()
-        server.wait(30)
+        server.wait(LIMIT_SECONDS)
 
 
 def gateway_environment(endpoint: str) -> dict[str, str]:

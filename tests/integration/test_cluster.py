@@ -2,12 +2,11 @@
 
 import contextlib
 import os
+import re
 import signal
-import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -17,23 +16,32 @@ import pytest
 
 import siltstone
 from siltstone.testing.oracle import oracle_of, same_rows
+from tests.waiting import LIMIT_SECONDS, wait_for
 
 pytestmark = pytest.mark.integration
 
 ROWS = 60_000
+# Its tasks begin when both executors are there, and it does not end before it is told to.
 COMPACT = """
 import sys, siltstone
 from pyspark.sql import SparkSession
 from siltstone.compactor.job import Settings
 from siltstone.compactor.completion import compacted_partition, source_partitions
 from siltstone.spark.compaction import compact_partition
-master, root = sys.argv[1:]
+master, root, may_end = sys.argv[1:]
+told = []
+def wait(event):
+    if not told:
+        with open(may_end) as file:
+            told.append(file.readline())
 spark = (SparkSession.builder.master(master).config("spark.executor.memory", "600m").config("spark.executor.cores", "1")
          .config("spark.ui.enabled", "false").config("spark.driver.host", "127.0.0.1")
-         .config("spark.driver.bindAddress", "127.0.0.1").config("spark.task.maxFailures", "8").getOrCreate())
+         .config("spark.driver.bindAddress", "127.0.0.1").config("spark.task.maxFailures", "8")
+         .config("spark.cores.max", "2").config("spark.scheduler.minRegisteredResourcesRatio", "1.0")
+         .config("spark.scheduler.maxRegisteredResourcesWaitingTime", "300s").getOrCreate())
 (source,) = source_partitions("shop.orders", root=root)
 done = compact_partition(source, compacted_partition(source), ["id"], compaction_artifact_path=root, spark=spark,
-                         settings=Settings(bucket_rows=500))
+                         settings=Settings(bucket_rows=500), progress=wait)
 print(done.rounds[-1].high_watermark)
 """
 
@@ -51,17 +59,12 @@ def process(log: Path, *command: str) -> Iterator[subprocess.Popen[bytes]]:
         yield started
     finally:
         started.terminate()
-        started.wait(30)
+        started.wait(LIMIT_SECONDS)
 
 
-def wait_for(what: str, condition: Callable[[], object], seconds: float = 90) -> object:
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        found = condition()
-        if found:
-            return found
-        time.sleep(0.05)
-    raise AssertionError(f"{what} did not happen within {seconds} s")
+def master_address(log: Path) -> str:
+    """Return where a master listens, once it has said so."""
+    return wait_for("the master", lambda: re.search(r"Starting Spark master at (spark://\S+:\d+)", log.read_text()))[1]
 
 
 def executors(workers: list[int]) -> list[int]:
@@ -83,18 +86,14 @@ def test_a_round_survives_the_death_of_an_executor(tmp_path: Path) -> None:
         table.write(pa.table({"id": rng.integers(0, ROWS, ROWS // 3), "n": np.full(ROWS // 3, number)}))
     table.write(pa.table({"id": range(0, ROWS, 7)}), type="delete")
 
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    master = f"spark://127.0.0.1:{port}"
     spark_class = str(Path(pyspark.__file__).parent / "bin/spark-class")
     deploy = "org.apache.spark.deploy"
     with contextlib.ExitStack() as stack:
         address = ["--host", "127.0.0.1", "--webui-port", "0"]
         stack.enter_context(
-            process(tmp_path / "master.log", spark_class, f"{deploy}.master.Master", *address, "--port", str(port))
+            process(tmp_path / "master.log", spark_class, f"{deploy}.master.Master", *address, "--port", "0")
         )
-        wait_for("the master", lambda: "Starting Spark master" in (tmp_path / "master.log").read_text())
+        master = master_address(tmp_path / "master.log")
         workers = [
             stack.enter_context(
                 process(
@@ -113,7 +112,11 @@ def test_a_round_survives_the_death_of_an_executor(tmp_path: Path) -> None:
             ).pid
             for number in range(2)
         ]
-        session = stack.enter_context(process(tmp_path / "session.log", sys.executable, "-c", COMPACT, master, root))
+        may_end = tmp_path / "may_end"
+        os.mkfifo(may_end)
+        session = stack.enter_context(
+            process(tmp_path / "session.log", sys.executable, "-c", COMPACT, master, root, str(may_end))
+        )
         compacted = Path(root) / "tables"
         wait_for("a merged bucket", lambda: list(compacted.glob("shop/orders/*/compacted/_/*.parquet")))
         alive = executors(workers)
@@ -122,7 +125,8 @@ def test_a_round_survives_the_death_of_an_executor(tmp_path: Path) -> None:
         os.kill(alive[0], signal.SIGKILL)
         logs = [tmp_path / f"worker{number}.log" for number in range(2)]
         wait_for("the death of the executor", lambda: any("exitStatus 137" in log.read_text() for log in logs))
-        assert session.wait(240) == 0, (tmp_path / "session.log").read_text()[-4000:]
+        may_end.write_text("go on\n")
+        assert session.wait(LIMIT_SECONDS) == 0, (tmp_path / "session.log").read_text()[-4000:]
 
     assert (tmp_path / "session.log").read_text().rstrip().endswith("7")
     same_rows(table.to_arrow(), oracle_of(table).rows())

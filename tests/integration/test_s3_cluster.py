@@ -3,7 +3,6 @@
 import contextlib
 import json
 import os
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -17,7 +16,8 @@ import pytest
 import siltstone
 from siltstone.testing.oracle import oracle_of, same_rows
 from tests.integration.s3_servers import BUCKET, gateway, gateway_environment
-from tests.integration.test_cluster import wait_for
+from tests.integration.test_cluster import master_address
+from tests.waiting import LIMIT_SECONDS
 
 pytestmark = pytest.mark.integration
 
@@ -63,28 +63,25 @@ def process(log: Path, environment: Mapping[str, str], *command: str) -> Iterato
         yield started
     finally:
         started.terminate()
-        started.wait(30)
+        started.wait(LIMIT_SECONDS)
 
 
 @contextlib.contextmanager
 def cluster(folder: Path) -> Iterator[str]:
     """Start a master and two workers of one core each, and return the master's address."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
     spark_class, deploy = str(HOME / "bin/spark-class"), "org.apache.spark.deploy"
     address = ["--host", "127.0.0.1", "--webui-port", "0"]
     environment = plain_environment()
     with contextlib.ExitStack() as stack:
         log = folder / "master.log"
-        master = [spark_class, f"{deploy}.master.Master", *address, "--port", port]
+        master = [spark_class, f"{deploy}.master.Master", *address, "--port", "0"]
         stack.enter_context(process(log, environment, *master))
-        wait_for("the master", lambda: "Starting Spark master" in log.read_text())
+        listening = master_address(log)
         for number in range(2):
             size = ["--cores", "1", "--memory", "1g", "--work-dir", str(folder / f"work{number}")]
-            worker = [spark_class, f"{deploy}.worker.Worker", *address, *size, f"spark://127.0.0.1:{port}"]
+            worker = [spark_class, f"{deploy}.worker.Worker", *address, *size, listening]
             stack.enter_context(process(folder / f"worker{number}.log", environment, *worker))
-        yield f"spark://127.0.0.1:{port}"
+        yield listening
 
 
 def test_two_compactors_on_a_cluster_share_a_table_on_s3(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,7 +108,7 @@ def test_two_compactors_on_a_cluster_share_a_table_on_s3(tmp_path: Path, monkeyp
             for number, log in enumerate(logs)
         ]
         for session, log in zip(sessions, logs, strict=True):
-            assert session.wait(240) == 0, log.read_text()[-4000:]
+            assert session.wait(LIMIT_SECONDS) == 0, log.read_text()[-4000:]
         results = [json.loads(log.read_text().splitlines()[-1]) for log in logs]
 
         rounds = table.rounds()

@@ -22,6 +22,7 @@ from siltstone.service.status import cycle_details, service_status
 from siltstone.service.tables import metadata
 from siltstone.testing.oracle import oracle_of, same_rows
 from tests.unit.compactor.compacting import make_table, rows
+from tests.waiting import LIMIT_SECONDS
 
 pytestmark = pytest.mark.integration
 QUICK = ServiceSettings(tick_seconds=0.05, worker_poll_seconds=0.05, retry_pause_seconds=0, backlog_bytes=None)
@@ -52,9 +53,9 @@ def test_three_nodes_share_the_work_and_every_table_equals_the_oracle(
             table.write(rows(range(cycle * 50, cycle * 50 + 100), f"{cycle}-"))
         _end_all_connections(database)
         request = controls.trigger_cycle(database)
-        done = controls.wait_for_request(database, request.request_id, timeout_seconds=60)
+        done = controls.wait_for_request(database, request.request_id, timeout_seconds=LIMIT_SECONDS)
         assert done.outcome == "COMPLETED", cycle_records(database, 1)
-    assert all(node.stop() for node in nodes)
+    assert all(node.stop(LIMIT_SECONDS) for node in nodes)
     for each in books:
         each.close()
     for table in made:

@@ -23,11 +23,12 @@ from siltstone.compactor.merge import run_here
 from siltstone.lake import Lake
 from siltstone.log.commit import forget_logs
 from siltstone.service import Database, controls, default_address, open_database
+from tests.waiting import LIMIT_SECONDS
 
 pytestmark = pytest.mark.integration
 
 IMAGES = Path(__file__).parents[2] / "docs" / "images"
-LIMIT_MS = 30_000
+LIMIT_MS = 1000 * LIMIT_SECONDS
 FLAGS = (
     "--no-sandbox",
     "--disable-gpu",
@@ -49,7 +50,7 @@ class Gate:
 
     def __call__(self, job: RoundJob) -> Iterator[dict[str, Any]]:
         for result in run_here(job):
-            assert self.is_open.wait(60)
+            assert self.is_open.wait(LIMIT_SECONDS)
             yield result
 
 
@@ -78,7 +79,7 @@ class Demo:
 
     def run_cycle(self) -> str | None:
         request = controls.trigger_cycle(self.database)
-        return controls.wait_for_request(self.database, request.request_id, timeout_seconds=60).outcome
+        return controls.wait_for_request(self.database, request.request_id, timeout_seconds=LIMIT_SECONDS).outcome
 
 
 @pytest.fixture(scope="module")
@@ -95,14 +96,14 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Demo]:
     )
     thread = threading.Thread(target=run_service, args=(options, output, stopping))
     thread.start()
-    assert output.is_started.wait(60)
+    assert output.is_started.wait(LIMIT_SECONDS)
     database = open_database(default_address(str(root)))
     made = Demo(output.address, shop, gate, database, root)
     fill(made)
     yield made
     gate.is_open.set()
     stopping.set()
-    thread.join(60)
+    thread.join(LIMIT_SECONDS)
     database.close()
     forget_logs(str(root))
 

@@ -11,6 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 from tests.unit.compactor.compacting import make_table, rows
 from tests.unit.service.cycling import Clock
+from tests.waiting import LIMIT_SECONDS, wait_for
 
 import siltstone
 from siltstone.errors import LeaseLostError
@@ -89,9 +90,9 @@ def test_a_hanging_compaction_is_cancelled_when_its_claim_is_taken(
     worker = Worker(database, tables, SETTINGS, owner="n#1")
     thread = threading.Thread(target=lambda: outcomes.append(worker.work(claim)), daemon=True)
     thread.start()
-    wait_until(lambda: running_jobs(spark))
-    wait_until(lambda: tick_later(leader, clock).evicted)
-    thread.join(60)
+    wait_for("a job", lambda: running_jobs(spark))
+    wait_for("an eviction", lambda: tick_later(leader, clock).evicted)
+    thread.join(LIMIT_SECONDS)
     assert outcomes == [False]
     assert not running_jobs(spark)
     assert table.to_arrow().num_rows == 0
@@ -122,13 +123,3 @@ def test_a_hanging_job_is_cancelled_however_early_its_progress_is_refused(spark:
         collect(spark, spark.range(2).mapInArrow(wait_for_ever, "id long"), ["read"], refuse)
     assert told == ["job_awaited"]
     assert not running_jobs(spark)
-
-
-def wait_until(condition: Callable[[], object]) -> None:
-    """Ask until the answer is yes, for a minute at most."""
-    pause = threading.Event()
-    for _ in range(600):
-        if condition():
-            return
-        pause.wait(0.1)
-    raise AssertionError("it did not happen within a minute")

@@ -26,6 +26,8 @@ def test_one_process_makes_the_archive_and_later_ones_use_it_once_it_is_complete
     assert coming.parent == cache
     assert archive_options() == [], "another process is making it"
     coming.write_bytes(b"classes")
+    # As if written just now, however long the next step takes to come.
+    os.utime(coming, (time.time() + 3600, time.time() + 3600))
     assert archive_options() == [], "it may still be growing"
     long_ago = time.time() - 60
     os.utime(coming, (long_ago, long_ago))

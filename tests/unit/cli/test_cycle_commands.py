@@ -14,6 +14,7 @@ from siltstone.log.commit import forget_logs
 from siltstone.service import LakeTables, Node, ServiceSettings, open_database
 from tests.unit.cli.command_line import Cli
 from tests.unit.compactor.compacting import make_table, rows
+from tests.waiting import LIMIT_SECONDS
 
 QUICK = ServiceSettings(tick_seconds=0.05, worker_poll_seconds=0.05, retry_pause_seconds=0, backlog_bytes=None)
 
@@ -41,7 +42,7 @@ def lake(cli: Cli) -> Cli:
 
 
 def test_a_cycle_is_triggered_awaited_and_shown(cli: Cli, node: Node) -> None:
-    told = cli("cycle", "trigger", "--wait", "--timeout", "60s")
+    told = cli("cycle", "trigger", "--wait", "--timeout", f"{LIMIT_SECONDS}s")
     assert told.stdout == "Cycle 1 COMPLETED.\n"
     assert told.stderr == ""
     status = cli("cycle", "status").stdout

@@ -9,6 +9,7 @@ from examples import demo_service
 from siltstone.compactor.merge import run_here
 from siltstone.lake import Lake
 from siltstone.service import cycle_records, default_address, open_database, trigger_cycle, wait_for_request
+from tests.waiting import LIMIT_SECONDS
 
 
 def test_the_demo_serves_a_shop_until_it_is_ended(
@@ -20,9 +21,11 @@ def test_the_demo_serves_a_shop_until_it_is_ended(
     database = open_database(default_address(lake.root))
 
     def stop_after_a_cycle() -> None:
-        request = trigger_cycle(database)
-        wait_for_request(database, request.request_id, timeout_seconds=60)
-        stopping.set()
+        try:
+            request = trigger_cycle(database)
+            wait_for_request(database, request.request_id, timeout_seconds=LIMIT_SECONDS)
+        finally:
+            stopping.set()
 
     watcher = threading.Thread(target=stop_after_a_cycle)
     watcher.start()

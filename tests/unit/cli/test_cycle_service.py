@@ -19,6 +19,7 @@ from siltstone.log.commit import forget_logs
 from siltstone.service import JsonFormatter, controls, list_nodes, open_database
 from tests.unit.cli.command_line import Cli
 from tests.unit.compactor.compacting import make_table, rows
+from tests.waiting import LIMIT_SECONDS
 
 QUICK = service_settings(interval=3600, tick=0.05, retention=0)
 
@@ -51,10 +52,10 @@ def test_it_serves_until_it_is_told_to_stop(tmp_path: Path) -> None:
     table = make_table(root)
     table.write(rows([1, 2]))
     output, stopping, results = Watched(), threading.Event(), list[bool]()
-    options = ServeOptions(root, port=0, node="me", settings=QUICK, engine=run_here, grace_seconds=30)
+    options = ServeOptions(root, port=0, node="me", settings=QUICK, engine=run_here, grace_seconds=LIMIT_SECONDS)
     thread = threading.Thread(target=lambda: results.append(run_service(options, output, stopping)))
     thread.start()
-    assert output.started.wait(60)
+    assert output.started.wait(LIMIT_SECONDS)
     assert output.announced is not None
     address = output.announced.address
     assert address is not None
@@ -62,10 +63,10 @@ def test_it_serves_until_it_is_told_to_stop(tmp_path: Path) -> None:
         assert answer.status == 200
     database = open_database(output.announced.database)
     request = controls.trigger_cycle(database)
-    assert controls.wait_for_request(database, request.request_id, timeout_seconds=60).outcome == "COMPLETED"
+    assert controls.wait_for_request(database, request.request_id, timeout_seconds=LIMIT_SECONDS).outcome == "COMPLETED"
     assert len(table.to_arrow()) == 2
     stopping.set()
-    thread.join(60)
+    thread.join(LIMIT_SECONDS)
     assert results == [True]
     (node,) = list_nodes(database)
     assert (node.name, node.is_alive, node.claims) == ("me", False, 0)

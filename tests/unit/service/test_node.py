@@ -16,9 +16,9 @@ from siltstone.service.results import TriggerRequest
 from siltstone.service.settings import ServiceSettings
 from siltstone.service.status import cycle_details, service_status
 from tests.unit.service.cycling import FakeTables
+from tests.waiting import LIMIT_SECONDS
 
 QUICK = ServiceSettings(tick_seconds=0.01, worker_poll_seconds=0.01, retry_pause_seconds=0, backlog_bytes=None)
-LIMIT_SECONDS = 60
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ def test_a_node_runs_the_cycles_it_is_asked_for(database: Database, tables: Fake
     assert sorted(tables.compactions) == list("abcde")
     (seen,) = list_nodes(database)
     assert (seen.name, seen.is_leader, seen.is_worker, seen.stopped_at) == ("one", True, True, None)
-    assert node.stop()
+    assert node.stop(LIMIT_SECONDS)
     assert not node.is_running
     (seen,) = list_nodes(database)
     assert not seen.is_leader
@@ -65,11 +65,11 @@ def test_nodes_share_the_work_and_the_next_one_leads(database: Database, tables:
     leader = service_status(database).leader
     assert leader is not None
     (first,) = [node for node in nodes if node.identity.name == leader.node]
-    assert first.stop()
+    assert first.stop(LIMIT_SECONDS)
     tables.write("a")
     left = [node for node in nodes if node is not first]
     assert run_one(database, left[0]).outcome == "COMPLETED"
-    assert all(node.stop() for node in left)
+    assert all(node.stop(LIMIT_SECONDS) for node in left)
     assert [each.leader for each in cycle_records(database)] != [first.identity.name] * 2
     assert sorted(tables.compactions) == list("aabcde")
 
@@ -81,8 +81,8 @@ def test_a_node_without_workers_only_leads(database: Database, tables: FakeTable
     working.start()
     assert run_one(database, leading).outcome == "COMPLETED"
     assert {each.worker for each in cycle_details(database, 1).timeline} == {"working"}
-    assert working.stop()
-    assert leading.stop()
+    assert working.stop(LIMIT_SECONDS)
+    assert leading.stop(LIMIT_SECONDS)
 
 
 def test_stopping_hands_back_what_is_not_finished_in_time(database: Database, tables: FakeTables) -> None:
@@ -100,7 +100,7 @@ def test_stopping_hands_back_what_is_not_finished_in_time(database: Database, ta
     for worker in node._workers:
         worker.abandon("the node is stopping")
     may_go_on.set()
-    assert node.stop()
+    assert node.stop(LIMIT_SECONDS)
     assert tables.compactions == []
     status = service_status(database)
     assert (status.idle, status.active) == (5, 0)
@@ -125,7 +125,7 @@ def test_a_compaction_that_does_not_answer_does_not_keep_a_node_from_stopping(
     assert reached.wait(LIMIT_SECONDS)
     assert not node.stop(grace_seconds=0)
     may_go_on.set()
-    assert node.stop()
+    assert node.stop(LIMIT_SECONDS)
 
 
 def test_failures_of_any_kind_do_not_end_a_node(database: Database, tables: FakeTables) -> None:
@@ -142,7 +142,7 @@ def test_failures_of_any_kind_do_not_end_a_node(database: Database, tables: Fake
     assert run_one(database, node).outcome == "COMPLETED"
     assert asked.is_set()
     assert node.is_running
-    assert node.stop()
+    assert node.stop(LIMIT_SECONDS)
 
 
 @pytest.mark.parametrize("name", ["", "a#b", "x" * 201, "new\nline"])
