@@ -31,7 +31,7 @@ from siltstone.spark.compaction import compact_partition
 master, root, may_end = sys.argv[1:]
 told = []
 def wait(event):
-    if not told:
+    if event["event"] == "job_awaited" and not told:
         with open(may_end) as file:
             told.append(file.readline())
 spark = (SparkSession.builder.master(master).config("spark.executor.memory", "600m").config("spark.executor.cores", "1")
