@@ -47,3 +47,7 @@ class LeaseLostError(SiltstoneError):
 
 class NotInstalledError(SiltstoneError):
     """Something that is needed beside Python is missing on this machine, or too old: install it."""
+
+
+class KeysInSeveralPartitionsWarning(UserWarning):
+    """A table from before the rule lets a key have a row in each partition, which nobody said is meant."""

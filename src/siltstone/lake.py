@@ -2,6 +2,7 @@
 
 import datetime
 import os
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeAlias, cast
 
@@ -34,7 +35,7 @@ from siltstone.compactor.rebase import (
 )
 from siltstone.compactor.session import Progress, SessionResult
 from siltstone.compactor.state import RoundCompletion
-from siltstone.errors import InvalidInputError, NotFoundError
+from siltstone.errors import InvalidInputError, KeysInSeveralPartitionsWarning, NotFoundError
 from siltstone.log.verification import Finding, verify
 from siltstone.model import (
     Delta,
@@ -95,7 +96,9 @@ class Lake:
 
     def table(self, name: str) -> "Table":
         """Return a table by its name, e.g. `shop.orders`. Raises: NotFoundError."""
-        return Table(self, catalog.get_table(name, root=self.root).locator.full_name)
+        table = Table(self, catalog.get_table(name, root=self.root).locator.full_name)
+        _warn_of_keys_in_several_partitions(table)
+        return table
 
     def has_table(self, name: str) -> bool:
         """Say whether there is such a table."""
@@ -111,12 +114,15 @@ class Lake:
         partition_keys: Sequence[str] = (),
         merge_engine: MergeEngine = "deduplicate",
         drop_duplicates: bool = True,
+        unique_within_partition: bool = False,
         description: str = "",
         properties: Mapping[str, str] | None = None,
     ) -> "Table":
         """Create a table, and its namespace where that is missing.
 
         The schema is an Arrow schema, or a mapping such as `{"order_id": "int64", "amount": "decimal(10,2)"}`.
+        Partition keys are part of the primary key, since a key has one row in the whole table; with
+        `unique_within_partition`, they need not be, and a key may have one row in each partition.
         Raises: AlreadyExistsError, InvalidInputError.
         """
         version = catalog.create_table(
@@ -127,6 +133,7 @@ class Lake:
             partition_keys=_names(partition_keys),
             merge_engine=merge_engine,
             drop_duplicates=drop_duplicates,
+            unique_within_partition=unique_within_partition,
             description=description,
             properties=properties,
             root=self.root,
@@ -489,6 +496,7 @@ class Table:
         add_columns: SchemaLike | None = None,
         rename_columns: Mapping[str, str] | None = None,
         drop_columns: Sequence[str] = (),
+        unique_within_partition: bool | None = None,
         description: str | None = None,
         properties: Mapping[str, str | None] | None = None,
     ) -> TableVersion:
@@ -502,6 +510,7 @@ class Table:
             add_columns=None if add_columns is None else _arrow_schema(add_columns),
             rename_columns=rename_columns,
             drop_columns=_names(drop_columns),
+            unique_within_partition=unique_within_partition,
             description=description,
             properties=properties,
             root=self.lake.root,
@@ -561,6 +570,22 @@ def _stage_on_spark(
 
 def _arrow_schema(schema: SchemaLike) -> pa.Schema:
     return schema if isinstance(schema, pa.Schema) else schema_from_json(schema)
+
+
+def _warn_of_keys_in_several_partitions(table: Table) -> None:
+    try:
+        version = table.version
+    except NotFoundError:
+        return
+    if version.partition_keys_outside and version.unique_within_partition is None:
+        outside = ", ".join(version.partition_keys_outside)
+        warnings.warn(
+            f"{table.name}: is partitioned by {outside}, which is not part of its primary key, so a key may have one row "
+            "in each partition; say that it is meant so with `siltstone table alter --unique-within-partition`, or "
+            "make a table whose primary key has it",
+            KeysInSeveralPartitionsWarning,
+            stacklevel=3,
+        )
 
 
 def _renamed(table: pa.Table, names_in_files: Sequence[str], names: Sequence[str]) -> pa.Table:

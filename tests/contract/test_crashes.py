@@ -24,7 +24,7 @@ def make_table() -> Callable[[str], siltstone.Table]:
     """Make a table with some history in a new root: all paths are relative, so a copy will do."""
     template = open_objects(f"memory://{uuid.uuid4().hex}")
     table = siltstone.open(template.root).create_table(
-        "shop.orders", schema=ROWS.schema, primary_keys=["id"], partition_keys=["zone"]
+        "shop.orders", schema=ROWS.schema, primary_keys=["id"], partition_keys=["zone"], unique_within_partition=True
     )
     table.write(ROWS)
     for _ in range(EARLIER_WRITES - 1):

@@ -86,7 +86,9 @@ def make_tables(root: str) -> list[siltstone.Table]:
     lake = siltstone.open(root)
     made = [
         lake.create_table("shop.orders", schema=schema, primary_keys=["id"]),
-        lake.create_table("shop.stock", schema=schema, primary_keys=["id"], partition_keys=["region"]),
+        lake.create_table(
+            "shop.stock", schema=schema, primary_keys=["id"], partition_keys=["region"], unique_within_partition=True
+        ),
         lake.create_table("shop.prices", schema=schema, primary_keys=["id"], sort_keys=["moment"]),
         lake.create_table("shop.events", schema=schema),
     ]

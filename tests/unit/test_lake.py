@@ -46,6 +46,7 @@ def test_a_table_keeps_what_it_was_created_with(lake: siltstone.Lake) -> None:
         primary_keys="order_id",
         sort_keys=["day"],
         partition_keys=["day"],
+        unique_within_partition=True,
         merge_engine="partial_update",
         description="all orders",
         properties={"user.owner": "ann"},

@@ -167,7 +167,7 @@ class TestOnBehalfOfAnotherTable:
             ({"primary_keys": ["region"]}, "primary_keys"),
             ({"sort_keys": ["v"]}, "sort_keys"),
             ({"merge_engine": "first_row"}, "merge_engine"),
-            ({"partition_keys": ["region"]}, "partition_keys"),
+            ({"partition_keys": ["region"], "unique_within_partition": True}, "partition_keys"),
             ({"drop_duplicates": False}, "drop_duplicates"),
         ],
     )
@@ -183,14 +183,14 @@ class TestPartitions:
 
     @pytest.fixture
     def regions(self, root: str) -> siltstone.Table:
-        table = make(root, "shop.regions", partition_keys=["region"])
+        table = make(root, "shop.regions", partition_keys=["region"], unique_within_partition=True)
         table.write(rows([1], "first", "eu"))
         table.write(rows([2], "second", "us"))
         return table
 
     @pytest.fixture
     def source(self, regions: siltstone.Table) -> siltstone.Table:
-        source = make(regions.lake.root, "shop.source", partition_keys=["region"])
+        source = make(regions.lake.root, "shop.source", partition_keys=["region"], unique_within_partition=True)
         source.write(rows([10], "there", "eu"))
         source.write(rows([30], "there", "asia"))
         return source

@@ -7,6 +7,8 @@ import contextlib
 import os
 import sys
 import traceback
+import warnings
+from collections.abc import Iterator
 from typing import Annotated, Any
 
 import typer
@@ -26,7 +28,7 @@ from siltstone.cli import (
     table_commands,
 )
 from siltstone.cli.shell import DEFAULT_ROOT, ROOT_VARIABLE, Debug, Json, Shell, examples, shell_of
-from siltstone.errors import SiltstoneError
+from siltstone.errors import KeysInSeveralPartitionsWarning, SiltstoneError
 
 INTERRUPTED = 130
 READER_GONE = 141
@@ -38,7 +40,8 @@ class _Commands(TyperGroup):
     def invoke(self, ctx: Any) -> Any:
         """Run the command; turn errors into one message and an exit code."""
         try:
-            result = super().invoke(ctx)
+            with _shown_warnings(ctx):
+                result = super().invoke(ctx)
             sys.stdout.flush()
         except SiltstoneError as error:
             raise _failed(shell_of(ctx), error, str(error)) from error
@@ -55,6 +58,25 @@ class _Commands(TyperGroup):
             hint = "" if shell.debug else "; --debug shows where, please report it"
             raise _failed(shell, error, f"unexpected {type(error).__name__}: {error}{hint}") from error
         return result
+
+
+@contextlib.contextmanager
+def _shown_warnings(context: Any) -> Iterator[None]:
+    """Show warnings of ours as the output shows warnings, each once."""
+    shown: set[str] = set()
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", KeysInSeveralPartitionsWarning)
+        others = warnings.showwarning
+
+        def show(message: Warning | str, category: type[Warning], *place: Any) -> None:
+            if not issubclass(category, KeysInSeveralPartitionsWarning):
+                others(message, category, *place)
+            elif str(message) not in shown:
+                shown.add(str(message))
+                shell_of(context).output.warning(str(message))
+
+        warnings.showwarning = show  # type: ignore[assignment]
+        yield
 
 
 def _failed(shell: Shell, error: Exception, message: str) -> typer.Exit:

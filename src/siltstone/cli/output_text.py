@@ -379,7 +379,11 @@ def _facts(table: TableDetails) -> list[tuple[str, object]]:
     facts: list[tuple[str, object]] = [
         ("primary key", ", ".join(table.primary_keys) or "none"),
         ("sort key", ", ".join(table.sort_keys)),
-        ("partitioned by", ", ".join(table.partition_keys)),
+        (
+            "partitioned by",
+            ", ".join(table.partition_keys)
+            + ("; keys are unique within a partition" if table.unique_within_partition else ""),
+        ),
         ("merge engine", table.merge_engine if table.drop_duplicates else f"{table.merge_engine}, keeps duplicates"),
         ("version", f"{table.version}, schema {table.schema_id}"),
     ]

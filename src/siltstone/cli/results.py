@@ -40,6 +40,7 @@ class TableDetails:
     partition_keys: Sequence[str]
     merge_engine: str
     drop_duplicates: bool
+    unique_within_partition: bool
     description: str
     properties: Mapping[str, str]
     created_at: int

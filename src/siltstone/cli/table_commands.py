@@ -93,6 +93,12 @@ def create(
     keep_duplicates: Annotated[
         bool, typer.Option("--keep-duplicates", help="Keep all rows of a key, not only the newest.")
     ] = False,
+    unique_within_partition: Annotated[
+        bool,
+        typer.Option(
+            "--unique-within-partition", help="A key may have one row in each partition, not in the whole table."
+        ),
+    ] = False,
     properties: Annotated[
         list[str] | None, typer.Option("--property", metavar="NAME=VALUE", help="A table property.")
     ] = None,
@@ -126,6 +132,7 @@ def create(
             partition_keys=parse_names(partition_keys or []),
             merge_engine=merge_engine.value,
             drop_duplicates=not keep_duplicates,
+            unique_within_partition=unique_within_partition,
             description=description,
             properties=parse_pairs(properties or [], "--property"),
             dry_run=dry_run,
@@ -224,6 +231,12 @@ def alter(
         list[str] | None,
         typer.Option("--drop-column", metavar="NAME", help="Drop a column; no file is written anew."),
     ] = None,
+    unique_within_partition: Annotated[
+        bool,
+        typer.Option(
+            "--unique-within-partition", help="Say that a key may have one row in each partition, as is meant."
+        ),
+    ] = False,
     to_set: Annotated[list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Set a property.")] = None,
     to_unset: Annotated[list[str] | None, typer.Option("--unset", metavar="NAME", help="Remove a property.")] = None,
     description: Annotated[str | None, typer.Option("--description", help="What the table holds.")] = None,
@@ -240,7 +253,8 @@ def alter(
             raise typer.BadParameter(f"{each!r} is both set and unset", param_hint="--unset")
         properties[each] = None
     names = parse_pairs(to_rename or [], "--rename-column")
-    if not columns and not names and not to_drop and not properties and description is None:
+    is_idle = not columns and not names and not to_drop and not properties and description is None
+    if is_idle and not unique_within_partition:
         raise typer.BadParameter(
             "say what to change",
             param_hint="--add-column / --rename-column / --drop-column / --set / --unset / --description",
@@ -254,6 +268,7 @@ def alter(
             add_columns=tables.parse_columns(columns or []),
             rename_columns=names,
             drop_columns=to_drop or [],
+            unique_within_partition=unique_within_partition or None,
             description=description,
             properties=properties,
             dry_run=dry_run,

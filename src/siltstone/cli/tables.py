@@ -87,6 +87,7 @@ def _details(version: TableVersion, **of_deltas: Any) -> TableDetails:
         partition_keys=version.partition_keys,
         merge_engine=version.merge_engine,
         drop_duplicates=version.drop_duplicates,
+        unique_within_partition=bool(version.partition_keys_outside),
         description=version.description,
         properties=version.properties,
         created_at=version.created_at,
@@ -115,6 +116,7 @@ def create_table(
     partition_keys: Sequence[str] = (),
     merge_engine: MergeEngine = "deduplicate",
     drop_duplicates: bool = True,
+    unique_within_partition: bool = False,
     description: str = "",
     properties: Mapping[str, str] | None = None,
     dry_run: bool = False,
@@ -129,6 +131,7 @@ def create_table(
         partition_keys=list(partition_keys),
         merge_engine=merge_engine,
         drop_duplicates=drop_duplicates,
+        unique_within_partition=unique_within_partition,
         description=description,
         properties=change_properties({}, properties or {}, name),
     )
@@ -142,6 +145,7 @@ def create_table(
             partition_keys=partition_keys,
             merge_engine=merge_engine,
             drop_duplicates=drop_duplicates,
+            unique_within_partition=unique_within_partition,
             description=description,
             properties=properties,
         )
@@ -202,6 +206,7 @@ def alter_table(
     add_columns: pa.Schema | None = None,
     rename_columns: Mapping[str, str] | None = None,
     drop_columns: Sequence[str] = (),
+    unique_within_partition: bool | None = None,
     description: str | None = None,
     properties: Mapping[str, str | None] | None = None,
     dry_run: bool = False,
@@ -215,6 +220,7 @@ def alter_table(
         *(f"dropped column {column}" for column in drop_columns),
         *(f"renamed column {old} to {new}" for old, new in (rename_columns or {}).items() if old != new),
         *_column_changes(before, after),
+        *(_uniqueness_changes(before, unique_within_partition)),
         *([f"changed the description to {description!r}"] if description not in (None, before.description) else []),
         *_property_changes(name, before.properties, properties or {}),
     ]
@@ -223,10 +229,17 @@ def alter_table(
             add_columns=add_columns,
             rename_columns=rename_columns,
             drop_columns=drop_columns,
+            unique_within_partition=unique_within_partition,
             description=description,
             properties=properties,
         )
     return TableChanged(name, "altered", changes, dry_run)
+
+
+def _uniqueness_changes(before: TableVersion, wanted: bool | None) -> list[str]:
+    if wanted is None or wanted == before.unique_within_partition:
+        return []
+    return ["said that keys are unique within a partition only"]
 
 
 def _column_changes(before: TableVersion, after: TableVersion) -> list[str]:

@@ -83,6 +83,8 @@ class TableVersion(Metafile):
     """One version of a table: its schema, keys and rules.
 
     Every column has an id, and a name inside files; neither is ever given to another column, also when it was dropped.
+    A key has one row in the whole table, so partition keys are part of the primary key; where `unique_within_partition`,
+    it may have one in each partition. None: nobody said so, which tables from before that rule have.
     """
 
     locator: TableVersionLocator
@@ -95,10 +97,16 @@ class TableVersion(Metafile):
     partition_keys: list[str] = field(default_factory=list)
     merge_engine: MergeEngine = "deduplicate"
     drop_duplicates: bool = True
+    unique_within_partition: bool | None = None
     lifecycle_state: LifecycleState = "active"
     description: str = ""
     properties: dict[str, str] = field(default_factory=dict)
     created_at: int = 0
+
+    @property
+    def partition_keys_outside(self) -> list[str]:
+        """The partition keys that the primary key does not have, so that one key can be in several partitions."""
+        return [key for key in self.partition_keys if self.primary_keys and key not in self.primary_keys]
 
     @property
     def schema(self) -> pa.Schema:
@@ -153,6 +161,14 @@ class TableVersion(Metafile):
             check_known(columns, schema, what)
             check_key_types(columns, schema, what)
         check_partition_types(self.partition_keys, schema)
+        if self.unique_within_partition is False and self.partition_keys_outside:
+            outside = ", ".join(self.partition_keys_outside)
+            raise InvalidInputError(
+                f"{self.locator}: is partitioned by {outside}, which is not part of the primary key "
+                f"({', '.join(self.primary_keys)}): a row whose {outside} changes would be there twice, once in each "
+                "partition. Make it part of the primary key, leave out the partition key, or say that keys are unique "
+                "within a partition only: unique_within_partition=True, --unique-within-partition"
+            )
         if not self.primary_keys and self.merge_engine != "deduplicate":
             raise InvalidInputError(f"merge engine {self.merge_engine} needs primary keys; name them")
         if self.merge_engine == "first_row" and self.sort_keys:

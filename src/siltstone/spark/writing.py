@@ -29,21 +29,38 @@ def stage_on_spark(
     settings = {"type": type, "delete_columns": delete_columns, "op_column": op_column, "evolve": evolve, "root": root}
 
     def stage(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for delta in storage.stage_deltas(batches, stream, **settings):  # type: ignore[arg-type]
-            if delta.manifest.entries:
-                yield pa.record_batch({"delta": [json.dumps(delta)]})
+        staged = storage.stage_deltas(batches, stream, **settings)  # type: ignore[arg-type]
+        yield pa.record_batch({"deltas": [json.dumps([delta for delta in staged if delta.manifest.entries])]})
 
     # The schema is checked here first, so that a wrong one is refused before any task runs.
     schema = frame.limit(0).toArrow().schema
     empty = storage.stage_deltas(schema.empty_table(), stream, **settings)  # type: ignore[arg-type]
-    staged: dict[str, Delta] = {}
-    rows = frame.mapInArrow(reaching(root, stage), "delta string").collect()
-    deltas = [Delta.from_serializable(json.loads(row.delta)) for row in rows]
+    rows = frame.mapInArrow(reaching(root, stage), "deltas string").collect()
+    by_task = [[Delta.from_serializable(delta) for delta in json.loads(row.deltas)] for row in rows]
+    deltas = [delta for task in by_task for delta in task]
     if len({json.dumps([delta.columns, delta.delete_columns, delta.op_column]) for delta in deltas}) > 1:
         storage.discard_deltas(deltas, root=root)
         raise ConflictError(f"{stream}: columns were renamed or dropped while this was being written; write it again")
-    for delta in deltas:
-        known = staged.setdefault(delta.locator.partition_id, delta)
-        if known is not delta:
-            known.manifest = Manifest(entries=[*known.manifest.entries, *delta.manifest.entries])
-    return list(staged.values()) or empty
+    return _combined(by_task) or empty
+
+
+def _combined(by_task: list[list[Delta]]) -> list[Delta]:
+    """Make one delta a partition of those of all tasks.
+
+    Deletes of a task that concern every partition are in its own files of the partitions that it has rows for; for those that
+    only other tasks have rows for, they come from a file of their own.
+    """
+    touched = {delta.locator.partition_id: delta for task in by_task for delta in task if not delta.every_partition}
+    combined: list[Delta] = []
+    for partition, first in touched.items():
+        entries = []
+        for task in by_task:
+            own = [delta for delta in task if not delta.every_partition and delta.locator.partition_id == partition]
+            for delta in own or [delta for delta in task if delta.every_partition]:
+                entries += delta.manifest.entries
+        combined.append(Delta.from_serializable({**first, "manifest": Manifest(entries=entries)}))
+    everywhere = [delta for task in by_task for delta in task if delta.every_partition]
+    if everywhere:
+        entries = [entry for delta in everywhere for entry in delta.manifest.entries]
+        combined.append(Delta.from_serializable({**everywhere[0], "manifest": Manifest(entries=entries)}))
+    return combined

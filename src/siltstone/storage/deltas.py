@@ -184,12 +184,13 @@ def _schema_change(state: LogState, place: Located, deltas: Sequence[Delta]) -> 
 def _targets(
     state: LogState, place: Located, stream: StreamLocator, deltas: Sequence[Delta]
 ) -> list[tuple[Delta, Partition]]:
-    """Pair each delta with the partition it changes; one for every partition meets all that exist now."""
+    """Pair each delta with the partition it changes; one for every partition meets all others that exist now."""
     pairs = []
+    own = {delta.locator.partition_id for delta in deltas if not delta.every_partition}
     for delta in deltas:
         if delta.every_partition:
-            entries = state.scan(partition_prefix(stream.stream))
-            pairs += [(delta, read_partition(entry, stream)) for entry in entries]
+            existing = [read_partition(entry, stream) for entry in state.scan(partition_prefix(stream.stream))]
+            pairs += [(delta, partition) for partition in existing if partition.locator.partition_id not in own]
             continue
         locator = delta.locator.partition_locator
         entry = state.get(partition_key(stream.stream, locator.partition_id))

@@ -145,6 +145,7 @@ def create_table_version(
     partition_keys: Sequence[str] = (),
     merge_engine: MergeEngine = "deduplicate",
     drop_duplicates: bool = True,
+    unique_within_partition: bool = False,
     lifecycle_state: LifecycleState = "active",
     description: str = "",
     properties: Mapping[str, str] | None = None,
@@ -154,6 +155,7 @@ def create_table_version(
 ) -> TableVersion:
     """Create a version with its stream of deltas; by default the next number.
 
+    Partition keys must be part of the primary key, if there is one, unless keys are `unique_within_partition` only.
     With `create_parents`, a missing namespace or table is created in the same commit, and a table that exists is an
     error. Properties are checked as `model.properties` says; reserved ones are for what the system keeps, and are taken
     as they are. Raises: AlreadyExistsError, NotFoundError, InvalidInputError.
@@ -169,6 +171,7 @@ def update_table_version(
     add_columns: pa.Schema | None = None,
     rename_columns: Mapping[str, str] | None = None,
     drop_columns: Sequence[str] = (),
+    unique_within_partition: bool | None = None,
     lifecycle_state: LifecycleState | None = None,
     description: str | None = None,
     properties: Mapping[str, str | None] | None = None,
@@ -324,7 +327,8 @@ def stage_deltas(
     """Write the files of one delta per partition that the rows belong to.
 
     Without `evolve`, columns and types that the table does not have are refused; a table whose property says so never
-    takes them. A delete whose columns do not include the partition keys concerns every partition: it is staged once and
+    takes them. Where a key can be in several partitions, a row-level delete without a value of a partition key
+    that the primary key does not have concerns every partition. A delete whose columns do not include the partition keys concerns every partition: it is staged once and
     committed to each partition that exists then. Raises: InvalidInputError, NotFoundError.
     """
     raise NotImplementedError

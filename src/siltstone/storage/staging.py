@@ -8,6 +8,7 @@ import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -116,6 +117,8 @@ class _Staging:
         self._schema: pa.Schema | None = None
         self._rows = 0
         self._file_columns: list[SchemaField] = []
+        self._absent_keys: list[str] = []
+        self._deletes_everywhere: list[pa.RecordBatch] = []
         self._writers: dict[str, tuple[list[PartitionValue], DataFileWriter]] = {}
 
     def _checked_delete_columns(self, given: Sequence[str] | None) -> list[str]:
@@ -140,7 +143,10 @@ class _Staging:
             for batch in self._batches(data):
                 if batch.num_rows:
                     self._write(batch, only)
-            deltas = [self.delta(values, writer.close()) for values, writer in self._writers.values()]
+            deltas = [
+                self.delta(values, writer.close(), every_partition=segment == EVERY_PARTITION)
+                for segment, (values, writer) in self._writers.items()
+            ]
         except BaseException:
             self._discard()
             raise
@@ -148,7 +154,7 @@ class _Staging:
             # No row tells a partition, but the columns are news for all of them.
             self._every_partition = bool(self._version.partition_keys)
         if not deltas and (self._every_partition or not self._version.partition_keys):
-            deltas = [self.delta([], [])]
+            deltas = [self.delta([], [], every_partition=self._every_partition)]
         return deltas
 
     def _changes_schema(self) -> bool:
@@ -157,7 +163,9 @@ class _Staging:
         known = self._version.schema
         return not evolve(known, table_columns(self._schema, self._op_column, known)).equals(known)
 
-    def delta(self, values: Sequence[PartitionValue], entries: Sequence[Any]) -> Delta:
+    def delta(
+        self, values: Sequence[PartitionValue], entries: Sequence[Any], *, every_partition: bool = False
+    ) -> Delta:
         """Make the staged delta of one partition."""
         locator = DeltaLocator(**self._place.stream(self._stream), partition_values=list(values))
         return Delta(
@@ -168,7 +176,7 @@ class _Staging:
             fields=self._file_columns,
             delete_columns=None if self._delete_columns is None else self._names_in_files(self._delete_columns),
             op_column=None if self._op_column is None else self._names_in_files([self._op_column])[0],
-            every_partition=self._every_partition,
+            every_partition=every_partition,
         )
 
     def _is_of_table(self, column: str) -> bool:
@@ -184,12 +192,23 @@ class _Staging:
             open_objects(self._root).delete([entry.uri for entry in writer.abandon()])
 
     def _batches(self, data: ArrowData) -> Iterator[pa.RecordBatch]:
-        for batch in record_batches(data, self._version.schema):
+        for given in record_batches(data, self._version.schema):
+            batch = self._with_absent_keys(given)
             if self._schema is None:
                 self._schema = self._check_schema(batch.schema)
                 self._file_columns = self._columns_in_files(self._schema)
             yield self._convert(batch)
             self._rows += batch.num_rows
+
+    def _with_absent_keys(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Add nulls for partition keys that the data has not; only row-level deletes may do without."""
+        if self._op_column is None:
+            return batch
+        known = self._version.schema
+        self._absent_keys = [key for key in self._version.partition_keys_outside if key not in batch.schema.names]
+        for key in self._absent_keys:
+            batch = batch.append_column(known.field(key), pa.nulls(batch.num_rows, known.field(key).type))
+        return batch
 
     def _columns_in_files(self, schema: pa.Schema) -> list[SchemaField]:
         """Return the columns of the files: what is new to the table has no id yet, and a name that none ever had."""
@@ -318,32 +337,83 @@ class _Staging:
         return column
 
     def _write(self, batch: pa.RecordBatch, only: list[PartitionValue] | None) -> None:
-        for values, rows in self._route(batch):
-            if only is not None and not self._every_partition and partition_id(values) != partition_id(only):
-                raise InvalidInputError(f"{self._name}: a row belongs to partition {values!r}, not to {only!r}")
-            writer = self._writer(values)
-            writer.write(pa.RecordBatch.from_arrays(rows.columns, schema=writer.schema))
+        everywhere = self._deletes_for_every_partition(batch)
+        if everywhere is not None and only is None:
+            self._write_with_deletes(batch, everywhere)
+        elif everywhere is not None and only is not None:
+            self._write_routed(batch.filter(pc.invert(everywhere)), only)
+            self._write_rows(only, batch.filter(everywhere))
+        else:
+            self._write_routed(batch, only)
         if sum(writer.waiting_bytes for _, writer in self._writers.values()) > _WAITING_BYTES_LIMIT:
             for _, writer in self._writers.values():
                 writer.flush()
 
-    def _route(self, batch: pa.RecordBatch) -> Iterator[tuple[list[PartitionValue], pa.RecordBatch]]:
-        keys = self._version.partition_keys
-        if not keys or self._every_partition:
-            yield [], batch
+    def _write_routed(self, batch: pa.RecordBatch, only: list[PartitionValue] | None) -> None:
+        if not self._version.partition_keys or self._every_partition:
+            self._write_rows([], batch)
             return
+        for values, rows in self._rows_by_partition(batch):
+            if only is not None and partition_id(values) != partition_id(only):
+                raise InvalidInputError(f"{self._name}: a row belongs to partition {values!r}, not to {only!r}")
+            self._write_rows(values, batch.take(pa.array(rows, pa.int64())))
+
+    def _write_rows(self, values: list[PartitionValue], rows: pa.RecordBatch, *, every_partition: bool = False) -> None:
+        if rows.num_rows:
+            writer = self._writer(values, every_partition=every_partition or self._every_partition)
+            writer.write(pa.RecordBatch.from_arrays(rows.columns, schema=writer.schema))
+
+    def _deletes_for_every_partition(self, batch: pa.RecordBatch) -> "pa.BooleanArray | None":
+        """Flag row-level deletes that do not tell in which partition their key is; None where there are none."""
+        outside = self._version.partition_keys_outside
+        if self._op_column is None or not any(batch.column(key).null_count for key in outside):
+            return None
+        removals = pc.is_in(batch.column(self._op_column), pa.array(REMOVALS))
+        if self._absent_keys and not pc.all(removals).as_py():
+            raise InvalidInputError(
+                f"{self._name}: the data must have the partition key {self._absent_keys[0]!r}; only rows that are "
+                "deletes may leave it out, and then concern every partition"
+            )
+        flags = None
+        for key in outside:
+            unknown = pc.is_null(batch.column(key))
+            flags = unknown if flags is None else pc.or_(flags, unknown)
+        flags = pc.and_(flags, removals)
+        return flags if pc.any(flags).as_py() else None
+
+    def _write_with_deletes(self, batch: pa.RecordBatch, everywhere: "pa.BooleanArray") -> None:
+        """Write rows to their partitions, and deletes that concern every partition to each, in the order they came.
+
+        Partitions that this write has no rows for get these deletes from a file of their own when it is committed.
+        """
+        deletes = np.flatnonzero(everywhere.to_numpy(zero_copy_only=False))
+        others = np.flatnonzero(~everywhere.to_numpy(zero_copy_only=False))
+        waiting = {segment: values for segment, (values, _) in self._writers.items() if segment != EVERY_PARTITION}
+        for values, places in self._rows_by_partition(batch.take(pa.array(others))):
+            rows = np.sort(np.concatenate([others[places], deletes]))
+            self._write_rows(values, batch.take(pa.array(rows)))
+            waiting.pop(partition_id(values), None)
+        gone = batch.take(pa.array(deletes))
+        for values in waiting.values():
+            self._write_rows(values, gone)
+        self._write_rows([], gone, every_partition=True)
+        self._deletes_everywhere.append(gone)
+
+    def _rows_by_partition(self, batch: pa.RecordBatch) -> Iterator[tuple[list[PartitionValue], list[int]]]:
+        keys = self._version.partition_keys
         rows = pa.table({**{key: batch.column(key) for key in keys}, "_siltstone_row": pa.array(range(batch.num_rows))})
         for group in rows.group_by(keys, use_threads=False).aggregate([("_siltstone_row", "list")]).to_pylist():
-            taken = batch.take(pa.array(group["_siltstone_row_list"], pa.int64()))
-            yield [_partition_value(group[key]) for key in keys], taken
+            yield [_partition_value(group[key]) for key in keys], group["_siltstone_row_list"]
 
-    def _writer(self, values: list[PartitionValue]) -> DataFileWriter:
+    def _writer(self, values: list[PartitionValue], *, every_partition: bool) -> DataFileWriter:
         assert self._schema is not None
-        segment = EVERY_PARTITION if self._every_partition else partition_id(values)
+        segment = EVERY_PARTITION if every_partition else partition_id(values)
         if segment not in self._writers:
             paths = (new_data_file(self._place.folder, self._stream, segment) for _ in itertools.count())
             named = [{**column, "name": column.name_in_files} for column in self._file_columns]
             self._writers[segment] = (values, DataFileWriter(self._root, paths, schema_from_json(named)))
+            for deletes in [] if every_partition else self._deletes_everywhere:
+                self._write_rows(values, deletes)
         return self._writers[segment][1]
 
 

@@ -87,6 +87,7 @@ def create_table_version(
     partition_keys: Sequence[str] = (),
     merge_engine: MergeEngine = "deduplicate",
     drop_duplicates: bool = True,
+    unique_within_partition: bool = False,
     lifecycle_state: LifecycleState = "active",
     description: str = "",
     properties: Mapping[str, str] | None = None,
@@ -124,6 +125,7 @@ def create_table_version(
             partition_keys=list(partition_keys),
             merge_engine=merge_engine,
             drop_duplicates=drop_duplicates,
+            unique_within_partition=unique_within_partition,
             lifecycle_state=lifecycle_state,
             description=description,
             properties={**checked, **(reserved_properties or {})},
@@ -156,6 +158,7 @@ def update_table_version(
     add_columns: pa.Schema | None = None,
     rename_columns: Mapping[str, str] | None = None,
     drop_columns: Sequence[str] = (),
+    unique_within_partition: bool | None = None,
     lifecycle_state: LifecycleState | None = None,
     description: str | None = None,
     properties: Mapping[str, str | None] | None = None,
@@ -176,6 +179,9 @@ def update_table_version(
             drop_columns=drop_columns,
             newest_position=_newest_position(state),
         )
+        if unique_within_partition is not None:
+            version.unique_within_partition = unique_within_partition
+            version.validate()
         if description is not None:
             version.description = description
         version.properties = change_properties(version.properties, properties or {}, f"{namespace}.{table}")

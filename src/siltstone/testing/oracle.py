@@ -45,6 +45,8 @@ class Oracle:
             raise InvalidInputError("merge engine first_row goes by arrival; leave out the sort keys")
         self.columns = list(columns)
         self._primary_keys = list(primary_keys)
+        self._partition_keys = list(partition_keys)
+        self._partitions: dict[Key, list[object]] = {}
         self._identity = [*partition_keys, *primary_keys] if primary_keys else []
         self._one_row_per_key = bool(primary_keys) and drop_duplicates
         self._sort_keys = list(sort_keys) if self._one_row_per_key else []
@@ -78,10 +80,16 @@ class Oracle:
         type: DeltaType = "upsert",
         delete_columns: Sequence[str] | None = None,
         op_column: str | None = None,
+        partition: Sequence[object] | None = None,
     ) -> None:
-        """Apply what `Table.write` would write."""
+        """Apply what `Table.write` would write, or what it writes to one partition."""
         self.apply(
-            data.to_pylist(), type=type, columns=data.column_names, delete_columns=delete_columns, op_column=op_column
+            data.to_pylist(),
+            type=type,
+            columns=data.column_names,
+            delete_columns=delete_columns,
+            op_column=op_column,
+            partition=partition,
         )
 
     def apply(
@@ -92,8 +100,13 @@ class Oracle:
         columns: Sequence[str] | None = None,
         delete_columns: Sequence[str] | None = None,
         op_column: str | None = None,
+        partition: Sequence[object] | None = None,
     ) -> None:
-        """Apply a delta with these columns (by default, those of its rows); what a row lacks of them is null."""
+        """Apply a delta with these columns (by default, those of its rows); what a row lacks of them is null.
+
+        A row-level delete that has no value of a partition key outside the primary key concerns all partitions that there
+        are, those of this delta included; where the delta is that of one `partition`, that one.
+        """
         if type == "delete":
             self._delete(rows, self._primary_keys if delete_columns is None else delete_columns)
             return
@@ -101,8 +114,23 @@ class Oracle:
         # The operation column is no column of the table, unless the table has one of that name.
         columns = [name for name in columns if name != op_column or name in self.columns]
         self.columns += [name for name in columns if name not in self.columns]
-        for row in rows:
-            self._apply_row({name: row.get(name) for name in columns}, "u" if op_column is None else row[op_column])
+        operations = ["u" if op_column is None else row[op_column] for row in rows]
+        taken = [{name: row.get(name) for name in columns} for row in rows]
+        everywhere = [self._is_everywhere(*each) for each in zip(taken, operations, strict=True)]
+        for row, is_everywhere in zip(taken, everywhere, strict=True):
+            if self._partition_keys and not is_everywhere:
+                values = [row.get(name) for name in self._partition_keys]
+                self._partitions[_key(row, self._partition_keys)] = values
+        for row, operation, is_everywhere in zip(taken, operations, everywhere, strict=True):
+            if not is_everywhere:
+                self._apply_row(row, operation)
+                continue
+            for values in list(self._partitions.values()) if partition is None else [list(partition)]:
+                self._apply_row({**row, **dict(zip(self._partition_keys, values, strict=True))}, operation)
+
+    def _is_everywhere(self, row: Row, operation: object) -> bool:
+        outside = [name for name in self._partition_keys if self._primary_keys and name not in self._primary_keys]
+        return operation in _DELETES and any(row.get(name) is None for name in outside)
 
     def _delete(self, rows: Sequence[Mapping[str, object]], columns: Sequence[str]) -> None:
         doomed = {_key(row, columns) for row in rows}
@@ -168,8 +196,18 @@ def oracle_of(table: Table, upto: int | None = None, *, partition: Sequence[Part
     for delta in table.deltas(last_stream_position=upto):
         if partition is None or delta.partition_values == list(partition):
             data = storage.download_delta(delta, root=root)
-            oracle.write(data, delta.type, delta.delete_columns, delta.op_column)
+            values = _typed(delta.partition_values, table.version)
+            oracle.write(data, delta.type, delta.delete_columns, delta.op_column, values)
     return oracle
+
+
+def _typed(values: Sequence[PartitionValue], version: TableVersion) -> list[object]:
+    """Return the values of partition keys as rows have them; dates are stored as text."""
+    types = [version.schema.field(name).type for name in version.partition_keys]
+    return [
+        None if value is None else pa.scalar(value).cast(kind).as_py()
+        for value, kind in zip(values, types, strict=False)
+    ]
 
 
 def same_rows(found: pa.Table | Sequence[Mapping[str, object]], expected: Sequence[Mapping[str, object]]) -> None:

@@ -377,7 +377,7 @@ def an_idempotency_id_commits_once(storage: Any, root: str) -> None:
 def one_commit_spans_partitions_at_one_position(storage: Any, root: str) -> None:
     """Rows go to the partition of their values, null and awkward ones too, all in one commit."""
     schema = _schema(id=pa.int64(), zone=pa.string(), shard=pa.int32())
-    stream = _stream(storage, root, schema=schema, partition_keys=["zone", "shard"])
+    stream = _stream(storage, root, schema=schema, partition_keys=["zone", "shard"], unique_within_partition=True)
     zones = ["eu", None, "", "a/b", "é %+", "eu", ".", "x" * 500]
     data = pa.table({"id": range(8), "zone": zones, "shard": [1, 1, 2, 2, None, 1, 3, 4]}, schema=schema)
     assert _write(storage, root, stream, data) == 1
@@ -405,7 +405,7 @@ def one_commit_spans_partitions_at_one_position(storage: Any, root: str) -> None
 def a_delete_without_partition_keys_meets_every_partition(storage: Any, root: str) -> None:
     """A delete by key concerns all partitions; one by partition key only its own."""
     schema = _schema(id=pa.int64(), zone=pa.string())
-    stream = _stream(storage, root, schema=schema, partition_keys=["zone"])
+    stream = _stream(storage, root, schema=schema, partition_keys=["zone"], unique_within_partition=True)
     _write(storage, root, stream, pa.table({"id": [1, 2], "zone": ["eu", "us"]}))
     _write(storage, root, stream, pa.table({"id": [1]}), type="delete")
     _write(storage, root, stream, pa.table({"zone": ["us"]}), type="delete", delete_columns=["zone"])
@@ -553,7 +553,7 @@ def empty_writes_are_commits(storage: Any, root: str) -> None:
     empty = storage.download_delta(delta, root=root)
     assert (empty.num_rows, empty.schema) == (0, SCHEMA)
     storage.delete_table("shop", "orders", root=root)
-    stream = _stream(storage, root, partition_keys=["name"])
+    stream = _stream(storage, root, partition_keys=["name"], unique_within_partition=True)
     assert _write(storage, root, stream, SCHEMA.empty_table()) == 1
     assert _write(storage, root, stream, _rows((1, "a"))) == 2
     with raises(errors.InvalidInputError, "'id'"):

@@ -106,7 +106,7 @@ class Column:
 
 @dataclass(frozen=True)
 class TableSettings:
-    """The settings of a random table. Partition keys are part of the primary key, or there is no primary key."""
+    """The settings of a random table; keys that are not unique in the whole table are unique within a partition."""
 
     columns: tuple[Column, ...]
     primary_keys: tuple[str, ...] = ()
@@ -130,6 +130,7 @@ class TableSettings:
             partition_keys=self.partition_keys,
             merge_engine=self.merge_engine,
             drop_duplicates=self.drop_duplicates,
+            unique_within_partition=not set(self.partition_keys) <= set(self.primary_keys),
         )
 
     def oracle(self) -> Oracle:
@@ -231,9 +232,13 @@ def _settings(choices: _Choices, with_partitions: bool, engines: Sequence[MergeE
         payload.append(Column(_OP_COLUMN, Kind(pa.string(), ()), (None, "d", "x")))
     partitions = [choices.column(f"p{number}", _PARTITION_KINDS, 2) for number in range(partition_count)]
     partition_keys = tuple(column.name for column in partitions)
+    is_unique_within_partition = bool(partitions) and choices.one_in(2)
     return TableSettings(
         columns=(*keys, *sorts, _VALUE, *payload, *partitions),
-        primary_keys=(*partition_keys, *(column.name for column in keys)) if keys else (),
+        primary_keys=(
+            *(() if is_unique_within_partition or not keys else partition_keys),
+            *(column.name for column in keys),
+        ),
         sort_keys=tuple(column.name for column in sorts),
         partition_keys=partition_keys,
         merge_engine=engine,

@@ -132,7 +132,9 @@ def test_a_round_that_is_not_there(changed_orders: Cli) -> None:
 def test_partitions_compact_by_themselves_and_are_told_apart(
     orders: Callable[..., Cli], without_spark: list[Mapping[str, str]]
 ) -> None:
-    cli = orders("--key", "order_id", "--partition-by", "region", order_id="int64", region="string")
+    cli = orders(
+        "--key", "order_id", "--partition-by", "region", "--unique-within-partition", order_id="int64", region="string"
+    )
     cli("write", "shop.orders", cli.file("a.csv", "order_id,region\n1,eu\n2,us\n3,\n"))
     compacted = cli.json("compact", "shop.orders")
     assert sorted(line["partition"][0] or "" for line in compacted["rounds"]) == ["", "eu", "us"]
@@ -227,7 +229,9 @@ def test_a_summary_says_what_was_carried_and_what_readers_pass_over(changed_orde
 
 
 def test_several_rounds_are_summed_up(orders: Callable[..., Cli], without_spark: list[Mapping[str, str]]) -> None:
-    cli = orders("--key", "order_id", "--partition-by", "region", order_id="int64", region="string")
+    cli = orders(
+        "--key", "order_id", "--partition-by", "region", "--unique-within-partition", order_id="int64", region="string"
+    )
     cli("write", "shop.orders", cli.file("a.csv", "order_id,region\n1,eu\n2,us\n"))
     told = cli("compact", "shop.orders").stdout
     assert "In all: 2 rows in, 0 superseded, 0 deleted, 0 duplicates;" in told

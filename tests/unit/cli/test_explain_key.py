@@ -104,7 +104,9 @@ def test_the_reason_is_that_of_the_merge_engine(orders: Orders, engine: str, why
 
 
 def test_each_partition_that_had_the_key_is_told(orders: Orders) -> None:
-    cli = orders("--key", "order_id", "--partition-by", "region", order_id="int64", region="string")
+    cli = orders(
+        "--key", "order_id", "--partition-by", "region", "--unique-within-partition", order_id="int64", region="string"
+    )
     cli("write", "shop.orders", cli.file("a.csv", "order_id,region\n1,eu\n1,us\n2,us\n"))
     assert [each["partition"] for each in cli.json("explain-key", "shop.orders", "order_id=1")] == [["eu"], ["us"]]
     assert "partition us: order_id = 2" in cli("explain-key", "shop.orders", "order_id=2").stdout

@@ -165,7 +165,15 @@ class TestRollback:
     def test_one_partition_of_several(
         self, orders: Callable[..., Cli], without_spark: list[Mapping[str, str]], spelled: str
     ) -> None:
-        cli = orders("--key", "order_id", "--partition-by", "region", order_id="int64", region="string")
+        cli = orders(
+            "--key",
+            "order_id",
+            "--partition-by",
+            "region",
+            "--unique-within-partition",
+            order_id="int64",
+            region="string",
+        )
         for number in (1, 2):
             cli("write", "shop.orders", cli.file("a.csv", f"order_id,region\n{number},eu\n{number},us\n"))
             cli("compact", "shop.orders")

@@ -33,6 +33,7 @@ def test_create_takes_a_schema_file_with_a_list_of_fields(cli: Cli) -> None:
 def test_create_hands_every_option_on(cli: Cli) -> None:
     schema = cli.file("schema.json", '{"a": "int64", "b": "string", "c": "timestamp", "d": "date"}')
     options = ["--key", "a,b", "--sort-key", "c", "--partition-by", "d", "--merge-engine", "partial_update"]
+    options.append("--unique-within-partition")
     cli("table", "create", "shop.t", "--schema", schema, *options, "--description", "Things", "--property", "user.x=")
     shown = cli.json("table", "show", "shop.t")
     assert shown["primary_keys"] == ["a", "b"]
@@ -177,7 +178,15 @@ def test_a_damaged_table_does_not_hide_the_others(orders: Orders) -> None:
 
 
 def test_show_tells_columns_keys_and_what_the_deltas_hold(orders: Orders) -> None:
-    cli = orders("--key", "order_id", "--partition-by", "day", "--description", "All [red]orders[/red]")
+    cli = orders(
+        "--key",
+        "order_id",
+        "--partition-by",
+        "day",
+        "--unique-within-partition",
+        "--description",
+        "All [red]orders[/red]",
+    )
     cli("write", "shop.orders", cli.file("a.csv", "order_id,day\n1,2024-01-01\n2,2024-01-02\n"))
     shown = cli.json("table", "show", "shop.orders")
     assert shown["stream_position"] == 1

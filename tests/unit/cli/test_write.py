@@ -12,7 +12,7 @@ Orders = Callable[..., Cli]
 
 
 def test_write_tells_position_rows_bytes_files_and_partitions(orders: Orders) -> None:
-    cli = orders("--key", "order_id", "--partition-by", "customer")
+    cli = orders("--key", "order_id", "--partition-by", "customer", "--unique-within-partition")
     file = cli.file("a.csv", "order_id,customer\n1,a\n2,b\n3,a\n")
     written = cli.json("write", "shop.orders", file)
     assert written["stream_position"] == 1
@@ -82,7 +82,7 @@ def test_deletes_by_key_and_by_other_columns(orders: Orders) -> None:
 
 
 def test_a_delete_for_every_partition_counts_its_file_once(orders: Orders) -> None:
-    cli = orders("--key", "order_id", "--partition-by", "customer")
+    cli = orders("--key", "order_id", "--partition-by", "customer", "--unique-within-partition")
     cli("write", "shop.orders", cli.file("a.csv", "order_id,customer\n1,a\n2,b\n"))
     written = cli.json("write", "shop.orders", cli.file("b.csv", "order_id\n1\n"), "--type", "delete")
     assert (written["rows"], written["files"], written["partitions"]) == (1, 1, 2)

@@ -64,7 +64,7 @@ def test_partitions_with_new_deltas_are_found_with_their_size_and_age(local_root
 def test_only_what_is_after_the_watermark_of_each_partition_counts(local_root: str) -> None:
     lake = siltstone.open(local_root)
     table = lake.create_table(
-        "shop.orders", schema={"id": "int64", "day": "string"}, primary_keys=["id"], partition_keys=["day"]
+        "shop.orders", schema={"id": "int64", "day": "string"}, primary_keys=["day", "id"], partition_keys=["day"]
     )
     tables = lake_tables(local_root)
     table.write(pa.table({"id": [1, 2], "day": ["mon", "tue"]}))
