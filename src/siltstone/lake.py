@@ -19,18 +19,16 @@ from siltstone.compactor.completion import (
     list_rounds,
     locate_destination,
     read_completion,
-    source_partitions,
 )
 from siltstone.compactor.dropped import DROPPED_RETENTION_MS, DroppedReport, vacuum_dropped
 from siltstone.compactor.explain import Explanation, explain
+from siltstone.compactor.following import followed_partition, followed_partitions
 from siltstone.compactor.live import job_at, key_table, live_batches, lookup, position_at, rows_at
 from siltstone.compactor.maintenance import ORPHAN_GRACE_MS, ROUND_RETENTION_MS, VacuumReport, roll_back, vacuum
 from siltstone.compactor.plan import Request
 from siltstone.compactor.rebase import (
     TableRequest,
-    followed_partition,
     partition_requests,
-    register_partitions,
     requests_with_work,
 )
 from siltstone.compactor.session import Progress, SessionResult
@@ -295,7 +293,6 @@ class Table:
             )
         )
         waiting = requests_with_work(requests)
-        register_partitions(waiting)
         return [compact_request(each, spark, progress) if each in waiting else SessionResult() for each in requests]
 
     def rounds(self) -> list[RoundCompletion]:
@@ -449,7 +446,7 @@ class Table:
         return roll_back(destination, round_id, dry_run=dry_run)
 
     def _sources(self) -> list[PartitionLocator]:
-        return source_partitions(self.name, root=self.lake.root)
+        return [each.own for each in followed_partitions(self.name, root=self.lake.root)]
 
     def _source(self, given: "Table | str | StreamLocator | None") -> str | StreamLocator | None:
         if not isinstance(given, Table):

@@ -19,7 +19,6 @@ from siltstone.compactor.plan import Request
 from siltstone.compactor.rebase import (
     TableRequest,
     partition_requests,
-    register_partitions,
     requests_with_work,
 )
 from siltstone.compactor.session import SessionResult
@@ -57,7 +56,6 @@ def compact_table(
         tell({"event": "spark_starting"})
         spark = _start_spark(conf)
         seconds["spark_start"] = time.perf_counter() - started - seconds["plan"]
-        register_partitions(waiting)
         with _interrupted_quietly():
             results = [_compact(request, spark, tell) for request in waiting]
     seconds["total"] = time.perf_counter() - started

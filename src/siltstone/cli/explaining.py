@@ -10,8 +10,8 @@ from siltstone.cli.rounds import table_partitions
 from siltstone.cli.units import spell_count, spell_value
 from siltstone.compactor.completion import compacted_partition, current_completion, locate_destination
 from siltstone.compactor.explain import Explanation, KeyEvent
+from siltstone.compactor.following import followed_partition
 from siltstone.compactor.live import lookup
-from siltstone.compactor.rebase import followed_partition
 from siltstone.compactor.state import RoundCompletion
 from siltstone.lake import Lake, Table
 from siltstone.model import TableVersion

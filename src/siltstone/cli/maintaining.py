@@ -14,7 +14,7 @@ from siltstone.cli.results_maintenance import (
 from siltstone.cli.rounds import find_round, list_table_rounds, round_line
 from siltstone.cli.shell import Report
 from siltstone.compactor.completion import current_completion
-from siltstone.compactor.rebase import followed_partition
+from siltstone.compactor.following import followed_partition
 from siltstone.errors import CorruptionError
 from siltstone.lake import Lake, Table
 from siltstone.model import DEFAULT_STREAM, PartitionLocator

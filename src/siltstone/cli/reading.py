@@ -1,6 +1,5 @@
 """What `siltstone read` and `siltstone lookup` do: rows as they are now or were, streamed, filtered, found by key."""
 
-import contextlib
 import datetime
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -13,12 +12,10 @@ from siltstone.cli.conditions import Condition, parse_condition
 from siltstone.cli.hints import find_table
 from siltstone.cli.literals import parse_literal
 from siltstone.cli.rounds import table_partitions
-from siltstone.compactor.completion import compacted_partition, current_completion, locate_destination
-from siltstone.compactor.rebase import followed_partition
-from siltstone.errors import InvalidInputError, NotFoundError
+from siltstone.compactor.following import waiting_partitions
+from siltstone.errors import InvalidInputError
 from siltstone.lake import Lake, Table
 from siltstone.model.names import did_you_mean
-from siltstone.storage import object_store as storage
 
 
 class Rows(NamedTuple):
@@ -107,14 +104,8 @@ def _limited(batches: Iterable[pa.RecordBatch], limit: int | None) -> Iterator[p
 
 def count_uncompacted(lake: Lake, name: str) -> int:
     """Return how many deltas came after the newest rounds."""
-    count = 0
-    for source in table_partitions(lake, name):
-        current = current_completion(locate_destination(compacted_partition(source), root=lake.root))
-        first = current.high_watermark + 1 if current is not None else None
-        followed = followed_partition(source, current, root=lake.root)
-        with contextlib.suppress(NotFoundError):
-            count += len(storage.list_partition_deltas(followed, first_stream_position=first, root=lake.root))
-    return count
+    find_table(lake, name)
+    return sum(len(each.deltas) for each in waiting_partitions(name, root=lake.root))
 
 
 def look_up(lake: Lake, name: str, key: Mapping[str, str | None]) -> list[dict[str, object]]:

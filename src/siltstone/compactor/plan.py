@@ -68,6 +68,8 @@ class RoundPlan:
     source: PartitionLocator
     source_folder: str
     rebase_source: PartitionLocator | None
+    # The source's deltas after this position are needed for the round or for those after it.
+    start_watermark: int
     high_watermark: int
     read_watermark: int
     delta_count: int
@@ -131,6 +133,7 @@ def _plan_next(
         source=source,
         source_folder=source_folder,
         rebase_source=previous.rebase_source_partition_locator if previous else None,
+        start_watermark=watermark,
         high_watermark=reached,
         read_watermark=reached,
         delta_count=len(chosen),
@@ -161,6 +164,7 @@ def _plan_rebase(request: Request, destination: Destination, on_behalf_of: Parti
     columns = source_columns(version, table)
     found = _all_of(request, version, table, _sort_keys(request, columns), last)
     watermark = given if given is not None else found.read_watermark if is_same else 0
+    _check_untrimmed(request, on_behalf_of, watermark)
     # Prior completions are not read, so that a rebase also cures damaged ones; only which one is current matters.
     current = current_entry(destination)
     return RoundPlan(
@@ -170,6 +174,7 @@ def _plan_rebase(request: Request, destination: Destination, on_behalf_of: Parti
         source=on_behalf_of,
         source_folder=locate_destination(on_behalf_of, root=request.root).folder,
         rebase_source=on_behalf_of,
+        start_watermark=0 if is_same else watermark,
         high_watermark=watermark,
         read_watermark=found.read_watermark,
         delta_count=found.delta_count,
@@ -221,6 +226,18 @@ def _compacted_schema(compacted: RoundCompletion, columns: SourceColumns) -> pa.
     return pa.schema(fields)
 
 
+def _check_untrimmed(request: Request, on_behalf_of: PartitionLocator, watermark: int) -> None:
+    """Refuse a rebase after which no round could go on, since deltas that would come next are gone."""
+    if not storage.partition_exists(on_behalf_of, root=request.root):
+        return
+    trimmed = storage.get_partition(on_behalf_of, root=request.root).trimmed_stream_position
+    if trimmed > watermark:
+        raise InvalidInputError(
+            f"{request.destination}: would go on after position {watermark} of {on_behalf_of}, but its deltas up to "
+            f"{trimmed} are trimmed; rebase from rows that have them, with a high watermark of at least {trimmed}"
+        )
+
+
 def _check_order(request: Request, watermark: int) -> None:
     last = request.last_stream_position
     if last is not None and last < watermark:
@@ -240,7 +257,8 @@ def _check_compatible(
         known = previous.source_partition_locator
         other = f"not from {source}" if known != source else "but that was another table of this name"
         raise InvalidInputError(
-            f"{request.destination}: was compacted from {known}, {other}; rebase to change the source"
+            f"{request.destination}: was compacted from {known}, {other}; rebase to change the source, or "
+            "name the same one to go on with it"
         )
     if set(previous.primary_keys) != set(request.primary_keys):
         raise InvalidInputError(

@@ -1,15 +1,15 @@
 """Compacting whole tables: which partitions are read, on whose behalf, into which ones; also a rebase from elsewhere."""
 
-import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from siltstone.catalog import main as catalog
 from siltstone.compactor.completion import compacted_partition, current_completion, current_entry, locate_destination
+from siltstone.compactor.following import followed_partition, followed_partitions
 from siltstone.compactor.job import Settings
 from siltstone.compactor.plan import Request, plan_round
 from siltstone.compactor.state import RoundCompletion
-from siltstone.errors import AlreadyExistsError, InvalidInputError, NotFoundError
+from siltstone.errors import InvalidInputError, NotFoundError
 from siltstone.model import DEFAULT_STREAM, PartitionLocator, PartitionValue, StreamLocator, TableVersion
 from siltstone.model.locators import check_position
 from siltstone.model.schema import evolve
@@ -46,21 +46,20 @@ class _Stream:
     def partition(self, values: Sequence[PartitionValue]) -> PartitionLocator:
         return _partition(self.locator, values)
 
-    @property
-    def table(self) -> str:
-        return self.locator.table_version_locator.table_locator.full_name
-
 
 def partition_requests(asked: TableRequest) -> list[Request]:
     """Say what is to be compacted in each partition.
 
-    Each is rebased from the partition that has the same values. Raises: InvalidInputError, NotFoundError.
+    Each is rebased from the partition that has the same values. A table that was compacted on behalf of another one
+    goes on with that one. Raises: InvalidInputError, NotFoundError.
     """
     root = asked.root
     own = _Stream(catalog.delta_stream(asked.name, root=root))
+    if asked.on_behalf_of is None and asked.rebase_from is None:
+        return _following_requests(asked, own)
     behalf = own if asked.on_behalf_of is None else _stream(asked.on_behalf_of, root)
     version = _version(own, root)
-    _check_positions(asked, behalf)
+    _check_positions(asked, behalf.locator)
     if behalf.locator != own.locator:
         _check_rules(version, _version(behalf, root))
     sources = [behalf]
@@ -69,17 +68,42 @@ def partition_requests(asked: TableRequest) -> list[Request]:
         _check_columns(version, _version(sources[-1], root))
     requests = []
     for values in _all_values(sources, root):
-        request = Request(
-            source=behalf.partition(values),
-            destination=compacted_partition(own.partition(values)),
-            primary_keys=tuple(version.primary_keys),
-            root=root,
-            last_stream_position=asked.to,
-            rebase_high_watermark=asked.high_watermark,
-            settings=Settings(full=asked.full),
-        )
+        request = _request(asked, version, behalf.partition(values), own.partition(values))
         requests.append(request if asked.rebase_from is None else _rebased(request, sources[-1], asked))
     return requests
+
+
+def _following_requests(asked: TableRequest, own: _Stream) -> list[Request]:
+    root, version = asked.root, _version(own, asked.root)
+    requests = []
+    for partition in followed_partitions(asked.name, root=root):
+        source = partition.source
+        if source is None or (source.stream_locator != own.locator and _has_deltas(partition.own, root)):
+            # Which deltas are meant has to be said; planning says what it was compacted from.
+            source = partition.own
+        requests.append(_request(asked, version, source, partition.own))
+    streams = {str(each.source.stream_locator): each.source.stream_locator for each in requests}
+    for stream in streams.values() or [own.locator]:
+        _check_positions(asked, stream)
+    return requests
+
+
+def _request(asked: TableRequest, version: TableVersion, source: PartitionLocator, own: PartitionLocator) -> Request:
+    return Request(
+        source=source,
+        destination=compacted_partition(own),
+        primary_keys=tuple(version.primary_keys),
+        root=asked.root,
+        last_stream_position=asked.to,
+        rebase_high_watermark=asked.high_watermark,
+        settings=Settings(full=asked.full),
+    )
+
+
+def _has_deltas(partition: PartitionLocator, root: str) -> bool:
+    return storage.partition_exists(partition, root=root) and bool(
+        storage.get_partition(partition, root=root).stream_position
+    )
 
 
 def requests_with_work(requests: Sequence[Request]) -> list[Request]:
@@ -95,23 +119,6 @@ def requests_with_work(requests: Sequence[Request]) -> list[Request]:
             "round to start from there; give a lower high watermark"
         )
     return waiting
-
-
-def register_partitions(requests: Sequence[Request]) -> None:
-    """Make partitions known that only the source of a rebase had, so that the table's readers find them."""
-    for request in requests:
-        own = PartitionLocator(**{**request.destination, "stream": DEFAULT_STREAM})
-        if not storage.partition_exists(own, root=request.root):
-            staged = storage.stage_partition(own.stream_locator, own.partition_values, root=request.root)
-            with contextlib.suppress(AlreadyExistsError):
-                storage.commit_partition(staged, root=request.root)
-
-
-def followed_partition(own: PartitionLocator, completion: RoundCompletion | None, *, root: str) -> PartitionLocator:
-    """Return the partition whose deltas come after a round: the table's own, or that of the table it stands in for."""
-    if completion is None or _is_compacted_from(completion, own, root):
-        return own
-    return completion.source_partition_locator
 
 
 def _is_compacted_from(completion: RoundCompletion, source: PartitionLocator, root: str) -> bool:
@@ -212,14 +219,14 @@ def _version(stream: _Stream, root: str) -> TableVersion:
     return storage.get_table_version(locator.namespace, locator.table, locator.table_version, root=root)
 
 
-def _check_positions(asked: TableRequest, behalf: _Stream) -> None:
+def _check_positions(asked: TableRequest, stream: StreamLocator) -> None:
     for what, position in (("position", asked.to), ("high watermark", asked.high_watermark)):
         if position is not None:
             check_position(position, f"{asked.name}: {what}")
-    newest = storage.get_stream(behalf.locator, root=asked.root).stream_position
+    newest = storage.get_stream(stream, root=asked.root).stream_position
     if asked.high_watermark is not None and asked.high_watermark > newest:
         raise InvalidInputError(
-            f"{asked.name}: high watermark {asked.high_watermark} is after the newest delta of {behalf.table}, {newest}, "
+            f"{asked.name}: high watermark {asked.high_watermark} is after the newest delta of {stream.table_version_locator.table_locator.full_name}, {newest}, "
             "so that deltas to come would be left out; give one that is there"
         )
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from siltstone.compactor.completion import commit_round, write_completion
 from siltstone.compactor.consistency import close_stream
+from siltstone.compactor.following import follow, register_destination
 from siltstone.compactor.inventory import bucket_objects
 from siltstone.compactor.job import Engine
 from siltstone.compactor.plan import Request, RoundPlan, plan_round
@@ -54,10 +55,17 @@ def run_session(request: Request, engine: Engine, progress: Progress | None = No
 
 
 def _plan(request: Request, so_far: SessionResult) -> RoundPlan | None:
-    """Plan the next round; if there is one, not before the stream is closed, for tables that need that."""
+    """Plan the next round. If there is one, everybody knows first that its deltas are needed and where its rows will be.
+
+    Tables that need that also have their stream closed first. What was found before any of this is asked again.
+    """
     is_first, is_alone = not so_far.rounds, not (so_far.rounds or so_far.conflicts)
     plan = plan_round(request, is_first=is_first, is_alone=is_alone)
-    if plan is None or not close_stream(plan.source, plan.job.now_ms, root=request.root):
+    if plan is None:
+        return None
+    register_destination(plan.destination)
+    is_new = follow(plan.destination, plan.source, plan.start_watermark)
+    if not close_stream(plan.source, plan.job.now_ms, root=request.root) and not is_new:
         return plan
     return plan_round(replace(request, now_ms=plan.job.now_ms), is_first=is_first, is_alone=is_alone)
 

@@ -210,6 +210,18 @@ class Partition(Metafile):
     created_at: int = 0
 
 
+class Follower(Metafile):
+    """A compacted partition that reads the deltas of the partition `locator`; `folder` says which, whatever its name is.
+
+    Deltas above `start_position` are needed until it has a round after `after_round`; then that round says which are.
+    """
+
+    locator: PartitionLocator
+    folder: str
+    start_position: int = 0
+    after_round: int = 0
+
+
 class ManifestEntry(Model):
     """One data file, named relative to the root, so that a root can be moved."""
 

@@ -1,19 +1,28 @@
 """The tables of a lake, as the service sees them: what waits for compaction, compacting it, trimming what is compacted."""
 
-from collections import defaultdict
+import logging
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from siltstone.catalog import main as catalog
-from siltstone.compactor.completion import compacted_partition, current_entry, locate_destination
-from siltstone.compactor.consistency import held_watermark, is_partition_due
+from siltstone.compactor.completion import (
+    compacted_partition,
+    current_entry,
+    locate_destination,
+)
+from siltstone.compactor.following import (
+    followed_partition,
+    followed_partitions,
+    keep_following,
+    trim_limit,
+    waiting_partitions,
+)
 from siltstone.compactor.job import Engine
 from siltstone.compactor.plan import Request
 from siltstone.compactor.session import Progress, SessionResult, run_session
 from siltstone.errors import NotFoundError, SiltstoneError
 from siltstone.lake import Lake
-from siltstone.log.compactible import system_now_ms
-from siltstone.model import Delta, Partition, PartitionLocator, TableVersion
+from siltstone.model import Delta, PartitionLocator, TableVersion
 from siltstone.model.properties import DELTA_RETENTION_SECONDS
 from siltstone.service.partitions import CheckpointResult, KeepAlive, PendingPartition
 from siltstone.service.settings import DAY_SECONDS, to_ms
@@ -21,6 +30,8 @@ from siltstone.storage import object_store as storage
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+_log = logging.getLogger(__name__)
 
 
 class LakeTables:
@@ -48,6 +59,8 @@ class LakeTables:
         for table in self.lake.tables():
             keep_alive()
             try:
+                for followed in followed_partitions(table.name, root=self.lake.root):
+                    keep_following(followed, root=self.lake.root)
                 found += pending_partitions(table.name, root=self.lake.root, keep_alive=keep_alive)
             except SiltstoneError as error:
                 if not isinstance(error, NotFoundError) or self._is_in_use(table.name):
@@ -74,23 +87,28 @@ class LakeTables:
         )
 
     def trim(self, partition: PartitionLocator, high_watermark: int, now_ms: int) -> int | None:
-        """Forget compacted deltas up to a watermark that are past their retention. Raises: SiltstoneError."""
+        """Forget deltas up to a watermark that a partition has read, no other needs, and that are past their retention.
+
+        They are those of the table that the partition follows. Raises: SiltstoneError.
+        """
         root = self.lake.root
         try:
-            known = storage.get_partition(partition, root=root)
-            version = self._version(partition)
-            # A rollback may have put the watermark back, and then these deltas are needed again.
-            safe = min(high_watermark, compacted_watermark(partition, root=root))
-            held = held_watermark(locate_destination(compacted_partition(partition), root=root), now_ms)
-            safe = safe if held is None else min(safe, held)
+            source = self._source(partition)
+            known = storage.get_partition(source, root=root)
+            version = self._version(source)
+            # The watermark may have been put back since, or be one of another stream.
+            limit = trim_limit(source, now_ms, root=root)
+            safe = min(high_watermark, limit.position)
+            if limit.position < high_watermark:
+                _log.info("deltas kept for a follower", extra={"partition": str(source), "after": limit.position})
             if safe <= known.trimmed_stream_position:
                 return 0
             before_ms = now_ms - to_ms(self._retention_of(version))
-            deltas = storage.list_partition_deltas(partition, last_stream_position=safe, root=root)
+            deltas = storage.list_partition_deltas(source, last_stream_position=safe, root=root)
             last = _last_before(deltas, before_ms)
             if last <= known.trimmed_stream_position:
                 return 0
-            return storage.delete_deltas(partition, last_stream_position=last, root=root)
+            return storage.delete_deltas(source, last_stream_position=last, followers=limit.followers, root=root)
         except NotFoundError:
             if self._is_there(partition):
                 raise
@@ -98,16 +116,21 @@ class LakeTables:
 
     def _compact(self, partition: PartitionLocator, progress: Progress) -> SessionResult:
         keys = self._version(partition).primary_keys
-        destination = compacted_partition(partition)
+        source, destination = self._source(partition), compacted_partition(partition)
         if self._engine is not None:
-            request = Request(partition, destination, tuple(keys), root=self.lake.root)
+            request = Request(source, destination, tuple(keys), root=self.lake.root)
             return run_session(request, self._engine, progress)
         from siltstone.spark.compaction import compact_partition
 
         spark = self._session() if self._session is not None else None
         return compact_partition(
-            partition, destination, keys, compaction_artifact_path=self.lake.root, spark=spark, progress=progress
+            source, destination, keys, compaction_artifact_path=self.lake.root, spark=spark, progress=progress
         )
+
+    def _source(self, partition: PartitionLocator) -> PartitionLocator:
+        """Return the partition whose deltas are compacted beside one. Raises: NotFoundError where it is gone."""
+        destination = locate_destination(compacted_partition(partition), root=self.lake.root)
+        return followed_partition(partition, current_entry(destination), root=self.lake.root)
 
     def _version(self, partition: PartitionLocator) -> TableVersion:
         name = partition.table_version_locator.table_locator.full_name
@@ -144,37 +167,17 @@ def pending_partitions(name: str, *, root: str, keep_alive: KeepAlive = lambda: 
 
     Raises: NotFoundError, StorageError.
     """
-    stream = catalog.delta_stream(name, root=root)
-    waiting: dict[str, tuple[Partition, int]] = {}
-    for partition in storage.list_partitions(stream, root=root):
-        keep_alive()
-        watermark = compacted_watermark(partition.locator, root=root)
-        if partition.stream_position > watermark or _is_due(partition.locator, root):
-            waiting[partition.locator.partition_id] = (partition, watermark)
-    if not waiting:
-        return []
-    deltas: dict[str, list[Delta]] = defaultdict(list)
-    lowest = min(watermark for _, watermark in waiting.values())
-    for delta in storage.list_deltas(stream, first_stream_position=lowest + 1, root=root):
-        partition_id = delta.locator.partition_id
-        if partition_id in waiting and delta.stream_position > waiting[partition_id][1]:
-            deltas[partition_id].append(delta)
-    return [_pending(name, partition, deltas[key]) for key, (partition, _) in waiting.items()]
-
-
-def _is_due(partition: PartitionLocator, root: str) -> bool:
-    return is_partition_due(locate_destination(compacted_partition(partition), root=root), system_now_ms())
-
-
-def _pending(name: str, partition: Partition, deltas: Sequence[Delta]) -> PendingPartition:
-    return PendingPartition(
-        name=str(partition.locator),
-        table=name,
-        locator=partition.locator,
-        deltas=len(deltas),
-        bytes=sum(delta.manifest.content_length for delta in deltas),
-        oldest_at=min((delta.committed_at for delta in deltas), default=None),
-    )
+    return [
+        PendingPartition(
+            name=str(waiting.own),
+            table=name,
+            locator=waiting.own,
+            deltas=len(waiting.deltas),
+            bytes=sum(delta.manifest.content_length for delta in waiting.deltas),
+            oldest_at=min((delta.committed_at for delta in waiting.deltas), default=None),
+        )
+        for waiting in waiting_partitions(name, root=root, keep_alive=keep_alive)
+    ]
 
 
 def _last_before(deltas: Sequence[Delta], before_ms: int) -> int:

@@ -10,6 +10,7 @@ from siltstone.log.keyed import Entry
 from siltstone.model import (
     Delta,
     DeltaLocator,
+    Follower,
     Idempotency,
     Manifest,
     ManifestEntry,
@@ -24,6 +25,7 @@ from siltstone.model.locators import MAX_STREAM_POSITION, check_position
 from siltstone.model.properties import SCHEMA_EVOLUTION, STRICT
 from siltstone.model.schema import check_known
 from siltstone.objects import open_objects
+from siltstone.storage.followers import read_followers
 from siltstone.storage.layout import (
     VERSION_KEY,
     delta_key,
@@ -309,13 +311,21 @@ def get_delta_manifest(delta: DeltaLocator, *, root: str) -> Manifest:
     return get_delta(delta, root=root).manifest
 
 
-def delete_deltas(partition: PartitionLocator, *, last_stream_position: int, root: str) -> int:
+def delete_deltas(
+    partition: PartitionLocator,
+    *,
+    last_stream_position: int,
+    followers: Sequence[Follower] | None = None,
+    root: str,
+) -> int:
     """Trim a partition: forget its deltas up to a position, inclusive, and remember that; return how many."""
     place = locate_stream(partition, root=root)
     counted = [0]
 
     def prepare(state: LogState) -> Changes:
         known = known_partition(state, place, partition)
+        if followers is not None and read_followers(state, partition.stream_locator) != list(followers):
+            raise ConflictError(f"{partition}: its followers changed while it was being trimmed; try again")
         if last_stream_position > known.stream_position:
             raise InvalidInputError(
                 f"{partition}: cannot trim up to {last_stream_position}, the newest delta is at {known.stream_position}"

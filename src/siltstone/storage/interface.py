@@ -15,6 +15,7 @@ from siltstone.model import (
     Delta,
     DeltaLocator,
     DeltaType,
+    Follower,
     Idempotency,
     Manifest,
     ManifestEntry,
@@ -258,6 +259,25 @@ def delete_partition(partition: PartitionLocator, *, root: str) -> None:
     raise NotImplementedError
 
 
+def list_followers(stream: StreamLocator, *, root: str) -> list[Follower]:
+    """List the followers of all partitions of a stream. Raises: NotFoundError."""
+    raise NotImplementedError
+
+
+def add_follower(follower: Follower, *, root: str) -> bool:
+    """Let a compacted partition follow a partition, which need not exist yet; return whether that changed anything.
+
+    A follower is known by its partition and folder. One that is there is replaced by one after a later round; after
+    the same round, the lower start position counts; after an earlier round, nothing changes. Raises: NotFoundError.
+    """
+    raise NotImplementedError
+
+
+def remove_follower(follower: Follower, *, root: str) -> bool:
+    """Forget a follower that is still exactly as given; return whether it was. Raises: NotFoundError."""
+    raise NotImplementedError
+
+
 def list_deltas(
     stream: StreamLocator,
     *,
@@ -374,10 +394,17 @@ def discard_deltas(deltas: Sequence[Delta], *, root: str) -> None:
     raise NotImplementedError
 
 
-def delete_deltas(partition: PartitionLocator, *, last_stream_position: int, root: str) -> int:
+def delete_deltas(
+    partition: PartitionLocator,
+    *,
+    last_stream_position: int,
+    followers: Sequence[Follower] | None = None,
+    root: str,
+) -> int:
     """Trim a partition: forget its deltas up to a position, inclusive, and remember that; return how many.
 
-    Files become orphans. Raises: NotFoundError, InvalidInputError.
+    Files become orphans. With `followers`, nothing is trimmed unless these are all followers of the stream at the
+    moment of the commit. Raises: NotFoundError, InvalidInputError, ConflictError.
     """
     raise NotImplementedError
 

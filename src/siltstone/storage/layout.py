@@ -92,6 +92,16 @@ def delta_key(stream: str, position: int, partition_id: str) -> str:
     return f"{delta_prefix(stream)}{position}/{partition_id}"
 
 
+def follower_prefix(stream: str) -> str:
+    """Return what the keys of a stream's followers begin with."""
+    return f"follower/{stream}/"
+
+
+def follower_key(stream: str, partition_id: str, folder: str) -> str:
+    """Return the key of a follower of a partition in the log of the partition's version."""
+    return f"{follower_prefix(stream)}{partition_id}/{folder}"
+
+
 def transaction_key(stream: str, idempotency: Idempotency) -> str:
     """Return the key that remembers a commit by its idempotency id."""
     return f"{TRANSACTION_PREFIX}{stream}/{urllib.parse.quote(idempotency.app_id, safe='')}/{idempotency.batch_id}"

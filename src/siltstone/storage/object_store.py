@@ -14,6 +14,7 @@ from siltstone.storage.deltas import (
     list_deltas,
     list_partition_deltas,
 )
+from siltstone.storage.followers import add_follower, list_followers, remove_follower
 from siltstone.storage.staging import stage_delta, stage_deltas
 from siltstone.storage.streams import (
     commit_partition,
@@ -56,6 +57,7 @@ from siltstone.storage.versions import (
 )
 
 __all__ = [
+    "add_follower",
     "commit_delta",
     "commit_deltas",
     "commit_partition",
@@ -85,6 +87,7 @@ __all__ = [
     "get_table_version_column_names",
     "get_table_version_schema",
     "list_deltas",
+    "list_followers",
     "list_namespaces",
     "list_partition_deltas",
     "list_partitions",
@@ -93,6 +96,7 @@ __all__ = [
     "list_tables",
     "namespace_exists",
     "partition_exists",
+    "remove_follower",
     "stage_delta",
     "stage_deltas",
     "stage_partition",

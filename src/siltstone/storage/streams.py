@@ -12,6 +12,7 @@ from siltstone.storage import tables
 from siltstone.storage.layout import (
     STREAM_PREFIX,
     delta_prefix,
+    follower_prefix,
     partition_key,
     partition_prefix,
     stream_key,
@@ -105,8 +106,9 @@ def delete_stream(stream: StreamLocator, *, root: str) -> None:
 
     def prepare(state: LogState) -> Changes:
         place.read(state, stream.stream)
-        inside = state.keys(partition_prefix(stream.stream)) + state.keys(delta_prefix(stream.stream))
-        return dict.fromkeys([stream_key(stream.stream), *inside])
+        name = stream.stream
+        prefixes = (partition_prefix(name), delta_prefix(name), follower_prefix(name))
+        return dict.fromkeys([stream_key(name), *(key for prefix in prefixes for key in state.keys(prefix))])
 
     place.log.commit("delete stream", prepare)
 

@@ -17,7 +17,7 @@ from typing import Any
 import pyarrow as pa
 
 from siltstone import errors
-from siltstone.model import DEFAULT_STREAM, DeltaLocator, Idempotency, PartitionLocator, StreamLocator
+from siltstone.model import DEFAULT_STREAM, DeltaLocator, Follower, Idempotency, PartitionLocator, StreamLocator
 from siltstone.storage import interface
 
 Check = Callable[[Any, str], None]
@@ -605,6 +605,39 @@ def trimming_forgets_deltas_and_remembers_that(storage: Any, root: str) -> None:
     with raises(errors.InvalidInputError, "9"):
         storage.delete_deltas(_partition(stream), last_stream_position=9, root=root)
     assert _write(storage, root, stream, _rows((9, "x"))) == 5
+
+
+@_check
+def followers_are_remembered_and_a_trim_goes_by_them(storage: Any, root: str) -> None:
+    """A follower is there once, after the latest round it was added for; what changes while trimming stops the trim."""
+    stream = _stream(storage, root)
+    partition = _partition(stream)
+    assert storage.list_followers(stream, root=root) == []
+    first = Follower(locator=partition, folder="tables/a/compacted/_", start_position=3, after_round=2)
+    assert storage.add_follower(first, root=root)
+    assert not storage.add_follower(first, root=root)
+    lower = Follower.from_serializable({**first, "start_position": 1})
+    assert storage.add_follower(lower, root=root)
+    assert not storage.add_follower(first, root=root)
+    later = Follower.from_serializable({**first, "after_round": 5})
+    assert storage.add_follower(later, root=root)
+    assert not storage.add_follower(lower, root=root)
+    other = Follower(locator=partition, folder="tables/b/compacted/_")
+    assert storage.add_follower(other, root=root)
+    assert storage.list_followers(stream, root=root) == [later, other]
+    _write(storage, root, stream, _rows((1, "x")))
+    with raises(errors.ConflictError, "followers"):
+        storage.delete_deltas(partition, last_stream_position=1, followers=[later], root=root)
+    assert len(storage.list_deltas(stream, root=root)) == 1
+    assert not storage.remove_follower(lower, root=root)
+    assert storage.remove_follower(other, root=root)
+    assert storage.delete_deltas(partition, last_stream_position=1, followers=[later], root=root) == 1
+    storage.delete_stream(stream, root=root)
+    for ask in (lambda: storage.list_followers(stream, root=root), lambda: storage.add_follower(later, root=root)):
+        with raises(errors.NotFoundError):
+            ask()
+    storage.commit_stream(storage.stage_stream(stream, root=root), root=root)
+    assert storage.list_followers(stream, root=root) == []
 
 
 @_check
