@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeAlias, cast
 import pyarrow as pa
 
 from siltstone.catalog import main as catalog
-from siltstone.compactor.checking import check_deltas, check_partition
+from siltstone.compactor.checking import check_deltas, check_partition, check_registered
 from siltstone.compactor.columns import align
 from siltstone.compactor.completion import (
     Destination,
@@ -19,6 +19,7 @@ from siltstone.compactor.completion import (
     list_rounds,
     locate_destination,
     read_completion,
+    source_partitions,
 )
 from siltstone.compactor.dropped import DROPPED_RETENTION_MS, DroppedReport, vacuum_dropped
 from siltstone.compactor.explain import Explanation, explain
@@ -406,9 +407,12 @@ class Table:
     def fsck(self, *, deep: bool = False) -> list[Finding]:
         """Check logs, files, deletion vectors and indices; `deep` reads every row. No findings means sound."""
         root = self.lake.root
-        findings = _check_log(f"{root}/{catalog.version_folder(self.name, root=root)}/log")
+        folder = catalog.version_folder(self.name, root=root)
+        findings = _check_log(f"{root}/{folder}/log")
         if findings:
             return findings
+        known = {each.partition_id for each in source_partitions(self.name, root=root)}
+        findings += check_registered(folder, known, root=root)
         findings += check_deltas(root, self.deltas(), deep=deep)
         for source in self._sources():
             destination = locate_destination(compacted_partition(source), root=root)

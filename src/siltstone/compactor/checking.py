@@ -6,14 +6,15 @@ import numpy as np
 import pyarrow as pa
 
 from siltstone.compactor.columns import equal_ids
-from siltstone.compactor.completion import Destination, current_completion
+from siltstone.compactor.completion import CURRENT_KEY, Destination, current_completion
 from siltstone.compactor.files import StoredFile
 from siltstone.compactor.hashing import hash_keys
 from siltstone.compactor.inventory import find_problems
 from siltstone.compactor.state import Bucket, RoundCompletion
 from siltstone.errors import CorruptionError
+from siltstone.log.commit import commit_log
 from siltstone.log.verification import Finding
-from siltstone.model import Delta, ManifestEntry
+from siltstone.model import COMPACTED_STREAM, Delta, ManifestEntry
 from siltstone.model.schema import nullable, schema_from_json
 from siltstone.objects import open_objects
 from siltstone.storage.parquet import read_data_file
@@ -36,6 +37,30 @@ def check_partition(destination: Destination, *, deep: bool = False) -> list[Fin
     bad = {finding.file for finding in findings}
     for bucket in completion.buckets:
         findings += _check_bucket(destination, completion, bucket, bad, deep=deep)
+    return findings
+
+
+def check_registered(folder: str, known: Container[str], *, root: str) -> list[Finding]:
+    """Find compacted partitions in the folder of a table version that are not among those that the table knows."""
+    findings = []
+    place = f"{folder}/{COMPACTED_STREAM}"
+    for segment in sorted(open_objects(root).list_folders(place)):
+        if segment in known:
+            continue
+        try:
+            entry = commit_log(root, f"{place}/{segment}/log").read(lambda state: state.get(CURRENT_KEY))
+        except CorruptionError as error:
+            findings.append(Finding("state", f"{place}/{segment}", str(error), _REBASE))
+            continue
+        if entry is not None:
+            message = (
+                f"has {entry['live_rows']} rows, compacted from {entry['source']}, which no reader of the table finds"
+            )
+            findings.append(
+                Finding(
+                    "partition", f"{place}/{segment}", message, "compact it from there again, or run siltstone repair"
+                )
+            )
     return findings
 
 

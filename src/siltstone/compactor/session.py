@@ -5,12 +5,13 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from siltstone.compactor.completion import commit_round, write_completion
+from siltstone.compactor.completion import commit_round, current_entry, locate_destination, write_completion
 from siltstone.compactor.consistency import close_stream
 from siltstone.compactor.following import follow, register_destination
 from siltstone.compactor.inventory import bucket_objects
 from siltstone.compactor.job import Engine
 from siltstone.compactor.plan import Request, RoundPlan, plan_round
+from siltstone.compactor.requirements import check_request
 from siltstone.compactor.state import Accounting, Bucket, RoundCompletion
 from siltstone.errors import ConflictError, CorruptionError
 from siltstone.log.compactible import system_now_ms
@@ -33,8 +34,9 @@ class SessionResult:
 def run_session(request: Request, engine: Engine, progress: Progress | None = None) -> SessionResult:
     """Run rounds until all that was there at the start is compacted; what is written meanwhile may be left to others.
 
-    Raises: as `plan_round`; ConflictError where others keep being faster.
+    Raises: as `check_request` and `plan_round`; ConflictError where others keep being faster.
     """
+    check_request(request)
     result = SessionResult()
     started = time.perf_counter()
     goal: int | None = None
@@ -61,9 +63,11 @@ def _plan(request: Request, so_far: SessionResult) -> RoundPlan | None:
     """
     is_first, is_alone = not so_far.rounds, not (so_far.rounds or so_far.conflicts)
     plan = plan_round(request, is_first=is_first, is_alone=is_alone)
+    destination = locate_destination(request.destination, root=request.root)
+    if plan is not None or current_entry(destination) is not None:
+        register_destination(destination)
     if plan is None:
         return None
-    register_destination(plan.destination)
     is_new = follow(plan.destination, plan.source, plan.start_watermark)
     if not close_stream(plan.source, plan.job.now_ms, root=request.root) and not is_new:
         return plan

@@ -1,10 +1,11 @@
 """Compaction of one partition on Spark: the call that everything else leads to."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 from pyspark.sql import SparkSession
 
-from siltstone.compactor.job import Settings
+from siltstone.compactor.job import RoundJob, Settings
 from siltstone.compactor.plan import MAX_ROUND_BYTES, Request
 from siltstone.compactor.session import Progress, SessionResult, run_session
 from siltstone.errors import InvalidInputError
@@ -17,7 +18,7 @@ from siltstone.spark.session import local_session
 def compact_partition(
     source_partition_locator: PartitionLocator,
     destination_partition_locator: PartitionLocator,
-    primary_keys: Iterable[str],
+    primary_keys: str | Iterable[str],
     last_stream_position_to_compact: int | None = None,
     *,
     rebase_source_partition_locator: PartitionLocator | None = None,
@@ -25,7 +26,7 @@ def compact_partition(
     compaction_artifact_path: str | None = None,
     compaction_artifact_s3_bucket: str | None = None,
     spark: SparkSession | None = None,
-    sort_keys: Iterable[str] | None = None,
+    sort_keys: str | Iterable[str] | None = None,
     records_per_compacted_file: int | None = None,
     target_file_bytes: int | None = None,
     max_round_bytes: int = MAX_ROUND_BYTES,
@@ -53,8 +54,8 @@ def compact_partition(
     request = Request(
         source=source_partition_locator,
         destination=destination_partition_locator,
-        primary_keys=tuple(primary_keys) if isinstance(primary_keys, list | tuple) else tuple(sorted(primary_keys)),
-        sort_keys=None if sort_keys is None else tuple(sort_keys),
+        primary_keys=_names(primary_keys),
+        sort_keys=None if sort_keys is None else _names(sort_keys),
         last_stream_position=last_stream_position_to_compact,
         rebase_source=rebase_source_partition_locator,
         rebase_high_watermark=rebase_source_partition_high_watermark,
@@ -63,7 +64,19 @@ def compact_partition(
         now_ms=now_ms,
         root=_root(compaction_artifact_path, compaction_artifact_s3_bucket),
     )
-    return run_session(request, spark_engine(spark or local_session(), progress), progress)
+
+    def engine(job: RoundJob) -> Iterator[dict[str, Any]]:
+        # Not before there is work: to start Spark takes seconds, and what is refused needs none.
+        return spark_engine(spark or local_session(), progress)(job)
+
+    return run_session(request, engine, progress)
+
+
+def _names(given: str | Iterable[str]) -> tuple[str, ...]:
+    """Return column names in order; a set has none, so that of the names is taken."""
+    if isinstance(given, str):
+        return (given,)
+    return tuple(given) if isinstance(given, list | tuple) else tuple(sorted(given))
 
 
 def _root(path: str | None, bucket: str | None) -> str:

@@ -78,9 +78,10 @@ class TestRange:
 
     def test_a_table_without_deltas_has_no_rounds(self, table: siltstone.Table) -> None:
         table.write(rows([1]))
-        elsewhere = PartitionLocator(**{**only_partition(table), "partition_values": ["elsewhere"]})
+        empty = make_table(table.lake.root, "shop.empty")
+        source, into = (PartitionLocator(**empty.version.locator, stream=name) for name in ("deltas", "compacted"))
         before = everything_below(table.lake.root)
-        assert compact(table, source=elsewhere, destination=elsewhere).rounds == []
+        assert compact(table, source=source, destination=into).rounds == []
         assert everything_below(table.lake.root) == before
 
     def test_full_rewrites_without_anything_new_and_keeps_the_watermark(self, table: siltstone.Table) -> None:
@@ -454,7 +455,7 @@ class TestKeys:
     def test_other_keys_are_refused_and_the_known_ones_named(self, table: siltstone.Table) -> None:
         table.write(rows([1]))
         compact(table)
-        with pytest.raises(InvalidInputError, match=r"compacted by the keys \['id'\], not \['v'\]; rebase"):
+        with pytest.raises(InvalidInputError, match="by the keys v: those of its table are id"):
             compact(table, primary_keys=("v",))
 
     def test_other_sort_keys_are_refused_and_the_known_ones_named(self, table: siltstone.Table) -> None:
