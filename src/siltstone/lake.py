@@ -19,11 +19,15 @@ from siltstone.compactor.completion import (
     list_rounds,
     locate_destination,
     read_completion,
-    source_partitions,
 )
 from siltstone.compactor.dropped import DROPPED_RETENTION_MS, DroppedReport, vacuum_dropped
 from siltstone.compactor.explain import Explanation, explain
-from siltstone.compactor.following import followed_partition, followed_partitions
+from siltstone.compactor.following import (
+    followed_partition,
+    followed_partitions,
+    register_destination,
+    unregistered_destinations,
+)
 from siltstone.compactor.live import job_at, key_table, live_batches, lookup, position_at, rows_at
 from siltstone.compactor.maintenance import ORPHAN_GRACE_MS, ROUND_RETENTION_MS, VacuumReport, roll_back, vacuum
 from siltstone.compactor.plan import Request
@@ -32,6 +36,7 @@ from siltstone.compactor.rebase import (
     partition_requests,
     requests_with_work,
 )
+from siltstone.compactor.repair import PartitionRepair, repair
 from siltstone.compactor.session import Progress, SessionResult
 from siltstone.compactor.state import RoundCompletion
 from siltstone.errors import InvalidInputError, KeysInSeveralPartitionsWarning, NotFoundError
@@ -407,12 +412,10 @@ class Table:
     def fsck(self, *, deep: bool = False) -> list[Finding]:
         """Check logs, files, deletion vectors and indices; `deep` reads every row. No findings means sound."""
         root = self.lake.root
-        folder = catalog.version_folder(self.name, root=root)
-        findings = _check_log(f"{root}/{folder}/log")
+        findings = _check_log(f"{root}/{catalog.version_folder(self.name, root=root)}/log")
         if findings:
             return findings
-        known = {each.partition_id for each in source_partitions(self.name, root=root)}
-        findings += check_registered(folder, known, root=root)
+        findings += check_registered(self.name, root=root)
         findings += check_deltas(root, self.deltas(), deep=deep)
         for source in self._sources():
             destination = locate_destination(compacted_partition(source), root=root)
@@ -448,6 +451,27 @@ class Table:
         source = PartitionLocator(**stream, partition_values=list(partition_values))
         destination = locate_destination(compacted_partition(source), root=self.lake.root)
         return roll_back(destination, round_id, dry_run=dry_run)
+
+    def repair(self, *, accept_loss: bool = False, dry_run: bool = False) -> list[PartitionRepair]:
+        """Bring back what damaged files of the current rounds held, in each partition by one round that says so.
+
+        Every row is read to find damage. Rows that cannot be brought back are given up only if the loss is accepted.
+        Compacted partitions that the table does not know are registered. Raises: InvalidInputError, also where there
+        is nothing to repair; CorruptionError, ConflictError.
+        """
+        from siltstone.documents.rounds import merge_any
+
+        root = self.lake.root
+        hidden = unregistered_destinations(self.name, root=root)
+        places = [locate_destination(compacted_partition(source), root=root) for source in self._sources()]
+        done = repair([*places, *hidden], merge_any, accept_loss=accept_loss, dry_run=dry_run)
+        if not done and not hidden:
+            raise InvalidInputError(f"{self.name}: nothing is damaged, so there is nothing to repair")
+        for each in hidden:
+            if not dry_run:
+                register_destination(each)
+            done.append(PartitionRepair(list(each.locator.partition_values), dry_run, is_registered=True))
+        return done
 
     def _sources(self) -> list[PartitionLocator]:
         return [each.own for each in followed_partitions(self.name, root=self.lake.root)]

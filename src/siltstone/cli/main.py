@@ -119,6 +119,7 @@ app.command("rounds", epilog=compaction_commands.ROUNDS_EXAMPLES)(compaction_com
 app.command("show", epilog=compaction_commands.SHOW_EXAMPLES)(compaction_commands.show)
 app.command("rollback", epilog=maintenance_commands.ROLLBACK_EXAMPLES)(maintenance_commands.rollback)
 app.command("fsck", epilog=maintenance_commands.FSCK_EXAMPLES)(maintenance_commands.fsck)
+app.command("repair", epilog=maintenance_commands.REPAIR_EXAMPLES)(maintenance_commands.repair)
 app.command("vacuum", epilog=maintenance_commands.VACUUM_EXAMPLES)(maintenance_commands.vacuum)
 app.add_typer(document_commands.app, name="documents")
 app.command("serve", epilog=serve_commands.EXAMPLES)(serve_commands.serve)

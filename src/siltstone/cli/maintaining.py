@@ -1,11 +1,14 @@
-"""What `siltstone fsck`, `vacuum` and `rollback` do, for one table or all."""
+"""What `siltstone fsck`, `repair`, `vacuum` and `rollback` do, for one table or all."""
 
 from collections.abc import Sequence
 
 from siltstone.cli.hints import find_table
 from siltstone.cli.results_maintenance import (
+    BucketRepaired,
     DroppedVacuumed,
+    PartitionRepaired,
     Problem,
+    Repaired,
     RolledBack,
     TableChecked,
     TableVacuumed,
@@ -47,6 +50,22 @@ def _check_table(table: Table, *, deep: bool) -> TableChecked:
     except CorruptionError as error:
         findings = [Problem("state", table.name, str(error), "restore it from a copy, or rebase")]
     return TableChecked(table.name, deep, deltas, delta_files, rounds, files, rows, findings)
+
+
+def repair_table(lake: Lake, name: str, *, accept_loss: bool, dry_run: bool) -> Repaired:
+    """Bring back what damaged files of a table held. Raises: NotFoundError, InvalidInputError, CorruptionError."""
+    done = find_table(lake, name).repair(accept_loss=accept_loss, dry_run=dry_run)
+    partitions = [
+        PartitionRepaired(
+            partition=each.partition_values,
+            round_id=each.round_id,
+            is_registered=each.is_registered,
+            lost_rows=each.lost_rows,
+            buckets=[BucketRepaired(**vars(bucket)) for bucket in each.buckets],
+        )
+        for each in done
+    ]
+    return Repaired(name, dry_run, sum(each.lost_rows for each in done), partitions)
 
 
 def vacuum_tables(

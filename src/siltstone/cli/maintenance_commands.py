@@ -1,4 +1,4 @@
-"""`siltstone fsck`, `vacuum` and `rollback`."""
+"""`siltstone fsck`, `repair`, `vacuum` and `rollback`."""
 
 from typing import Annotated
 
@@ -9,6 +9,7 @@ from siltstone.cli.table_commands import PartitionOption, TableName
 from siltstone.cli.units import parse_duration_ms
 
 FSCK_EXAMPLES = examples("siltstone fsck shop.orders --deep", "siltstone fsck --json")
+REPAIR_EXAMPLES = examples("siltstone repair shop.orders --dry-run", "siltstone repair shop.orders --accept-loss")
 VACUUM_EXAMPLES = examples("siltstone vacuum shop.orders --retention 7d --dry-run", "siltstone vacuum")
 ROLLBACK_EXAMPLES = examples(
     "siltstone rollback shop.orders --to 3 --dry-run", "siltstone rollback shop.sales --to 3 --partition region=eu"
@@ -37,6 +38,32 @@ def fsck(
     shell.output.checked(checked, lake.root)
     if any(each.findings for each in checked):
         raise typer.Exit(1)
+
+
+def repair(
+    context: typer.Context,
+    name: TableName,
+    accept_loss: Annotated[
+        bool, typer.Option("--accept-loss", help="Give up rows that cannot be brought back, and say how many.")
+    ] = False,
+    dry_run: DryRun = False,
+    root: Root = None,
+    json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Bring back what damaged or missing files of a table held, by a new round that says so.
+
+    Indices are built anew. Buckets come from the last round that has them whole, and the deltas since; where no round
+    and not all deltas are left, their rows are lost, which has to be accepted.
+    """
+    shell = shell_of(context, root, json, debug)
+    from siltstone.cli.maintaining import repair_table
+
+    lake = shell.lake
+    with shell.progress() as report:
+        report(f"Reading {name}")
+        repaired = repair_table(lake, name, accept_loss=accept_loss, dry_run=dry_run)
+    shell.output.repaired(repaired)
 
 
 def vacuum(

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from siltstone.cli.results import Check, DeltaLine, Exported, TableChanged, TableDetails, TableSummary, Written
 from siltstone.cli.results_cycles import Controlled, ServiceReport, Serving, Triggered
-from siltstone.cli.results_maintenance import KeyStory, RolledBack, TableChecked, Vacuumed
+from siltstone.cli.results_maintenance import KeyStory, Repaired, RolledBack, TableChecked, Vacuumed
 from siltstone.cli.results_rounds import Compacted, RoundDetails, RoundLine, TablePlan
 
 if TYPE_CHECKING:
@@ -58,6 +58,9 @@ class Output(Protocol):
 
     def checked(self, checked: Sequence[TableChecked], root: str) -> None:
         """Show what is wrong with tables."""
+
+    def repaired(self, repaired: Repaired) -> None:
+        """Show what was brought back of a table."""
 
     def vacuumed(self, vacuumed: Vacuumed) -> None:
         """Show what was removed of tables."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from siltstone.cli.results import Check, DeltaLine, Exported, TableChanged, TableDetails, TableSummary, Written
 from siltstone.cli.results_cycles import Controlled, ServiceReport, Serving, Triggered
-from siltstone.cli.results_maintenance import KeyStory, RolledBack, TableChecked, Vacuumed
+from siltstone.cli.results_maintenance import KeyStory, Repaired, RolledBack, TableChecked, Vacuumed
 from siltstone.cli.results_rounds import Compacted, RoundDetails, RoundLine, TablePlan
 from siltstone.cli.units import iso_time
 
@@ -102,6 +102,10 @@ class JsonOutput:
     def checked(self, checked: Sequence[TableChecked], root: str) -> None:
         """Write an array of tables with their findings."""
         self._document([_fields(each) for each in checked])
+
+    def repaired(self, repaired: Repaired) -> None:
+        """Write the partitions with their buckets."""
+        self._document(_fields(repaired))
 
     def vacuumed(self, vacuumed: Vacuumed) -> None:
         """Write the tables with their files, and what was dropped."""

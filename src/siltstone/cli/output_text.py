@@ -11,7 +11,7 @@ from rich.text import Text
 
 from siltstone.cli.results import Check, DeltaLine, Exported, TableChanged, TableDetails, TableSummary, Written
 from siltstone.cli.results_cycles import Controlled, ServiceReport, Serving, Triggered
-from siltstone.cli.results_maintenance import KeyStory, RolledBack, TableChecked, Vacuumed
+from siltstone.cli.results_maintenance import KeyStory, Repaired, RolledBack, TableChecked, Vacuumed
 from siltstone.cli.results_rounds import Compacted, RoundDetails, RoundLine, TablePlan
 from siltstone.cli.text_cycles import (
     controlled_text,
@@ -21,7 +21,7 @@ from siltstone.cli.text_cycles import (
     serving_text,
     triggered_text,
 )
-from siltstone.cli.text_maintenance import checked_text, rolled_back_text, vacuumed_text
+from siltstone.cli.text_maintenance import checked_text, repaired_text, rolled_back_text, vacuumed_text
 from siltstone.cli.text_parts import Shown, least_width, new_console, new_facts, new_grid, to_text
 from siltstone.cli.text_rounds import compacted_text, planned_text, round_text, rounds_text
 from siltstone.cli.units import spell_bytes, spell_count, spell_pairs, spell_partition, spell_time
@@ -192,6 +192,10 @@ class TextOutput:
     def checked(self, checked: Sequence[TableChecked], root: str) -> None:
         """Show each finding with what to do about it, and one line per table."""
         self._show(checked_text(checked, root))
+
+    def repaired(self, repaired: Repaired) -> None:
+        """Show one line per partition, and one per bucket."""
+        self._show(repaired_text(repaired))
 
     def vacuumed(self, vacuumed: Vacuumed) -> None:
         """Show the files, in a dry run, and one line per table."""

@@ -100,3 +100,39 @@ class RolledBack:
     previous_high_watermark: int
     previous_live_rows: int
     deltas_to_compact: int
+
+
+@dataclass(frozen=True)
+class BucketRepaired:
+    """What was, or in a dry run would be, done for one range of key hashes; see `BucketRepair`."""
+
+    bucket: str
+    first_hash: str
+    last_hash: str
+    damaged: Sequence[str]
+    cure: str
+    from_round: int | None
+    deltas: int
+    lost_rows: int
+    lost_tombstones: int
+
+
+@dataclass(frozen=True)
+class PartitionRepaired:
+    """What was, or in a dry run would be, done for a partition, by the round that says so."""
+
+    partition: Sequence[object]
+    round_id: int | None
+    is_registered: bool
+    lost_rows: int
+    buckets: Sequence[BucketRepaired]
+
+
+@dataclass(frozen=True)
+class Repaired:
+    """What was, or in a dry run would be, repaired of a table."""
+
+    table: str
+    dry_run: bool
+    lost_rows: int
+    partitions: Sequence[PartitionRepaired]

@@ -26,6 +26,7 @@ class RoundLine:
     superseded_rows: int = 0
     deleted_rows: int = 0
     duplicate_rows: int = 0
+    lost_rows: int = 0
     bytes: int = 0
     input_bytes: int = 0
     written_bytes: int = 0

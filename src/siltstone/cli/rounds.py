@@ -114,6 +114,7 @@ def round_line(completion: RoundCompletion) -> RoundLine:
         superseded_rows=accounting.superseded_rows,
         deleted_rows=accounting.deleted_rows,
         duplicate_rows=accounting.duplicate_rows,
+        lost_rows=accounting.lost_rows,
         live_rows=completion.live_rows,
         files=len(files),
         bytes=size,

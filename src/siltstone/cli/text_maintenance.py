@@ -1,10 +1,10 @@
-"""Checks, vacuums and rollbacks as text: what a command found out becomes lines, one after another."""
+"""Checks, repairs, vacuums and rollbacks as text: what a command found out becomes lines, one after another."""
 
 from collections.abc import Iterator, Sequence
 
 from rich.text import Text
 
-from siltstone.cli.results_maintenance import RolledBack, TableChecked, Vacuumed
+from siltstone.cli.results_maintenance import BucketRepaired, Repaired, RolledBack, TableChecked, Vacuumed
 from siltstone.cli.text_parts import Shown
 from siltstone.cli.units import spell_bytes, spell_count, spell_partition
 
@@ -29,6 +29,34 @@ def _looked_at(table: TableChecked) -> str:
         f"{spell_count(table.rounds, 'round')}, {spell_count(table.live_rows, 'row')} in "
         f"{spell_count(table.compacted_files, 'file')}: all is well{'' if table.deep else ' (--deep reads the rows, too)'}."
     )
+
+
+def repaired_text(repaired: Repaired) -> Iterator[Shown]:
+    """Say what was brought back, from where, and what was lost."""
+    for each in repaired.partitions:
+        partition = f", partition {spell_partition(each.partition)}" if each.partition else ""
+        verb = "would be" if repaired.dry_run else "was"
+        if each.is_registered:
+            yield f"{repaired.table}{partition}: {verb} registered, so that its rows are read."
+            continue
+        yield f"{repaired.table}{partition}: {verb} repaired by round {each.round_id}."
+        for bucket in each.buckets:
+            yield f"  hashes {bucket.first_hash} to {bucket.last_hash}: {_cure(bucket, is_dry=repaired.dry_run)}"
+            yield from (f"    {file}" for file in bucket.damaged)
+
+
+def _cure(bucket: BucketRepaired, *, is_dry: bool) -> str:
+    deltas = spell_count(bucket.deltas, "delta")
+    if bucket.cure == "index":
+        return "a new index, no row is lost"
+    if bucket.cure == "round":
+        return f"from round {bucket.from_round} and the {deltas} since, no row is lost"
+    if bucket.cure == "deltas":
+        return f"from all {deltas}, no row is lost"
+    lost = spell_count(bucket.lost_rows, "row")
+    if bucket.lost_tombstones:
+        lost += f" and {spell_count(bucket.lost_tombstones, 'tombstone')}"
+    return f"up to {lost} would be lost, with --accept-loss" if is_dry else f"{lost} lost"
 
 
 def vacuumed_text(vacuumed: Vacuumed) -> Iterator[Shown]:

@@ -292,6 +292,7 @@ def _accounting_grid(line: RoundLine) -> Table:
         ("superseded", -line.superseded_rows),
         ("deleted", -line.deleted_rows),
         ("duplicates", -line.duplicate_rows),
+        *([("lost", -line.lost_rows)] if line.lost_rows else []),
         ("out", line.live_rows),
     ):
         grid.add_row(to_text(name), to_text(f"{count:,}"))

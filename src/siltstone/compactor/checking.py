@@ -6,20 +6,22 @@ import numpy as np
 import pyarrow as pa
 
 from siltstone.compactor.columns import equal_ids
-from siltstone.compactor.completion import CURRENT_KEY, Destination, current_completion
+from siltstone.compactor.completion import Destination, current_completion, current_entry
 from siltstone.compactor.files import StoredFile
+from siltstone.compactor.following import unregistered_destinations
 from siltstone.compactor.hashing import hash_keys
 from siltstone.compactor.inventory import find_problems
+from siltstone.compactor.maintenance import reachable_rounds
 from siltstone.compactor.state import Bucket, RoundCompletion
 from siltstone.errors import CorruptionError
-from siltstone.log.commit import commit_log
 from siltstone.log.verification import Finding
-from siltstone.model import COMPACTED_STREAM, Delta, ManifestEntry
+from siltstone.model import Delta, ManifestEntry
 from siltstone.model.schema import nullable, schema_from_json
 from siltstone.objects import open_objects
 from siltstone.storage.parquet import read_data_file
 
 _REBASE = "restore it from a copy, or rebase the partition"
+_REPAIR = "restore it from a copy, or run siltstone repair"
 
 
 def check_partition(destination: Destination, *, deep: bool = False) -> list[Finding]:
@@ -31,36 +33,41 @@ def check_partition(destination: Destination, *, deep: bool = False) -> list[Fin
     if completion is None:
         return []
     findings = [
-        Finding("compacted-file", each.uri, problem, _REBASE)
+        Finding("compacted-file", each.uri, problem, _REPAIR)
         for each, problem in find_problems(destination, completion.buckets)
     ]
     bad = {finding.file for finding in findings}
     for bucket in completion.buckets:
-        findings += _check_bucket(destination, completion, bucket, bad, deep=deep)
-    return findings
+        findings += check_bucket(destination, completion, bucket, bad, deep=deep)
+    return findings + _check_trimmed(destination, completion)
 
 
-def check_registered(folder: str, known: Container[str], *, root: str) -> list[Finding]:
-    """Find compacted partitions in the folder of a table version that are not among those that the table knows."""
+def _check_trimmed(destination: Destination, completion: RoundCompletion) -> list[Finding]:
+    """Find out whether deltas are trimmed that the next round would need."""
+    reachable = reachable_rounds(destination)
+    if completion.round_id in reachable:
+        return []
+    message = (
+        f"is compacted up to position {completion.high_watermark} of {completion.source_partition_locator}, and deltas "
+        "after it are trimmed, so that it cannot be compacted further"
+    )
+    action = (
+        f"roll back to round {reachable[-1]}, which has them" if reachable else "rebase it from rows that have them"
+    )
+    return [Finding("trimmed", str(destination.locator), message, action)]
+
+
+def check_registered(name: str, *, root: str) -> list[Finding]:
+    """Find compacted partitions of a table that the table does not know, so that nobody reads their rows."""
+    try:
+        hidden = unregistered_destinations(name, root=root)
+    except CorruptionError as error:
+        return [Finding("state", name, str(error), _REBASE)]
     findings = []
-    place = f"{folder}/{COMPACTED_STREAM}"
-    for segment in sorted(open_objects(root).list_folders(place)):
-        if segment in known:
-            continue
-        try:
-            entry = commit_log(root, f"{place}/{segment}/log").read(lambda state: state.get(CURRENT_KEY))
-        except CorruptionError as error:
-            findings.append(Finding("state", f"{place}/{segment}", str(error), _REBASE))
-            continue
-        if entry is not None:
-            message = (
-                f"has {entry['live_rows']} rows, compacted from {entry['source']}, which no reader of the table finds"
-            )
-            findings.append(
-                Finding(
-                    "partition", f"{place}/{segment}", message, "compact it from there again, or run siltstone repair"
-                )
-            )
+    for destination in hidden:
+        entry = current_entry(destination) or {}
+        message = f"has {entry['live_rows']} rows, compacted from {entry['source']}, which no reader of the table finds"
+        findings.append(Finding("partition", destination.folder, message, "run siltstone repair, or compact it again"))
     return findings
 
 
@@ -87,7 +94,7 @@ def _file_problem(root: str, entry: ManifestEntry) -> str | None:
     return None if found.size == entry.content_length else f"has {found.size} bytes instead of {entry.content_length}"
 
 
-def _check_bucket(
+def check_bucket(
     destination: Destination, completion: RoundCompletion, bucket: Bucket, bad: Container[str], *, deep: bool
 ) -> list[Finding]:
     """Check the files of a bucket; those that are known to be bad are not opened."""
@@ -116,7 +123,7 @@ def _problems(uri: str, look: Callable[[], object]) -> list[Finding]:
     try:
         look()
     except CorruptionError as error:
-        return [Finding("compacted-file", uri, str(error), _REBASE)]
+        return [Finding("compacted-file", uri, str(error), _REPAIR)]
     return []
 
 
@@ -130,20 +137,20 @@ def _check_rows(completion: RoundCompletion, bucket: Bucket, stored: Sequence[St
         try:
             table = pa.concat_tables([keys.empty_table(), *(rows.select(keys.names) for _, rows in file.scan(schema))])
         except CorruptionError as error:
-            findings.append(Finding("compacted-file", file.file.uri, str(error), _REBASE))
+            findings.append(Finding("compacted-file", file.file.uri, str(error), _REPAIR))
             continue
         if not completion.primary_keys:
             continue
         hashes = hash_keys(table, completion.primary_keys)
         if not np.array_equal(hashes, file.index.hashes_by_row()):
-            findings.append(Finding("index", file.file.index_uri or "", "does not match the keys of its file", _REBASE))
+            findings.append(Finding("index", file.file.index_uri or "", "does not match the keys of its file", _REPAIR))
         if bucket.depth and np.any(hashes >> np.uint64(64 - bucket.depth) != np.uint64(bucket.bits)):
-            findings.append(Finding("bucket", file.file.uri, f"has rows of other buckets than {bucket.name}", _REBASE))
+            findings.append(Finding("bucket", file.file.uri, f"has rows of other buckets than {bucket.name}", _REPAIR))
         live.append(table.filter(pa.array(file.live_flags())))
     if completion.primary_keys and completion.drop_duplicates:
         rows = pa.concat_tables(live)
         (_,), distinct = equal_ids([rows], completion.primary_keys)
         if distinct != rows.num_rows:
             message = f"bucket {bucket.name} has {rows.num_rows} rows for {distinct} keys"
-            findings.append(Finding("duplicate-key", str(completion.destination_partition_locator), message, _REBASE))
+            findings.append(Finding("duplicate-key", str(completion.destination_partition_locator), message, _REPAIR))
     return findings

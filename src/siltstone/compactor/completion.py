@@ -2,7 +2,7 @@
 
 import uuid
 import zlib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 import orjson
@@ -123,10 +123,10 @@ def commit_round(
     written: Written,
     planned_on: int | None,
     *,
-    needs: int | None = None,
+    needs: Collection[int] = (),
     holds: Sequence[Entry] | None = None,
 ) -> None:
-    """Make a round real, if the one it was planned on is still the current one and the one it `needs` still there.
+    """Make a round real, if the one it was planned on is still the current one and those it `needs` still there.
 
     With `holds`, also only if these are still all holds that there are. Raises: ConflictError.
     """
@@ -151,10 +151,12 @@ def commit_round(
                 f"{destination.locator}: round {completion.round_id} was planned on round {planned_on}, but round "
                 f"{found} is current; plan again"
             )
-        if needs is not None and f"{ROUND_PREFIX}{needs}" not in state:
-            raise ConflictError(
-                f"{destination.locator}: round {needs}, which round {completion.round_id} needs, was vacuumed; plan again"
-            )
+        for needed in needs:
+            if f"{ROUND_PREFIX}{needed}" not in state:
+                raise ConflictError(
+                    f"{destination.locator}: round {needed}, which round {completion.round_id} needs, was vacuumed; "
+                    "plan again"
+                )
         if holds is not None and state.scan(HOLD_PREFIX) != list(holds):
             raise ConflictError(
                 f"{destination.locator}: holds changed while round {completion.round_id} was under way; plan again"

@@ -14,6 +14,7 @@ from siltstone.catalog import main as catalog
 from siltstone.compactor.completion import (
     Destination,
     compacted_partition,
+    current_completion,
     current_entry,
     locate_destination,
 )
@@ -32,6 +33,7 @@ from siltstone.model import (
     PartitionValue,
     StreamLocator,
 )
+from siltstone.objects import open_objects
 from siltstone.storage import object_store as storage
 
 
@@ -54,7 +56,9 @@ def followed_partitions(name: str, *, root: str) -> list[Followed]:
     for partition in storage.list_partitions(stream, root=root):
         own = partition.locator
         entry = current_entry(locate_destination(compacted_partition(own), root=root))
-        source = _beside(whole or stream, own.partition_values) if entry is None else _source_of(entry, own, root)
+        source = (
+            _beside(whole or stream, own.partition_values) if entry is None else round_source(entry, own, root=root)
+        )
         found[own.partition_id] = Followed(own, source, 0 if entry is None else int(entry["high_watermark"]))
     for partition in [] if whole is None else storage.list_partitions(whole, root=root):
         source = partition.locator
@@ -70,7 +74,7 @@ def followed_partition(own: PartitionLocator, newest: RoundCompletion | Entry | 
     """
     if newest is None:
         return _beside(followed_stream(own.stream_locator, root=root) or own.stream_locator, own.partition_values)
-    source = _source_of(newest, own, root)
+    source = round_source(newest, own, root=root)
     if source is None:
         raise NotFoundError(
             f"{compacted_partition(own)}: was compacted from {newest['source_folder']}, whose table was dropped; rebase "
@@ -145,11 +149,27 @@ def register_destination(destination: Destination) -> None:
     locator = destination.locator
     if locator.stream != COMPACTED_STREAM:
         return
-    own = PartitionLocator(**{**locator, "stream": DEFAULT_STREAM})
+    own = own_partition(locator)
     if not storage.partition_exists(own, root=destination.root):
         staged = storage.stage_partition(own.stream_locator, own.partition_values, root=destination.root)
         with contextlib.suppress(AlreadyExistsError):
             storage.commit_partition(staged, root=destination.root)
+
+
+def unregistered_destinations(name: str, *, root: str) -> list[Destination]:
+    """Return the compacted partitions with rounds that a table does not know. Raises: NotFoundError, CorruptionError."""
+    stream = catalog.delta_stream(name, root=root)
+    folder = f"{catalog.version_folder(name, root=root)}/{COMPACTED_STREAM}"
+    known = {each.locator.partition_id for each in storage.list_partitions(stream, root=root)}
+    found = []
+    for segment in sorted(set(open_objects(root).list_folders(folder)) - known):
+        place = f"{folder}/{segment}"
+        compacted = compacted_partition(_beside(stream, []))
+        completion = current_completion(Destination(compacted, place, commit_log(root, f"{place}/log"), root))
+        if completion is not None:
+            values = completion.destination_partition_locator.partition_values
+            found.append(locate_destination(compacted_partition(_beside(stream, values)), root=root))
+    return found
 
 
 def follow(destination: Destination, source: PartitionLocator, start_position: int) -> bool:
@@ -181,6 +201,18 @@ def keep_following(followed: Followed, *, root: str) -> None:
         destination = locate_destination(compacted_partition(followed.own), root=root)
         if current_entry(destination) is not None:
             follow(destination, followed.source, followed.watermark)
+
+
+def own_partition(destination: PartitionLocator) -> PartitionLocator:
+    """Return the partition of deltas that a compacted one stands beside."""
+    return PartitionLocator(**{**destination, "stream": DEFAULT_STREAM})
+
+
+def trimmed_position(partition: PartitionLocator, *, root: str) -> int:
+    """Return up to where the deltas of a partition are trimmed, 0 where it does not exist yet."""
+    if not storage.partition_exists(partition, root=root):
+        return 0
+    return storage.get_partition(partition, root=root).trimmed_stream_position
 
 
 class TrimLimit(NamedTuple):
@@ -282,7 +314,7 @@ def _is_beside(folder: str, source_folder: str) -> bool:
     return stream == COMPACTED_STREAM and source_folder == f"{version}/{DEFAULT_STREAM}/{partition}"
 
 
-def _source_of(entry: Entry | RoundCompletion, own: PartitionLocator, root: str) -> PartitionLocator | None:
+def round_source(entry: Entry | RoundCompletion, own: PartitionLocator, *, root: str) -> PartitionLocator | None:
     """Return where the deltas of a round came from, by the name of today; None where that is gone."""
     if entry["source_folder"] == locate_destination(own, root=root).folder:
         return own

@@ -16,6 +16,7 @@ from siltstone.compactor.completion import (
     read_completion,
     write_completion,
 )
+from siltstone.compactor.following import follow, own_partition, round_source, trimmed_position
 from siltstone.compactor.inventory import bucket_objects, find_problems
 from siltstone.compactor.state import RoundCompletion
 from siltstone.errors import ConflictError, InvalidInputError
@@ -36,6 +37,7 @@ def roll_back(destination: Destination, round_id: int, *, dry_run: bool = False)
     """Make the state after an earlier round current again, by a new round that says so; deltas since are read anew.
 
     The current round is not read, so that this also cures a damaged one. A dry run returns what would be current.
+    A round after which deltas are trimmed is refused: it could never be compacted further.
     Raises: NotFoundError, InvalidInputError, ConflictError, CorruptionError.
     """
     target = get_round(destination, round_id)
@@ -44,6 +46,7 @@ def roll_back(destination: Destination, round_id: int, *, dry_run: bool = False)
     current_id = int(current["round_id"])
     if current_id == round_id:
         raise InvalidInputError(f"{destination.locator}: round {round_id} is the current one; choose an earlier one")
+    refuse_trimmed(destination, target)
     problems = find_problems(destination, target.buckets)
     if problems:
         bad, problem = problems[0]
@@ -61,14 +64,43 @@ def roll_back(destination: Destination, round_id: int, *, dry_run: bool = False)
     )
     if dry_run:
         return completion
+    source = round_source(target, own_partition(destination.locator), root=destination.root)
+    if source is not None and follow(destination, source, target.high_watermark):
+        # Until this was recorded, a trim may have gone by the watermark of the current round.
+        refuse_trimmed(destination, target)
     written = write_completion(destination, completion)
     try:
         # A vacuum may forget the target, and remove its files, while it is being looked at.
-        commit_round(destination, completion, written, current_id, needs=round_id)
+        commit_round(destination, completion, written, current_id, needs=[round_id])
     except ConflictError:
         open_objects(destination.root).delete([written.uri])
         raise
     return completion
+
+
+def refuse_trimmed(destination: Destination, target: RoundCompletion) -> None:
+    """Refuse a round after which deltas are trimmed, naming the oldest one that can be reached."""
+    reachable = reachable_rounds(destination)
+    if target.round_id in reachable:
+        return
+    others = (
+        f"the oldest round that can be reached is {reachable[0]}" if reachable else "no round that is kept has them"
+    )
+    raise InvalidInputError(
+        f"{destination.locator}: round {target.round_id} is compacted up to position {target.high_watermark}, and deltas "
+        f"after it are trimmed, so that it could not be compacted further; {others}"
+    )
+
+
+def reachable_rounds(destination: Destination) -> list[int]:
+    """Return the rounds, oldest first, after which all deltas of their source are still there."""
+    root, own = destination.root, own_partition(destination.locator)
+    found = []
+    for entry in list_rounds(destination):
+        source = round_source(entry, own, root=root)
+        if source is None or trimmed_position(source, root=root) <= int(entry["high_watermark"]):
+            found.append(int(entry["round_id"]))
+    return found
 
 
 @dataclass

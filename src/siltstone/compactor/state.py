@@ -84,11 +84,13 @@ class Accounting(Model):
     superseded_rows: int = 0
     deleted_rows: int = 0
     duplicate_rows: int = 0
+    # Rows of files that are damaged, given up by a repair.
+    lost_rows: int = 0
 
     @property
     def is_balanced(self) -> bool:
         """Whether nothing was lost and nothing appeared."""
-        gone = self.superseded_rows + self.deleted_rows + self.duplicate_rows
+        gone = self.superseded_rows + self.deleted_rows + self.duplicate_rows + self.lost_rows
         return self.base_rows + self.delta_rows + self.added_rows == self.live_rows + gone
 
     def plus(self, other: "Accounting") -> "Accounting":

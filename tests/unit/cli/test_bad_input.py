@@ -45,6 +45,7 @@ def completion_file(cli: Cli) -> Path:
         ["lookup", "order_id=1"],
         ["explain-key", "order_id=1"],
         ["fsck"],
+        ["repair"],
         ["vacuum"],
         ["rollback", "--to", "1"],
     ],

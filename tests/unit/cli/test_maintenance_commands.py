@@ -6,6 +6,7 @@ import pytest
 from siltstone.compactor import maintenance
 from siltstone.lake import Lake
 from siltstone.log.compactible import system_now_ms
+from siltstone.storage import object_store as storage
 from tests.unit.cli.command_line import Cli
 
 DAY_MS = 24 * 3600 * 1000
@@ -37,7 +38,7 @@ class TestFsck:
         assert data_file(compacted).name in finding["file"]
         told = compacted("fsck", "shop.orders", exit_code=1).stdout
         assert data_file(compacted).name in told
-        assert "→ restore it from a copy, or rebase the partition" in told
+        assert "→ restore it from a copy, or run siltstone repair" in told
         assert "shop.orders: 1 finding." in told
 
     def test_all_tables_are_checked_where_none_is_named(self, compacted: Cli) -> None:
@@ -123,6 +124,40 @@ class TestVacuum:
         assert "--grace" in compacted.misused("vacuum", "--grace", "1")
         assert "did you mean shop.orders?" in compacted.fails("vacuum", "shop.ordres")
         assert Cli(compacted.folder / "elsewhere").json("vacuum")["tables"] == []
+
+
+class TestRepair:
+    def test_what_a_damaged_file_held_comes_back_from_an_earlier_round(self, compacted: Cli) -> None:
+        table = Lake(compacted.root).table("shop.orders")
+        before = table.to_arrow().sort_by("order_id")
+        lost = data_file(compacted)
+        lost.unlink()
+        told = compacted("repair", "shop.orders", "--dry-run").stdout
+        assert "would be repaired by round 3" in told
+        assert lost.name in told
+        assert lost.name in str(compacted.json("fsck", "shop.orders", exit_code=1))
+        done = compacted.json("repair", "shop.orders")
+        assert (done["lost_rows"], done["partitions"][0]["round_id"]) == (0, 3)
+        assert compacted.json("fsck", "shop.orders", "--deep")[0]["findings"] == []
+        assert (
+            sorted(row["order_id"] for row in compacted.json_lines("read", "shop.orders", "--limit", "1000")) == before
+        )
+        assert "nothing is damaged" in compacted.fails("repair", "shop.orders")
+
+    def test_a_loss_has_to_be_accepted_and_is_counted(self, compacted: Cli) -> None:
+        compacted("vacuum", "shop.orders", "--retention", "0s", "--grace", "0s")
+        (source,) = Lake(compacted.root).table("shop.orders")._sources()
+        storage.delete_deltas(source, last_stream_position=3, root=str(compacted.root))
+        data_file(compacted).unlink()
+        assert "rows with key hashes from 0000000000000000" in compacted.fails("repair", "shop.orders")
+        assert "would be lost, with --accept-loss" in compacted("repair", "shop.orders", "--dry-run").stdout
+        told = compacted("repair", "shop.orders", "--accept-loss").stdout
+        assert "rows lost" in told
+        assert "lost" in compacted("show", "shop.orders", "3").stdout
+        assert compacted.json("fsck", "shop.orders", "--deep")[0]["findings"] == []
+
+    def test_a_table_that_is_not_there(self, compacted: Cli) -> None:
+        assert "did you mean shop.orders?" in compacted.fails("repair", "shop.ordres")
 
 
 class TestRollback:
