@@ -30,7 +30,7 @@ from siltstone.compactor.gathering import GatheredParts
 from siltstone.compactor.hashing import hash_keys
 from siltstone.compactor.index import write_index
 from siltstone.compactor.inventory import bucket_objects, find_problems
-from siltstone.compactor.job import KIND_PROPERTY, ROWS_KIND, Merge
+from siltstone.compactor.job import Merge
 from siltstone.compactor.plan import Request, delta_reads, make_job
 from siltstone.compactor.reading import read_parts
 from siltstone.compactor.state import Accounting, Bucket, CompactedFile, RoundCompletion
@@ -38,6 +38,7 @@ from siltstone.errors import ConflictError, CorruptionError, InvalidInputError
 from siltstone.log.compactible import system_now_ms
 from siltstone.log.keyed import Entry
 from siltstone.model import Delta, PartitionLocator, PartitionValue, TableVersion
+from siltstone.model.properties import KIND, ROWS_KIND
 from siltstone.model.schema import schema_from_json, schema_to_json
 from siltstone.objects import open_objects
 from siltstone.storage import object_store as storage
@@ -300,7 +301,7 @@ def _can_apply(completion: RoundCompletion, version: TableVersion) -> bool:
         and completion.drop_duplicates
         and completion.merge_engine == "deduplicate"
         and not completion.sort_keys
-        and version.properties.get(KIND_PROPERTY, ROWS_KIND) == ROWS_KIND
+        and KIND.of(version.properties, version.locator) == ROWS_KIND
     )
 
 

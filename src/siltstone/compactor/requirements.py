@@ -23,10 +23,6 @@ def check_request(request: Request) -> None:
     """Refuse what can only be a mistake. Raises: InvalidInputError, NotFoundError."""
     _check_settings(request.settings)
     _check_count("max_round_bytes", request.max_round_bytes, 1)
-    for name in ("last_stream_position", "rebase_high_watermark", "now_ms"):
-        value = getattr(request, name)
-        if value is not None:
-            _check_count(name, value, 0)
     _check_destination(request)
     _check_columns(request)
 
@@ -34,7 +30,6 @@ def check_request(request: Request) -> None:
 def _check_settings(settings: Settings) -> None:
     for name in _COUNTS:
         _check_count(name, getattr(settings, name), 1)
-    _check_count("tombstone_retention_ms", settings.tombstone_retention_ms, 0)
     for name in _FRACTIONS:
         value = getattr(settings, name)
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:

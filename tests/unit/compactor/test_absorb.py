@@ -380,6 +380,7 @@ def test_accounting_tells_where_every_row_went(local_root: str) -> None:
         "superseded_rows": 2,
         "deleted_rows": 2,
         "duplicate_rows": 1,
+        "lost_rows": 0,
     }
 
 

@@ -327,11 +327,11 @@ class TestRollback:
 
     def test_what_a_rollback_needs_is_not_trimmed(self, table: siltstone.Table) -> None:
         source = only_partition(table)
-        assert trim_limit(source, root=table.lake.root).position == 4
+        assert trim_limit(source, 0, root=table.lake.root).position == 4
         table.rollback(1)
-        assert trim_limit(source, root=table.lake.root).position == 1
+        assert trim_limit(source, 0, root=table.lake.root).position == 1
         compact(table, BUCKETS)
-        assert trim_limit(source, root=table.lake.root).position == 4
+        assert trim_limit(source, 0, root=table.lake.root).position == 4
 
     def test_a_table_that_was_rolled_back_past_a_trim_is_found_by_a_check(self, table: siltstone.Table) -> None:
         table.rollback(1)

@@ -160,7 +160,6 @@ def test_sizes_that_make_no_sense_are_refused(refused: Callable[..., None], name
         ("max_dead_fraction", -0.1),
         ("max_delta_fraction", math.nan),
         ("max_delta_fraction", math.inf),
-        ("tombstone_retention_ms", -1),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(refused: Callable[..., None], name: str, value: Any) -> None:
@@ -168,8 +167,10 @@ def test_settings_that_make_no_sense_are_refused(refused: Callable[..., None], n
 
 
 def test_positions_that_cannot_be_are_refused(orders: siltstone.Table, refused: Callable[..., None]) -> None:
-    refused("last_stream_position is -1", last_stream_position_to_compact=-1)
-    refused("rebase_high_watermark is 9223372036854775808", rebase_source_partition_high_watermark=1 << 63)
+    refused("position -1 is not a stream position", last_stream_position_to_compact=-1)
+    refused(
+        "high watermark 9223372036854775808 is not a stream position", rebase_source_partition_high_watermark=1 << 63
+    )
     refused(
         "high watermark 9 is after the newest delta of shop/orders/1/deltas/_, 1",
         rebase_source_partition_locator=only_partition(orders),
