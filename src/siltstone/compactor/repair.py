@@ -30,7 +30,8 @@ from siltstone.compactor.gathering import GatheredParts
 from siltstone.compactor.hashing import hash_keys
 from siltstone.compactor.index import write_index
 from siltstone.compactor.inventory import bucket_objects, find_problems
-from siltstone.compactor.job import Merge
+from siltstone.compactor.job import Merge, RoundJob
+from siltstone.compactor.naming import source_columns, version_of
 from siltstone.compactor.plan import Request, delta_reads, make_job
 from siltstone.compactor.reading import read_parts
 from siltstone.compactor.state import Accounting, Bucket, CompactedFile, RoundCompletion
@@ -39,7 +40,7 @@ from siltstone.log.compactible import system_now_ms
 from siltstone.log.keyed import Entry
 from siltstone.model import Delta, PartitionLocator, PartitionValue, TableVersion
 from siltstone.model.properties import KIND, ROWS_KIND
-from siltstone.model.schema import schema_from_json, schema_to_json
+from siltstone.model.schema import nullable, schema_from_json
 from siltstone.objects import open_objects
 from siltstone.storage import object_store as storage
 
@@ -212,7 +213,7 @@ def _look(destination: Destination) -> _Work | None:
     if storage.partition_exists(source, root=destination.root):
         last = completion.high_watermark
         deltas = storage.list_partition_deltas(source, last_stream_position=last, root=destination.root)
-    version = storage.get_table_version(source.namespace, source.table, source.table_version, root=destination.root)
+    version = version_of(source, root=destination.root)
     regions = _regions(destination, completion, damages, _Stream(deltas, trimmed), version)
     holds = list_hold_entries(destination)
     why_lost = f"deltas up to {trimmed} are trimmed" if trimmed else "the rows came from elsewhere than the deltas"
@@ -420,7 +421,7 @@ class _Repair:
         self._merge = merge
         self._root = work.destination.root
         self._written: list[str] = []
-        self._fields = work.completion.fields
+        self._columns = source_columns(work.version, version_of(work.destination.locator, root=self._root))
 
     def run(self) -> PartitionRepair:
         """Raises: ConflictError, CorruptionError; then what was written is removed again."""
@@ -459,9 +460,7 @@ class _Repair:
         base = [self._with_indices(work.completion, each, region.damages.get(each.name)) for each in region.buckets]
         others = [_emptied(bucket) for bucket in work.completion.buckets if not region.has(bucket)]
         state = RoundCompletion.from_serializable({**work.completion.to_serializable(), "buckets": [*base, *others]})
-        request = Request(work.source, work.destination.locator, tuple(state.primary_keys), self._root)
-        reads = delta_reads(work.since(region.position))
-        job = make_job(request, work.version, work.destination, state, reads)
+        job = self._job(state, region.position)
         wanted = {number for number, bucket in enumerate(job.buckets) if region.has(bucket)}
         parts = GatheredParts(part for part in read_parts(job, job.reads) if part[0] in wanted)
         made: list[Bucket] = []
@@ -470,7 +469,6 @@ class _Repair:
             made += [job.buckets[number]] if result is None else map(Bucket.from_serializable, result["buckets"])
         known = set(bucket_objects(base))
         self._written += [uri for uri in bucket_objects(made) if uri not in known]
-        self._fields = schema_to_json(job.schema)
         lost = self._lost(region, made)
         if job.kind == ROWS_KIND and (lost < 0 or (lost and not region.is_loss)):
             raise CorruptionError(
@@ -478,6 +476,14 @@ class _Repair:
                 "so nothing is committed; keep the data and report this"
             )
         return made
+
+    def _job(self, state: RoundCompletion, position: int) -> RoundJob:
+        """Say what is done to a state by the deltas after a position."""
+        work = self.work
+        request = Request(work.source, work.destination.locator, tuple(state.primary_keys), self._root)
+        reads = delta_reads(work.since(position), self._columns)
+        schema = self._columns.schema_after(position)
+        return make_job(request, work.version, self._columns, schema, work.destination, state, reads)
 
     def _with_indices(self, completion: RoundCompletion, bucket: Bucket, damage: _Damage | None) -> Bucket:
         """Return a bucket with new indices in place of damaged ones."""
@@ -487,7 +493,7 @@ class _Repair:
         return Bucket(**{**bucket, "files": files})
 
     def _indexed(self, completion: RoundCompletion, file: CompactedFile) -> CompactedFile:
-        schema = schema_from_json(completion.fields)
+        schema = nullable(schema_from_json(completion.fields))
         keys = pa.schema([schema.field(name) for name in completion.primary_keys])
         hashes = [hash_keys(table, keys.names) for _, table in StoredFile(self._root, file).scan(keys)]
         path = f"{self.work.destination.folder}/{uuid.uuid4().hex}.pki"
@@ -510,7 +516,7 @@ class _Repair:
                 **unchanged,
                 "round_id": self.work.round_id,
                 "previous_round_id": before.round_id,
-                "fields": [each.to_serializable() for each in self._fields],
+                "fields": self._job(before, before.high_watermark).fields,
                 "buckets": buckets,
                 "delta_count": 0,
                 "input_bytes": 0,

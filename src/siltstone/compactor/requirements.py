@@ -3,14 +3,11 @@
 import math
 from collections.abc import Sequence
 
-import pyarrow as pa
-
-from siltstone.compactor.completion import current_completion, locate_destination
 from siltstone.compactor.job import Settings
+from siltstone.compactor.naming import version_of
 from siltstone.compactor.plan import Request
 from siltstone.errors import InvalidInputError
-from siltstone.model import PartitionLocator, TableVersion
-from siltstone.model.schema import schema_from_json
+from siltstone.model import PartitionLocator
 from siltstone.storage import object_store as storage
 from siltstone.storage.streams import check_partition_values
 
@@ -54,7 +51,7 @@ def _check_destination(request: Request) -> None:
             f"{destination}: has the partition values {destination.partition_values}, but {followed}, whose deltas it is "
             f"compacted from, has {followed.partition_values}; a partition goes into the one with the same values"
         )
-    version = _version(destination, request.root)
+    version = version_of(destination, root=request.root)
     check_partition_values(version, destination.partition_values)
     if set(request.primary_keys) != set(version.primary_keys) or len(set(request.primary_keys)) != len(
         request.primary_keys
@@ -75,9 +72,8 @@ def _check_destination(request: Request) -> None:
 
 
 def _check_columns(request: Request) -> None:
-    schemas = {str(request.source): _schema(request.source, request.root)}
-    if request.rebase_source is not None:
-        schemas[str(request.rebase_source)] = _schema(request.rebase_source, request.root)
+    sources = [request.source, *([] if request.rebase_source is None else [request.rebase_source])]
+    schemas = {str(each): version_of(each, root=request.root).schema for each in sources}
     for what, names in (("key", request.primary_keys), ("sort key", request.sort_keys or ())):
         for name in names:
             for where, schema in schemas.items():
@@ -86,18 +82,6 @@ def _check_columns(request: Request) -> None:
                         f"{request.destination}: cannot be compacted by the {what} {name!r}, which {where} does not "
                         f"have; its columns are {', '.join(schema.names)}"
                     )
-
-
-def _schema(source: PartitionLocator, root: str) -> pa.Schema:
-    """Return the columns of what a partition holds: deltas, or rows that were compacted there."""
-    if storage.stream_exists(source.stream_locator, root=root):
-        return _version(source, root).schema
-    compacted = current_completion(locate_destination(source, root=root))
-    return _version(source, root).schema if compacted is None else schema_from_json(compacted.fields)
-
-
-def _version(partition: PartitionLocator, root: str) -> TableVersion:
-    return storage.get_table_version(partition.namespace, partition.table, partition.table_version, root=root)
 
 
 def _listed(names: Sequence[str]) -> str:
