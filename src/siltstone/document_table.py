@@ -11,7 +11,15 @@ import pyarrow as pa
 
 from siltstone.catalog import main as catalog
 from siltstone.compactor.completion import Destination, compacted_partition, get_round, locate_destination
-from siltstone.compactor.consistency import Hold, add_hold, closed_before, delay_of, list_holds, release_hold
+from siltstone.compactor.consistency import (
+    Hold,
+    add_hold,
+    close_stream,
+    closed_before,
+    delay_of,
+    list_holds,
+    release_hold,
+)
 from siltstone.compactor.gathering import GatheredParts
 from siltstone.compactor.job import RoundJob
 from siltstone.compactor.live import job_at, job_on
@@ -24,6 +32,8 @@ from siltstone.compactor.state import RoundCompletion
 from siltstone.documents.change_ids import check_change_id, iso_time, order_key
 from siltstone.documents.committing import commit_changes, complete_up_to, latest_ms, now_ms
 from siltstone.documents.earlier import known_from_ms
+from siltstone.documents.history import HistoryEntry, history_of
+from siltstone.documents.importing import ImportResult, check_complete, imported_rows, stored_table
 from siltstone.documents.intake import (
     WRITTEN_SCHEMA,
     ChangeIdLike,
@@ -49,6 +59,7 @@ from siltstone.documents.store import (
     hash_changes,
     resolved,
     snapshot_of,
+    unabsorbed,
 )
 from siltstone.documents.stored import KEY, SCHEMA, grouped
 from siltstone.documents.timeline import TimelineEvent, timeline_of
@@ -61,6 +72,7 @@ from siltstone.model.properties import (
     DOCUMENTS_KIND,
     DOCUMENTS_NAME,
     FULL_CONSISTENCY_DELAY_MS,
+    KEEP_HISTORY,
     KIND,
     MAX_DELAY_MS,
     ROW_GROUP_ROWS,
@@ -92,12 +104,14 @@ def create_document_table(
     name: str,
     *,
     full_consistency_delay: float | datetime.timedelta = DEFAULT_DELAY_MS / 1000,
+    keep_history: bool = False,
     description: str = "",
     properties: Mapping[str, str] | None = None,
 ) -> "DocumentTable":
     """Create a table of documents. Raises: AlreadyExistsError, InvalidInputError.
 
-    Changes may carry times as far back as the delay, in seconds; older ones are complete, and compacted.
+    Changes may carry times as far back as the delay, in seconds; older ones are complete, and compacted. With
+    `keep_history`, compaction keeps each delta that it absorbs, see `DocumentTable.history`.
     """
     delay = full_consistency_delay
     delay_ms = round((delay.total_seconds() if isinstance(delay, datetime.timedelta) else delay) * 1000)
@@ -109,7 +123,11 @@ def create_document_table(
         primary_keys=[KEY],
         drop_duplicates=False,
         description=description,
-        properties={ROW_GROUP_ROWS.name: str(_ROW_GROUP_ROWS), **(properties or {})},
+        properties={
+            ROW_GROUP_ROWS.name: str(_ROW_GROUP_ROWS),
+            **({KEEP_HISTORY.name: "true"} if keep_history else {}),
+            **(properties or {}),
+        },
         reserved_properties={
             KIND.name: DOCUMENTS_KIND,
             FULL_CONSISTENCY_DELAY_MS.name: str(delay_ms),
@@ -177,6 +195,33 @@ class DocumentTable:
             rows = cast("Iterable[UpdateLike]", updates)
         return sum(batch.num_rows for batch in self._write(list(checked_updates(rows))))
 
+    def import_documents(
+        self, documents: Iterable[Mapping[str, object]], *, skip_existing: bool = False, dry_run: bool = False
+    ) -> ImportResult:
+        """Bring in documents of another store with their past, as one commit: deltas and compaction records of any time.
+
+        Each is `{"key": …, "deltas": [{"id", "delta", "tags"}], "compactions": […]}`; legacy records, whose content is
+        in the delta at their cutoff, are converted when they are compacted. A document is imported only where nothing
+        is stored of it. Raises: InvalidInputError, AlreadyExistsError where something is and `skip_existing` does not
+        say to leave it out; then nothing is written.
+        """
+        rows = imported_rows(documents)
+        if not rows:
+            return ImportResult(0, 0)
+        root = self.lake.root
+        check_complete(rows, complete_up_to(self.name, root=root))
+        fresh = self._unknown(rows, skip_existing=skip_existing)
+
+        def stage(stream: StreamLocator) -> tuple[list[Delta], str | None]:
+            check_complete(rows, closed_before(self.table.properties) or 0)
+            fresh[:] = self._unknown(rows, skip_existing=skip_existing)
+            return storage.stage_deltas(stored_table(fresh), stream, type="append", root=root), None
+
+        if fresh and not dry_run:
+            close_stream(self._source(), now_ms(), root=root)
+            commit_changes(self.name, stage, root=root)
+        return ImportResult(len(fresh), len(rows) - len(fresh))
+
     def get(self, key: KeyLike) -> Document:
         """Return a document, also one that is deleted or was never written, as `~deleted` and `~version` tell.
 
@@ -207,6 +252,23 @@ class DocumentTable:
         """
         row = self._row(key)
         return timeline_of(row, resolved(self.name, row))
+
+    def history(self, key: KeyLike) -> list[HistoryEntry]:
+        """Return the changes of a document by time, with the version and the content after each.
+
+        The table must keep its history. What was absorbed before it did, or was too large to keep, is missing, as the
+        versions tell. Raises: InvalidInputError where it does not keep it, CorruptionError.
+        """
+        if not KEEP_HISTORY.of(self.table.properties, self.name):
+            raise InvalidInputError(
+                f"{self.name}: keeps no history, so deltas that are compacted are gone; set the property "
+                f"{KEEP_HISTORY.name}=true to keep those that are compacted from then on"
+            )
+        wanted = check_key(key)
+        snapshot, name = self._snapshot()
+        for each in grouped(snapshot.rows_of([wanted]), name):
+            return history_of([*each.archived, *unabsorbed(self.name, each.row)])
+        return []
 
     def scan(
         self,
@@ -373,6 +435,16 @@ class DocumentTable:
     def _row(self, key: KeyLike) -> Row:
         wanted = check_key(key)
         return self._rows([wanted])[wanted]
+
+    def _unknown(self, rows: Sequence[Row], *, skip_existing: bool) -> list[Row]:
+        """Return the rows of documents of which nothing is stored. Raises: AlreadyExistsError."""
+        known = self._snapshot()[0].keys_among([row.key for row in rows])
+        if known and not skip_existing:
+            raise AlreadyExistsError(
+                f"{self.name}: document {min(known)!r}{f' and {len(known) - 1} more' if len(known) > 1 else ''} cannot be "
+                "imported, since something is stored of it already; leave out what is there, or import into a new table"
+            )
+        return [row for row in rows if row.key not in known]
 
     def _stored_changes(self, updates: Sequence[Update]) -> dict[ChangeKey, Stored]:
         """Return the changes that are stored under the change ids of updates."""

@@ -149,18 +149,25 @@ class Lake:
         name: str,
         *,
         full_consistency_delay: "float | datetime.timedelta" = 300,
+        keep_history: bool = False,
         description: str = "",
         properties: Mapping[str, str] | None = None,
     ) -> "DocumentTable":
         """Create a table of JSON documents, and its namespace where that is missing.
 
-        Changes may carry times as far back as the delay, in seconds; what is older is complete, and compacted.
+        Changes may carry times as far back as the delay, in seconds; what is older is complete, and compacted. With
+        `keep_history`, compaction keeps each delta that it absorbs, see `DocumentTable.history`.
         Raises: AlreadyExistsError, InvalidInputError.
         """
         from siltstone.document_table import create_document_table
 
         return create_document_table(
-            self, name, full_consistency_delay=full_consistency_delay, description=description, properties=properties
+            self,
+            name,
+            full_consistency_delay=full_consistency_delay,
+            keep_history=keep_history,
+            description=description,
+            properties=properties,
         )
 
     def document_table(self, name: str) -> "DocumentTable":

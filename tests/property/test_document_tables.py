@@ -37,8 +37,9 @@ STEPS = st.lists(
 class World:
     """A table, a clock that only goes on, and what an export under each hold must be."""
 
-    def __init__(self, written: Written) -> None:
+    def __init__(self, written: Written, keeps_history: bool) -> None:
         self.written = written
+        self.keeps_history = keeps_history
         self.second = 0.0
         self.count = 0
         self.exports: dict[str, list[Document]] = {}
@@ -104,21 +105,23 @@ class World:
             del self.exports[each.hold_id]
 
     def check(self) -> None:
-        """Check that documents are what they must be, and exports what they were."""
+        """Check that documents are what they must be, exports what they were, and that all history is known."""
         self.written.check()
+        if self.keeps_history:
+            self.written.check_history()
         for hold_id, expected in self.exports.items():
             found = self.written.docs.scan(hold=hold_id, include_deleted=True)
             assert sorted(found, key=lambda each: str(each["~id"])) == expected
 
 
 @settings(max_examples=30)
-@given(STEPS)
+@given(STEPS, st.booleans())
 def test_no_schedule_of_rounds_holds_and_faults_changes_a_document(
-    steps: list[tuple[int, tuple[object, ...]]],
+    steps: list[tuple[int, tuple[object, ...]]], keeps_history: bool
 ) -> None:
     root = f"memory://{uuid.uuid4().hex}"
     try:
-        world = World(make(root))
+        world = World(make(root, keep_history=keeps_history), keeps_history)
         for seconds, (name, *given_) in steps:
             world.second += seconds
             act: Callable[..., None] = getattr(world, str(name))

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
+from tests.unit.documents.naming import t
 from tests.unit.documents.tables import NAME, ROOMY, Written, at, change_id, compact, kinds, make, rounds
 
 import siltstone
@@ -13,6 +14,7 @@ from siltstone.documents.rows import Change
 from siltstone.errors import AlreadyExistsError, InvalidInputError
 from siltstone.spark.merge import spark_engine
 
+Updates = list[tuple[str, str, list[str], str | None]]
 COLUMNS = "key string, delta string, tags array<string>, change_id string"
 
 
@@ -53,8 +55,12 @@ def test_a_frame_with_two_deltas_under_one_change_id_is_refused_and_the_same_one
     written = make(str(tmp_path))
     docs = written.docs
     written.write(1, "a", '{"n":1}')
-    same: list[tuple[str, str, list[str], str]] = [("a", '{"n":1}', [], change_id(1))]
-    other = [("b", '{"n":1}', ["x"], change_id(2)), ("b", '{"n":1}', ["x"], change_id(2)), ("b", "~", [], None)]
+    same: Updates = [("a", '{"n":1}', [], change_id(1))]
+    other: Updates = [
+        ("b", '{"n":1}', ["x"], change_id(2)),
+        ("b", '{"n":1}', ["x"], change_id(2)),
+        ("b", "~", [], None),
+    ]
     for bad in (
         [*other, ("b", '{"n":2}', ["x"], change_id(2))],
         [*other, ("a", '{"n":1}', ["x"], change_id(1))],
@@ -92,6 +98,31 @@ def test_documents_are_rows_that_sql_looks_into(spark: SparkSession, written: Wr
     assert str(document["~lastUpdateAt"]).startswith(row.year)
     found = {document["~id"]: document for document in written.docs.scan(spark, include_deleted=True)}
     assert found == {document["~id"]: document for document in expected}
+
+
+def test_rounds_on_spark_keep_history_and_convert_imported_legacy_records(spark: SparkSession, tmp_path: Path) -> None:
+    written = make(str(tmp_path), keep_history=True)
+    engine, few = spark_engine(spark), replace(ROOMY, bucket_rows=8)
+    for number in range(30):
+        written.write(1, f"r{number}", f'{{"n":{number}}}', "x")
+        written.write(2, f"r{number}", '{..,"a":1}')
+    legacy = {"id": t(5), "count": 2, "first": t(1), "cutoff": t(3), "cutoff_signature": "ab" * 16}
+    deltas = [{"id": t(3), "delta": {"n": 1}}, {"id": t(6), "delta": '{..,"m":2}', "tags": ["x"]}]
+    written.docs.import_documents([{"key": "old", "deltas": deltas, "compactions": [legacy]}])
+    before = written.docs.get("old")
+    assert (before["n"], before["m"], before["~version"]) == (1, 2, 4)
+    for second in (20, 40, 60):
+        compact(written.docs, second, few, engine=engine)
+        written.check_history()
+        assert written.docs.get("old") == before
+        found = {str(each["~id"]): each for each in written.docs.scan(spark)}
+        assert found == {"old": before, **{key: written.expected(key) for key in written.changes}}
+    assert {kinds(written.docs, key) for key in ("old", *written.changes)} == {"C"}
+    assert [(entry.version, entry.content) for entry in written.docs.history("old")] == [
+        (3, {"n": 1}),
+        (4, {"n": 1, "m": 2}),
+    ]
+    assert written.docs.fsck(deep=True) == []
 
 
 def test_a_bad_update_in_a_frame_is_named_and_nothing_is_written(spark: SparkSession, tmp_path: Path) -> None:

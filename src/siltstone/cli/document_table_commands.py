@@ -17,11 +17,19 @@ UPDATE_EXAMPLES = examples(
     """siltstone documents update shop.reviews r17 '{..,"stars":5}' --tag edit""",
     "siltstone documents update shop.reviews --from updates.jsonl",
 )
+IMPORT_EXAMPLES = examples(
+    "siltstone documents import shop.reviews old-store.jsonl --dry-run",
+    "siltstone documents import shop.reviews old-store.jsonl --skip-existing",
+)
 GET_EXAMPLES = examples(
     "siltstone documents get shop.reviews r17 r18",
     "siltstone documents get shop.reviews r17 --change febb5880-2c64-11e4-8000-000000000000",
 )
 TIMELINE_EXAMPLES = examples("siltstone documents timeline shop.reviews r17")
+HISTORY_EXAMPLES = examples(
+    "siltstone documents history shop.reviews r17",
+    "siltstone documents history shop.reviews r17 --json | jq '.[].version'",
+)
 COMPACT_EXAMPLES = examples(
     "siltstone documents compact shop.reviews", "siltstone documents compact shop.reviews --full --master 'local[4]'"
 )
@@ -46,6 +54,9 @@ def create(
             "--full-consistency-delay", metavar="TIME", help="How old a change may be when it is written, e.g. 15m."
         ),
     ] = "5m",
+    keep_history: Annotated[
+        bool, typer.Option("--keep-history", help="Keep each delta that compaction absorbs, for `documents history`.")
+    ] = False,
     description: Annotated[str, typer.Option("--description", metavar="TEXT", help="What it is for.")] = "",
     root: Root = None,
     json: Json = False,
@@ -56,7 +67,7 @@ def create(
     delay_ms = parse_duration_ms(delay, "--full-consistency-delay")
     from siltstone.cli import documents
 
-    documents.create(shell, name, delay_ms, description)
+    documents.create(shell, name, delay_ms, description, keep_history=keep_history)
 
 
 def update(
@@ -95,6 +106,32 @@ def update(
         documents.update(shell, name, key, delta, tags or [], change_id)
 
 
+def import_(
+    context: typer.Context,
+    name: TableName,
+    file: Annotated[
+        str, typer.Argument(metavar="FILE", help="JSON lines, one a document; - for stdin.", show_default=False)
+    ],
+    skip_existing: Annotated[
+        bool, typer.Option("--skip-existing", help="Leave out documents of which something is stored already.")
+    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only check them, and tell what would be done.")] = False,
+    root: Root = None,
+    json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Bring in documents of another store with their past, as one commit.
+
+    A line is {"key": text, "deltas": [{"id", "delta", "tags"}], "compactions": [{"id", "count", "first", "cutoff",
+    "cutoff_signature", "last_content_mutation", "last_mutation", "compacted_delta", "last_tags"}]}. A record without
+    compacted_delta is a legacy one: its content is the delta at its cutoff.
+    """
+    shell = shell_of(context, root, json, debug)
+    from siltstone.cli import documents
+
+    documents.import_from(shell, name, file, skip_existing=skip_existing, dry_run=dry_run)
+
+
 def get(
     context: typer.Context,
     name: TableName,
@@ -129,6 +166,24 @@ def timeline(
     from siltstone.cli import documents
 
     documents.timeline(shell, name, key)
+
+
+def history(
+    context: typer.Context,
+    name: TableName,
+    key: Annotated[str, typer.Argument(metavar="KEY", help="The document.", show_default=False)],
+    root: Root = None,
+    json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Show every change of a document with the version and the content after it, also those that are compacted.
+
+    The table must keep its history: `documents create --keep-history`, or `table alter --set keep_history=true`.
+    """
+    shell = shell_of(context, root, json, debug)
+    from siltstone.cli import documents
+
+    documents.history(shell, name, key)
 
 
 def compact(

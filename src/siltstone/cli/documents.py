@@ -1,5 +1,6 @@
 """What the commands on tables of documents do and print."""
 
+import contextlib
 import datetime
 import sys
 from collections.abc import Iterable, Iterator, Sequence
@@ -19,7 +20,6 @@ from siltstone.errors import AlreadyExistsError, InvalidInputError
 
 if TYPE_CHECKING:
     from siltstone.compactor.consistency import Hold
-    from siltstone.documents.intake import UpdateLike
 
 
 def find(shell: Shell, name: str) -> DocumentTable:
@@ -28,12 +28,14 @@ def find(shell: Shell, name: str) -> DocumentTable:
     return shell.lake.document_table(name)
 
 
-def create(shell: Shell, name: str, delay_ms: int, description: str) -> None:
+def create(shell: Shell, name: str, delay_ms: int, description: str, *, keep_history: bool) -> None:
     """Create a table."""
     delay = datetime.timedelta(milliseconds=delay_ms)
-    docs = shell.lake.create_document_table(name, full_consistency_delay=delay, description=description)
+    docs = shell.lake.create_document_table(
+        name, full_consistency_delay=delay, keep_history=keep_history, description=description
+    )
     if shell.json:
-        _print({"table": docs.name, "full_consistency_delay_ms": delay_ms})
+        _print({"table": docs.name, "full_consistency_delay_ms": delay_ms, "keep_history": keep_history})
     else:
         _say(f"created {docs.name}, a table of documents; changes may be {spell_duration(delay_ms)} old when written")
 
@@ -50,30 +52,50 @@ def update(shell: Shell, name: str, key: str, delta: str, tags: Sequence[str], c
 def update_from(shell: Shell, name: str, file: str) -> None:
     """Update the documents that the lines of a file name."""
     docs = find(shell, name)
-    if file == "-":
-        count = docs.update_many(_updates(sys.stdin.buffer, "standard input"))
-    else:
-        try:
-            with Path(file).open("rb") as lines:
-                count = docs.update_many(_updates(lines, file))
-        except OSError as error:
-            raise InvalidInputError(f"{file}: {error.strerror or error}; give a file that can be read") from error
+    with _lines_of(file) as (lines, where):
+        count = docs.update_many(_objects(lines, where, '{"key": …, "delta": …}'))
     if shell.json:
         _print({"table": name, "updates": count})
     else:
         _say(f"applied {spell_count(count, 'delta')} to {name}")
 
 
-def _updates(lines: Iterable[bytes], where: str) -> "Iterator[UpdateLike]":
+def import_from(shell: Shell, name: str, file: str, *, skip_existing: bool, dry_run: bool) -> None:
+    """Import the documents of a file."""
+    docs = find(shell, name)
+    with _lines_of(file) as (lines, where):
+        documents = _objects(lines, where, '{"key": …, "deltas": […], "compactions": […]}')
+        done = docs.import_documents(documents, skip_existing=skip_existing, dry_run=dry_run)
+    if shell.json:
+        _print({"table": name, "imported": done.imported, "skipped": done.skipped, "dry_run": dry_run})
+        return
+    skipped = f"; {spell_count(done.skipped, 'document')} left out, stored already" if done.skipped else ""
+    _say(f"{'would import' if dry_run else 'imported'} {spell_count(done.imported, 'document')} into {name}{skipped}")
+
+
+@contextlib.contextmanager
+def _lines_of(file: str) -> "Iterator[tuple[Iterable[bytes], str]]":
+    """Give the lines of a file, or of standard input, and what it is called. Raises: InvalidInputError."""
+    if file == "-":
+        yield sys.stdin.buffer, "standard input"
+        return
+    try:
+        with Path(file).open("rb") as lines:
+            yield lines, file
+    except OSError as error:
+        raise InvalidInputError(f"{file}: {error.strerror or error}; give a file that can be read") from error
+
+
+def _objects(lines: Iterable[bytes], where: str, form: str) -> "Iterator[dict[str, object]]":
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
         try:
             found = orjson.loads(line)
         except orjson.JSONDecodeError as error:
-            raise InvalidInputError(f"{where}, line {number}: is no JSON ({error}); write one update a line") from error
+            raise InvalidInputError(f"{where}, line {number}: is not JSON ({error}); write {form} on a line") from error
         if not isinstance(found, dict):
-            raise InvalidInputError(f'{where}, line {number}: is no update; write {{"key": …, "delta": …}}')
+            raise InvalidInputError(f"{where}, line {number}: is not a JSON object; write {form}")
         yield found
 
 
@@ -105,6 +127,25 @@ def timeline(shell: Shell, name: str, key: str) -> None:
         if event.note:
             _say(f"{'':26}{event.note}")
     if not events:
+        _say(f"nothing was written to {key}")
+
+
+def history(shell: Shell, name: str, key: str) -> None:
+    """Print the changes of a document, with the content after each."""
+    entries = find(shell, name).history(key)
+    if shell.json:
+        _print([entry._asdict() for entry in entries])
+        return
+    version = 0
+    for entry in entries:
+        if entry.version > version + 1:
+            first, last = version + 1, entry.version - 1
+            _say(f"version {first} is not kept" if first == last else f"versions {first} to {last} are not kept")
+        version = entry.version
+        tags = f"  #{' #'.join(entry.tags)}" if entry.tags else ""
+        _say(f"{entry.at}  {entry.change_id}  version {entry.version}  {entry.delta}{tags}")
+        _say(f"{'':26}{'deleted' if entry.content is None else value_text(entry.content)}")
+    if not entries:
         _say(f"nothing was written to {key}")
 
 

@@ -19,12 +19,10 @@ def expand_case(case: object) -> dict[str, object]:
     """Tell what compaction would do to the row of a case. Raises: InvalidInputError, CorruptionError."""
     fields = _map(case, "a case")
     new_id = fields.get("new_id")
-    row = Row(
-        _list(fields, "deltas", _change),
-        _list(fields, "compactions", _record),
-        _text(fields, "key", ""),
-        _text(fields, "table", ""),
-        _text(fields, "placement", "") or None,
+    row = row_of(fields)._replace(
+        key=_text(fields, "key", ""),
+        table=_text(fields, "table", ""),
+        placement=_text(fields, "placement", "") or None,
     )
     ctl = fields.get("ctl")
     found = expand(
@@ -35,6 +33,11 @@ def expand_case(case: object) -> dict[str, object]:
         new_id=new_change_id if new_id is None else _change_id(fields, "new_id"),
     )
     return expansion_fields(found)
+
+
+def row_of(fields: Mapping[str, object]) -> Row:
+    """Read the deltas and the compaction records of a document. Raises: InvalidInputError."""
+    return Row(_list(fields, "deltas", _change), _list(fields, "compactions", _record))
 
 
 def apply_case(case: object) -> dict[str, object]:

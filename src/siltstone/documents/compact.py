@@ -7,9 +7,11 @@ it is itself complete everywhere, delete what it owns.
 """
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from siltstone.compactor.absorb import Change, Marks
 from siltstone.compactor.columns import Integers, align, equal_ids
@@ -21,9 +23,10 @@ from siltstone.compactor.reading import decode_part
 from siltstone.compactor.state import Accounting, Bucket
 from siltstone.documents.change_ids import change_id_at, order_key
 from siltstone.documents.expand import BEFORE_ALL_MS, Expansion, expand
-from siltstone.documents.rows import CompactionRecord
-from siltstone.documents.stored import KEY, NAME_PROPERTY, SCHEMA, StoredRow, grouped, record_rows
+from siltstone.documents.rows import ArchivedChange, CompactionRecord
+from siltstone.documents.stored import KEY, NAME_PROPERTY, SCHEMA, StoredRow, archive_rows, grouped, record_rows
 from siltstone.errors import CorruptionError, InvalidInputError
+from siltstone.model.properties import KEEP_HISTORY
 
 _LIGHT = pa.schema([SCHEMA.field(name) for name in (KEY, "count")])
 _SEQUENCE_BITS = 14
@@ -37,7 +40,7 @@ def resolve_documents(job: RoundJob, bucket: Bucket, stored: Sequence[StoredFile
     arrived = [align(part.table, SCHEMA) for part in gather(map(decode_part, parts))]
     new = pa.concat_tables([SCHEMA.empty_table(), *arrived])
     is_visited = job.visits(bucket)
-    rows = unsettled_rows(stored, new) if is_visited else _touched(stored, new)
+    rows = [each.unsettled for each in split_rows(stored, new)] if is_visited else _touched(job, stored, new)
     found = [file.read_rows(places, SCHEMA) for file, places in zip(stored, rows, strict=True) if len(places)]
     base_count = sum(map(len, rows))
     pass_ = _Pass(job, base_count + new.num_rows)
@@ -49,11 +52,11 @@ def resolve_documents(job: RoundJob, bucket: Bucket, stored: Sequence[StoredFile
     kept = kept.take(pa.array(np.argsort(hash_keys(kept, [KEY]), kind="stable")))
     return Change(
         dead=_by_file(rows, dead),
-        rows=pa.concat_tables([kept, record_rows(pass_.records)]),
+        rows=pa.concat_tables([kept, record_rows(pass_.records), archive_rows(pass_.archived)]),
         accounting=Accounting(
             base_rows=bucket.live_count,
             delta_rows=new.num_rows,
-            added_rows=len(pass_.records),
+            added_rows=len(pass_.records) + len(pass_.archived),
             deleted_rows=int(pass_.is_gone.sum()) - pass_.doubles,
             duplicate_rows=pass_.doubles,
         ),
@@ -61,23 +64,40 @@ def resolve_documents(job: RoundJob, bucket: Bucket, stored: Sequence[StoredFile
     )
 
 
-def _touched(stored: Sequence[StoredFile], new: pa.Table) -> list[Integers]:
-    """Return, by file, the rows of all documents that rows came for."""
+def _touched(job: RoundJob, stored: Sequence[StoredFile], new: pa.Table) -> list[Integers]:
+    """Return, by file, the rows of all documents that rows came for; archived ones are left out where there are many."""
     wanted = np.unique(hash_keys(new, [KEY]))
-    return [file.live_among(file.index.find(wanted)[0]) for file in stored]
+    found = [file.live_among(file.index.find(wanted)[0]) for file in stored]
+    if not KEEP_HISTORY.of(job.properties, job.table):
+        return found
+    return [rows[_is_current(file.read_rows(rows, _LIGHT))] for file, rows in zip(stored, found, strict=True)]
 
 
-def unsettled_rows(stored: Sequence[StoredFile], new: pa.Table) -> list[Integers]:
-    """Return, by file, the rows of all documents that are not just one record."""
+class FileRows(NamedTuple):
+    """The live rows of a file: of documents that are just one record, and of all others. Archived rows are in neither."""
+
+    settled: Integers
+    unsettled: Integers
+
+
+def split_rows(stored: Sequence[StoredFile], new: pa.Table) -> list[FileRows]:
+    """Tell documents that are just one record from those that are more, given the rows that came for them."""
     places = [np.flatnonzero(file.live_flags()) for file in stored]
     light = [file.read_rows(rows, _LIGHT) for file, rows in zip(stored, places, strict=True)]
     ids, count = equal_ids([*light, new], [KEY])
-    sizes = np.bincount(np.concatenate(ids), minlength=count)
-    chosen = []
-    for rows, table, own in zip(places, light, ids[:-1], strict=True):
-        is_record = np.asarray(table.column("count").is_valid())
-        chosen.append(rows[~(is_record & (sizes[own] == 1))])
-    return chosen
+    current = [_is_current(table) for table in (*light, new)]
+    sizes = np.bincount(np.concatenate([own[flags] for own, flags in zip(ids, current, strict=True)]), minlength=count)
+    found = []
+    for rows, table, own, flags in zip(places, light, ids[:-1], current[:-1], strict=True):
+        is_settled = np.asarray(table.column("count").is_valid()) & (sizes[own] == 1)
+        found.append(FileRows(rows[flags & is_settled], rows[flags & ~is_settled]))
+    return found
+
+
+def _is_current(rows: pa.Table) -> "np.typing.NDArray[np.bool_]":
+    """Flag rows that are not archived."""
+    flags: np.typing.NDArray[np.bool_] = np.asarray(pc.fill_null(pc.greater_equal(rows.column("count"), 0), True))
+    return flags
 
 
 def _by_file(rows: Sequence[Integers], dead: "np.typing.NDArray[np.bool_]") -> list[Integers]:
@@ -97,7 +117,9 @@ class _Pass:
         self._due_at: int | None = None
         self._is_held = False
         self.is_gone = np.zeros(row_count, np.bool_)
+        self._keeps_history = KEEP_HISTORY.of(job.properties, job.table)
         self.records: list[tuple[str, CompactionRecord]] = []
+        self.archived: list[tuple[str, ArchivedChange]] = []
         self.doubles = 0
 
     def expand(self, found: StoredRow) -> None:
@@ -105,7 +127,12 @@ class _Pass:
         row = found.row
         try:
             result = expand(
-                row, fct=self._closed_ms, raw=self._closed_ms, ctl=self._job.hold_floor_ms, new_id=self._new_id
+                row,
+                fct=self._closed_ms,
+                raw=self._closed_ms,
+                ctl=self._job.hold_floor_ms,
+                new_id=self._new_id,
+                keep_history=self._keeps_history,
             )
         except InvalidInputError as error:
             raise CorruptionError(f"{self._job.table}: document {row.key!r}: {error}") from error
@@ -113,6 +140,7 @@ class _Pass:
         self.doubles += len(found.doubles)
         if result.write is not None:
             self.records.append((row.key, result.write))
+            self.archived += [(row.key, each) for each in result.archived]
         if result.delete:
             self._delete(found, result)
         if result.due_ms is not None:

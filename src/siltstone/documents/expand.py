@@ -17,6 +17,7 @@ from siltstone.documents.rows import ArchivedChange, CompactionRecord, Row
 from siltstone.errors import CorruptionError, InvalidInputError
 
 BEFORE_ALL_MS: Final = -(1 << 62)
+AFTER_ALL_MS: Final = 1 << 62
 
 _Keyed: TypeAlias = tuple[str, str, str, Sequence[str] | None]
 
@@ -87,22 +88,25 @@ def expand(
     `new_id`: under which a record is written, or what makes one. `keep_history` archives what the record absorbs.
     Raises: InvalidInputError, CorruptionError.
     """
-    pass_ = _Pass(row, time_bound(fct), time_bound(raw), keep_history)
-    pass_.skip_owned()
-    if pass_.effective is not None and pass_.effective.compacted_delta is None:
-        pass_.absorb_legacy()
-    elif pass_.effective is None or pass_.is_behind:
-        pass_.absorb()
+    pass_ = _Pass(row, time_bound(fct), time_bound(raw), ArchiveBuilder() if keep_history else None)
+    pass_.start()
     if pass_.absorbed:
         pass_.write(new_id if isinstance(new_id, str) else new_id())
     pass_.resolve_rest()
     return pass_.result(None if ctl is None else time_bound(ctl + 1))
 
 
+def recent_changes(row: Row) -> list[ArchivedChange]:
+    """Return the changes that no record has absorbed, as history keeps them. Raises: InvalidInputError, CorruptionError."""
+    archive = ArchiveBuilder(is_bounded=False)
+    _Pass(row, time_bound(AFTER_ALL_MS), time_bound(AFTER_ALL_MS), archive).start()
+    return archive.changes
+
+
 class _Pass:
     """One pass over one row."""
 
-    def __init__(self, row: Row, fct: str, raw: str, keep_history: bool) -> None:
+    def __init__(self, row: Row, fct: str, raw: str, archive: ArchiveBuilder | None) -> None:
         self.fct = fct
         self.row = row
         self.changes = _in_order(row.changes)
@@ -117,7 +121,15 @@ class _Pass:
         self.owned = 0
         self.absorbed = 0
         self.resolved: tuple[str, ...] = ()
-        self.archive = ArchiveBuilder() if keep_history else None
+        self.archive = archive
+
+    def start(self) -> None:
+        """Go on from the record that counts, if there is one, and absorb what may be absorbed."""
+        self.skip_owned()
+        if self.effective is not None and self.effective.compacted_delta is None:
+            self.absorb_legacy()
+        elif self.effective is None or self.is_behind:
+            self.absorb()
 
     def skip_owned(self) -> None:
         """Go to the first delta after the cutoff; what is up to it is owned by the record, if it is there at all."""

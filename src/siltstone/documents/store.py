@@ -16,12 +16,12 @@ from siltstone.compactor.hashing import Hashes, hash_keys
 from siltstone.compactor.job import RoundJob, gather
 from siltstone.compactor.plan import Request, new_deltas
 from siltstone.compactor.reading import decode_part
-from siltstone.compactor.state import RoundCompletion
+from siltstone.compactor.state import Bucket, RoundCompletion
 from siltstone.documents.change_ids import iso_time, order_key, to_ms
-from siltstone.documents.compact import unsettled_rows
+from siltstone.documents.compact import split_rows
 from siltstone.documents.earlier import is_gone, known_from_ms, row_as_of
-from siltstone.documents.expand import Expansion, resolve
-from siltstone.documents.rows import Row
+from siltstone.documents.expand import Expansion, recent_changes, resolve
+from siltstone.documents.rows import ArchivedChange, Row
 from siltstone.documents.stored import KEY, NAME_PROPERTY, SCHEMA, StoredRow, grouped
 from siltstone.errors import CorruptionError, InvalidInputError
 from siltstone.model import Delta
@@ -73,6 +73,15 @@ class Snapshot:
                     found.append(align(read_data_file(self.root, entry).filter(own), SCHEMA))
         return pa.concat_tables(found)
 
+    def keys_among(self, keys: Sequence[str]) -> set[str]:
+        """Return those of some keys that anything is stored of. Raises: CorruptionError."""
+        wanted = pa.table({KEY: pa.array(keys, pa.string())})
+        schema = pa.schema([SCHEMA.field(KEY)])
+        tables = list(self._compacted(self.completion, wanted, schema)) if self.completion is not None else []
+        tables += [read_data_file(self.root, entry, [KEY]) for delta in self.deltas for entry in delta.manifest.entries]
+        own = (table.column(KEY).filter(pc.is_in(table.column(KEY), wanted.column(KEY))) for table in tables)
+        return {key for column in own for key in column.to_pylist()}
+
     def changes_among(self, hashes: Hashes) -> pa.Table:
         """Return the rows whose key and change id have one of these hashes, see `hash_changes`. Raises: CorruptionError."""
         found = [SCHEMA.empty_table()]
@@ -91,18 +100,28 @@ class Snapshot:
                     found.append(align(read_data_file(self.root, entry).filter(pa.array(is_own)), SCHEMA))
         return pa.concat_tables(found)
 
-    def _compacted(self, completion: RoundCompletion, wanted: pa.Table) -> Iterator[pa.Table]:
+    def _compacted(
+        self, completion: RoundCompletion, wanted: pa.Table, schema: pa.Schema = SCHEMA
+    ) -> Iterator[pa.Table]:
         hashes = np.unique(hash_keys(wanted, [KEY]))
         for bucket in completion.buckets:
-            own = np.array([each for each in hashes if bucket.has(int(each))], np.uint64)
+            own = hashes[_is_of(bucket, hashes)]
             if not len(own):
                 continue
             for file in bucket.files:
                 stored = StoredFile(self.root, file)
                 places = stored.live_among(stored.index.find(own)[0])
                 if len(places):
-                    rows = stored.read_rows(places, SCHEMA)
+                    rows = stored.read_rows(places, schema)
                     yield rows.filter(pc.is_in(rows.column(KEY), wanted.column(KEY)))
+
+
+def _is_of(bucket: Bucket, hashes: Hashes) -> "np.typing.NDArray[np.bool_]":
+    """Flag the hashes of keys that belong into a bucket."""
+    if not bucket.depth:
+        return np.ones(len(hashes), np.bool_)
+    flags: np.typing.NDArray[np.bool_] = hashes >> np.uint64(64 - bucket.depth) == np.uint64(bucket.bits)
+    return flags
 
 
 def snapshot_of(request: Request, destination: Destination) -> Snapshot:
@@ -120,6 +139,14 @@ def resolved(table: str, row: Row) -> Expansion:
         raise CorruptionError(f"{table}: document {row.key!r}: {error}") from error
 
 
+def unabsorbed(table: str, row: Row) -> list[ArchivedChange]:
+    """Return the changes of a document that no record has absorbed. Raises: CorruptionError that names it."""
+    try:
+        return recent_changes(row)
+    except InvalidInputError as error:
+        raise CorruptionError(f"{table}: document {row.key!r}: {error}") from error
+
+
 def bucket_documents(
     job: RoundJob, number: int, parts: Sequence[bytes], *, hold: Hold | None = None, include_deleted: bool = False
 ) -> Iterator[pa.Table]:
@@ -132,14 +159,13 @@ def bucket_documents(
         yield _resolved_documents(job.table, [row for row in held if row is not None], include_deleted)
         return
     stored, new = _opened(job, number, parts)
-    live = [np.flatnonzero(file.live_flags()) for file in stored]
-    open_rows = unsettled_rows(stored, new)
-    found = [file.read_rows(rows, SCHEMA) for file, rows in zip(stored, open_rows, strict=True)]
-    for file, rows, others in zip(stored, live, open_rows, strict=True):
-        for table in _settled(file, np.setdiff1d(rows, others, assume_unique=True)):
+    found = [new]
+    for file, rows in zip(stored, split_rows(stored, new), strict=True):
+        found.insert(-1, file.read_rows(rows.unsettled, SCHEMA))
+        for table in _settled(file, rows.settled):
             yield table if include_deleted else table.filter(pc.invert(table.column("deleted")))
-    rows_ = grouped(pa.concat_tables([*found, new]), _name(job))
-    yield _resolved_documents(job.table, [each.row for each in rows_], include_deleted)
+    unsettled = grouped(pa.concat_tables(found), _name(job))
+    yield _resolved_documents(job.table, [each.row for each in unsettled], include_deleted)
 
 
 def bucket_rows(job: RoundJob, number: int, parts: Sequence[bytes]) -> Iterator[StoredRow]:

@@ -1,14 +1,19 @@
-"""How documents are stored: one row a delta, one row a compaction record, and the rows of a document put together."""
+"""How documents are stored: one row a delta, one row a compaction record, and the rows of a document put together.
+
+Where a table keeps its history, there is also one row for each delta that a record has absorbed. Such an archived row has
+its version as a negative count, and under `delta` a JSON object of the delta and the content after it.
+"""
 
 from collections.abc import Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 import numpy as np
+import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from siltstone.compactor.columns import Integers
-from siltstone.documents.rows import Change, CompactionRecord, Row
+from siltstone.documents.rows import ArchivedChange, Change, CompactionRecord, Row
 from siltstone.model.properties import DOCUMENTS_NAME
 
 NAME_PROPERTY: Final = DOCUMENTS_NAME.name
@@ -35,12 +40,14 @@ class StoredRow(NamedTuple):
     """The row of a document, and where each of its parts is: the places of changes and of records.
 
     `doubles` are the places of changes and records that are there already; of two under one id the first one counts.
+    `archived` is what history has kept of the document.
     """
 
     row: Row
     changes: list[int]
     records: list[int]
     doubles: list[int]
+    archived: list[ArchivedChange]
 
 
 def grouped(table: pa.Table, name: str) -> Iterator[StoredRow]:
@@ -73,7 +80,8 @@ def _group(
 ) -> StoredRow:
     changes: dict[str, Change] = {}
     records: dict[str, CompactionRecord] = {}
-    found = StoredRow(Row((), (), key, name), [], [], [])
+    found = StoredRow(Row((), (), key, name), [], [], [], [])
+    archived: set[str] = set()
     for at in span:
         change_id, count = ids[at], counts[at]
         if count is None:
@@ -82,6 +90,12 @@ def _group(
                 continue
             changes[change_id] = Change(change_id, deltas[at], tags[at])
             found.changes.append(places[at])
+        elif count < 0:
+            if change_id in archived:
+                found.doubles.append(places[at])
+                continue
+            archived.add(change_id)
+            found.archived.append(_archived(change_id, -count, deltas[at], tags[at]))
         elif change_id in records:
             found.doubles.append(places[at])
         else:
@@ -109,6 +123,26 @@ def _plain(values: pa.Array) -> list[Any]:
         return [None] * len(values)
     plain: list[Any] = values.to_pylist()
     return plain
+
+
+def _archived(change_id: str, version: int, text: str, tags: Sequence[str] | None) -> ArchivedChange:
+    kept = orjson.loads(text)
+    return ArchivedChange(change_id, version, kept["delta"], tuple(tags or ()), kept["content"])
+
+
+def archive_rows(changes: Sequence[tuple[str, ArchivedChange]]) -> pa.Table:
+    """Return absorbed changes of documents, each with its key, as rows."""
+    fields = [
+        {
+            KEY: key,
+            "change_id": change.change_id,
+            "delta": orjson.dumps({"delta": change.delta, "content": change.content}).decode(),
+            "tags": list(change.tags),
+            "count": -change.version,
+        }
+        for key, change in changes
+    ]
+    return pa.Table.from_pylist(fields, schema=SCHEMA)
 
 
 def record_rows(records: Sequence[tuple[str, CompactionRecord]]) -> pa.Table:

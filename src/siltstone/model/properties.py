@@ -99,6 +99,15 @@ DELTA_RETENTION_SECONDS: Property[float | None] = Property(
     read_by="the service's trimming",
     meaning="How long deltas are kept after they were compacted.",
 )
+KEEP_HISTORY: Property[bool] = Property(
+    name="keep_history",
+    parse=lambda text: _one_of("true", "false")(text) == "true",
+    values="`true` or `false`",
+    default=False,
+    default_text="`false`",
+    read_by="compaction of documents",
+    meaning="Whether each delta that compaction absorbs is kept, with the document after it, for `history`.",
+)
 ROW_GROUP_ROWS: Property[int] = Property(
     name="row_group_rows",
     parse=_whole(1, MAX_ROW_GROUP_ROWS),
@@ -166,6 +175,7 @@ CLOSED_BEFORE_MS: Property[int | None] = Property(
 
 _ALL: tuple[Property[Any], ...] = (
     DELTA_RETENTION_SECONDS,
+    KEEP_HISTORY,
     ROW_GROUP_ROWS,
     SCHEMA_EVOLUTION,
     TOMBSTONE_RETENTION_SECONDS,

@@ -12,11 +12,13 @@ from siltstone.compactor.job import Engine, Settings
 from siltstone.compactor.session import SessionResult, run_session
 from siltstone.compactor.state import RoundCompletion
 from siltstone.document_table import Document
-from siltstone.documents.change_ids import change_id_at
+from siltstone.documents.change_ids import change_id_at, order_key
 from siltstone.documents.expand import resolve
+from siltstone.documents.language import parse_delta
 from siltstone.documents.reading import to_document
 from siltstone.documents.rounds import run_here
 from siltstone.documents.rows import Change, Row
+from siltstone.documents.writing import sanitized
 
 NAME = "shop.reviews"
 DELAY = 10
@@ -74,6 +76,25 @@ class Written:
         row = Row(self.changes.get(key, ()), (), key, NAME)
         return to_document(resolve(row), row)
 
+    def check_history(self) -> None:
+        """Check that the table knows every change, with the version and the content after it."""
+        for key, changes in self.changes.items():
+            ordered = sorted(changes, key=lambda change: order_key(change.change_id))
+            states = [resolve(Row(ordered[:count], (), key, NAME)) for count in range(1, len(ordered) + 1)]
+            assert [
+                (entry.change_id, entry.version, entry.delta, entry.tags, entry.content)
+                for entry in self.docs.history(key)
+            ] == [
+                (
+                    change.change_id,
+                    state.version,
+                    str(sanitized(parse_delta(change.delta))),
+                    tuple(sorted(change.tags or ())),
+                    None if state.deleted else state.content,
+                )
+                for change, state in zip(ordered, states, strict=True)
+            ]
+
     def check(self, keys: Iterable[str] = ()) -> None:
         """Check that all documents are what they must be, by key and all at once."""
         wanted = sorted({*self.changes, *keys})
@@ -88,9 +109,9 @@ class Written:
         return result
 
 
-def make(root: str, delay: float = DELAY) -> Written:
+def make(root: str, delay: float = DELAY, **more: Any) -> Written:
     """Create a table of documents."""
-    return Written(siltstone.open(root).create_document_table(NAME, full_consistency_delay=delay))
+    return Written(siltstone.open(root).create_document_table(NAME, full_consistency_delay=delay, **more))
 
 
 def kinds(docs: siltstone.DocumentTable, key: str) -> str:

@@ -53,8 +53,8 @@ def test_many_updates_come_from_a_file_or_standard_input_as_one_commit(cli: Cli)
         ('{"key":"a","delta":"{"}', "update 1, key 'a': delta, line 1, column 2"),
         ('{"key":"a"}\n', "is no delta"),
         ("{}", "update 1, key None: None is no key of a document"),
-        ("[1]", "line 1: is no update"),
-        ('{"key":"a","delta":"~"}\n{"k', "line 2: is no JSON"),
+        ("[1]", "line 1: is not a JSON object"),
+        ('{"key":"a","delta":"~"}\n{"k', "line 2: is not JSON"),
     ],
 )
 def test_bad_lines_are_named(cli: Cli, lines: str, message: str) -> None:
@@ -111,3 +111,34 @@ def test_documents_are_exported_as_they_are_or_as_they_were(cli: Cli) -> None:
     assert {each["~id"]: each.get("n") for each in then} == {"a": 1, "b": 1.5, "gone": None}
     done = cli.json("documents", "export", "shop.reviews", str(target), "--overwrite", "--include-deleted")
     assert done["rows"] == 3
+
+
+def test_history_tells_every_version_and_which_are_not_kept(cli: Cli) -> None:
+    assert "keep_history=true" in cli.fails("documents", "history", "shop.reviews", "r1")
+    assert cli.json("documents", "create", "shop.prices", "--keep-history")["keep_history"] is True
+    assert "nothing was written to p1" in cli("documents", "history", "shop.prices", "p1").stdout
+    cli("documents", "update", "shop.prices", "p1", '{"n":1}')
+    cli("documents", "update", "shop.prices", "p1", "~", "--tag", "end")
+    first, last = cli.json("documents", "history", "shop.prices", "p1")
+    assert (first["version"], first["content"]) == (1, {"n": 1})
+    assert (last["version"], last["content"], last["tags"], last["delta"]) == (2, None, ["end"], "~")
+    assert cli("documents", "history", "shop.prices", "p1").stdout.splitlines()[-1].strip() == "deleted"
+
+
+def test_documents_of_another_store_are_imported_from_lines(cli: Cli) -> None:
+    line = json.dumps({"key": "old", "deltas": [{"id": change_id(-90_000), "delta": {"n": 1}}]})
+    file = cli.file("old.jsonl", line + "\n")
+    assert cli.json("documents", "import", "shop.reviews", file, "--dry-run") == {
+        "table": "shop.reviews",
+        "imported": 1,
+        "skipped": 0,
+        "dry_run": True,
+    }
+    assert cli("documents", "get", "shop.reviews", "old").stdout.count('"~version": 0') == 1
+    assert "imported 1 document into shop.reviews" in cli("documents", "import", "shop.reviews", file).stdout
+    assert "something is stored of it already" in cli.fails("documents", "import", "shop.reviews", file)
+    again = cli("documents", "import", "shop.reviews", "-", "--skip-existing", input=line).stdout
+    assert "imported 0 documents into shop.reviews; 1 document left out" in again
+    assert cli("documents", "get", "shop.reviews", "old").stdout.count('"~version": 1') == 1
+    assert "line 1: is not a JSON object" in cli.fails("documents", "import", "shop.reviews", "-", input="[]")
+    assert "No such file" in cli.fails("documents", "import", "shop.reviews", "nowhere.jsonl")

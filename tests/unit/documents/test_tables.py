@@ -13,15 +13,20 @@ import siltstone
 from siltstone.compactor import merge
 from siltstone.compactor.completion import HOLD_PREFIX
 from siltstone.compactor.job import RoundJob
+from siltstone.documents.cases import record_fields
 from siltstone.documents.change_ids import to_ms
 from siltstone.documents.committing import commit_changes
+from siltstone.documents.expand import expand
 from siltstone.documents.language import Condition, Delta
 from siltstone.documents.rounds import run_here
+from siltstone.documents.rows import Change, CompactionRecord, Row
 from siltstone.documents.store import earliest_of
 from siltstone.errors import AlreadyExistsError, CorruptionError, InvalidInputError, NotFoundError
 from siltstone.model import StreamLocator
 from siltstone.service.lake_tables import LakeTables, pending_partitions
 from siltstone.storage import object_store as storage
+from tests.unit.documents.naming import change as old
+from tests.unit.documents.naming import record, t
 from tests.unit.documents.tables import (
     NAME,
     ROOMY,
@@ -36,6 +41,8 @@ from tests.unit.documents.tables import (
     request_of,
     rounds,
 )
+
+LEGACY = CompactionRecord(t(5), 2, t(1), t(3), "141fc11a031ef87df66d6c8cb5790144", None, t(2), None, None)
 
 
 @pytest.fixture
@@ -532,6 +539,171 @@ class TestHistory:
         assert {each: docs.get_for_change("r1", each).state for each in states} == states
         assert docs.get_for_change("r1", change_id(99)).state == "pending"
         assert docs.get_for_change("r1", mutation).document == written.expected("r1")
+
+
+class TestKeptHistory:
+    def test_every_delta_is_known_with_the_content_after_it_whatever_is_compacted(self, local_root: str) -> None:
+        written = make(local_root, keep_history=True)
+        few = replace(ROOMY, bucket_rows=4)
+        for number in range(12):
+            written.write(1, f"r{number}", f'{{"n":{number}}}', "x", "y")
+            written.write(2, f"r{number}", '{..,"a":1}' if number % 2 else "~")
+        written.check_history()
+        for second, how in ((20, few), (40, few), (60, replace(few, full=True)), (80, few), (100, few)):
+            written.write(second - 1, "r3", f'{{..,"at":{second}}}', "z")
+            written.compact(second, how)
+            written.check_history()
+        assert kinds(written.docs, "r5") == "C", "what is owned is deleted all the same"
+        written.compact(120)
+        written.compact(140)
+        assert rounds(written.compact(10_000)) == [], "archived rows leave nothing to do"
+        assert written.docs.fsck(deep=True) == []
+        written.compact(10_001, rebase_source=written.docs._source())
+        written.check_history()
+        written.docs.table.rollback(3)
+        written.compact(10_020)
+        written.check_history()
+
+    def test_history_begins_when_it_is_switched_on(self, written: Written) -> None:
+        docs = written.docs
+        written.write(1, "r1", '{"n":1}')
+        written.compact(20)
+        with pytest.raises(InvalidInputError, match=r"keeps no history.*keep_history=true"):
+            docs.history("r1")
+        docs.table.alter(properties={"keep_history": "true"})
+        written.write(21, "r1", '{..,"m":1}')
+        for second in (40, 60, 80):
+            assert [(entry.version, entry.content) for entry in docs.history("r1")][-1:] == [(2, {"n": 1, "m": 1})]
+            written.compact(second)
+        assert [entry.version for entry in docs.history("r1")] == [2]
+        assert docs.history("nobody") == []
+        docs.table.alter(properties={"keep_history": None})
+        written.write(81, "r1", '{..,"m":2}')
+        written.compact(100)
+        written.compact(120)
+        docs.table.alter(properties={"keep_history": "true"})
+        assert [entry.version for entry in docs.history("r1")] == [2], "what was absorbed in between is gone"
+
+    def test_a_hold_reads_past_archived_rows(self, local_root: str) -> None:
+        written = make(local_root, keep_history=True)
+        written.write(1, "r1", '{"n":1}')
+        written.compact(20)
+        held = hold(written.docs, 25, 7200)
+        before = [written.expected("r1")]
+        written.compact(40)
+        assert list(written.docs.scan(hold=held)) == before
+
+
+def imported(key: str, changes: list[Change], records: list[CompactionRecord] | None = None) -> dict[str, object]:
+    """A document as another store gives it."""
+    deltas = [{"id": id_, "delta": delta, "tags": list(tags or ())} for id_, delta, tags in changes]
+    return {"key": key, "deltas": deltas, "compactions": [record_fields(each) for each in records or []]}
+
+
+class TestImport:
+    def test_documents_come_with_deltas_and_records_of_any_time_and_are_compacted_like_others(
+        self, written: Written
+    ) -> None:
+        docs = written.docs
+        changes = {
+            key: [old(1, f'{{"n":"{key}"}}'), old(2, '{..,"a":1}', "x"), old(3, '{..,"b":1}')] for key in "pqrst"
+        }
+        signature = "141fc11a031ef87df66d6c8cb5790144"
+        legacy = CompactionRecord(t(5), 2, t(1), t(3), signature, None, t(3), None, None)
+        documents = [
+            imported("p", changes["p"]),
+            imported("q", changes["q"], [record(9, changes["q"])]),
+            imported("r", changes["r"][2:], [record(9, changes["r"], 2)]),
+            imported("s", [], [record(9, changes["s"])]),
+            imported("t", [old(3, '{"n":"t","a":1,"b":1}')], [legacy]),
+        ]
+        written.write(1, "mine", "{}")
+        assert docs.import_documents(documents, dry_run=True) == (5, 0)
+        assert len(docs.table.deltas()) == 1
+        assert docs.import_documents(documents) == (5, 0)
+        for key, own in changes.items():
+            for each in own:
+                written.note(key, each)
+        assert docs.get("t")["~signature"] == signature
+        written.check()
+        written.write(25, "q", '{..,"new":1}')
+        for second in (20, 40, 60, 80):
+            written.compact(second)
+        assert {kinds(docs, key) for key in written.changes} == {"C"}
+        assert docs.get("t")["~version"] == 3
+
+    def test_a_document_that_is_there_is_not_imported_over(self, written: Written) -> None:
+        docs = written.docs
+        written.write(1, "here", '{"n":1}')
+        documents = [imported("here", [old(1, "{}")]), imported("new", [old(1, "{}")])]
+        for second in (20, 40, 60):
+            with pytest.raises(AlreadyExistsError, match="document 'here' cannot be imported"):
+                docs.import_documents(documents)
+            assert len(docs.table.deltas()) == 1
+            written.compact(second)
+        assert docs.import_documents(documents, skip_existing=True) == (1, 1)
+        assert docs.import_documents(documents, skip_existing=True) == (0, 2)
+        written.note("new", old(1, "{}"))
+        written.check()
+
+    def test_a_document_that_is_written_and_absorbed_meanwhile_is_not_imported_over(self, written: Written) -> None:
+        docs, staged = written.docs, storage.stage_deltas
+        documents = [imported("late", [old(1, '{"n":1}')])]
+
+        with pytest.MonkeyPatch.context() as patch:
+
+            def compacting(*given: Any, **more: Any) -> Any:
+                patch.undo()
+                written.write(1, "late", '{"n":2}')
+                compact(docs, 20)
+                return staged(*given, **more)
+
+            patch.setattr("siltstone.storage.object_store.stage_deltas", compacting)
+            with pytest.raises(AlreadyExistsError, match="document 'late' cannot be imported"):
+                docs.import_documents(documents)
+        written.check()
+
+    def test_a_record_of_a_time_that_is_still_open_is_refused(self, docs: siltstone.DocumentTable) -> None:
+        changes = [Change(change_id(1), "{}", ())]
+        written = expand(Row(changes), fct=1 << 60, raw=1 << 60, new_id=change_id(2)).write
+        assert written is not None
+        for dry_run in (True, False):
+            with pytest.raises(InvalidInputError, match=r"stands for deltas up to .* can still be written here"):
+                docs.import_documents([imported("k", changes, [written])], dry_run=dry_run)
+        assert docs.import_documents([imported("k", changes)]) == (1, 0)
+
+    @pytest.mark.parametrize(
+        ("document", "message"),
+        [
+            ({"key": "", "deltas": []}, "is no key of a document"),
+            ({"key": "k"}, "has neither deltas nor compactions"),
+            ({"key": "k", "delta": []}, "'delta' is none of"),
+            ({"key": "k", "deltas": [{"id": "x", "delta": "{}"}]}, r"deltas\[0\].id"),
+            ({"key": "k", "deltas": [{"id": t(1), "delta": "[1]"}]}, "a document is a map"),
+            (imported("k", [old(1, "{}"), old(1, "{}")]), f"change {t(1)} is there twice"),
+            (imported("k", [], [LEGACY]), f"{t(3)}, which is missing"),
+            (imported("k", [], [LEGACY._replace(compacted_delta="{..}")]), "is not the content of a document"),
+            (imported("k", [], [LEGACY._replace(count=-1)]), "are too few"),
+            (imported("fine", [old(1, "{}")]), "is there twice"),
+        ],
+    )
+    def test_a_bad_document_is_named_and_nothing_is_imported(
+        self, docs: siltstone.DocumentTable, document: dict[str, object], message: str
+    ) -> None:
+        with pytest.raises(InvalidInputError, match=f"document 2, key .*{message}"):
+            docs.import_documents([imported("fine", [old(1, "{}")]), document])
+        assert docs.table.deltas() == []
+
+    def test_imported_deltas_have_a_history_too(self, local_root: str) -> None:
+        written = make(local_root, keep_history=True)
+        changes = [old(1, '{"n":1}'), old(2, '{..,"a":1}', "x"), old(3, '{..,"b":1}')]
+        written.docs.import_documents([imported("k", changes)])
+        for each in changes:
+            written.note("k", each)
+        for second in (20, 40):
+            written.check_history()
+            written.compact(second)
+        written.check_history()
 
 
 def test_requests_for_documents_name_their_key(written: Written) -> None:
