@@ -11,7 +11,7 @@ import pytest
 
 import siltstone
 from siltstone.compactor.merge import run_here
-from siltstone.compactor.rebase import TableRequest, partition_requests, register_partitions, requests_with_work
+from siltstone.compactor.rebase import TableRequest, partition_requests, requests_with_work
 from siltstone.compactor.session import run_session
 from siltstone.documents import rounds as document_rounds
 
@@ -60,7 +60,6 @@ def compact(table: siltstone.Table, *, full: bool = False) -> None:
     """Compact a table of rows in this process."""
     asked = TableRequest(table.name, table.lake.root, full=full, on_behalf_of=FOLLOWED.get(table.name))
     waiting = requests_with_work(partition_requests(asked))
-    register_partitions(waiting)
     for request in waiting:
         run_session(request, run_here)
 
