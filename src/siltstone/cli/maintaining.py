@@ -86,6 +86,7 @@ def vacuum_tables(
                 removed_files=found.removed_files,
                 removed_bytes=found.removed_bytes,
                 kept_files=found.kept_files,
+                skipped_links=found.skipped_links,
             )
         )
     dropped = None
@@ -93,7 +94,9 @@ def vacuum_tables(
         report("Looking for dropped tables")
         # A table that is being created right now looks like one that is gone.
         gone = lake.vacuum_dropped(retention_ms=max(retention_ms, grace_ms), dry_run=dry_run)
-        dropped = DroppedVacuumed(gone.removed_folders, gone.removed_files, gone.removed_bytes, gone.waiting)
+        dropped = DroppedVacuumed(
+            gone.removed_folders, gone.removed_files, gone.removed_bytes, gone.waiting, gone.skipped_links
+        )
     return Vacuumed(dry_run, done, dropped)
 
 

@@ -69,6 +69,7 @@ class TableVacuumed:
     removed_files: Sequence[str]
     removed_bytes: int
     kept_files: int
+    skipped_links: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -79,6 +80,7 @@ class DroppedVacuumed:
     removed_files: int
     removed_bytes: int
     waiting_folders: Sequence[str]
+    skipped_links: Sequence[str] = ()
 
 
 @dataclass(frozen=True)

@@ -69,6 +69,7 @@ def vacuumed_text(vacuumed: Vacuumed) -> Iterator[Shown]:
         rounds = spell_count(len(table.expired_rounds), "round")
         forget = f"; {'would forget' if vacuumed.dry_run else 'forgot'} {rounds}" if table.expired_rounds else ""
         yield f"{table.table}: {would} {what}{forget}; {spell_count(table.kept_files, 'file')} stay."
+        yield from (f"{link}: is a symbolic link, left alone." for link in table.skipped_links)
     dropped = vacuumed.dropped
     if dropped is None:
         return
@@ -78,6 +79,7 @@ def vacuumed_text(vacuumed: Vacuumed) -> Iterator[Shown]:
     later = f"; {spell_count(waiting, 'folder')} within the retention" if waiting else ""
     what = f"{spell_count(dropped.removed_files, 'file')}, {spell_bytes(dropped.removed_bytes)}"
     yield f"Dropped tables: {would} {what}{later}."
+    yield from (f"{link}: is a symbolic link, left alone." for link in dropped.skipped_links)
 
 
 def rolled_back_text(rolled_back: RolledBack) -> Iterator[Shown]:

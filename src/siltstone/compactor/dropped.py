@@ -3,7 +3,8 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from siltstone.compactor.maintenance import DAY_MS, half_written
+from siltstone.compactor.leftovers import find_leftovers
+from siltstone.compactor.maintenance import DAY_MS
 from siltstone.log.commit import Changes, LogState
 from siltstone.log.compactible import system_now_ms
 from siltstone.log.keyed import Entry
@@ -23,6 +24,8 @@ class DroppedReport:
     removed_files: int = 0
     removed_bytes: int = 0
     waiting: list[str] = field(default_factory=list)
+    # Symbolic links, which are neither followed nor removed.
+    skipped_links: list[str] = field(default_factory=list)
 
 
 def vacuum_dropped(root: str, *, retention_ms: int = DROPPED_RETENTION_MS, dry_run: bool = False) -> DroppedReport:
@@ -43,7 +46,12 @@ def vacuum_dropped(root: str, *, retention_ms: int = DROPPED_RETENTION_MS, dry_r
     for folder in folders:
         if folder in known:
             continue
-        files = [*objects.list_objects(folder, recursive=True), *half_written(root, folder)]
+        leftovers = find_leftovers(root, folder)
+        report.skipped_links += leftovers.links
+        files = [*objects.list_objects(folder, recursive=True), *leftovers.half_written]
+        files = [each for each in files if not leftovers.are_beyond_a_link(each.path)]
+        if leftovers.links and not files:
+            continue
         if not files:
             forgotten.append(dropped_key(folder))
             continue
@@ -56,7 +64,9 @@ def vacuum_dropped(root: str, *, retention_ms: int = DROPPED_RETENTION_MS, dry_r
         forgotten.append(dropped_key(folder))
         if not dry_run:
             objects.delete([each.path for each in files])
-    stale = [each for each in half_written(root, CATALOG_FOLDER) if each.modified_ms <= now_ms - retention_ms]
+    stale = [
+        each for each in find_leftovers(root, CATALOG_FOLDER).half_written if each.modified_ms <= now_ms - retention_ms
+    ]
     report.removed_files += len(stale)
     report.removed_bytes += sum(each.size for each in stale)
     if not dry_run:

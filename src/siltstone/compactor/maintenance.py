@@ -1,7 +1,8 @@
 """Going back to an earlier round, and removing what no readable state names any more."""
 
+import errno
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from siltstone.compactor.completion import (
@@ -18,12 +19,13 @@ from siltstone.compactor.completion import (
 )
 from siltstone.compactor.following import follow, own_partition, round_source, trimmed_position
 from siltstone.compactor.inventory import bucket_objects, find_problems
+from siltstone.compactor.leftovers import find_leftovers
 from siltstone.compactor.state import RoundCompletion
-from siltstone.errors import ConflictError, InvalidInputError
+from siltstone.errors import CommitUnknownError, ConflictError, InvalidInputError, StorageError
 from siltstone.log.commit import COMMIT_KEY, Changes, LogState, commit_log
 from siltstone.log.compactible import system_now_ms
 from siltstone.model import PartitionLocator
-from siltstone.objects import ObjectInfo, local_folder, open_objects
+from siltstone.objects import ObjectInfo, open_objects
 from siltstone.storage.layout import version_log
 
 DAY_MS = 24 * 3600 * 1000
@@ -112,6 +114,16 @@ class VacuumReport:
     removed_files: list[str] = field(default_factory=list)
     removed_bytes: int = 0
     kept_files: int = 0
+    # Symbolic links, which are neither followed nor removed.
+    skipped_links: list[str] = field(default_factory=list)
+
+    def add(self, files: Iterable[ObjectInfo]) -> None:
+        """Count files as removed, each of them once."""
+        known = set(self.removed_files)
+        for each in files:
+            if each.path not in known:
+                self.removed_files.append(each.path)
+                self.removed_bytes += each.size
 
 
 def vacuum(
@@ -126,36 +138,82 @@ def vacuum(
 
     All that is compacted into the version's folder counts, from whatever source, and all streams of its deltas. The
     current round stays, however old. Files younger than the grace stay too: a write or a round may be about to name
-    them. What a writer on local disk left behind half written is removed by the same rule.
+    them. What a writer on local disk left behind half written is removed by the same rule. Symbolic links are neither
+    followed nor removed. On a full disk, what nothing names goes before rounds are forgotten, which needs a commit.
     Raises: CorruptionError; then nothing is removed.
     """
     now_ms = system_now_ms()
-    report = VacuumReport(dry_run)
-    listed = open_objects(root).list_objects(folder, recursive=True)
-    named = _named_by_deltas(root, folder)
-    kept_folders: list[str] = []
-    destinations = list(_destinations(root, folder, listed))
-    for destination in destinations:
-        if _is_foreign(destination):
-            kept_folders.append(f"{destination.folder}/")
-            continue
+    sweep = _Sweep(root, folder, now_ms - orphan_grace_ms)
+    expiring: dict[str, list[int]] = {}
+    for destination in sweep.destinations:
         # Everything is read before anything is forgotten: a damaged completion file stops the vacuum here.
-        expired = _expired_rounds(destination, now_ms - retention_ms, now_ms)
-        _named_by_rounds(destination, expired)
+        expiring[destination.folder] = _expired_rounds(destination, now_ms - retention_ms, now_ms)
+        _named_by_rounds(destination, [])
+    report = VacuumReport(dry_run, skipped_links=sweep.leftovers.links)
+    named = set(sweep.named_by_deltas)
+    for destination in sweep.destinations:
+        expired = expiring[destination.folder]
         if expired and not dry_run:
-            expired = _forget_rounds(destination, expired, now_ms)
+            expired = _forget_on_any_disk(sweep, destination, expired, now_ms, report)
         report.expired_rounds += expired
         named |= _named_by_rounds(destination, expired)
-    before_ms = now_ms - orphan_grace_ms
-    candidates = [each for each in listed if not _is_log(each.path, folder) and each.path not in named]
-    candidates = [each for each in candidates if not each.path.startswith(tuple(kept_folders))]
-    doomed = [each for each in [*candidates, *half_written(root, folder)] if each.modified_ms <= before_ms]
-    report.removed_files = [each.path for each in doomed]
-    report.removed_bytes = sum(each.size for each in doomed)
-    report.kept_files = len(listed) - len({each.path for each in listed} & set(report.removed_files))
+    doomed = sweep.unnamed(named)
     if not dry_run:
-        open_objects(root).delete(report.removed_files)
+        open_objects(root).delete([each.path for each in doomed])
+    report.add(doomed)
+    report.kept_files = len(sweep.listed) - len({each.path for each in sweep.listed} & set(report.removed_files))
     return report
+
+
+class _Sweep:
+    """What is in the folder of a table version, listed once, before any log says what is named."""
+
+    def __init__(self, root: str, folder: str, before_ms: int) -> None:
+        self.root = root
+        self._folder = folder
+        self._before_ms = before_ms
+        self.leftovers = find_leftovers(root, folder)
+        self.listed = open_objects(root).list_objects(folder, recursive=True)
+        self.named_by_deltas = _named_by_deltas(root, folder)
+        found = list(_destinations(root, folder, self.listed))
+        self.destinations = [each for each in found if not _is_foreign(each)]
+        self._kept_folders = tuple(f"{each.folder}/" for each in found if each not in self.destinations)
+
+    def unnamed(self, named: Container[str]) -> list[ObjectInfo]:
+        """Return the files that are old enough and not among those that are named."""
+        candidates = [each for each in self.listed if not _is_log(each.path, self._folder) and each.path not in named]
+        candidates = [each for each in candidates if not each.path.startswith(self._kept_folders)]
+        return [
+            each
+            for each in [*candidates, *self.leftovers.half_written]
+            if each.modified_ms <= self._before_ms and not self.leftovers.are_beyond_a_link(each.path)
+        ]
+
+
+def _forget_on_any_disk(
+    sweep: _Sweep, destination: Destination, expired: Sequence[int], now_ms: int, report: VacuumReport
+) -> list[int]:
+    """Forget rounds. Where the disk is too full for that, first remove what nothing names though no round is forgotten."""
+    try:
+        return _forget_rounds(destination, expired, now_ms)
+    except (StorageError, CommitUnknownError) as error:
+        if not _is_out_of_space(error):
+            raise
+    named = set(sweep.named_by_deltas)
+    for each in sweep.destinations:
+        named |= _named_by_rounds(each, [])
+    doomed = sweep.unnamed(named)
+    open_objects(sweep.root).delete([each.path for each in doomed])
+    report.add(doomed)
+    return _forget_rounds(destination, expired, now_ms)
+
+
+def _is_out_of_space(error: BaseException | None) -> bool:
+    while error is not None:
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            return True
+        error = error.__cause__
+    return False
 
 
 def _is_log(path: str, folder: str) -> bool:
@@ -199,18 +257,6 @@ def _named_by_rounds(destination: Destination, expired: Sequence[int]) -> set[st
         if int(entry["round_id"]) not in expired:
             named |= {entry["uri"], *bucket_objects(read_completion(destination, entry).buckets)}
     return named
-
-
-def half_written(root: str, folder: str) -> list[ObjectInfo]:
-    """Return what writers on local disk left beside their objects; nobody else sees it."""
-    base = local_folder(root)
-    if base is None:
-        return []
-    found = []
-    for path in (base / folder).rglob(".*.tmp"):
-        status = path.stat()
-        found.append(ObjectInfo(str(path.relative_to(base)), status.st_size, status.st_mtime_ns // 1_000_000))
-    return found
 
 
 def _expired_rounds(destination: Destination, before_ms: int, now_ms: int) -> list[int]:

@@ -101,7 +101,7 @@ class LocalObjects:
         _sync_folder(parent)
 
     def list_objects(self, prefix: str, *, recursive: bool = False) -> list[ObjectInfo]:
-        """Return the objects in a folder; files being written are not objects yet."""
+        """Return the objects in a folder; files being written are not objects yet, linked folders are not gone into."""
         found: list[ObjectInfo] = []
         pending = [prefix.strip("/")]
         while pending:
@@ -109,7 +109,7 @@ class LocalObjects:
             for entry in self._scan(folder):
                 path = f"{folder}/{entry.name}" if folder else entry.name
                 if entry.is_dir():
-                    if recursive:
+                    if recursive and not entry.is_symlink():
                         pending.append(path)
                 elif not _is_aside(entry.name):
                     with contextlib.suppress(FileNotFoundError):
