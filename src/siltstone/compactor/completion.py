@@ -9,11 +9,12 @@ import orjson
 
 from siltstone.catalog import main as catalog
 from siltstone.compactor.state import RoundCompletion
-from siltstone.errors import ConflictError, CorruptionError, InvalidInputError, NotFoundError
+from siltstone.errors import ConflictError, CorruptionError, NotFoundError
 from siltstone.log.commit import Changes, CommitLog, LogState, commit_log
-from siltstone.log.keyed import Entry
+from siltstone.log.keyed import Entry, decoding
 from siltstone.model import COMPACTED_STREAM, PartitionLocator
 from siltstone.objects import open_objects
+from siltstone.objects.interface import checked_path
 from siltstone.storage import object_store as storage
 from siltstone.storage.streams import locate_stream
 
@@ -76,17 +77,19 @@ def get_round(destination: Destination, round_id: int) -> RoundCompletion:
 
 def read_completion(destination: Destination, entry: Entry) -> RoundCompletion:
     """Read a round completion file, with the names that tables have today. Raises: CorruptionError that names it."""
-    where = f"{destination.root}/{entry['uri']}"
+    with decoding(entry):
+        uri, checksum = checked_path(entry["uri"]), int(entry["checksum"])
+    where = f"{destination.root}/{uri}"
     try:
-        data = open_objects(destination.root).read(entry["uri"])
-        if zlib.crc32(data) != entry["checksum"]:
+        data = open_objects(destination.root).read(uri)
+        if zlib.crc32(data) != checksum:
             raise CorruptionError(
                 f"{where}: the round completion file is damaged (wrong checksum); restore it, or rebase the partition"
             )
         return _renamed(RoundCompletion.from_serializable(orjson.loads(data)), destination.locator)
     except NotFoundError as error:
         raise CorruptionError(f"{where}: the round completion file is missing; restore it, or rebase") from error
-    except (orjson.JSONDecodeError, InvalidInputError) as error:
+    except (TypeError, ValueError, AttributeError) as error:
         raise CorruptionError(
             f"{where}: the round completion file is damaged ({error}); restore it, or rebase the partition"
         ) from error

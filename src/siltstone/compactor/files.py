@@ -17,7 +17,7 @@ from siltstone.compactor.pruning import Comparison, may_match
 from siltstone.compactor.state import CompactedFile, DeletionVector
 from siltstone.errors import CorruptionError, NotFoundError
 from siltstone.objects import open_objects
-from siltstone.storage.parquet import ROW_GROUP_ROWS, open_parquet, open_writer
+from siltstone.storage.parquet import DAMAGE_ERRORS, ROW_GROUP_ROWS, open_parquet, open_writer
 
 
 class StoredFile:
@@ -114,7 +114,7 @@ class StoredFile:
             return pa.Table.from_arrays([pa.nulls(size, each.type) for each in schema], names=schema.names)
         try:
             return align(file.read_row_group(group, columns=list(columns)), schema)
-        except (pa.ArrowInvalid, OSError) as error:
+        except DAMAGE_ERRORS as error:
             raise CorruptionError(
                 f"{self._root}/{self.file.uri}: the data file is damaged ({error}); restore it, or rebase the partition"
             ) from error

@@ -13,7 +13,7 @@ from siltstone.compactor.files import read_vector
 from siltstone.compactor.hashing import hash_keys, hash_sequence
 from siltstone.compactor.job import Part, ReadTask, RoundJob, bucket_starts
 from siltstone.errors import CorruptionError
-from siltstone.storage.parquet import open_parquet
+from siltstone.storage.parquet import DAMAGE_ERRORS, open_parquet
 from siltstone.storage.staging import REMOVALS
 
 REMOVAL = "_siltstone_removal"
@@ -46,7 +46,7 @@ def _row_groups(job: RoundJob, read: ReadTask) -> Iterator[tuple[int, pa.Table]]
                 continue
             try:
                 table = file.read_row_group(group)
-            except (pa.ArrowInvalid, OSError) as error:
+            except DAMAGE_ERRORS as error:
                 raise CorruptionError(
                     f"{job.root}/{read.uri}: the data file is damaged ({error}); restore it"
                 ) from error

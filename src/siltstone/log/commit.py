@@ -32,7 +32,7 @@ from siltstone.errors import (
 from siltstone.log import wire
 from siltstone.log.batches import COMPACT_SUFFIX, BatchListing
 from siltstone.log.compactible import CLEANUP_DELAY_MS, system_now_ms
-from siltstone.log.keyed import Entry, KeyedLog
+from siltstone.log.keyed import Entry, KeyedLog, StoredEntry, decoding
 from siltstone.objects import open_objects
 
 T = TypeVar("T")
@@ -62,12 +62,16 @@ class Commit(NamedTuple):
 
 
 class LogState:
-    """What is live after batch `batch_id`: a mapping from keys to entries, parsed when asked for."""
+    """What is live after batch `batch_id`: a mapping from keys to entries, parsed when asked for.
 
-    def __init__(self) -> None:
+    `find_file` tells which file of the log has a line, for messages.
+    """
+
+    def __init__(self, find_file: Callable[[bytes], str] = lambda line: "commit log") -> None:
         self.batch_id = -1
         self.checkpoint_id = -1
         self._lines: dict[str, bytes] = {}
+        self._find_file = find_file
 
     def __len__(self) -> int:
         return len(self._lines)
@@ -78,7 +82,15 @@ class LogState:
     def get(self, key: str) -> Entry | None:
         """Return one entry, or None."""
         line = self._lines.get(key)
-        return None if line is None else _parse(line)
+        return None if line is None else self._parse(line)
+
+    def _parse(self, line: bytes) -> Entry:
+        try:
+            return StoredEntry(orjson.loads(line), lambda: self._find_file(line))
+        except (orjson.JSONDecodeError, TypeError, ValueError) as error:
+            raise CorruptionError(
+                f"{self._find_file(line)}: entry {line[:80]!r} is damaged ({error}); restore the file from a copy"
+            ) from error
 
     def keys(self, prefix: str = "") -> list[str]:
         """Return the keys that start with `prefix`, in order of their first commit."""
@@ -86,7 +98,12 @@ class LogState:
 
     def scan(self, prefix: str) -> list[Entry]:
         """Return the entries whose key starts with `prefix`, in order of their first commit."""
-        return [_parse(line) for key, line in self._lines.items() if key.startswith(prefix)]
+        return [self._parse(line) for key, line in self._lines.items() if key.startswith(prefix)]
+
+    def items(self) -> Iterator[tuple[str, Entry]]:
+        """Yield every key with its entry."""
+        for key, line in self._lines.items():
+            yield key, self._parse(line)
 
     def lines(self) -> Iterator[tuple[str, bytes]]:
         """Yield every key with its raw line."""
@@ -96,7 +113,10 @@ class LogState:
     def time_ms(self) -> int:
         """When the newest commit happened; 0 in an empty log."""
         newest = self.get(COMMIT_KEY)
-        return int(newest["time"]) if newest else 0
+        if newest is None:
+            return 0
+        with decoding(newest):
+            return int(newest["time"])
 
     def apply(self, lines: Iterable[bytes], where: str) -> None:
         """Take over a batch's lines. Raises: CorruptionError."""
@@ -111,15 +131,12 @@ def _key(line: bytes, where: str) -> str:
     end = line.find(b'"', len(_KEY_START))
     if not line.startswith(_KEY_START) or end < 0 or not line.endswith(b"}"):
         raise CorruptionError(f"{where}: {line[:80]!r} is no entry of a commit log; restore the file from a copy")
-    return line[len(_KEY_START) : end].decode()
-
-
-def _parse(line: bytes) -> Entry:
     try:
-        entry: Entry = orjson.loads(line)
-    except orjson.JSONDecodeError as error:
-        raise CorruptionError(f"commit log entry {line[:80]!r} is damaged ({error}); restore the file") from error
-    return entry
+        return line[len(_KEY_START) : end].decode()
+    except UnicodeDecodeError as error:
+        raise CorruptionError(
+            f"{where}: the key of {line[:80]!r} is damaged ({error}); restore the file from a copy"
+        ) from error
 
 
 def _encode(key: str, entry: Entry | None) -> bytes:
@@ -148,7 +165,7 @@ class CommitLog(KeyedLog):
         self._expires = expires
         self._monotonic = monotonic
         self._lock = threading.RLock()
-        self._state = LogState()
+        self._state = LogState(self._file_of)
         self._verified_at: float | None = None
         self._cleaned_at: float | None = None
 
@@ -236,7 +253,7 @@ class CommitLog(KeyedLog):
             listing = self.listing()
             latest = -1 if listing.latest is None else listing.latest
             if latest < self._state.batch_id:
-                self._state = LogState()  # somebody put another log in place of the one we knew
+                self._state = LogState(self._file_of)  # somebody put another log in place of the one we knew
             try:
                 self._load_listed(listing, latest)
             except NotFoundError:
@@ -251,7 +268,7 @@ class CommitLog(KeyedLog):
     def _load_listed(self, listing: BatchListing, latest: int) -> None:
         checkpoint = listing.newest_compact()
         if checkpoint is not None and self._state.batch_id < checkpoint.batch_id:
-            state = LogState()
+            state = LogState(self._file_of)
             state.apply(self.read_lines(checkpoint.name), self.address(checkpoint.name))
             state.batch_id = checkpoint.batch_id
             self._state = state
@@ -305,8 +322,16 @@ class CommitLog(KeyedLog):
         return True
 
     def _is_ours(self, batch_id: int, write_id: str) -> bool:
-        first = next(self.read_lines(self.name_of(batch_id)), None)
-        return first is not None and _parse(first).get("write_id") == write_id
+        first = next(self.read_lines(self.name_of(batch_id)), b"")
+        return b'"write_id":"%s"' % write_id.encode() in first
+
+    def _file_of(self, line: bytes) -> str:
+        """Return the address of the newest file that has a line, of the folder where none can be found."""
+        with contextlib.suppress(SiltstoneError):
+            for file in reversed(self.listing().chain()[0]):
+                if line in self.read_lines(file.name):
+                    return self.address(file.name)
+        return self.address()
 
     def _checkpoint_if_due(self) -> None:
         state = self._state
@@ -328,7 +353,7 @@ class CommitLog(KeyedLog):
         state = self._state
         if self._expires is not None:
             expires, now_ms = self._expires, self.now_ms()
-            expired = [key for key, line in state.lines() if expires(key, _parse(line), now_ms)]
+            expired = [key for key, entry in state.items() if expires(key, entry, now_ms)]
             state.apply([_encode(key, None) for key in expired], self.address(""))
         name = f"{state.batch_id}{COMPACT_SUFFIX}"
         self.objects.replace(self.path(name), wire.encode_chunks((line for _, line in state.lines()), self.version))

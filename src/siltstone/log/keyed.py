@@ -1,14 +1,50 @@
 """Logs of entries with a key, of which the latest counts: how Siltstone's own logs are read."""
 
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Unpack
 
-from siltstone.log.codec import ObjectCodec
+from siltstone.errors import CorruptionError, InvalidInputError, SiltstoneError
+from siltstone.log.codec import DECODING_ERRORS, ObjectCodec
 from siltstone.log.compactible import CompactibleLog, LogOptions
 from siltstone.objects import Objects
 
 Entry = dict[str, Any]
 VERSION = 2
 """What batches say in their first line. 1: columns had no ids, so that names alone told which one was meant."""
+
+
+class StoredEntry(Entry):
+    """An entry as it was read from a log; where it turns out damaged, it can tell which file it is from."""
+
+    __slots__ = ("find_file",)
+
+    def __init__(self, values: Mapping[str, Any], find_file: Callable[[], str]) -> None:
+        super().__init__(values)
+        self.find_file = find_file
+
+    def __reduce__(self) -> tuple[type[Entry], tuple[Entry]]:
+        return dict, (dict(self),)
+
+
+@contextlib.contextmanager
+def decoding(entry: Entry) -> Iterator[None]:
+    """Make an error of ours, which names the file, of what goes wrong while a stored entry is made sense of.
+
+    What is wrong with an entry that was not read from a log is left as it is. Raises: CorruptionError.
+    """
+    key = entry.get("key")
+    try:
+        yield
+    except (*DECODING_ERRORS, AttributeError) as error:
+        is_other = isinstance(error, SiltstoneError) and not isinstance(error, InvalidInputError)
+        if is_other or not isinstance(entry, StoredEntry):
+            raise
+        where = entry.find_file()
+        reason = error if isinstance(error, InvalidInputError) else repr(error)
+        raise CorruptionError(
+            f"{where}: entry {key!r} is damaged ({reason}); restore the file from a copy, `siltstone log verify` checks it"
+        ) from error
 
 
 class KeyedLog(CompactibleLog[Entry]):

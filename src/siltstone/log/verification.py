@@ -87,9 +87,13 @@ def _check_manifests(log: KeyedLog, entries: list[dict[str, Any]], report: Verif
     """Check the data files that the live entries of a table's log name, relative to the root of the lake."""
     named: dict[str, dict[str, int]] = {}
     for entry in entries:
-        for file in (entry.get("manifest") or {}).get("entries", []):
-            folder, _, name = str(file["uri"]).rpartition("/")
-            named.setdefault(folder, {})[name] = int(file["content_length"])
+        try:
+            for file in (entry.get("manifest") or {}).get("entries", []):
+                folder, _, name = str(file["uri"]).rpartition("/")
+                named.setdefault(folder, {})[name] = int(file["content_length"])
+        except (*DECODING_ERRORS, AttributeError) as error:
+            message = f"entry {entry.get('key')!r} has a manifest that is none ({error!r})"
+            report.add("bad-line", log.address(), message, "restore the file that has this entry from a copy")
     for folder, names in named.items():
         root = _root_of(log, folder)
         if root is None:

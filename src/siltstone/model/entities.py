@@ -125,7 +125,8 @@ class TableVersion(Metafile):
     def as_in_files(self) -> "TableVersion":
         """Return the version with all columns named as files name them: what reads and merges files works with it."""
         fields = [
-            SchemaField(**{**column, "name": column.name_in_files, "stored_name": None}) for column in self.fields
+            SchemaField.from_serializable({**column, "name": column.name_in_files, "stored_name": None})
+            for column in self.fields
         ]
         keys = {name: self.names_in_files(self[name]) for name in ("primary_keys", "sort_keys", "partition_keys")}
         return TableVersion.from_serializable({**self, "fields": fields, **keys})

@@ -6,7 +6,7 @@ import pyarrow as pa
 
 from siltstone.errors import ConflictError, InvalidInputError, NotFoundError
 from siltstone.log.commit import Changes, LogState
-from siltstone.log.keyed import Entry
+from siltstone.log.keyed import Entry, decoding
 from siltstone.model import (
     Delta,
     DeltaLocator,
@@ -269,12 +269,21 @@ def list_partition_deltas(
 def _entries_between(state: LogState, keys: list[str], first: int | None, last: int | None) -> list[Entry]:
     chosen = []
     for key in keys:
-        position = int(key.split("/")[2])
+        position = _position(state, key)
         if (first is None or position >= first) and (last is None or position <= last):
             entry = state.get(key)
             if entry is not None:
                 chosen.append(entry)
     return chosen
+
+
+def _position(state: LogState, key: str) -> int:
+    """Return the stream position that is part of a delta's key. Raises: CorruptionError."""
+    try:
+        return int(key.split("/")[2])
+    except (ValueError, IndexError):
+        with decoding(state.get(key) or {"key": key}):
+            raise
 
 
 def get_delta(delta: DeltaLocator, *, root: str) -> Delta:
@@ -331,7 +340,7 @@ def delete_deltas(
                 f"{partition}: cannot trim up to {last_stream_position}, the newest delta is at {known.stream_position}"
             )
         doomed = [
-            key for key in partition_delta_keys(state, partition) if int(key.split("/")[2]) <= last_stream_position
+            key for key in partition_delta_keys(state, partition) if _position(state, key) <= last_stream_position
         ]
         counted[0] = len(doomed)
         if last_stream_position <= known.trimmed_stream_position:
@@ -374,13 +383,14 @@ def _delta_entry(delta: Delta) -> Entry:
 
 
 def _read_delta(entry: Entry, stream: StreamLocator) -> Delta:
-    locator = DeltaLocator(
-        namespace=stream.namespace,
-        table=stream.table,
-        table_version=stream.table_version,
-        stream=stream.stream,
-        partition_values=entry.pop("values"),
-        stream_position=entry.pop("stream_position"),
-    )
-    found: Delta = named(Delta, entry, locator)
-    return found
+    with decoding(entry):
+        locator = DeltaLocator(
+            namespace=stream.namespace,
+            table=stream.table,
+            table_version=stream.table_version,
+            stream=stream.stream,
+            partition_values=entry.pop("values"),
+            stream_position=entry.pop("stream_position"),
+        )
+        found: Delta = named(Delta, entry, locator)
+        return found

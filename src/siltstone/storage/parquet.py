@@ -18,6 +18,8 @@ TARGET_FILE_BYTES = 256 << 20
 _SAMPLE_ROWS = 4096
 _COMPRESSION_LEVEL = 1
 _ARROW_SCHEMA = "ARROW:schema"
+# What the Parquet reader raises for bytes that are not what they were: whatever Arrow has, and text that is none.
+DAMAGE_ERRORS = (pa.ArrowException, OSError, UnicodeDecodeError)
 
 
 class DataFileWriter:
@@ -147,7 +149,7 @@ def open_parquet(root: str, uri: str, encoded: Sequence[str] = ()) -> pq.Parquet
         return pq.ParquetFile(open_objects(root).open_reader(uri), pre_buffer=True, **options)
     except (FileNotFoundError, NotFoundError) as error:
         raise CorruptionError(f"{root}/{uri}: the data file is missing; restore it from a copy, or rebase") from error
-    except (pa.ArrowInvalid, OSError) as error:
+    except DAMAGE_ERRORS as error:
         raise CorruptionError(f"{root}/{uri}: the data file is damaged ({error}); restore it, or rebase") from error
 
 
@@ -156,7 +158,7 @@ def read_data_file(root: str, entry: ManifestEntry, columns: Sequence[str] | Non
     with open_parquet(root, entry.uri) as file:
         try:
             table = file.read(columns=None if columns is None else list(columns))
-        except (pa.ArrowInvalid, OSError) as error:
+        except DAMAGE_ERRORS as error:
             raise CorruptionError(f"{root}/{entry.uri}: the data file is damaged ({error}); restore it") from error
     if table.num_rows != entry.record_count:
         raise CorruptionError(

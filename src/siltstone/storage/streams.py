@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from siltstone.errors import AlreadyExistsError, InvalidInputError, NotFoundError
 from siltstone.log.commit import Changes, CommitLog, LogState
-from siltstone.log.keyed import Entry
+from siltstone.log.keyed import Entry, decoding
 from siltstone.model import Partition, PartitionLocator, PartitionValue, Stream, StreamLocator, TableVersion
 from siltstone.model.properties import change_properties
 from siltstone.storage import tables
@@ -208,12 +208,13 @@ def partition_entry(partition: Partition) -> Entry:
 
 def read_partition(entry: Entry, stream: StreamLocator) -> Partition:
     """Read a partition from the log."""
-    locator = PartitionLocator(
-        namespace=stream.namespace,
-        table=stream.table,
-        table_version=stream.table_version,
-        stream=stream.stream,
-        partition_values=entry.pop("values"),
-    )
-    found: Partition = named(Partition, entry, locator)
-    return found
+    with decoding(entry):
+        locator = PartitionLocator(
+            namespace=stream.namespace,
+            table=stream.table,
+            table_version=stream.table_version,
+            stream=stream.stream,
+            partition_values=entry.pop("values"),
+        )
+        found: Partition = named(Partition, entry, locator)
+        return found

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from siltstone.errors import AlreadyExistsError, ConflictError, NotFoundError
 from siltstone.log.commit import Changes, LogState
-from siltstone.log.keyed import Entry
+from siltstone.log.keyed import Entry, decoding
 from siltstone.model import Namespace, NamespaceLocator, Table, TableLocator
 from siltstone.model.names import check_name, check_namespace
 from siltstone.model.properties import change_properties
@@ -215,10 +215,10 @@ def _known_namespace(state: LogState, namespace: str, root: str) -> Namespace:
 
 
 def _namespace(entry: Entry) -> Namespace:
-    del entry["key"]
-    return Namespace.from_serializable(entry)
+    with decoding(entry):
+        return Namespace.from_serializable({name: value for name, value in entry.items() if name != "key"})
 
 
 def _table(entry: Entry) -> Table:
-    del entry["key"]
-    return Table.from_serializable(entry)
+    with decoding(entry):
+        return Table.from_serializable({name: value for name, value in entry.items() if name != "key"})

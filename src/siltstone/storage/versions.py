@@ -7,7 +7,7 @@ import pyarrow as pa
 
 from siltstone.errors import AlreadyExistsError, ConflictError, CorruptionError, InvalidInputError, NotFoundError
 from siltstone.log.commit import Changes, CommitLog, LogState
-from siltstone.log.keyed import Entry
+from siltstone.log.keyed import Entry, decoding
 from siltstone.model import (
     DEFAULT_STREAM,
     MergeEngine,
@@ -335,7 +335,7 @@ def _rename_columns(version: TableVersion, names: Mapping[str, str]) -> None:
     for column in version.fields:
         name = names.get(column.name, column.name)
         stored = None if column.name_in_files == name else column.name_in_files
-        fields.append(SchemaField(**{**column, "name": name, "stored_name": stored}))
+        fields.append(SchemaField.from_serializable({**column, "name": name, "stored_name": stored}))
     try:
         schema_from_json(fields)
     except InvalidInputError as error:
@@ -364,10 +364,11 @@ def version_of(state: LogState, log: CommitLog, table: Table, chosen: VersionEnt
     """Return the version from the state of its log. Raises: CorruptionError."""
     entry = state.get(VERSION_KEY)
     if entry is None:
-        raise CorruptionError(f"{log.folder}: the log of {table.locator.full_name} is missing or empty; restore it")
+        raise CorruptionError(f"{log.address()}: the log of {table.locator.full_name} is missing or empty; restore it")
     locator = TableVersionLocator(**table.locator, table_version=chosen.version)
-    version: TableVersion = named(TableVersion, {**entry, "lifecycle_state": chosen.lifecycle_state}, locator)
-    return version
+    with decoding(entry):
+        version: TableVersion = named(TableVersion, {**entry, "lifecycle_state": chosen.lifecycle_state}, locator)
+        return version
 
 
 def _read_version(table: Table, chosen: VersionEntry, root: str) -> TableVersion:
@@ -386,4 +387,7 @@ def nameless(model: Any) -> Entry:
 
 def named(kind: Any, entry: Entry, locator: Any) -> Any:
     """Read a model from a version's log, with the locator it has by today's table name."""
-    return kind.from_serializable({"locator": locator, **{key: each for key, each in entry.items() if key != "key"}})
+    with decoding(entry):
+        return kind.from_serializable(
+            {"locator": locator, **{key: each for key, each in entry.items() if key != "key"}}
+        )
