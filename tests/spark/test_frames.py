@@ -11,6 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
 import siltstone
+from siltstone.errors import InvalidInputError
 from siltstone.spark.source import register
 from siltstone.testing.oracle import oracle_of, same_rows
 
@@ -173,3 +174,21 @@ def test_the_format_says_what_it_needs(spark: SparkSession, tmp_path: Path) -> N
         spark.read.format("siltstone").load("orders")
     with pytest.raises(Exception, match=r"no table shop\.nothing"):
         spark.read.format("siltstone").option("root", str(tmp_path)).load("shop.nothing")
+
+
+def test_key_only_deletes_come_in_frames_where_columns_must_not_be_null(spark: SparkSession, local_root: str) -> None:
+    schema = pa.schema([pa.field("id", pa.int64(), False), pa.field("v", pa.string(), False)])
+    table = siltstone.open(local_root).create_table("shop.strict", schema=schema, primary_keys=["id"])
+    table.write(spark.createDataFrame([(1, "a"), (2, "b"), (3, "c")], "id long, v string"))
+    table.compact(spark=spark)
+    table.write(spark.createDataFrame([(1, "d")], "id long, op string"), op_column="op")
+    mixed = spark.createDataFrame([(2, None, "d"), (4, "e", "c")], "id long, v string, op string")
+    table.write(mixed, op_column="op")
+    table.compact(spark=spark)
+    expected = [{"id": 3, "v": "c"}, {"id": 4, "v": "e"}]
+    assert sorted(table.to_arrow().to_pylist(), key=lambda row: row["id"]) == expected
+    assert [row.asDict() for row in table.to_spark(spark).orderBy("id").collect()] == expected
+    newest = table.to_spark(spark, include_uncompacted=True)
+    assert [row.asDict() for row in newest.orderBy("id").collect()] == expected
+    with pytest.raises(InvalidInputError, match="only rows that are deletes may leave it out"):
+        table.write(spark.createDataFrame([(1, "u")], "id long, op string"), op_column="op")

@@ -4,11 +4,13 @@ import json
 from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
+from pyspark.errors import PythonException
 from pyspark.sql import DataFrame
 
 from siltstone.errors import ConflictError
 from siltstone.model import Delta, DeltaType, Manifest, StreamLocator
 from siltstone.spark.access import reaching
+from siltstone.spark.merge import translated
 from siltstone.storage import object_store as storage
 
 
@@ -35,7 +37,10 @@ def stage_on_spark(
     # The schema is checked here first, so that a wrong one is refused before any task runs.
     schema = frame.limit(0).toArrow().schema
     empty = storage.stage_deltas(schema.empty_table(), stream, **settings)  # type: ignore[arg-type]
-    rows = frame.mapInArrow(reaching(root, stage), "deltas string").collect()
+    try:
+        rows = frame.mapInArrow(reaching(root, stage), "deltas string").collect()
+    except PythonException as error:
+        raise translated(error) from error
     by_task = [[Delta.from_serializable(delta) for delta in json.loads(row.deltas)] for row in rows]
     deltas = [delta for task in by_task for delta in task]
     if len({json.dumps([delta.columns, delta.delete_columns, delta.op_column]) for delta in deltas}) > 1:

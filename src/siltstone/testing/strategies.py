@@ -8,7 +8,7 @@ import datetime
 import math
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import TypeVar
 
@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from siltstone.lake import Lake, Table
 from siltstone.model import DeltaType, MergeEngine
+from siltstone.storage.staging import REMOVALS
 from siltstone.testing.oracle import Oracle
 
 T = TypeVar("T")
@@ -92,6 +93,11 @@ class Column:
     name: str
     kind: Kind
     values: tuple[object, ...]
+    nullable: bool = True
+
+    def never_null(self) -> "Column":
+        """Return the same column where null is refused."""
+        return replace(self, values=tuple(value for value in self.values if value is not None), nullable=False)
 
     def array(
         self, choices: Sequence[int], *, is_wider: bool, has_nulls: bool = False
@@ -118,7 +124,7 @@ class TableSettings:
     @property
     def schema(self) -> pa.Schema:
         """The columns as an Arrow schema."""
-        return pa.schema([pa.field(column.name, column.kind.type) for column in self.columns])
+        return pa.schema([pa.field(column.name, column.kind.type, column.nullable) for column in self.columns])
 
     def create(self, lake: Lake, name: str = "shop.orders") -> Table:
         """Create the table in a lake."""
@@ -233,8 +239,12 @@ def _settings(choices: _Choices, with_partitions: bool, engines: Sequence[MergeE
     partitions = [choices.column(f"p{number}", _PARTITION_KINDS, 2) for number in range(partition_count)]
     partition_keys = tuple(column.name for column in partitions)
     is_unique_within_partition = bool(partitions) and choices.one_in(2)
+    columns = [*keys, *sorts, _VALUE, *payload, *partitions]
+    # Partial updates may leave out what is not a key, so that must not be refused.
+    may_be_strict = [*keys, *sorts, *partitions] if engine == "partial_update" else columns
+    strict = choices.some_of(may_be_strict) if choices.one_in(3) else []
     return TableSettings(
-        columns=(*keys, *sorts, _VALUE, *payload, *partitions),
+        columns=tuple(column.never_null() if column in strict else column for column in columns),
         primary_keys=(
             *(() if is_unique_within_partition or not keys else partition_keys),
             *(column.name for column in keys),
@@ -291,6 +301,7 @@ def _history(table: TableSettings, history: Sequence[tuple[bytes, list[bytes]]])
 
 def _upsert(table: TableSettings, choices: _Choices, rows: list[bytes]) -> Write:
     required = {*table.primary_keys, *table.sort_keys, *table.partition_keys}
+    required |= {column.name for column in table.columns if not column.nullable}
     omitted = choices.some_of([column.name for column in table.columns if column.name not in required])
     omits = choices.one_of(
         (False, True, True, True) if table.merge_engine == "partial_update" else (False, False, False, True)
@@ -310,7 +321,21 @@ def _upsert(table: TableSettings, choices: _Choices, rows: list[bytes]) -> Write
         if _OP_COLUMN in data.column_names:
             data = data.drop_columns(_OP_COLUMN)
         data = data.append_column(_OP_COLUMN, chosen)
+        if choices.one_in(2):
+            kept = {*table.primary_keys, *table.partition_keys, _OP_COLUMN}
+            data = _without_values_of_deletes(data, kept if choices.one_in(3) else {*kept, *table.sort_keys})
     return Write(data, delta_type, op_column=_OP_COLUMN if has_operations else None)
+
+
+def _without_values_of_deletes(data: pa.Table, kept: set[str]) -> pa.Table:
+    """Leave no more than some columns in the rows that are deletes, as change streams do."""
+    is_delete = [operation in REMOVALS for operation in data.column(_OP_COLUMN).to_pylist()]
+    for place, field in enumerate(data.schema):
+        if field.name not in kept:
+            values = zip(data.column(place).to_pylist(), is_delete, strict=True)
+            left = pa.array([None if is_gone else value for value, is_gone in values], field.type)
+            data = data.set_column(place, field.name, left)
+    return data
 
 
 def _delete(
