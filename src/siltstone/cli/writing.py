@@ -16,8 +16,8 @@ from siltstone.cli.rehearsal import WriteRules, rehearse
 from siltstone.cli.results import DeltaLine, TableChanged, Written
 from siltstone.cli.tables import describe_table, distinct_files
 from siltstone.errors import InvalidInputError, SiltstoneError
-from siltstone.lake import Lake
-from siltstone.model import Delta, Idempotency, StreamLocator
+from siltstone.lake import Lake, Table
+from siltstone.model import Delta, Idempotency, StreamLocator, TableVersion
 from siltstone.model.schema import evolve, normalize_schema
 from siltstone.storage import object_store as storage
 from siltstone.storage.conversion import UnfitValueError, convert, stored_type
@@ -76,10 +76,11 @@ def write_files(
     """Write all rows of the files, in their order, as one delta. Raises: as `Table.write`."""
     table = find_table(lake, name)
     stream = catalog.delta_stream(name, root=lake.root)
-    known = table.schema
+    version = table.version
+    known = version.schema
     before = _committed_before(stream, rules, lake.root)
     if before is not None:
-        return _written(name, rules, table.deltas(before, before), known, position=before, repeated=True)
+        return _written(table, rules, table.deltas(before, before), version, position=before, repeated=True)
     doubles = [file for number, file in enumerate(files) if file in files[:number]]
     if doubles:
         raise InvalidInputError(f"{doubles[0]}: is named twice; its rows would be written twice")
@@ -92,10 +93,11 @@ def write_files(
             if dry_run:
                 staged = rehearse(late.counted(rows.batches()), stream, rules, lake.root)
                 late.warn(warn)
-                return _written(name, rules, staged, known, dry_run=True, null_lines=rows.null_lines)
+                return _written(table, rules, staged, version, dry_run=True, null_lines=rows.null_lines)
             position = table.write(late.counted(rows.batches()), **rules._asdict())
             late.warn(warn)
-    return _written(name, rules, table.deltas(position, position), known, position=position, null_lines=rows.null_lines)
+    deltas = table.deltas(position, position)
+    return _written(table, rules, deltas, version, position=position, null_lines=rows.null_lines)
 
 
 def write_first(
@@ -275,10 +277,10 @@ def _naming(current: Callable[[], str]) -> Iterator[None]:
 
 
 def _written(
-    name: str,
+    table: Table,
     rules: WriteRules,
     deltas: Sequence[Delta],
-    known: pa.Schema,
+    before: TableVersion,
     *,
     position: int | None = None,
     repeated: bool = False,
@@ -286,17 +288,20 @@ def _written(
     null_lines: int = 0,
 ) -> Written:
     files = distinct_files(deltas)
-    names = {column.name_in_files: column.name for delta in deltas for column in delta.fields}
-    columns = {names.get(column, column): None for delta in deltas for column in delta.columns}
+    known = before.names_by_file()
+    names = table.version.names_by_file() | {each.name_in_files: each.name for delta in deltas for each in delta.fields}
+    new = [
+        column for column in dict.fromkeys(each for delta in deltas for each in delta.columns) if column not in known
+    ]
     return Written(
-        table=name,
+        table=table.name,
         type=rules.type,
         stream_position=position,
         rows=sum(rows for rows, _ in files.values()),
         bytes=sum(size for _, size in files.values()),
         files=len(files),
         partitions=len(deltas),
-        new_columns=[column for column in columns if column not in known.names and column != rules.op_column],
+        new_columns=[names.get(column, column) for column in new],
         repeated=repeated,
         dry_run=dry_run,
         null_lines=null_lines,

@@ -362,8 +362,8 @@ def check_unchanged(table: pa.Schema, after: pa.Schema) -> None:
     for column in after:
         if column.name not in table.names:
             raise InvalidInputError(
-                f"column {column.name!r} is not in the table ({', '.join(table.names)})"
-                f"{did_you_mean(column.name, table.names)}; this write is strict: rename it, or add it with `siltstone table alter`"
+                f"column {column.name!r} is not in the table ({', '.join(table.names)}), and this write is strict: rename "
+                f"it, or add it with `siltstone table alter`{did_you_mean(column.name, table.names)}"
             )
         known = table.field(column.name)
         if known.type != column.type:

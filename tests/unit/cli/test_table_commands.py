@@ -309,3 +309,11 @@ def test_a_strict_write_refuses_a_misspelt_column(orders: Orders) -> None:
     assert "'custmer' is not in the table" in refusal
     assert "did you mean customer?" in refusal
     assert "'custmer'" in cli.fails("write", "shop.orders", rows, "--strict", "--dry-run")
+
+
+def test_a_write_to_a_renamed_column_does_not_call_it_new(orders: Orders) -> None:
+    cli = orders("--key", "order_id")
+    cli("table", "alter", "shop.orders", "--rename-column", "customer=buyer")
+    rows = cli.file("rows.csv", "order_id,buyer,gift\n1,ann,true\n")
+    assert cli.json("write", "shop.orders", rows, "--dry-run")["new_columns"] == ["gift"]
+    assert cli.json("write", "shop.orders", rows)["new_columns"] == ["gift"]
