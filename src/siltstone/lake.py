@@ -3,8 +3,8 @@
 import datetime
 import os
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, TypeAlias, cast
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias, cast
 
 import pyarrow as pa
 
@@ -12,7 +12,6 @@ from siltstone.catalog import main as catalog
 from siltstone.compactor.checking import check_deltas, check_partition, check_registered
 from siltstone.compactor.columns import align
 from siltstone.compactor.completion import (
-    Destination,
     compacted_partition,
     current_completion,
     current_rounds,
@@ -28,7 +27,8 @@ from siltstone.compactor.following import (
     register_destination,
     unregistered_destinations,
 )
-from siltstone.compactor.live import job_at, key_table, live_batches, lookup, position_at, rows_at
+from siltstone.compactor.job import RoundJob
+from siltstone.compactor.live import Versions, job_at, key_table, live_batches, lookup, position_at, rows_after
 from siltstone.compactor.maintenance import ORPHAN_GRACE_MS, ROUND_RETENTION_MS, VacuumReport, roll_back, vacuum
 from siltstone.compactor.plan import Request
 from siltstone.compactor.rebase import (
@@ -42,6 +42,7 @@ from siltstone.compactor.state import RoundCompletion
 from siltstone.errors import InvalidInputError, KeysInSeveralPartitionsWarning, NotFoundError
 from siltstone.log.verification import Finding, verify
 from siltstone.model import (
+    DEFAULT_STREAM,
     Delta,
     DeltaType,
     Idempotency,
@@ -51,11 +52,13 @@ from siltstone.model import (
     StreamLocator,
     TableVersion,
 )
+from siltstone.model.locators import check_position
 from siltstone.model.properties import KIND, ROWS_KIND
 from siltstone.model.schema import check_known, schema_from_json
 from siltstone.objects import canonical_root
 from siltstone.storage import object_store as storage
 from siltstone.storage.interface import ArrowData
+from siltstone.storage.streams import Head, stream_head
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -322,21 +325,21 @@ class Table:
         *,
         as_of: "int | datetime.datetime | None" = None,
         include_uncompacted: bool = False,
-    ) -> Iterator[pa.RecordBatch]:
-        """Yield the table's rows: as compacted last, or with the deltas since, or as of a position or time.
+    ) -> pa.RecordBatchReader:
+        """Return a reader of the table's rows: as compacted last, or with the deltas since, or as of a position or time.
 
+        It is one state of the table, whatever is written meanwhile; without columns, its batches have rows still.
         Raises: InvalidInputError, CorruptionError.
         """
-        version = self.version
-        if columns is not None:
-            check_known(list(columns), version.schema, "column")
-        schema = version.schema if columns is None else pa.schema([version.schema.field(name) for name in columns])
-        names = version.names_in_files(schema.names)
-        for source in self._sources():
-            for table in self._partition_rows(source, names, as_of, include_uncompacted=include_uncompacted):
-                rows = align(_renamed(table, names, schema.names), schema)
-                # Aligned columns are all nullable; what is read has the table's own schema.
-                yield from pa.Table.from_arrays(rows.columns, schema=schema).to_batches()
+        if as_of is None and not include_uncompacted:
+            rounds, version = self._compacted()
+            chosen = _chosen(version, columns)
+            found = (table for each in rounds for table in live_batches(self.lake.root, each, chosen.in_files))
+        else:
+            jobs, version = self._merging(as_of)
+            chosen = _chosen(version, columns)
+            found = (table for job in jobs for table in rows_after(job))
+        return pa.RecordBatchReader.from_batches(chosen.schema, _batches(found, chosen))
 
     def to_arrow(
         self,
@@ -346,9 +349,7 @@ class Table:
         include_uncompacted: bool = False,
     ) -> pa.Table:
         """Return the table's rows; see `to_batches`."""
-        schema = self.schema if columns is None else pa.schema([self.schema.field(name) for name in columns])
-        batches = self.to_batches(columns, as_of=as_of, include_uncompacted=include_uncompacted)
-        return pa.Table.from_batches(batches, schema)
+        return self.to_batches(columns, as_of=as_of, include_uncompacted=include_uncompacted).read_all()
 
     def to_spark(
         self,
@@ -361,20 +362,20 @@ class Table:
         """Return the table's rows as a data frame; see `to_batches`. Raises: InvalidInputError, CorruptionError."""
         from siltstone.spark.reading import FileSet, read_at, read_files
 
-        version = self.version
-        if columns is not None:
-            check_known(list(columns), version.schema, "column")
-        known = version.as_in_files().schema
-        wanted = version.schema.names if columns is None else list(columns)
-        schema = pa.schema([known.field(name) for name in version.names_in_files(wanted)])
+        jobs: Iterable[RoundJob] = ()
+        rounds: list[RoundCompletion] = []
         if as_of is None and not include_uncompacted:
-            files = tuple(file for completion in self.current_rounds() for file in completion.files)
-            return read_files(spark, FileSet(self.lake.root, files, schema)).toDF(*wanted)
-        jobs = [job_at(*self._reading(source, as_of)) for source in self._sources()]
-        rows = read_files(spark, FileSet(self.lake.root, (), schema))
+            rounds, version = self._compacted()
+        else:
+            jobs, version = self._merging(as_of)
+        # Batches without a column would lose their rows on the way to Spark.
+        is_bare = columns is not None and not columns
+        chosen = _chosen(version, version.schema.names[:1] if is_bare else columns)
+        files = tuple(file for completion in rounds for file in completion.files)
+        rows = read_files(spark, FileSet(self.lake.root, files, chosen.in_files))
         for job in jobs:
-            rows = rows.unionByName(read_at(spark, job, schema))
-        return rows.toDF(*wanted)
+            rows = rows.unionByName(read_at(spark, job, chosen.in_files))
+        return rows.select() if is_bare else rows.toDF(*chosen.schema.names)
 
     def current_rounds(self) -> list[RoundCompletion]:
         """Return the round that is current in each partition that has one. Raises: CorruptionError."""
@@ -385,14 +386,11 @@ class Table:
 
         Raises: InvalidInputError, CorruptionError.
         """
-        version = self.version
-        names = version.names_by_file()
-        wanted = dict(zip(version.names_in_files(list(key)), key.values(), strict=True))
-        rows: list[dict[str, object]] = []
-        for completion in self.current_rounds():
-            for row in lookup(self.lake.root, completion, wanted):
-                rows.append({names[stored]: value for stored, value in row.items() if stored in names})
-        return rows
+        rounds, version = self._compacted()
+        in_files, names = version.as_in_files(), version.names_by_file()
+        wanted = key_table(version.schema, version.primary_keys, key).rename_columns(in_files.primary_keys)
+        rows = [row for completion in rounds for row in lookup(self.lake.root, completion, wanted, in_files.schema)]
+        return [{names[stored]: value for stored, value in row.items()} for row in rows]
 
     def explain_key(self, key: Mapping[str, object]) -> list[Explanation]:
         """Tell, for each partition that has it, every delta that touched a key, in order, and what each one did.
@@ -490,37 +488,46 @@ class Table:
             raise InvalidInputError(f"{given!r}: is in another lake than {self!r}; both must be in one")
         return given.name
 
-    def _partition_rows(
-        self,
-        source: PartitionLocator,
-        columns: Sequence[str] | None,
-        as_of: "int | datetime.datetime | None",
-        *,
-        include_uncompacted: bool,
-    ) -> Iterator[pa.Table]:
-        destination = locate_destination(compacted_partition(source), root=self.lake.root)
-        completion = current_completion(destination)
-        if as_of is None and not include_uncompacted:
-            return iter(()) if completion is None else live_batches(self.lake.root, completion, columns)
-        return rows_at(*self._reading(source, as_of))
+    def _compacted(self) -> tuple[list[RoundCompletion], TableVersion]:
+        """Return the current rounds, and the version, which has all columns that they have. Raises: CorruptionError."""
+        # In this order: a version that was looked up before a round may lack its columns.
+        rounds = self.current_rounds()
+        return rounds, self.version
 
-    def _reading(
-        self, source: PartitionLocator, as_of: "int | datetime.datetime | None"
-    ) -> tuple[Request, Destination]:
-        """Return what to ask for to read a partition as of a position or time, by default as of now."""
-        destination = locate_destination(compacted_partition(source), root=self.lake.root)
-        source = followed_partition(source, current_completion(destination), root=self.lake.root)
-        if isinstance(as_of, datetime.datetime):
-            deltas = storage.list_partition_deltas(source, root=self.lake.root)
-            as_of = position_at(deltas, int(as_of.timestamp() * 1000))
-        request = Request(
-            source=source,
-            destination=destination.locator,
-            primary_keys=tuple(self.version.primary_keys),
-            last_stream_position=as_of,
-            root=self.lake.root,
-        )
-        return request, destination
+    def _merging(self, as_of: "int | datetime.datetime | None") -> tuple[Iterator[RoundJob], TableVersion]:
+        """Return what is to be merged of each partition as of a position or time, by default now, and the version.
+
+        Now is one moment, for the version and for all partitions. Raises: InvalidInputError, CorruptionError.
+        """
+        if as_of is not None and not isinstance(as_of, datetime.datetime):
+            check_position(as_of, f"{self.name}: position")
+        head = stream_head(catalog.delta_stream(self.name, root=self.lake.root), root=self.lake.root)
+        return self._jobs(head, as_of), head.version
+
+    def _jobs(self, head: Head, as_of: "int | datetime.datetime | None") -> Iterator[RoundJob]:
+        root = self.lake.root
+        own = StreamLocator(**head.version.locator, stream=DEFAULT_STREAM)
+        heads = {str(own): head}
+        for source in self._sources():
+            destination = locate_destination(compacted_partition(source), root=root)
+            followed = followed_partition(source, current_completion(destination), root=root)
+            stream = followed.stream_locator
+            if str(stream) not in heads:
+                heads[str(stream)] = stream_head(stream, root=root)
+            version, last = heads[str(stream)]
+            if isinstance(as_of, datetime.datetime):
+                deltas = storage.list_partition_deltas(followed, last_stream_position=last, root=root)
+                last = position_at(deltas, int(as_of.timestamp() * 1000))
+            elif as_of is not None:
+                last = min(as_of, last)
+            request = Request(
+                source=followed,
+                destination=destination.locator,
+                primary_keys=tuple(head.version.primary_keys),
+                last_stream_position=last,
+                root=root,
+            )
+            yield job_at(request, destination, Versions(version, head.version))
 
     def alter(
         self,
@@ -555,6 +562,31 @@ class Table:
     def drop(self) -> None:
         """Drop the table; its files stay until they are vacuumed."""
         self.lake.drop_table(self.name)
+
+
+class _Chosen(NamedTuple):
+    """The columns of a read: as the table names them, and as its files do."""
+
+    schema: pa.Schema
+    in_files: pa.Schema
+
+
+def _chosen(version: TableVersion, columns: Sequence[str] | None) -> _Chosen:
+    """Return the columns asked for, by default all. Raises: InvalidInputError."""
+    schema, in_files = version.schema, version.as_in_files().schema
+    names = schema.names if columns is None else _names(columns)
+    check_known(names, schema, "column")
+    return _Chosen(
+        pa.schema([schema.field(name) for name in names]),
+        pa.schema([in_files.field(name) for name in version.names_in_files(names)]),
+    )
+
+
+def _batches(tables: Iterable[pa.Table], chosen: _Chosen) -> Iterator[pa.RecordBatch]:
+    for table in tables:
+        rows = align(table, chosen.in_files)
+        # Aligned columns are all nullable; what is read has the table's own schema.
+        yield from (pa.Table.from_arrays(rows.columns, schema=chosen.schema) if rows.columns else rows).to_batches()
 
 
 def _check_log(path: str) -> list[Finding]:
@@ -618,14 +650,6 @@ def _warn_of_keys_in_several_partitions(table: Table) -> None:
             KeysInSeveralPartitionsWarning,
             stacklevel=3,
         )
-
-
-def _renamed(table: pa.Table, names_in_files: Sequence[str], names: Sequence[str]) -> pa.Table:
-    """Return a table with the table's names for columns, and only those that it has."""
-    present = [
-        (stored, name) for stored, name in zip(names_in_files, names, strict=True) if stored in table.column_names
-    ]
-    return table.select([stored for stored, _ in present]).rename_columns([name for _, name in present])
 
 
 def _names(names: Sequence[str]) -> list[str]:

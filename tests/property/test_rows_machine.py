@@ -5,6 +5,7 @@ import uuid
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import pyarrow as pa
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
@@ -40,6 +41,7 @@ SETTINGS = st.builds(
 )
 ROUND_BYTES = st.sampled_from([1 << 30, 1])
 CHOICES = st.integers(0, 255)
+READS = st.sampled_from(["compacted", "fresh"])
 
 
 class RowsMachine(RuleBasedStateMachine):
@@ -277,6 +279,41 @@ class RowsMachine(RuleBasedStateMachine):
         rows = [row for source in self.sources() for row in self.expected(source, 1 << 62)]
         same_rows(self.complete(self.table.to_arrow(include_uncompacted=True).to_pylist()), rows)
 
+    def read(self, mode: str, columns: Sequence[str] | None) -> pa.Table:
+        if mode == "compacted":
+            return self.table.to_arrow(columns)
+        return self.table.to_arrow(columns, include_uncompacted=True)
+
+    def expected_read(self, mode: str, columns: Sequence[str] | None) -> tuple[list[str], Rows]:
+        """Return the names of the columns that a read has by now, and the rows."""
+        names = self.table.schema.names if columns is None else list(columns)
+        rows: Rows = []
+        for source in self.sources():
+            rows += self.expected(source, self.found(source)[0] if mode == "compacted" else 1 << 62)
+        return names, [{name: row[name] for name in names} for row in rows]
+
+    @rule(mode=READS, choice=st.integers(0, (1 << 16) - 1), are_newest=st.booleans())
+    def read_some_columns(self, mode: str, choice: int, are_newest: bool) -> None:
+        """Read any columns, also none, and also those only that came last, which rounds may not have."""
+        names = self.table.schema.names
+        columns = [name for number, name in enumerate(reversed(names)) if choice >> number & 1]
+        columns = names[-1 - choice % 2 :] if are_newest else columns
+        found = self.read(mode, columns)
+        expected_names, rows = self.expected_read(mode, columns)
+        assert found.column_names == expected_names
+        same_rows(found, rows)
+
+    @precondition(lambda self: self.waiting)
+    @rule(mode=READS, at_call=st.integers(1, 24))
+    def read_while_somebody_writes(self, mode: str, at_call: int) -> None:
+        """A read that meets a write anywhere is one from before it or from after it."""
+        states = [self.expected_read(mode, None)]
+        with faults(self.root, at_call=at_call, kind="meet", act=self.next_write):
+            found = self.read(mode, None)
+        states.append(self.expected_read(mode, None))
+        assert found.column_names in [names for names, _ in states]
+        assert any(is_same(found, names, rows) for names, rows in states), (found.to_pylist(), states)
+
     @precondition(lambda self: self.table.version.primary_keys)
     @rule(choice=CHOICES)
     def look_up_a_key(self, choice: int) -> None:
@@ -287,7 +324,7 @@ class RowsMachine(RuleBasedStateMachine):
             wanted = Oracle(primary_keys=keys, drop_duplicates=False, columns=self.table.schema.names)
             wanted.apply(rows)
             same_rows(
-                self.complete(self.table.lookup(key)),
+                self.table.lookup(key),
                 [row for row in wanted.rows() if _same_key(row, key)],
             )
 
@@ -313,6 +350,15 @@ class RowsMachine(RuleBasedStateMachine):
 
 def void(_: object) -> None:
     """Drop a result."""
+
+
+def is_same(found: pa.Table, names: Sequence[str], rows: Rows) -> bool:
+    """Say whether a read has these columns and rows."""
+    try:
+        same_rows(found, rows)
+    except AssertionError:
+        return False
+    return bool(found.column_names == list(names))
 
 
 def _same_key(row: dict[str, Any], key: dict[str, Any]) -> bool:

@@ -123,6 +123,21 @@ def test_frames_can_include_what_is_not_compacted_and_show_older_states(
     assert rows(table.to_spark(spark, as_of=0)) == []
 
 
+def test_frames_have_the_columns_asked_for_and_all_rows(spark: SparkSession, local_root: str) -> None:
+    table = siltstone.open(local_root).create_table("shop.orders", schema=SCHEMA, primary_keys=["id"])
+    table.write(pa.table({"id": [1, 2, 3]}))
+    table.compact(spark=spark)
+    table.write(pa.table({"id": [3]}), "delete")
+    table.compact(spark=spark)
+    table.alter(add_columns={"more": "int64"})
+    for how in ({}, {"include_uncompacted": True}, {"as_of": 2}):
+        assert [tuple(row) for row in table.to_spark(spark, ["more"], **how).collect()] == [(None,)] * 2
+        nothing = table.to_spark(spark, [], **how)
+        assert (nothing.columns, nothing.count()) == ([], 2)
+        with pytest.raises(siltstone.InvalidInputError, match="'nope' is not a column; there are"):
+            table.to_spark(spark, ["nope"], **how)
+
+
 def test_filters_leave_row_groups_unread(spark: SparkSession, local_root: str) -> None:
     table = siltstone.open(local_root).create_table(
         "shop.long", schema={"id": "int64", "day": "date", "share": "double", "name": "string"}, primary_keys=["id"]

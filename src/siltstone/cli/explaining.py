@@ -11,7 +11,7 @@ from siltstone.cli.units import spell_count, spell_value
 from siltstone.compactor.completion import compacted_partition, current_completion, locate_destination
 from siltstone.compactor.explain import Explanation, KeyEvent
 from siltstone.compactor.following import followed_partition
-from siltstone.compactor.live import lookup
+from siltstone.compactor.live import key_table, lookup
 from siltstone.compactor.state import RoundCompletion
 from siltstone.lake import Lake, Table
 from siltstone.model import TableVersion
@@ -23,10 +23,13 @@ def explain_key(lake: Lake, name: str, given: Mapping[str, str | None]) -> list[
     table = find_table(lake, name)
     key = typed_key(table, given)
     told = {tuple(each.partition_values): each for each in table.explain_key(key)}
+    version = table.version
+    schema = version.as_in_files().schema
+    wanted = key_table(version.schema, list(key), key).rename_columns(version.names_in_files(list(key)))
     stories = []
     for partition in table_partitions(lake, name):
         completion = current_completion(locate_destination(compacted_partition(partition), root=lake.root))
-        rows = lookup(lake.root, completion, key) if completion is not None else []
+        rows = lookup(lake.root, completion, wanted, schema) if completion is not None else []
         source = followed_partition(partition, completion, root=lake.root)
         values = partition.partition_values
         explanation = told.get(tuple(values))

@@ -64,7 +64,7 @@ def read_table(
     batches = table.to_batches(needed, as_of=moment, include_uncompacted=include_uncompacted)
     is_as_compacted = moment is None and not include_uncompacted
     return Rows(
-        schema=pa.schema([schema.field(each) for each in chosen]),
+        schema=pa.schema([batches.schema.field(each) for each in chosen]),
         batches=_limited(_wanted(batches, condition, chosen), limit),
         total=count_compacted_rows(lake, table_partitions(lake, name)) if is_as_compacted and not condition else None,
         uncompacted=count_uncompacted(lake, name) if is_as_compacted else 0,

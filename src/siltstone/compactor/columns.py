@@ -15,7 +15,12 @@ Flags = npt.NDArray[np.bool_]
 
 
 def align(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    """Bring a table to a schema: columns it lacks become null, narrower types become wider."""
+    """Bring a table to a schema: columns it lacks become null, narrower types become wider.
+
+    There are as many rows as before, also where there are no columns.
+    """
+    if not len(schema):
+        return table.select([])
     columns = []
     for field in schema:
         if field.name not in table.column_names:
@@ -24,6 +29,11 @@ def align(table: pa.Table, schema: pa.Schema) -> pa.Table:
         column = table.column(field.name)
         columns.append(column if column.type.equals(field.type) else column.cast(field.type))
     return pa.Table.from_arrays(columns, names=schema.names)
+
+
+def bare_rows(count: int) -> pa.Table:
+    """Return so many rows without a column."""
+    return pa.table({"": pa.nulls(count)}).select([])
 
 
 def equal_ids(tables: Sequence[pa.Table], columns: Sequence[str]) -> tuple[list[Integers], int]:

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyroaring import BitMap64
 
-from siltstone.compactor.columns import Flags, Integers, align
+from siltstone.compactor.columns import Flags, Integers, align, bare_rows
 from siltstone.compactor.hashing import Hashes, hash_keys
 from siltstone.compactor.index import StoredIndex, write_index
 from siltstone.compactor.pruning import Comparison, may_match
@@ -110,8 +110,7 @@ class StoredFile:
 
     def _read_group(self, file: pq.ParquetFile, group: int, columns: Sequence[str], schema: pa.Schema) -> pa.Table:
         if not columns:
-            size = file.metadata.row_group(group).num_rows
-            return pa.Table.from_arrays([pa.nulls(size, each.type) for each in schema], names=schema.names)
+            return align(bare_rows(file.metadata.row_group(group).num_rows), schema)
         try:
             return align(file.read_row_group(group, columns=list(columns)), schema)
         except DAMAGE_ERRORS as error:

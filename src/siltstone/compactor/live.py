@@ -1,7 +1,7 @@
 """The rows of a compacted partition: as of any position, with or without deltas that are not compacted yet."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -19,17 +19,20 @@ from siltstone.compactor.pruning import Comparison
 from siltstone.compactor.reading import read_parts
 from siltstone.compactor.state import RoundCompletion
 from siltstone.errors import InvalidInputError
-from siltstone.model import Delta
+from siltstone.model import Delta, TableVersion
+from siltstone.model.names import did_you_mean
 from siltstone.model.schema import schema_from_json
 
 
-def live_batches(root: str, completion: RoundCompletion, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
-    """Yield the live rows after a round, a row group at a time. Raises: CorruptionError."""
-    schema = schema_from_json(completion.fields)
-    if columns is not None:
-        schema = pa.schema([schema.field(name) for name in columns if name in schema.names])
+def live_batches(root: str, completion: RoundCompletion, schema: pa.Schema | None = None) -> Iterator[pa.Table]:
+    """Yield the live rows after a round, a row group at a time, with the columns it knew or with those of a schema.
+
+    Raises: CorruptionError.
+    """
     for file in completion.files:
-        yield from live_rows(StoredFile(root, file), schema, ())
+        yield from live_rows(
+            StoredFile(root, file), schema_from_json(completion.fields) if schema is None else schema, ()
+        )
 
 
 def live_rows(
@@ -64,35 +67,43 @@ def completion_at(destination: Destination, position: int | None) -> RoundComple
     return read_completion(destination, max(older, key=lambda entry: int(entry["round_id"])))
 
 
-def job_at(request: Request, destination: Destination) -> RoundJob:
+class Versions(NamedTuple):
+    """The table versions that a merge goes by: of the deltas, and of the table that they are merged into."""
+
+    source: TableVersion
+    table: TableVersion
+
+
+def job_at(request: Request, destination: Destination, versions: Versions | None = None) -> RoundJob:
     """Return what a round from the newest state before the requested position up to it would have to do.
+
+    Versions are the newest, unless given. Raises: CorruptionError.
+    """
+    return job_on(request, destination, completion_at(destination, request.last_stream_position), versions)
+
+
+def job_on(
+    request: Request, destination: Destination, base: RoundCompletion | None, versions: Versions | None = None
+) -> RoundJob:
+    """Return what a round from one state up to the requested position would have to do. Raises: CorruptionError."""
+    source = request.source
+    if versions is None:
+        versions = Versions(version_of(source, root=request.root), version_of(request.destination, root=request.root))
+    request, table = named_as_in_files(request, versions.table)
+    columns = source_columns(versions.source, table)
+    watermark = base.high_watermark if base else 0
+    reads = delta_reads(new_deltas(request, source, watermark), columns)
+    return make_job(request, versions.source, columns, columns.schema_after(watermark), destination, base, reads)
+
+
+def rows_after(job: RoundJob) -> Iterator[pa.Table]:
+    """Yield the rows that a round would leave: those it starts from, merged with the deltas since. Nothing is written.
 
     Raises: CorruptionError.
     """
-    return job_on(request, destination, completion_at(destination, request.last_stream_position))
-
-
-def job_on(request: Request, destination: Destination, base: RoundCompletion | None) -> RoundJob:
-    """Return what a round from one state up to the requested position would have to do. Raises: CorruptionError."""
-    source = request.source
-    version = version_of(source, root=request.root)
-    request, table = named_as_in_files(request)
-    columns = source_columns(version, table)
-    watermark = base.high_watermark if base else 0
-    reads = delta_reads(new_deltas(request, source, watermark), columns)
-    return make_job(request, version, columns, columns.schema_after(watermark), destination, base, reads)
-
-
-def rows_at(request: Request, destination: Destination, *, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
-    """Yield the rows as of the requested position: of the newest round before it, merged with the deltas since.
-
-    Nothing is written. Raises: CorruptionError.
-    """
-    job = job_at(request, destination)
     parts = GatheredParts(read_parts(job, job.reads))
     for number in range(len(job.buckets)):
-        for table in merged_rows(job, number, parts.take(number)):
-            yield table if columns is None else table.select(list(columns))
+        yield from merged_rows(job, number, parts.take(number))
 
 
 def merged_rows(job: RoundJob, number: int, parts: Sequence[bytes]) -> Iterator[pa.Table]:
@@ -111,19 +122,30 @@ def merged_rows(job: RoundJob, number: int, parts: Sequence[bytes]) -> Iterator[
 
 def key_table(schema: pa.Schema, primary_keys: Sequence[str], key: Mapping[str, Any]) -> pa.Table:
     """Return a key as a table of one row, in the table's types. Raises: InvalidInputError."""
-    if not primary_keys or set(key) != set(primary_keys):
-        raise InvalidInputError(f"give a value for each primary key ({', '.join(primary_keys) or 'there is none'})")
+    if not primary_keys:
+        raise InvalidInputError(f"key {dict(key)!r}: the table has no primary key; read it, and filter")
+    for name in key:
+        if name not in primary_keys:
+            raise InvalidInputError(
+                f"{name!r} is not in the primary key ({', '.join(primary_keys)}){did_you_mean(name, primary_keys)}"
+            )
+    missing = [name for name in primary_keys if name not in key]
+    if missing:
+        raise InvalidInputError(
+            f"key {dict(key)!r} lacks {', '.join(missing)}; give a value for each primary key ({', '.join(primary_keys)})"
+        )
     fields = pa.schema([schema.field(name) for name in primary_keys])
     try:
         return pa.Table.from_pylist([dict(key)], schema=fields)
-    except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
         raise InvalidInputError(f"key {dict(key)!r} does not fit the types of {fields.names}: {error}") from error
 
 
-def lookup(root: str, completion: RoundCompletion, key: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the compacted rows of a key, found by the primary key index. Raises: InvalidInputError."""
-    schema = schema_from_json(completion.fields)
-    wanted = key_table(schema, completion.primary_keys, key)
+def lookup(root: str, completion: RoundCompletion, wanted: pa.Table, schema: pa.Schema) -> list[dict[str, Any]]:
+    """Return the compacted rows of a key, found by the primary key index, with the columns of a schema.
+
+    The key is a row in the types of the schema, which may be wider than those of the round: hashes are the same.
+    """
     (hash_,) = hash_keys(wanted, completion.primary_keys)
     (bucket,) = [each for each in completion.buckets if each.has(int(hash_))]
     rows: list[dict[str, Any]] = []

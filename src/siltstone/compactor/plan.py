@@ -391,9 +391,9 @@ def _tombstone_reads(completion: RoundCompletion, columns: SourceColumns, first_
     return reads
 
 
-def named_as_in_files(request: Request) -> tuple[Request, TableVersion]:
+def named_as_in_files(request: Request, table: TableVersion | None = None) -> tuple[Request, TableVersion]:
     """Return a request whose keys are named as in files, and the version of the destination's table."""
-    table = version_of(request.destination, root=request.root)
+    table = table or version_of(request.destination, root=request.root)
     sort_keys = None if request.sort_keys is None else tuple(table.names_in_files(request.sort_keys))
     keys = tuple(table.names_in_files(request.primary_keys))
     return replace(request, primary_keys=keys, sort_keys=sort_keys), table

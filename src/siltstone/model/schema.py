@@ -303,7 +303,10 @@ def check_known(columns: Sequence[str], schema: pa.Schema, what: str) -> None:
         raise InvalidInputError(f"{what} {', '.join(columns)} names a column twice")
     for column in columns:
         if column not in schema.names:
-            raise InvalidInputError(f"{what} {column!r} is not a column; there are {', '.join(schema.names)}")
+            raise InvalidInputError(
+                f"{what} {column!r} is not a column; there are {', '.join(schema.names)}"
+                f"{did_you_mean(column, schema.names)}"
+            )
 
 
 def check_key_types(columns: Sequence[str], schema: pa.Schema, what: str) -> None:

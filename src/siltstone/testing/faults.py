@@ -14,7 +14,7 @@ from siltstone.log.commit import forget_logs
 from siltstone.objects import ObjectInfo, Objects, canonical_root, open_objects, replaced
 
 T = TypeVar("T")
-FaultKind = Literal["fail", "lose", "kill", "kill_after"]
+FaultKind = Literal["fail", "lose", "kill", "kill_after", "meet"]
 FAULT_KINDS: tuple[FaultKind, ...] = ("fail", "lose", "kill", "kill_after")
 
 
@@ -28,15 +28,24 @@ class FaultyObjects:
     fail: the call has no effect and raises StorageError.
     lose: the call has its effect, but the answer is a StorageError.
     kill: the process dies before the call. kill_after: it dies after the call.
+    meet: no fault; before the call, `act` is called as if it were another process.
     """
 
-    def __init__(self, objects: Objects, *, at_call: int | None = None, kind: FaultKind = "fail") -> None:
+    def __init__(
+        self,
+        objects: Objects,
+        *,
+        at_call: int | None = None,
+        kind: FaultKind = "fail",
+        act: Callable[[], object] = lambda: None,
+    ) -> None:
         self.root = objects.root
         self.calls = 0
         self.history: list[str] = []
         self._objects = objects
         self._at_call = at_call
         self._kind = kind
+        self._act = act
         self._dead = False
 
     def check_alive(self) -> None:
@@ -49,6 +58,12 @@ class FaultyObjects:
         self.calls += 1
         self.history.append(f"{name} {path}")
         if self.calls != self._at_call:
+            return do()
+        if self._kind == "meet":
+            # Another process has its own view of every log, and leaves ours alone.
+            forget_logs(self.root)
+            self._act()
+            forget_logs(self.root)
             return do()
         if self._kind == "kill":
             self._dead = True
@@ -176,10 +191,16 @@ class _FaultyWriter:
 
 
 @contextlib.contextmanager
-def faults(root: str, *, at_call: int | None = None, kind: FaultKind = "fail") -> Iterator[FaultyObjects]:
+def faults(
+    root: str,
+    *,
+    at_call: int | None = None,
+    kind: FaultKind = "fail",
+    act: Callable[[], object] = lambda: None,
+) -> Iterator[FaultyObjects]:
     """Put a faulty store in place of `root`'s for this process; before and after, no state is remembered."""
     address = canonical_root(root)
-    store = FaultyObjects(open_objects(address), at_call=at_call, kind=kind)
+    store = FaultyObjects(open_objects(address), at_call=at_call, kind=kind, act=act)
     forget_logs(address)
     try:
         with replaced(address, store):
