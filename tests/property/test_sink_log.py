@@ -46,6 +46,7 @@ def outcome(log: SinkLog, *, as_table: bool) -> list[SinkEntry] | str:
 @example([SOUND.replace(b'"size":3', b'"s\\u0069ze":1,"size":3')])
 @example([SOUND[:-1] + b',"x":"\xff"}'])
 @example([b"\xef\xbb\xbf" + SOUND])
+@example([b"null" + SOUND])
 @settings(deadline=None, max_examples=400)
 @given(st.lists(hostile_lines(), min_size=1, max_size=3))
 def test_the_list_and_the_table_of_a_log_agree(lines: list[bytes]) -> None:

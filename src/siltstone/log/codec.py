@@ -17,7 +17,6 @@ R = TypeVar("R", bound=tuple[Any, ...])
 
 DECODING_ERRORS = (ValueError, TypeError, LookupError)
 
-_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _ESCAPE = re.compile(rb"\\(?:u00[01][0-9a-f]|.)")
 
 
@@ -113,7 +112,11 @@ class RecordCodec(Codec[R]):
 
     def is_plain(self, block: bytes) -> bool:
         """Tell whether each line is text with this codec's fields and no others, provided that each has all of them."""
-        if not _has_pairs(block, len(self.fields) * (block.count(b"\n") + 1)) or block.startswith(_BYTE_ORDER_MARK):
+        newlines = block.count(b"\n")
+        # Arrow's reader of JSON crashes on a null before the first object.
+        if not block.startswith(b"{") or block.count(b"\n{") != newlines:
+            return False
+        if not _has_pairs(block, len(self.fields) * (newlines + 1)):
             return False
         try:
             return block.isascii() or bool(block.decode())
