@@ -14,7 +14,7 @@ from siltstone.documents.store import DOCUMENT_SCHEMA, bucket_documents
 from siltstone.model import Delta, StreamLocator
 from siltstone.spark.access import reaching
 from siltstone.spark.merge import every_bucket, gathered_by_bucket, merge_tasks, read_on_spark, translated
-from siltstone.spark.reading import spark_schema
+from siltstone.spark.types import spark_schema
 from siltstone.spark.writing import stage_on_spark
 
 

@@ -9,10 +9,7 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
-from pyspark.sql.pandas.types import from_arrow_schema
-from pyspark.sql.types import StructType
 
-from siltstone.compactor.columns import align
 from siltstone.compactor.files import StoredFile
 from siltstone.compactor.job import RoundJob
 from siltstone.compactor.live import live_rows, merged_rows
@@ -20,8 +17,10 @@ from siltstone.compactor.state import CompactedFile
 from siltstone.objects import local_folder
 from siltstone.spark.access import reaching
 from siltstone.spark.merge import every_bucket, gathered_by_bucket, merge_tasks, read_on_spark
+from siltstone.spark.types import handed_over, spark_schema
 
 _DEAD = "_siltstone_dead"
+_METADATA = "_metadata"
 _MAX_BROADCAST_ROWS = 4_000_000
 _ROW_BITS = 32
 
@@ -35,11 +34,6 @@ class FileSet:
     schema: pa.Schema
 
 
-def spark_schema(schema: pa.Schema) -> StructType:
-    """Return the Spark types of a table's columns."""
-    return from_arrow_schema(schema, prefer_timestamp_ntz=True)
-
-
 def read_files(spark: SparkSession, files: FileSet) -> DataFrame:
     """Return the live rows of files as a data frame."""
     folder = local_folder(files.root)
@@ -51,7 +45,12 @@ def read_files(spark: SparkSession, files: FileSet) -> DataFrame:
     if whole:
         frames.append(_read_natively(spark, files, whole, folder))
     if holed:
-        is_native = _can_tell_apart(holed) and sum(_dead_count(file) for file in holed) <= _MAX_BROADCAST_ROWS
+        is_native = (
+            _can_tell_apart(holed)
+            and sum(_dead_count(file) for file in holed) <= _MAX_BROADCAST_ROWS
+            # A column of this name hides where Spark tells a row's file and place.
+            and _METADATA not in map(str.lower, files.schema.names)
+        )
         read = _read_live_natively if is_native else _read_in_python
         frames.append(read(spark, files, holed))
     if not frames:
@@ -67,7 +66,7 @@ def read_at(spark: SparkSession, job: RoundJob, schema: pa.Schema) -> DataFrame:
     def merge(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for number, own in gathered_by_bucket(batches):
             for table in merged_rows(job, number, own):
-                yield from align(table, schema).to_batches()
+                yield from handed_over(table, schema).to_batches()
 
     shuffled = parts.repartitionById(tasks, sf.col("bucket") % tasks)
     return shuffled.mapInArrow(reaching(job.root, merge), spark_schema(schema))
@@ -83,10 +82,10 @@ def _read_live_natively(spark: SparkSession, files: FileSet, chosen: Sequence[Co
     folder = local_folder(files.root)
     assert folder is not None
     rows = _read_natively(spark, files, chosen, folder)
-    number = sf.shiftleft(sf.crc32(sf.col("_metadata.file_name").cast("binary")), _ROW_BITS)
-    numbered = rows.select("*", number.bitwiseOR(sf.col("_metadata.row_index")).alias(_DEAD))
+    number = sf.shiftleft(sf.crc32(sf.col(f"{_METADATA}.file_name").cast("binary")), _ROW_BITS)
+    numbered = rows.select("*", number.bitwiseOR(sf.col(f"{_METADATA}.row_index")).alias(_DEAD))
     dead = spark.createDataFrame(_dead_rows(files, chosen))
-    return numbered.join(sf.broadcast(dead), on=_DEAD, how="left_anti").select(*files.schema.names)
+    return numbered.join(sf.broadcast(dead), on=_DEAD, how="left_anti").drop(_DEAD)
 
 
 def _dead_rows(files: FileSet, chosen: Sequence[CompactedFile]) -> pa.Table:
@@ -119,7 +118,7 @@ def _read_in_python(spark: SparkSession, files: FileSet, chosen: Sequence[Compac
         for batch in batches:
             for number in batch.column("id").to_pylist():
                 for table in live_rows(StoredFile(files.root, chosen[number]), files.schema):
-                    yield from table.to_batches()
+                    yield from handed_over(table, files.schema).to_batches()
 
     tasks = spark.range(0, len(chosen), 1, max(1, len(chosen)))
     return tasks.mapInArrow(reaching(files.root, read), spark_schema(files.schema))

@@ -29,7 +29,7 @@ from siltstone.compactor.pruning import Comparison, Operator
 from siltstone.compactor.state import CompactedFile, RoundCompletion
 from siltstone.errors import InvalidInputError
 from siltstone.objects import canonical_root, share_access
-from siltstone.spark.reading import spark_schema
+from siltstone.spark.types import handed_over, spark_schema
 
 FORMAT = "siltstone"
 _OPERATORS: dict[type[Filter], Operator] = {
@@ -127,4 +127,4 @@ class SiltstoneReader(DataSourceReader):
         assert isinstance(partition, _FilePartition)
         self._access.use()
         for table in live_rows(StoredFile(self._root, partition.file), self._schema, where=self._where):
-            yield from table.rename_columns(self._names).to_batches()
+            yield from handed_over(table, self._schema).rename_columns(self._names).to_batches()

@@ -11,6 +11,7 @@ from siltstone.errors import ConflictError
 from siltstone.model import Delta, DeltaType, Manifest, StreamLocator
 from siltstone.spark.access import reaching
 from siltstone.spark.merge import translated
+from siltstone.spark.types import taken_back
 from siltstone.storage import object_store as storage
 
 
@@ -28,14 +29,17 @@ def stage_on_spark(
 
     Raises: as `stage_deltas`; ConflictError where columns were renamed or dropped while tasks were writing.
     """
+    version = stream.table_version_locator
+    known = storage.get_table_version_schema(version.namespace, version.table, version.table_version, root=root)
     settings = {"type": type, "delete_columns": delete_columns, "op_column": op_column, "evolve": evolve, "root": root}
 
     def stage(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        staged = storage.stage_deltas(batches, stream, **settings)  # type: ignore[arg-type]
+        taken = (taken_back(batch, known) for batch in batches)
+        staged = storage.stage_deltas(taken, stream, **settings)  # type: ignore[arg-type]
         yield pa.record_batch({"deltas": [json.dumps([delta for delta in staged if delta.manifest.entries])]})
 
     # The schema is checked here first, so that a wrong one is refused before any task runs.
-    schema = frame.limit(0).toArrow().schema
+    schema = taken_back(pa.RecordBatch.from_pylist([], frame.limit(0).toArrow().schema), known).schema
     empty = storage.stage_deltas(schema.empty_table(), stream, **settings)  # type: ignore[arg-type]
     try:
         rows = frame.mapInArrow(reaching(root, stage), "deltas string").collect()
