@@ -28,8 +28,9 @@ from siltstone.compactor.following import (
     unregistered_destinations,
 )
 from siltstone.compactor.job import RoundJob
-from siltstone.compactor.live import Versions, job_at, key_table, live_batches, lookup, position_at, rows_after
+from siltstone.compactor.live import key_table, live_batches, lookup, rows_after
 from siltstone.compactor.maintenance import ORPHAN_GRACE_MS, ROUND_RETENTION_MS, VacuumReport, roll_back, vacuum
+from siltstone.compactor.moments import merging_at
 from siltstone.compactor.plan import Request
 from siltstone.compactor.rebase import (
     TableRequest,
@@ -42,7 +43,6 @@ from siltstone.compactor.state import RoundCompletion
 from siltstone.errors import InvalidInputError, KeysInSeveralPartitionsWarning, NotFoundError
 from siltstone.log.verification import Finding, verify
 from siltstone.model import (
-    DEFAULT_STREAM,
     Delta,
     DeltaType,
     Idempotency,
@@ -52,13 +52,11 @@ from siltstone.model import (
     StreamLocator,
     TableVersion,
 )
-from siltstone.model.locators import check_position
 from siltstone.model.properties import KIND, ROWS_KIND
 from siltstone.model.schema import check_known, schema_from_json
 from siltstone.objects import canonical_root
 from siltstone.storage import object_store as storage
 from siltstone.storage.interface import ArrowData
-from siltstone.storage.streams import Head, stream_head
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -336,7 +334,7 @@ class Table:
             chosen = _chosen(version, columns)
             found = (table for each in rounds for table in live_batches(self.lake.root, each, chosen.in_files))
         else:
-            jobs, version = self._merging(as_of)
+            jobs, version = merging_at(self.name, as_of, root=self.lake.root)
             chosen = _chosen(version, columns)
             found = (table for job in jobs for table in rows_after(job))
         return pa.RecordBatchReader.from_batches(chosen.schema, _batches(found, chosen))
@@ -367,7 +365,7 @@ class Table:
         if as_of is None and not include_uncompacted:
             rounds, version = self._compacted()
         else:
-            jobs, version = self._merging(as_of)
+            jobs, version = merging_at(self.name, as_of, root=self.lake.root)
         # Batches without a column would lose their rows on the way to Spark.
         is_bare = columns is not None and not columns
         chosen = _chosen(version, version.schema.names[:1] if is_bare else columns)
@@ -493,41 +491,6 @@ class Table:
         # In this order: a version that was looked up before a round may lack its columns.
         rounds = self.current_rounds()
         return rounds, self.version
-
-    def _merging(self, as_of: "int | datetime.datetime | None") -> tuple[Iterator[RoundJob], TableVersion]:
-        """Return what is to be merged of each partition as of a position or time, by default now, and the version.
-
-        Now is one moment, for the version and for all partitions. Raises: InvalidInputError, CorruptionError.
-        """
-        if as_of is not None and not isinstance(as_of, datetime.datetime):
-            check_position(as_of, f"{self.name}: position")
-        head = stream_head(catalog.delta_stream(self.name, root=self.lake.root), root=self.lake.root)
-        return self._jobs(head, as_of), head.version
-
-    def _jobs(self, head: Head, as_of: "int | datetime.datetime | None") -> Iterator[RoundJob]:
-        root = self.lake.root
-        own = StreamLocator(**head.version.locator, stream=DEFAULT_STREAM)
-        heads = {str(own): head}
-        for source in self._sources():
-            destination = locate_destination(compacted_partition(source), root=root)
-            followed = followed_partition(source, current_completion(destination), root=root)
-            stream = followed.stream_locator
-            if str(stream) not in heads:
-                heads[str(stream)] = stream_head(stream, root=root)
-            version, last = heads[str(stream)]
-            if isinstance(as_of, datetime.datetime):
-                deltas = storage.list_partition_deltas(followed, last_stream_position=last, root=root)
-                last = position_at(deltas, int(as_of.timestamp() * 1000))
-            elif as_of is not None:
-                last = min(as_of, last)
-            request = Request(
-                source=followed,
-                destination=destination.locator,
-                primary_keys=tuple(head.version.primary_keys),
-                last_stream_position=last,
-                root=root,
-            )
-            yield job_at(request, destination, Versions(version, head.version))
 
     def alter(
         self,

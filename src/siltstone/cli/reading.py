@@ -1,7 +1,5 @@
 """What `siltstone read` and `siltstone lookup` do: rows as they are now or were, streamed, filtered, found by key."""
 
-import datetime
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
@@ -13,6 +11,7 @@ from siltstone.cli.hints import find_table
 from siltstone.cli.literals import parse_literal
 from siltstone.cli.rounds import table_partitions
 from siltstone.compactor.following import waiting_partitions
+from siltstone.compactor.moments import parse_moment
 from siltstone.errors import InvalidInputError
 from siltstone.lake import Lake, Table
 from siltstone.model.names import did_you_mean
@@ -28,19 +27,6 @@ class Rows(NamedTuple):
     batches: Iterator[pa.RecordBatch]
     total: int | None
     uncompacted: int
-
-
-def parse_as_of(text: str) -> int | datetime.datetime:
-    """Read a stream position or an ISO 8601 time, in UTC where it has no zone. Raises: InvalidInputError."""
-    if re.fullmatch(r"[0-9]+", text, re.ASCII):
-        return int(text)
-    try:
-        time = datetime.datetime.fromisoformat(text)
-    except ValueError as error:
-        raise InvalidInputError(
-            f"--as-of: {text!r} is neither a position nor a time; write e.g. 120 or 2024-05-01T08:00:00Z"
-        ) from error
-    return time.replace(tzinfo=time.tzinfo or datetime.UTC)
 
 
 def read_table(
@@ -60,7 +46,10 @@ def read_table(
     _check_columns(chosen, schema)
     condition = parse_condition(where, schema) if where is not None else None
     needed = chosen + [each for each in (condition.columns if condition else ()) if each not in chosen]
-    moment = parse_as_of(as_of) if as_of is not None else None
+    try:
+        moment = parse_moment(as_of) if as_of is not None else None
+    except InvalidInputError as error:
+        raise InvalidInputError(f"--as-of: {error}") from error
     batches = table.to_batches(needed, as_of=moment, include_uncompacted=include_uncompacted)
     is_as_compacted = moment is None and not include_uncompacted
     return Rows(

@@ -1,7 +1,6 @@
 """The data source `siltstone`: `spark.read.format("siltstone").option("root", …).load("shop.orders")`."""
 
-import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
@@ -17,21 +16,27 @@ from pyspark.sql.datasource import (
     LessThan,
     LessThanOrEqual,
 )
-from pyspark.sql.types import StructType
+from pyspark.sql.types import StructField, StructType
 
 from siltstone.catalog import main as catalog
 from siltstone.compactor.columns import align
 from siltstone.compactor.completion import current_rounds
 from siltstone.compactor.files import StoredFile
+from siltstone.compactor.gathering import GatheredParts
 from siltstone.compactor.hashing import hash_keys
-from siltstone.compactor.live import live_rows
+from siltstone.compactor.job import RoundJob
+from siltstone.compactor.live import live_rows, merged_rows
+from siltstone.compactor.moments import merging_at
 from siltstone.compactor.pruning import Comparison, Operator
+from siltstone.compactor.reading import read_parts
 from siltstone.compactor.state import CompactedFile, RoundCompletion
 from siltstone.errors import InvalidInputError
-from siltstone.objects import canonical_root, share_access
+from siltstone.model.schema import check_known
+from siltstone.objects import share_access
+from siltstone.spark.merge import merge_tasks
+from siltstone.spark.options import FORMAT, ReadOptions, is_creation, options_of_creation, read_options
 from siltstone.spark.types import handed_over, spark_schema
 
-FORMAT = "siltstone"
 _OPERATORS: dict[type[Filter], Operator] = {
     EqualTo: "=",
     LessThan: "<",
@@ -43,72 +48,137 @@ _OPERATORS: dict[type[Filter], Operator] = {
 
 
 def register(spark: SparkSession) -> None:
-    """Make the format known to a session, with filter push-down, without which Spark refuses readers that have it."""
+    """Make the format known to a session, and let Spark hand filters to it, so that less is read."""
     spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
     spark.dataSource.register(SiltstoneSource)
 
 
-class _FilePartition(InputPartition):
-    def __init__(self, file: CompactedFile) -> None:
-        self.file = file
-
-
 class SiltstoneSource(DataSource):
-    """A table's compacted rows."""
+    """A table's rows.
+
+    Spark gives the options of CREATE TABLE only while it creates the table, and later a schema alone; so the first
+    column of that schema carries them.
+    """
 
     @classmethod
     def name(cls) -> str:
         """Return the name of the format."""
         return FORMAT
 
-    def _place(self) -> tuple[str, str]:
-        root, name = self.options.get("root") or os.environ.get("SILTSTONE_ROOT"), self.options.get("path")
-        if not root or not name:
-            raise InvalidInputError('say .option("root", …).load("namespace.table"), or set SILTSTONE_ROOT')
-        return canonical_root(root), name
-
     def schema(self) -> StructType:
-        """Return the table's columns."""
-        root, name = self._place()
-        return spark_schema(catalog.get_table_version(name, root=root).schema)
+        """Return the columns asked for. Raises: InvalidInputError, NotFoundError."""
+        given = dict(self.options)
+        if not is_creation(given):
+            return spark_schema(_columns(read_options(given)))
+        kept = options_of_creation(given)
+        options = read_options(kept)
+        first, *others = spark_schema(_columns(options))
+        metadata = {FORMAT: {**kept, "root": options.root}}
+        return StructType([StructField(first.name, first.dataType, first.nullable, metadata), *others])
 
     def reader(self, schema: StructType) -> "SiltstoneReader":
-        """Return a reader of the columns asked for."""
-        root, name = self._place()
-        version = catalog.get_table_version(name, root=root)
-        known = version.as_in_files().schema
-        wanted = pa.schema([known.field(column) for column in version.names_in_files(schema.names)])
-        return SiltstoneReader(root, current_rounds(name, root=root), wanted, schema.names)
+        """Return a reader of the columns asked for. Raises: InvalidInputError, NotFoundError."""
+        kept = schema.fields[0].metadata.get(FORMAT, {}) if schema.fields else {}
+        options = read_options({**kept, **self.options})
+        rounds: list[RoundCompletion] = []
+        jobs: Iterable[RoundJob] = ()
+        if options.as_of is None and not options.fresh:
+            # In this order: a version that was looked up before a round may lack its columns.
+            rounds = current_rounds(options.table, root=options.root)
+            version = catalog.get_table_version(options.table, root=options.root)
+        else:
+            jobs, version = merging_at(options.table, options.as_of, root=options.root)
+        check_known(schema.names, version.schema, "column")
+        for asked, field in zip(schema, spark_schema(_chosen(version.schema, schema.names)), strict=True):
+            if asked.dataType.simpleString() != field.dataType.simpleString():
+                raise InvalidInputError(
+                    f"{options.table}: column {field.name!r} is {field.dataType.simpleString()}, but Spark expects "
+                    f"{asked.dataType.simpleString()}; leave out the schema, or create the table in Spark again"
+                )
+        stored = _chosen(version.as_in_files().schema, version.names_in_files(schema.names))
+        return SiltstoneReader(options.root, stored, schema.names, rounds, list(jobs))
 
 
-class SiltstoneReader(DataSourceReader):
-    """Reads one file a task: only files of the bucket that a filter on the whole key leaves, and of these only the row
-    groups whose statistics do not rule out a filter.
+def _columns(options: ReadOptions) -> pa.Schema:
+    schema = catalog.get_table_version(options.table, root=options.root).schema
+    if options.columns is None:
+        return schema
+    check_known(options.columns, schema, "column")
+    return _chosen(schema, options.columns)
+
+
+def _chosen(schema: pa.Schema, names: Sequence[str]) -> pa.Schema:
+    return pa.schema([schema.field(name) for name in names])
+
+
+class _FilePartition(InputPartition):
+    """A file to read."""
+
+    def __init__(self, file: CompactedFile) -> None:
+        self.file = file
+
+
+class _BucketsPartition(InputPartition):
+    """Buckets of a job that are merged with what came since."""
+
+    def __init__(self, job: int, buckets: range) -> None:
+        self.job = job
+        self.buckets = buckets
+
+
+class _FilterTaker:
+    """A reader's `pushFilters`, which Spark may call, but takes for the one that all readers have.
+
+    While push-down is off, as it is by default, Spark refuses a reader that has a `pushFilters` of its own.
     """
 
-    def __init__(self, root: str, rounds: list[RoundCompletion], schema: pa.Schema, names: list[str]) -> None:
-        self._root = root
-        self._names = names
-        self._access = share_access(root)
-        self._rounds = rounds
-        self._schema = schema
-        self._where: list[Comparison] = []
+    def __init__(self, stored_names: Mapping[str, str], where: list[Comparison]) -> None:
+        self._stored_names = stored_names
+        self._where = where
+        self.__func__: Callable[..., object] = DataSourceReader.pushFilters
 
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
+    def __call__(self, filters: list[Filter]) -> Iterable[Filter]:
         """Remember comparisons; Spark applies all filters again, so none needs to be exact here."""
         for each in filters:
             operator = _OPERATORS.get(type(each))
             if operator is not None:
                 # A path of several names leads into a struct, of which no statistics are kept under one name.
                 path, value = getattr(each, "attribute"), getattr(each, "value")  # noqa: B009
-                if len(path) == 1 and path[0] in self._names:
-                    stored = self._schema.names[self._names.index(path[0])]
-                    self._where.append(Comparison(stored, operator, value))
+                if len(path) == 1 and path[0] in self._stored_names:
+                    self._where.append(Comparison(self._stored_names[path[0]], operator, value))
         return filters
 
+
+class SiltstoneReader(DataSourceReader):
+    """Reads one file a task: only files of the bucket that a filter on the whole key leaves, and of these only the row
+    groups whose statistics do not rule out a filter. With jobs, reads what their rounds would lead to. The schema is that
+    of the files, which may have other names for columns than the table has by now.
+    """
+
+    def __init__(
+        self,
+        root: str,
+        schema: pa.Schema,
+        names: list[str],
+        rounds: list[RoundCompletion],
+        jobs: list[RoundJob],
+    ) -> None:
+        self._root = root
+        self._access = share_access(root)
+        self._schema = schema
+        self._names = names
+        self._rounds = rounds
+        self._jobs = jobs
+        self._where: list[Comparison] = []
+        self.pushFilters = _FilterTaker(dict(zip(names, schema.names, strict=True)), self._where)  # type: ignore[method-assign]
+
     def partitions(self) -> list[InputPartition]:
-        """Return the files to read."""
-        return [_FilePartition(file) for completion in self._rounds for file in self._files(completion)]
+        """Return the files to read, and the buckets to merge."""
+        partitions: list[InputPartition] = []
+        for number, job in enumerate(self._jobs):
+            tasks = min(len(job.buckets), merge_tasks(job, is_full=True))
+            partitions += [_BucketsPartition(number, range(task, len(job.buckets), tasks)) for task in range(tasks)]
+        return partitions + [_FilePartition(file) for completion in self._rounds for file in self._files(completion)]
 
     def _files(self, completion: RoundCompletion) -> list[CompactedFile]:
         keys = completion.primary_keys
@@ -118,13 +188,25 @@ class SiltstoneReader(DataSourceReader):
         fields = pa.schema([self._schema.field(name) for name in keys if name in self._schema.names])
         if len(fields) != len(keys):
             return completion.files
-        key = align(pa.table({name: [equal[name]] for name in keys}), fields)
+        try:
+            key = align(pa.table({name: [equal[name]] for name in keys}), fields)
+        except pa.ArrowException:
+            # Spark's value is of another kind than the column, e.g. an interval for a time: any file may have it.
+            return completion.files
         (wanted,) = hash_keys(key, keys)
         return [file for bucket in completion.buckets if bucket.has(int(wanted)) for file in bucket.files]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the live rows of a file."""
-        assert isinstance(partition, _FilePartition)
+        """Yield the rows of a partition."""
         self._access.use()
-        for table in live_rows(StoredFile(self._root, partition.file), self._schema, where=self._where):
+        for table in self._tables(partition):
             yield from handed_over(table, self._schema).rename_columns(self._names).to_batches()
+
+    def _tables(self, partition: InputPartition) -> Iterator[pa.Table]:
+        if isinstance(partition, _FilePartition):
+            yield from live_rows(StoredFile(self._root, partition.file), self._schema, where=self._where)
+        elif isinstance(partition, _BucketsPartition):
+            job, buckets = self._jobs[partition.job], partition.buckets
+            parts = GatheredParts(part for part in read_parts(job, job.reads) if part[0] in buckets)
+            for number in buckets:
+                yield from merged_rows(job, number, parts.take(number))

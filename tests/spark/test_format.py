@@ -1,0 +1,157 @@
+"""`spark.read.format("siltstone")`: its options, its tables in SQL, and filters with and without push-down."""
+
+import datetime
+import decimal
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from tests.unit.compactor.compacting import MINOR, compact, completion_of
+
+import siltstone
+from siltstone.spark.source import register
+from siltstone.testing.oracle import same_rows
+
+PUSH_DOWN = "spark.sql.python.filterPushdown.enabled"
+
+
+@pytest.fixture(params=["true", "false"], ids=["push-down", "no push-down"])
+def spark_either_way(spark: SparkSession, request: pytest.FixtureRequest) -> Iterator[SparkSession]:
+    register(spark)
+    spark.conf.set(PUSH_DOWN, request.param)
+    yield spark
+    spark.conf.unset(PUSH_DOWN)
+
+
+@pytest.fixture
+def table(spark: SparkSession, local_root: str) -> siltstone.Table:
+    """A table with three deltas, of which two are compacted, and a column whose name has a comma."""
+    made = siltstone.open(local_root).create_table(
+        "shop.orders", schema={"id": "int64", "zone": "string", "a,b": "double"}, primary_keys=["id"]
+    )
+    made.write(pa.table({"id": range(20), "zone": ["old"] * 20, "a,b": [0.5] * 20}))
+    made.write(pa.table({"id": [3, 20], "zone": ["new", "new"]}))
+    made.compact(spark=spark)
+    made.write(pa.table({"id": [4], "zone": ["newest"]}))
+    made.write(pa.table({"id": [5]}), type="delete")
+    return made
+
+
+def load(spark: SparkSession, table: siltstone.Table, **options: str) -> DataFrame:
+    return spark.read.format("siltstone").options(root=table.lake.root, **options).load(table.name)
+
+
+def rows(frame: DataFrame) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = frame.toArrow().to_pylist()
+    return found
+
+
+def test_options_are_honoured_and_filters_hold(spark_either_way: SparkSession, table: siltstone.Table) -> None:
+    spark = spark_either_way
+    assert rows(load(spark, table).where("id = 3 and zone = 'new'")) == [{"id": 3, "zone": "new", "a,b": None}]
+    pruned = load(spark, table, columns='["a,b", "id"]', as_of="1")
+    assert pruned.columns == ["a,b", "id"]
+    same_rows(rows(pruned.where("id < 4")), [{"a,b": 0.5, "id": number} for number in range(4)])
+    for name in ("fresh", "include_uncompacted"):
+        fresh = load(spark, table, **{name: "true"})
+        same_rows(rows(fresh), table.to_arrow(include_uncompacted=True).to_pylist())
+    assert rows(fresh.where("id in (4, 5)").select("zone")) == [{"zone": "newest"}]
+    time = datetime.datetime.fromtimestamp(table.deltas()[-1].committed_at / 1000, datetime.UTC)
+    assert load(spark, table, as_of=time.isoformat()).count() == 20
+    assert load(spark, table, as_of="0").count() == 0
+    with pytest.raises(Exception, match=r"there is no option asof; .*did you mean as_of\?"):
+        load(spark, table, asOf="1")
+    with pytest.raises(Exception, match="'nope' is not a column"):
+        load(spark, table, columns="id,nope")
+
+
+def test_a_table_that_was_never_compacted_is_empty_by_format(spark: SparkSession, local_root: str) -> None:
+    register(spark)
+    made = siltstone.open(local_root).create_table("shop.empty", schema={"id": "int64"}, primary_keys=["id"])
+    assert rows(load(spark, made)) == []
+    assert rows(load(spark, made, fresh="true")) == []
+
+
+def test_tables_created_in_sql_are_read_and_wrong_options_are_refused(
+    spark_either_way: SparkSession, table: siltstone.Table
+) -> None:
+    spark, root = spark_either_way, table.lake.root
+    created = []
+
+    def create(name: str, rest: str) -> None:
+        spark.sql(f"CREATE TABLE {name} {rest}")
+        created.append(name)
+
+    try:
+        create("by_table", f"USING siltstone OPTIONS (root '{root}', table 'shop.orders')")
+        create("by_path", f"USING siltstone OPTIONS (root '{root}', path 'shop.orders', columns 'zone,id')")
+        same_rows(rows(spark.table("by_table")), table.to_arrow().to_pylist())
+        assert spark.sql("SELECT * FROM by_path WHERE id = 20").collect() == [("new", 20)]
+        assert spark.sql("SELECT count(*) FROM by_table WITH (as_of = '1')").collect() == [(20,)]
+        with pytest.raises(Exception, match=r"no option tabel.*did you mean table\?"):
+            create("wrong", f"USING siltstone OPTIONS (root '{root}', tabel 'shop.orders')")
+        with pytest.raises(Exception, match=r"there is no table shop\.nothing"):
+            create("wrong", f"USING siltstone OPTIONS (root '{root}', table 'shop.nothing')")
+        create("with_columns", f"(id BIGINT) USING siltstone OPTIONS (root '{root}', table 'shop.orders')")
+        with pytest.raises(Exception, match=r"is not given; write .*without columns"):
+            spark.table("with_columns").collect()
+        table.alter(add_columns={"note": "string"})
+        assert spark.table("by_table").columns == ["id", "zone", "a,b"]
+        assert spark.table("by_table").count() == 21
+    finally:
+        for name in created:
+            spark.sql(f"DROP TABLE {name}")
+
+
+def test_a_schema_that_the_table_does_not_have_is_refused(spark: SparkSession, table: siltstone.Table) -> None:
+    register(spark)
+    reader = spark.read.format("siltstone").option("root", table.lake.root)
+    assert reader.schema("zone string, id bigint").load("shop.orders").where("id = 20").collect() == [("new", 20)]
+    with pytest.raises(Exception, match="column 'id' is bigint, but Spark expects int"):
+        reader.schema("id int").load("shop.orders").collect()
+    with pytest.raises(Exception, match="'nope' is not a column"):
+        reader.schema("nope int").load("shop.orders").collect()
+
+
+def test_a_key_of_any_type_is_found_by_a_filter_on_all_of_it(spark_either_way: SparkSession, local_root: str) -> None:
+    spark = spark_either_way
+    parts: dict[str, tuple[str, Any, str]] = {
+        "flag": ("bool", True, "true"),
+        "tiny": ("int8", -5, "-5Y"),
+        "number": ("int64", 1 << 40, "1099511627776L"),
+        "ratio": ("float", 0.5, "0.5F"),
+        "share": ("double", -0.0, "0.0D"),
+        "price": ("decimal(20,4)", decimal.Decimal("12.5"), "12.5000BD"),
+        "name": ("string", "ü", "'ü'"),
+        "raw": ("binary", b"\x00\xff", "X'00FF'"),
+        "day": ("date", datetime.date(2026, 3, 8), "DATE'2026-03-08'"),
+        "opens_at": ("time", datetime.time(8, 30), "INTERVAL '0 08:30:00' DAY TO SECOND"),
+        "at": ("timestamp", datetime.datetime(2026, 3, 8, 2, 30), "TIMESTAMP_NTZ'2026-03-08 02:30:00'"),
+        "seen": (
+            "timestamp_utc",
+            datetime.datetime(2026, 3, 8, 7, 30, tzinfo=datetime.UTC),
+            "TIMESTAMP'2026-03-08 07:30:00Z'",
+        ),
+        "lasts": ("duration", datetime.timedelta(hours=30), "INTERVAL '1 06:00:00' DAY TO SECOND"),
+    }
+    lake = siltstone.open(local_root)
+    made = lake.create_table(
+        "shop.keys", schema={name: kind for name, (kind, _, _) in parts.items()}, primary_keys=list(parts)
+    )
+    row = {name: value for name, (_, value, _) in parts.items()}
+    others = [{**row, "number": number} for number in range(200)]
+    made.write(pa.Table.from_pylist([row, *others], schema=made.schema))
+    compact(made, replace(MINOR, bucket_rows=10))
+    assert len(completion_of(made).buckets) > 8
+    frame = load(spark, made)
+    where = " AND ".join(f"{name} = {literal}" for name, (_, _, literal) in parts.items())
+    spark.conf.set("spark.sql.session.timeZone", "America/New_York")
+    try:
+        assert frame.where(where).count() == 1
+        for name, (_, _, literal) in parts.items():
+            assert frame.where(f"{name} = {literal} AND number > 1000").count() == 1, name
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", "UTC")

@@ -1,0 +1,61 @@
+"""The options of `format("siltstone")`: honoured or refused, never ignored."""
+
+import datetime
+import re
+from pathlib import Path
+
+import pytest
+
+from siltstone.errors import InvalidInputError
+from siltstone.spark.options import NAMES, ReadOptions, read_options
+
+PAGE = Path(__file__).parents[2] / "docs" / "spark.md"
+PLACE = {"root": "memory://options", "path": "shop.orders"}
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({**PLACE, "asof": "1"}, r"no option asof; there are .*did you mean as_of\?"),
+        ({**PLACE, "colums": "id"}, r"did you mean columns\?"),
+        ({**PLACE, "include_uncompcted": "true"}, "did you mean include_uncompacted"),
+        ({**PLACE, "mergeschema": "true"}, "no option mergeschema; there are root, table, columns, as_of, fresh"),
+        ({**PLACE, "paths": '["a.b", "c.d"]'}, "no option paths"),
+        ({**PLACE, "as_of": "yesterday"}, "'yesterday' is neither a position nor a time"),
+        ({**PLACE, "as_of": "-1"}, "'-1' is neither"),
+        ({**PLACE, "fresh": "yes"}, "fresh is 'yes'; give true or false"),
+        ({**PLACE, "fresh": "true", "include_uncompacted": "false"}, "fresh is given as 'true' and 'false'"),
+        ({**PLACE, "table": "shop.other"}, "table is given as 'shop.orders' and 'shop.other'"),
+        ({**PLACE, "columns": '["id"'}, "which is not JSON"),
+        ({**PLACE, "columns": "[1]"}, "give a list of names"),
+        ({"root": "memory://options"}, "table is not given; write .option"),
+        ({"path": "shop.orders"}, "root is not given; write .option"),
+        ({}, "root is not given.*CREATE TABLE name USING siltstone OPTIONS"),
+    ],
+)
+def test_wrong_options_are_refused_with_what_to_write(
+    given: dict[str, str], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("SILTSTONE_ROOT", raising=False)
+    with pytest.raises(InvalidInputError, match=message):
+        read_options(given)
+
+
+def test_options_say_what_to_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = ReadOptions("memory://options", "shop.orders")
+    assert read_options(PLACE) == plain
+    assert read_options({"root": "memory://options", "table": "shop.orders", "fresh": "False"}) == plain
+    monkeypatch.setenv("SILTSTONE_ROOT", "memory://options")
+    assert read_options({"table": "shop.orders", "path": "shop.orders"}) == plain
+    assert read_options({**PLACE, "columns": "id, note"}).columns == ("id", "note")
+    assert read_options({**PLACE, "columns": '["a,b", "[c"]'}).columns == ("a,b", "[c")
+    assert read_options({**PLACE, "include_uncompacted": "TRUE"}).fresh is True
+    assert read_options({**PLACE, "as_of": "12"}).as_of == 12
+    noon = datetime.datetime(2026, 5, 1, 12, tzinfo=datetime.UTC)
+    for text in ("2026-05-01T12:00:00", "2026-05-01T12:00:00Z", "2026-05-01T14:00+02:00"):
+        assert read_options({**PLACE, "as_of": text}).as_of == noon
+
+
+def test_the_page_lists_exactly_the_options_there_are() -> None:
+    options = PAGE.read_text(encoding="utf-8").partition("## Options")[2].partition("##")[0]
+    assert tuple(re.findall(r"^\| `(\w+)` \|", options, re.MULTILINE)) == NAMES
