@@ -20,7 +20,7 @@ from siltstone.compactor.completion import (
     read_completion,
 )
 from siltstone.compactor.dropped import DROPPED_RETENTION_MS, DroppedReport, vacuum_dropped
-from siltstone.compactor.explain import Explanation, explain
+from siltstone.compactor.explain import Explanation, explain, find_told
 from siltstone.compactor.following import (
     followed_partition,
     followed_partitions,
@@ -387,30 +387,23 @@ class Table:
         rounds, version = self._compacted()
         in_files, names = version.as_in_files(), version.names_by_file()
         wanted = key_table(version.schema, version.primary_keys, key).rename_columns(in_files.primary_keys)
-        rows = [row for completion in rounds for row in lookup(self.lake.root, completion, wanted, in_files.schema)]
-        return [{names[stored]: value for stored, value in row.items()} for row in rows]
+        found = [row for completion in rounds for row in lookup(self.lake.root, completion, wanted, in_files.schema)]
+        return [{names[stored]: value for stored, value in row.values.items()} for row in found]
 
     def explain_key(self, key: Mapping[str, object]) -> list[Explanation]:
-        """Tell, for each partition that has it, every delta that touched a key, in order, and what each one did.
+        """Tell, for each partition that has it, what a key began with, every delta that touched it, and what each one did.
 
         Raises: InvalidInputError, CorruptionError.
         """
-        version, root = self.version, self.lake.root
+        # The version is looked up last, so that it has all columns of what there is to tell.
+        there = [find_told(source, root=self.lake.root) for source in self._sources()]
+        version = self.version
         if not version.drop_duplicates:
             raise InvalidInputError(f"{self.name}: keeps all rows of a key, so no row wins over another")
-        key_table(version.schema, version.primary_keys, key)
         in_files = version.as_in_files()
-        wanted = dict(zip(version.names_in_files(list(key)), key.values(), strict=True))
-        found = []
-        for source in self._sources():
-            completion = current_completion(locate_destination(compacted_partition(source), root=root))
-            source = followed_partition(source, completion, root=root)
-            partition = storage.get_partition(source, root=root)
-            deltas = storage.list_partition_deltas(source, root=root)
-            told = explain(root, in_files, deltas, wanted, trimmed_up_to=partition.trimmed_stream_position)
-            if told.events:
-                found.append(told.with_names(version.names_by_file()))
-        return found
+        wanted = key_table(version.schema, version.primary_keys, key).rename_columns(in_files.primary_keys)
+        found = [explain(told, in_files, wanted) for told in there]
+        return [each.with_names(version.names_by_file()) for each in found if each.events]
 
     def fsck(self, *, deep: bool = False) -> list[Finding]:
         """Check logs, files, deletion vectors and indices; `deep` reads every row. No findings means sound."""

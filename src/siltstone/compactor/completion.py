@@ -12,7 +12,7 @@ from siltstone.compactor.state import RoundCompletion
 from siltstone.errors import ConflictError, CorruptionError, NotFoundError
 from siltstone.log.commit import Changes, CommitLog, LogState, commit_log
 from siltstone.log.keyed import Entry, decoding
-from siltstone.model import COMPACTED_STREAM, PartitionLocator
+from siltstone.model import COMPACTED_STREAM, Model, PartitionLocator
 from siltstone.objects import open_objects
 from siltstone.objects.interface import checked_path
 from siltstone.storage import object_store as storage
@@ -98,10 +98,16 @@ def read_completion(destination: Destination, entry: Entry) -> RoundCompletion:
 def _renamed(completion: RoundCompletion, today: PartitionLocator) -> RoundCompletion:
     """Call the destination's own table by the name it has today, since tables can be renamed."""
     then = completion.destination_partition_locator
-    for name in ("source_partition_locator", "destination_partition_locator", "rebase_source_partition_locator"):
-        known = completion[name]
+    places: list[tuple[Model, str]] = [
+        (completion, "source_partition_locator"),
+        (completion, "destination_partition_locator"),
+        (completion, "rebase_source_partition_locator"),
+        *([] if completion.origin is None else [(completion.origin, "partition")]),
+    ]
+    for model, name in places:
+        known = model[name]
         if known is not None and (known.namespace, known.table) == (then.namespace, then.table):
-            completion[name] = PartitionLocator(**{**known, "namespace": today.namespace, "table": today.table})
+            model[name] = PartitionLocator(**{**known, "namespace": today.namespace, "table": today.table})
     return completion
 
 

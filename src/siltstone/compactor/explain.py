@@ -1,26 +1,42 @@
-"""Why a key has the row it has: every delta that touched it, in order, and what each one did."""
+"""Why a key has the row it has: what the partition began with, and every delta since that touched it, in order."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from siltstone.compactor.columns import align, equal_ids
-from siltstone.compactor.live import key_table
-from siltstone.model import Delta, TableVersion
+from siltstone.compactor.completion import (
+    Destination,
+    compacted_partition,
+    current_completion,
+    list_rounds,
+    locate_destination,
+    read_completion,
+)
+from siltstone.compactor.following import followed_partition, trimmed_position
+from siltstone.compactor.hashing import hash_keys
+from siltstone.compactor.live import FoundRow, lookup
+from siltstone.compactor.naming import SourceColumns, source_columns, version_of
+from siltstone.compactor.state import RoundCompletion
+from siltstone.model import Delta, PartitionLocator, TableVersion
+from siltstone.model.schema import evolve
+from siltstone.storage import object_store as storage
 from siltstone.storage.parquet import read_data_file
 from siltstone.storage.staging import REMOVALS
 
 Row = dict[str, Any]
 BEFORE_IMAGE = "-U"
+REBASE = "rebase"
+COMPACTED_ROW = "compacted row"
 
 
 @dataclass
 class KeyEvent:
-    """One row of a delta that concerns the key, or one equality delete that does."""
+    """One row of a delta that concerns the key, one equality delete that does, or a row that the partition began with."""
 
     stream_position: int
     file: str
@@ -29,15 +45,21 @@ class KeyEvent:
     values: Row
     effect: str
     is_winner: bool = False
+    time_ms: int = 0
 
 
 @dataclass
 class Explanation:
-    """All events of a key in one partition, in stream order, and the row that is current after them."""
+    """All events of a key in one partition, in stream order, and the row that is current after them.
+
+    `compacted_row` is the row after the current round, which went up to `high_watermark`.
+    """
 
     partition_values: list[Any]
     events: list[KeyEvent] = field(default_factory=list)
     row: Row | None = None
+    compacted_row: Row | None = None
+    high_watermark: int = 0
     trimmed_up_to: int = 0
 
     def with_names(self, names: Mapping[str, str]) -> "Explanation":
@@ -46,62 +68,185 @@ class Explanation:
         def renamed(values: Row) -> Row:
             return {names[column]: value for column, value in values.items() if column in names}
 
-        events = [replace(event, values=renamed(event.values)) for event in self.events]
-        return replace(self, events=events, row=None if self.row is None else renamed(self.row))
+        return replace(
+            self,
+            events=[replace(event, values=renamed(event.values)) for event in self.events],
+            row=None if self.row is None else renamed(self.row),
+            compacted_row=None if self.compacted_row is None else renamed(self.compacted_row),
+        )
 
 
-def explain(
-    root: str, version: TableVersion, deltas: Sequence[Delta], key: Mapping[str, Any], *, trimmed_up_to: int = 0
-) -> Explanation:
-    """Fold the deltas of one partition for one key, one row at a time. Raises: InvalidInputError, CorruptionError."""
-    wanted = key_table(version.schema, version.primary_keys, key)
-    story = _Story(version)
-    for delta in deltas:
-        for entry in delta.manifest.entries:
-            table = read_data_file(root, entry)
-            if delta.type == "delete":
-                _explain_delete(story, version, delta, entry.uri, table)
-                continue
-            (own, theirs), _ = equal_ids([align(table, wanted.schema), wanted], version.primary_keys)
-            for row in np.flatnonzero(own == theirs[0]).tolist():
-                values: Row = table.slice(row, 1).to_pylist()[0]
-                operation = values.get(delta.op_column) if delta.op_column else None
-                story.take(
-                    KeyEvent(
-                        delta.stream_position,
-                        entry.uri,
-                        row,
-                        "upsert",
-                        {name: values[name] for name in delta.columns},
-                        "",
-                    ),
-                    operation,
-                )
+class Told(NamedTuple):
+    """What there is to tell of a partition: its round, the round and the deltas that it can be told from."""
+
+    own: PartitionLocator
+    root: str
+    completion: RoundCompletion | None
+    base: RoundCompletion | None
+    deltas: list[Delta]
+    trimmed_up_to: int
+    source: TableVersion
+
+
+def find_told(own: PartitionLocator, *, root: str) -> Told:
+    """Find what there is to tell of a partition of a table. Raises: CorruptionError, NotFoundError."""
+    destination = locate_destination(compacted_partition(own), root=root)
+    completion = current_completion(destination)
+    source = followed_partition(own, completion, root=root)
+    trimmed = trimmed_position(source, root=root)
+    base = None if completion is None else _base(destination, completion, trimmed)
+    deltas: list[Delta] = []
+    if storage.partition_exists(source, root=root):
+        first = None if base is None else base.high_watermark + 1
+        deltas = storage.list_partition_deltas(source, first_stream_position=first, root=root)
+    return Told(own, root, completion, base, deltas, trimmed, version_of(source, root=root))
+
+
+def _base(destination: Destination, current: RoundCompletion, trimmed: int) -> RoundCompletion | None:
+    """Return the oldest round that is kept from which on deltas tell all; None where they do from the first one on."""
+    origin = current.origin
+    is_known = origin is not None or current.rebase_source_partition_locator is None
+    if is_known and not trimmed and (origin is None or origin.is_from_deltas):
+        return None
+    for entry in list_rounds(destination) if is_known else ():
+        if int(entry["high_watermark"]) >= trimmed and int(entry["round_id"]) >= (origin.round_id if origin else 0):
+            found = read_completion(destination, entry)
+            if found.origin == origin and found.source_folder == current.source_folder:
+                return found
+    return current
+
+
+def explain(told: Told, version: TableVersion, wanted: pa.Table) -> Explanation:
+    """Fold the deltas of a partition for one key, one row at a time, from the round on that they begin after.
+
+    The version has its columns named as in files, and so has the key, a table of one row. Raises: CorruptionError.
+    """
+    columns = source_columns(told.source, version)
+    schema = evolve(version.schema, pa.schema([*columns.schema, *columns.dropped]))
+    story = _Story(version, schema)
+    if told.base is not None:
+        _begin(story, told, told.base, wanted)
+    compacted = _compacted_row(told, wanted, schema)
+    watermark = told.completion.high_watermark if told.completion is not None else 0
+    reader = _Reader(told.root, version, columns, schema, wanted)
+    for delta in told.deltas:
+        if delta.stream_position <= watermark:
+            reader.apply(story, delta)
+    if told.completion is not None:
+        _settle(story, told.completion, compacted)
+    for delta in told.deltas:
+        if delta.stream_position > watermark:
+            reader.apply(story, delta)
     return Explanation(
-        partition_values=list(deltas[0].partition_values) if deltas else [],
+        partition_values=list(told.own.partition_values),
         events=story.finish(),
         row=story.current,
-        trimmed_up_to=trimmed_up_to,
+        compacted_row=None if compacted is None else compacted.values,
+        high_watermark=watermark,
+        trimmed_up_to=told.trimmed_up_to,
     )
 
 
-def _explain_delete(story: "_Story", version: TableVersion, delta: Delta, file: str, table: pa.Table) -> None:
-    if story.current is None:
-        return
-    columns = list(delta.delete_columns or version.primary_keys)
-    fields = pa.schema([version.schema.field(name) for name in columns])
-    current = pa.Table.from_pylist([{name: story.current[name] for name in columns}], schema=fields)
-    (own, theirs), _ = equal_ids([align(table, fields), current], columns)
-    for row in np.flatnonzero(own == theirs[0]).tolist()[:1]:
-        values = table.slice(row, 1).to_pylist()[0]
-        story.remove(KeyEvent(delta.stream_position, file, row, f"delete on {', '.join(columns)}", values, ""))
+def _compacted_row(told: Told, wanted: pa.Table, schema: pa.Schema) -> FoundRow | None:
+    if told.completion is None:
+        return None
+    return next(iter(lookup(told.root, told.completion, wanted, schema)), None)
+
+
+def _begin(story: "_Story", told: Told, base: RoundCompletion, wanted: pa.Table) -> None:
+    """Let the story begin with the row or tombstone that a round left."""
+    origin = base.origin
+    kind, effect = COMPACTED_ROW, f"is in the rows of round {base.round_id}, the oldest that can be told"
+    if origin is not None and origin.partition is not None and origin.round_id == base.round_id:
+        kind, effect = REBASE, f"came with the rebase from {origin.partition}"
+    for found in lookup(told.root, base, wanted, story.schema)[:1]:
+        story.begin(_round_event(base, found, kind, effect))
+    tombstone = _find_tombstone(told.root, base, wanted)
+    if tombstone is not None:
+        story.begin(_round_event(base, tombstone, "tombstone", "keeps older rows out"))
+
+
+def _settle(story: "_Story", completion: RoundCompletion, found: FoundRow | None) -> None:
+    """Let the story come to the row that is there; it may differ, since tombstones expire and damaged rows are given up."""
+    if found is None and story.current is not None:
+        effect = f"round {completion.round_id} left none, which the deltas do not explain"
+        story.begin(_round_event(completion, FoundRow("", 0, {}), COMPACTED_ROW, effect))
+    elif found is not None and not story.is_at(found.values):
+        effect = f"is what round {completion.round_id} left, which the deltas do not explain"
+        story.begin(_round_event(completion, found, COMPACTED_ROW, effect))
+
+
+def _round_event(completion: RoundCompletion, found: FoundRow, kind: str, effect: str) -> KeyEvent:
+    position, time_ms = completion.high_watermark, completion.completed_at
+    return KeyEvent(position, found.file, found.row, kind, found.values, effect, time_ms=time_ms)
+
+
+def _find_tombstone(root: str, completion: RoundCompletion, wanted: pa.Table) -> FoundRow | None:
+    (hash_,) = hash_keys(wanted, completion.primary_keys)
+    for bucket in completion.buckets:
+        if bucket.tombstones is not None and bucket.has(int(hash_)):
+            table = read_data_file(root, bucket.tombstones)
+            (own, theirs), _ = equal_ids([align(table, wanted.schema), wanted], wanted.column_names)
+            for row in np.flatnonzero(own == theirs[0]).tolist():
+                return FoundRow(bucket.tombstones.uri, row, table.slice(row, 1).to_pylist()[0])
+    return None
+
+
+@dataclass(frozen=True)
+class _Reader:
+    """Reads what deltas have of a key."""
+
+    root: str
+    version: TableVersion
+    columns: SourceColumns
+    schema: pa.Schema
+    wanted: pa.Table
+
+    def apply(self, story: "_Story", delta: Delta) -> None:
+        for entry in delta.manifest.entries:
+            table = read_data_file(self.root, entry)
+            table = table.rename_columns(list(self.columns.renamed(table.column_names)))
+            if delta.type == "delete":
+                self._delete(story, delta, entry.uri, table)
+            else:
+                self._upsert(story, delta, entry.uri, table)
+
+    def _upsert(self, story: "_Story", delta: Delta, file: str, table: pa.Table) -> None:
+        (own, theirs), _ = equal_ids([align(table, self.wanted.schema), self.wanted], self.wanted.column_names)
+        names = self.columns.renamed(delta.columns)
+        operations = self.columns.renamed([delta.op_column] if delta.op_column else [])
+        for row in np.flatnonzero(own == theirs[0]).tolist():
+            values: Row = table.slice(row, 1).to_pylist()[0]
+            event = KeyEvent(
+                delta.stream_position,
+                file,
+                row,
+                "upsert",
+                {name: values[name] for name in names},
+                "",
+                time_ms=delta.committed_at,
+            )
+            story.take(event, values[operations[0]] if operations else None)
+
+    def _delete(self, story: "_Story", delta: Delta, file: str, table: pa.Table) -> None:
+        if story.current is None:
+            return
+        columns = list(self.columns.renamed(delta.delete_columns or []) or self.version.primary_keys)
+        fields = pa.schema([self.schema.field(name) for name in columns])
+        current = pa.Table.from_pylist([{name: story.current.get(name) for name in columns}], schema=fields)
+        (own, theirs), _ = equal_ids([align(table, fields), current], columns)
+        for row in np.flatnonzero(own == theirs[0]).tolist()[:1]:
+            values = table.slice(row, 1).to_pylist()[0]
+            kind = f"delete on {', '.join(columns)}"
+            story.remove(KeyEvent(delta.stream_position, file, row, kind, values, "", time_ms=delta.committed_at))
 
 
 class _Story:
-    """The key's row as it changes."""
+    """The key's row as it changes; the schema has also the columns that were dropped since, which deletes may name."""
 
-    def __init__(self, version: TableVersion) -> None:
+    def __init__(self, version: TableVersion, schema: pa.Schema) -> None:
         self._version = version
+        self.schema = schema
         self._events: list[KeyEvent] = []
         self.current: Row | None = None
         self._holder: KeyEvent | None = None
@@ -111,6 +256,27 @@ class _Story:
         if self.current is not None and self._holder is not None:
             self._holder.is_winner = True
         return self._events
+
+    def is_at(self, values: Row) -> bool:
+        """Say whether the current row has these values, in the columns that were not dropped."""
+        if self.current is None:
+            return False
+        known = pa.schema([self.schema.field(name) for name in self._version.schema.names])
+        rows = [{name: row.get(name) for name in known.names} for row in (self.current, values)]
+        # Of one type, a value is written in one way; NaN, which differs from itself, is too.
+        own, theirs = pa.Table.from_pylist(rows, schema=known).to_pylist()
+        return repr(own) == repr(theirs)
+
+    def begin(self, event: KeyEvent) -> None:
+        """Take over what a round left: a row, a tombstone, or nothing."""
+        self._events.append(event)
+        self._forget()
+        self._tombstone = None
+        if event.kind == "tombstone":
+            self._tombstone = event
+        elif event.values:
+            self.current = {name: event.values.get(name) for name in self.schema.names}
+            self._holder = event
 
     def take(self, event: KeyEvent, operation: str | None) -> None:
         self._events.append(event)
@@ -131,10 +297,9 @@ class _Story:
 
     def _upsert(self, event: KeyEvent) -> None:
         before = self._holder
-        names = self._version.schema.names
         if self.current is None:
             event.effect = "brings the row"
-            self.current = {name: event.values.get(name) for name in names}
+            self.current = {name: event.values.get(name) for name in self.schema.names}
         elif self._version.merge_engine == "first_row":
             event.effect = f"stays out: the row of position {before.stream_position if before else 0} was first"
             return
@@ -143,7 +308,7 @@ class _Story:
             self.current.update(event.values)
         else:
             event.effect = f"replaces the row of position {before.stream_position if before else 0}"
-            self.current = {name: event.values.get(name) for name in names}
+            self.current = {name: event.values.get(name) for name in self.schema.names}
         self._holder, self._tombstone = event, None
 
     def remove(self, event: KeyEvent) -> None:

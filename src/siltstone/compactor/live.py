@@ -141,21 +141,31 @@ def key_table(schema: pa.Schema, primary_keys: Sequence[str], key: Mapping[str, 
         raise InvalidInputError(f"key {dict(key)!r} does not fit the types of {fields.names}: {error}") from error
 
 
-def lookup(root: str, completion: RoundCompletion, wanted: pa.Table, schema: pa.Schema) -> list[dict[str, Any]]:
+class FoundRow(NamedTuple):
+    """A compacted row, and where it is."""
+
+    file: str
+    row: int
+    values: dict[str, Any]
+
+
+def lookup(root: str, completion: RoundCompletion, wanted: pa.Table, schema: pa.Schema) -> list[FoundRow]:
     """Return the compacted rows of a key, found by the primary key index, with the columns of a schema.
 
     The key is a row in the types of the schema, which may be wider than those of the round: hashes are the same.
     """
     (hash_,) = hash_keys(wanted, completion.primary_keys)
     (bucket,) = [each for each in completion.buckets if each.has(int(hash_))]
-    rows: list[dict[str, Any]] = []
+    rows: list[FoundRow] = []
     for file in bucket.files:
         stored = StoredFile(root, file)
         found = stored.live_among(stored.index.find(np.array([hash_], np.uint64))[0])
         if len(found):
             candidates = stored.read_rows(found, schema)
             (own, theirs), _ = equal_ids([candidates, wanted], completion.primary_keys)
-            rows += candidates.filter(pa.array(own == theirs[0])).to_pylist()
+            places = np.flatnonzero(own == theirs[0])
+            values = candidates.take(pa.array(places)).to_pylist()
+            rows += [FoundRow(file.uri, int(found[place]), each) for place, each in zip(places, values, strict=True)]
     return rows
 
 

@@ -18,7 +18,7 @@ from siltstone.compactor.consistency import Hold, closed_before, hold_floor, is_
 from siltstone.compactor.inventory import whole_completion
 from siltstone.compactor.job import ReadTask, RoundJob, Settings
 from siltstone.compactor.naming import SourceColumns, source_columns, version_of
-from siltstone.compactor.state import Bucket, RoundCompletion, even_buckets
+from siltstone.compactor.state import Bucket, Origin, RoundCompletion, even_buckets
 from siltstone.errors import CorruptionError, InvalidInputError, NotFoundError
 from siltstone.log.commit import steady
 from siltstone.log.compactible import system_now_ms
@@ -68,6 +68,7 @@ class RoundPlan:
     source: PartitionLocator
     source_folder: str
     rebase_source: PartitionLocator | None
+    origin: Origin | None
     # The source's deltas after this position are needed for the round or for those after it.
     start_watermark: int
     high_watermark: int
@@ -133,6 +134,7 @@ def _plan_next(
         source=source,
         source_folder=source_folder,
         rebase_source=previous.rebase_source_partition_locator if previous else None,
+        origin=_origin(previous, watermark),
         start_watermark=watermark,
         high_watermark=reached,
         read_watermark=reached,
@@ -141,6 +143,13 @@ def _plan_next(
         newest_position=deltas[-1].stream_position if deltas else watermark,
         holds=tuple(holds),
     )
+
+
+def _origin(previous: RoundCompletion | None, watermark: int) -> Origin | None:
+    """Return what a partition began with, after a round that goes on from a watermark."""
+    if watermark != (previous.high_watermark if previous else 0):
+        return Origin(round_id=previous.round_id + 1 if previous else 1)
+    return previous.origin if previous else None
 
 
 def _reaching_the_end(job: RoundJob, version: TableVersion, holds: Sequence[Hold]) -> RoundJob:
@@ -174,6 +183,11 @@ def _plan_rebase(request: Request, destination: Destination, on_behalf_of: Parti
         source=on_behalf_of,
         source_folder=locate_destination(on_behalf_of, root=request.root).folder,
         rebase_source=on_behalf_of,
+        origin=Origin(
+            round_id=1 if current is None else int(current["round_id"]) + 1,
+            partition=request.source,
+            is_from_deltas=is_same and watermark == found.read_watermark,
+        ),
         start_watermark=0 if is_same else watermark,
         high_watermark=watermark,
         read_watermark=found.read_watermark,

@@ -131,6 +131,7 @@ def _complete(plan: RoundPlan, results: Iterable[dict[str, Any]]) -> RoundComple
         source_folder=plan.source_folder,
         destination_partition_locator=plan.destination.locator,
         rebase_source_partition_locator=plan.rebase_source,
+        origin=plan.origin,
         high_watermark=plan.high_watermark,
         read_watermark=plan.read_watermark,
         primary_keys=list(job.primary_keys),

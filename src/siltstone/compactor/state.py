@@ -98,6 +98,18 @@ class Accounting(Model):
         return Accounting(**{name: self[name] + other[name] for name in self._fields})
 
 
+class Origin(Model):
+    """The round that a compacted partition began with, where that was not one that read its deltas from the first on.
+
+    It read all of `partition`; None where it was told to go on from another position than the round before had reached.
+    `is_from_deltas` where what it read are the very deltas that come before the next round's.
+    """
+
+    round_id: int
+    partition: PartitionLocator | None = None
+    is_from_deltas: bool = False
+
+
 class RoundCompletion(Model):
     """The round completion file: what a round did, and where the next one starts."""
 
@@ -108,6 +120,7 @@ class RoundCompletion(Model):
     source_folder: str
     destination_partition_locator: PartitionLocator
     rebase_source_partition_locator: PartitionLocator | None = None
+    origin: Origin | None = None
     high_watermark: int
     read_watermark: int
     primary_keys: list[str]
