@@ -13,7 +13,6 @@ from siltstone.compactor.checking import check_deltas, check_partition, check_re
 from siltstone.compactor.columns import align
 from siltstone.compactor.completion import (
     compacted_partition,
-    current_completion,
     current_rounds,
     list_rounds,
     locate_destination,
@@ -22,7 +21,6 @@ from siltstone.compactor.completion import (
 from siltstone.compactor.dropped import DROPPED_RETENTION_MS, DroppedReport, vacuum_dropped
 from siltstone.compactor.explain import Explanation, explain, find_told
 from siltstone.compactor.following import (
-    followed_partition,
     followed_partitions,
     register_destination,
     unregistered_destinations,
@@ -55,7 +53,6 @@ from siltstone.model import (
 from siltstone.model.properties import KIND, ROWS_KIND
 from siltstone.model.schema import check_known, schema_from_json
 from siltstone.objects import canonical_root
-from siltstone.storage import object_store as storage
 from siltstone.storage.interface import ArrowData
 
 if TYPE_CHECKING:
