@@ -109,7 +109,7 @@ def dying_after(buckets: int) -> Engine:
     return run
 
 
-@settings(max_examples=120)
+@settings(max_examples=50)
 @given(histories(), SCHEDULES, st.lists(st.booleans(), min_size=8, max_size=8), st.sampled_from([1, 5000, 1 << 30]))
 def test_compaction_on_any_schedule_equals_the_oracle(
     history: Any, schedule: list[Settings], pauses: list[bool], max_round_bytes: int
@@ -148,7 +148,7 @@ def check_cut(made: TableSettings, writes: list[Write], cut: Sequence[bool], how
 COMPOSING: tuple[MergeEngine, ...] = ("partial_update", "partial_update", "deduplicate", "first_row")
 
 
-@settings(max_examples=20)
+@settings(max_examples=10)
 @given(histories(with_partitions=False, min_writes=3, max_writes=4, max_rows=6, engines=COMPOSING), SCHEDULES)
 def test_every_way_of_cutting_a_history_into_rounds_gives_the_same_rows(history: Any, schedule: list[Settings]) -> None:
     made, writes = history

@@ -84,6 +84,10 @@ class LogState:
         line = self._lines.get(key)
         return None if line is None else self._parse(line)
 
+    def line(self, key: str) -> bytes | None:
+        """Return the raw line of one entry, or None."""
+        return self._lines.get(key)
+
     def _parse(self, line: bytes) -> Entry:
         try:
             return StoredEntry(orjson.loads(line), lambda: self._find_file(line))

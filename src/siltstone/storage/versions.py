@@ -1,5 +1,6 @@
 """Table versions: schema, keys and rules, kept in each version's own log."""
 
+import pickle
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -40,6 +41,10 @@ from siltstone.storage.layout import (
     table_key,
     version_log,
 )
+
+# Every operation needs the version, several times; to check one anew each time was a third of a small round.
+_parsed_versions: dict[tuple[bytes, str, str, str], bytes] = {}
+_PARSED_VERSIONS_LIMIT = 1024
 
 
 def list_table_versions(namespace: str, table: str, *, root: str) -> list[TableVersion]:
@@ -362,13 +367,23 @@ def _name(version: TableVersion) -> str:
 
 def version_of(state: LogState, log: CommitLog, table: Table, chosen: VersionEntry) -> TableVersion:
     """Return the version from the state of its log. Raises: CorruptionError."""
-    entry = state.get(VERSION_KEY)
-    if entry is None:
+    line = state.line(VERSION_KEY)
+    if line is None:
         raise CorruptionError(f"{log.address()}: the log of {table.locator.full_name} is missing or empty; restore it")
-    locator = TableVersionLocator(**table.locator, table_version=chosen.version)
-    with decoding(entry):
-        version: TableVersion = named(TableVersion, {**entry, "lifecycle_state": chosen.lifecycle_state}, locator)
-        return version
+    key = (line, table.locator.full_name, chosen.version, chosen.lifecycle_state)
+    known = _parsed_versions.get(key)
+    if known is None:
+        entry = state.get(VERSION_KEY) or {}
+        locator = TableVersionLocator(**table.locator, table_version=chosen.version)
+        with decoding(entry):
+            parsed = named(TableVersion, {**entry, "lifecycle_state": chosen.lifecycle_state}, locator)
+        known = pickle.dumps(parsed)
+        if len(_parsed_versions) >= _PARSED_VERSIONS_LIMIT:
+            _parsed_versions.clear()
+        _parsed_versions[key] = known
+    # What is handed out may be changed, so everybody gets a copy.
+    version: TableVersion = pickle.loads(known)  # noqa: S301
+    return version
 
 
 def _read_version(table: Table, chosen: VersionEntry, root: str) -> TableVersion:
