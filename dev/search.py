@@ -8,6 +8,7 @@ import os
 import random
 import re
 import shlex
+import signal
 import subprocess
 import sys
 import threading
@@ -43,10 +44,22 @@ class Outcome:
     """What came out of a run."""
 
     run: Run
-    is_violated: bool
+    exit_code: int
     examples: int
     seconds: float
     output: str
+
+    @property
+    def is_violated(self) -> bool:
+        """Whether the test did not pass; a process that died did not, either."""
+        return self.exit_code != 0
+
+    @property
+    def verdict(self) -> str:
+        """What to say of it."""
+        if self.exit_code < 0:
+            return f"died of {signal.Signals(-self.exit_code).name}"
+        return "is violated" if self.is_violated else "holds"
 
 
 class Turns:
@@ -102,7 +115,7 @@ def carry_out(run: Run) -> Outcome:
         check=False,
     )
     examples = sum(map(int, re.findall(r"- (\d+) passing", ended.stdout)))
-    return Outcome(run, ended.returncode != 0, examples, time.monotonic() - started, ended.stdout)
+    return Outcome(run, ended.returncode, examples, time.monotonic() - started, ended.stdout)
 
 
 def search(turns: Turns, processes: int) -> list[Outcome]:
@@ -124,9 +137,9 @@ def search(turns: Turns, processes: int) -> list[Outcome]:
 
 def show(outcome: Outcome) -> None:
     """Say in one line what came out of a run."""
-    what = "VIOLATED" if outcome.is_violated else "holds"
+    run = outcome.run
     print(
-        f"{what}  seed {outcome.run.seed:<10}  {outcome.examples:>6} examples  {outcome.seconds:>5.1f} s  {outcome.run.test}",
+        f"seed {run.seed:<10}  {outcome.examples:>6} examples  {outcome.seconds:>5.1f} s  {run.test} {outcome.verdict}",
         flush=True,
     )
 
@@ -152,7 +165,7 @@ def main() -> int:
             show(outcome)
     violations = [outcome for outcome in outcomes if outcome.is_violated]
     for outcome in violations:
-        print(f"\n{outcome.output}\n{outcome.run.test} is violated. To replay it:\n  {outcome.run.replay}")
+        print(f"\n{outcome.output}\n{outcome.run.test} {outcome.verdict}. To replay it:\n  {outcome.run.replay}")
     examples = sum(outcome.examples for outcome in outcomes)
     found = f"{len(violations)} violated" if violations else "no violation"
     print(

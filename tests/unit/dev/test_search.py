@@ -82,14 +82,20 @@ def test_tests_take_turns_with_as_many_examples_as_fit_into_a_run() -> None:
     quick, slow = next(runs), next(runs)
     assert [(run.test, run.times) for run in (quick, slow)] == [("quick", 1), ("slow", 1)]
     assert quick.seed != slow.seed
-    turns.note(Outcome(quick, False, 100, RUN_SECONDS / 100, ""))
-    turns.note(Outcome(slow, False, 100, RUN_SECONDS * 2.0, ""))
+    turns.note(Outcome(quick, 0, 100, RUN_SECONDS / 100, ""))
+    turns.note(Outcome(slow, 0, 100, RUN_SECONDS * 2.0, ""))
     assert [(run.test, run.times) for run in (next(runs), next(runs))] == [("quick", 4), ("slow", 1)]
-    turns.note(Outcome(Run("quick", 1, MAX_TIMES), False, 100, 0, ""))
+    turns.note(Outcome(Run("quick", 1, MAX_TIMES), 0, 100, 0, ""))
     assert next(runs).times == MAX_TIMES
-    turns.note(Outcome(slow, True, 100, 1, "violated"))
+    turns.note(Outcome(slow, 1, 100, 1, "violated"))
     assert list(runs) == []
     assert list(Turns(["quick"], seconds=0)) == []
+
+
+def test_a_process_that_died_is_told_from_a_test_that_failed() -> None:
+    run = Run("test", 1, 1)
+    assert [Outcome(run, code, 0, 0, "").verdict for code in (0, 1, -11)] == ["holds", "is violated", "died of SIGSEGV"]
+    assert [Outcome(run, code, 0, 0, "").is_violated for code in (0, 1, -11)] == [False, True, True]
 
 
 def drawn() -> list[object]:
