@@ -282,7 +282,7 @@ class TestRebase:
         (story,) = moving.json("explain-key", "shop.copy", "order_id=3")
         assert [each["committed_at"][:2] for each in story["events"]] == ["20", "20"]
         assert story["compacted_row"]["customer"] == "old"
-        assert any("rebased" in note for note in story["notes"])
+        assert "rebase from shop/old" in story["events"][0]["effect"]
         assert moving.json("compact", "shop.copy", *behalf)["deltas"] == 1
         assert moving.json("lookup", "shop.copy", "order_id=3") == []
         assert "nothing new" in moving("compact", "shop.copy", *behalf).stdout
