@@ -4,6 +4,8 @@
         test-integration-rebuild test-chaos java browser benchmark benchmark-aws deploy-s3 demo demo-service
 # What is missing is to be found before anything is installed.
 .NOTPARALLEL:
+# Else every process that a test starts compiles all of its modules anew: four times the time to start.
+unexport PYTHONDONTWRITEBYTECODE
 
 # `make PYTHON=…` makes the virtual environment with that one; else the first that will do is taken.
 FIND   := python="$(PYTHON)"; test -n "$$python" || python=$$(sh dev/find_python.sh) || exit 1
@@ -66,7 +68,7 @@ format: venv ## Put the code into the house style
 test test-integration test-search: export PYTHONHASHSEED = 0
 
 test: java venv ## Run all tests but the integration tests, in two processes: the same values each time
-	$(BIN)/python -m pytest -m "not integration" -n 2 --dist loadgroup
+	$(BIN)/python -m pytest -m "not integration" -n 2
 
 test-search: venv ## Search at random for what the property tests rule out: make test-search ARGS="--minutes 10"
 	$(BIN)/python -m dev.search $(ARGS)

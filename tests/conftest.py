@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, is_hypothesis_test, settings
 from hypothesis.internal.conjecture import providers
+from xdist.remote import Producer
+from xdist.scheduler import LoadScopeScheduling
 
 from siltstone.log.commit import forget_logs
 
@@ -34,12 +36,20 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Keep all tests that share the one SparkSession in one process, where several run tests side by side."""
-    for item in items:
-        if "spark" in getattr(item, "fixturenames", ()):
-            item.add_marker(pytest.mark.xdist_group("spark"))
     if config.getoption("--times") > 1:
         draw_more(items, config.getoption("--times"))
+
+
+class OneSparkProcess(LoadScopeScheduling):  # type: ignore[misc]
+    """Hands out test after test to several processes, but all tests that share the one SparkSession, and first, to one."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return "spark" if nodeid.startswith("tests/spark/") else nodeid
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadScopeScheduling:
+    return OneSparkProcess(config, log)
 
 
 def draw_more(items: list[pytest.Item], times: int) -> None:

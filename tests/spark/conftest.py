@@ -10,6 +10,6 @@ from siltstone.spark import local_session
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    session = local_session("siltstone-tests", cores=2)
+    session = local_session("siltstone-tests", cores=2, is_short=True)
     yield session
     session.stop()

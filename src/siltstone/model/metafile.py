@@ -5,9 +5,11 @@ Reading an attribute reads the key; assigning one checks the value first; `to_se
 `from_serializable` check the whole. Keys that no field declares survive every round trip.
 """
 
+import functools
 import inspect
 import types
 import typing
+from collections.abc import Callable
 from typing import Any, ClassVar, Literal, NamedTuple, Self, TypeVar, dataclass_transform
 
 from siltstone.errors import InvalidInputError
@@ -46,15 +48,14 @@ class _Field:
     def default(self) -> Any:
         return self.declared.factory() if self.declared.factory else self.declared.value
 
-    def conform(self, model: str, value: Any) -> Any:
-        value = conform(value, self._hint(), f"{model}.{self.name}")
-        return self.declared.check(value) if self.declared.check and value is not None else value
+    @functools.cached_property
+    def _conform(self) -> "_Check":
+        return _check_of(self.hint)
 
-    def _hint(self) -> Any:
-        cached = self.__dict__.get("_cached_hint", _REQUIRED)
-        if cached is _REQUIRED:
-            cached = self.__dict__["_cached_hint"] = self.hint
-        return cached
+    def conform(self, model: str, value: Any) -> Any:
+        value = self._conform(value, f"{model}.{self.name}")
+        check = self.declared.check
+        return value if check is None or value is None else check(value)
 
     def __get__(self, model: "Model | None", owner: type) -> Any:
         if model is None:
@@ -144,59 +145,115 @@ class Model(dict[str, Any]):
 
 def conform(value: Any, hint: Any, where: str) -> Any:
     """Return `value` as `hint` wants it, or say where it does not fit. Raises: InvalidInputError."""
-    origin = typing.get_origin(hint)
+    return _check_of(hint)(value, where)
+
+
+_Check = Callable[[Any, str], Any]
+
+
+@functools.cache
+def _check_of(hint: Any) -> _Check:
+    """Make the check of a hint: a hint is taken apart once, and millions of values are checked by it."""
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if hint is Any or hint is object:
-        return value
-    if hint is None or hint is types.NoneType:
-        if value is None:
-            return None
-    elif origin in (typing.Union, types.UnionType):
-        return _conform_union(value, typing.get_args(hint), where)
-    elif origin is Literal:
-        if value in typing.get_args(hint) and isinstance(value, type(typing.get_args(hint)[0])):
-            return value
-        choices = ", ".join(repr(choice) for choice in typing.get_args(hint))
-        raise InvalidInputError(f"{where}: {value!r} is not one of {choices}")
-    elif origin in (list, tuple):
-        if isinstance(value, list | tuple):
-            (item,) = typing.get_args(hint)[:1]
-            return [conform(each, item, f"{where}[{index}]") for index, each in enumerate(value)]
-    elif origin is dict:
-        if isinstance(value, dict):
-            key_hint, value_hint = typing.get_args(hint)
-            return {
-                conform(key, key_hint, f"key of {where}"): conform(each, value_hint, f"{where}[{key!r}]")
-                for key, each in value.items()
-            }
-    elif isinstance(hint, type) and issubclass(hint, Model):
-        if isinstance(value, hint):
-            return value
-        if type(value) is dict:
-            return hint.from_serializable(value)
-    elif hint is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
-    elif isinstance(value, hint) and not (hint is int and isinstance(value, bool)):
-        return value
-    raise InvalidInputError(f"{where}: expected {_name(hint)}, found {type(value).__name__} {value!r}")
+        return lambda value, where: value
+    if origin in (typing.Union, types.UnionType):
+        return _check_of_union(arguments)
+    if origin is Literal:
+        return _check_of_literal(arguments)
+    if origin in (list, tuple):
+        return _check_of_list(hint, arguments[0])
+    if origin is dict:
+        return _check_of_dict(hint, *arguments)
+    return _check_of_class(types.NoneType if hint is None else hint)
 
 
-def _conform_union(value: Any, hints: tuple[Any, ...], where: str) -> Any:
-    if value is None and types.NoneType in hints:
-        return None
-    present = [hint for hint in hints if hint is not types.NoneType]
-    if len(present) == 1:
-        return conform(value, present[0], where)
-    # An exact type first: among `int | float`, 1 stays an integer.
-    for hint in present:
+def _check_of_class(hint: type) -> _Check:
+    is_model = issubclass(hint, Model)
+
+    def check(value: Any, where: str) -> Any:
         if type(value) is hint:
             return value
-    for hint in present:
+        if is_model and type(value) is dict:
+            return typing.cast("type[Model]", hint).from_serializable(value)
+        if hint is float and isinstance(value, int) and not isinstance(value, bool):
+            return float(value)
+        if isinstance(value, hint) and not (hint is int and isinstance(value, bool)):
+            return value
+        raise _misfit(value, _name(hint), where)
+
+    return check
+
+
+def _check_of_literal(choices: tuple[Any, ...]) -> _Check:
+    kind = type(choices[0])
+
+    def check(value: Any, where: str) -> Any:
+        if value in choices and isinstance(value, kind):
+            return value
+        raise InvalidInputError(f"{where}: {value!r} is not one of {', '.join(repr(choice) for choice in choices)}")
+
+    return check
+
+
+def _check_of_list(hint: Any, item_hint: Any) -> _Check:
+    item = _check_of(item_hint)
+
+    def check(value: Any, where: str) -> Any:
+        if not isinstance(value, list | tuple):
+            raise _misfit(value, _name(hint), where)
         try:
-            return conform(value, hint, where)
+            return [item(each, where) for each in value]
         except InvalidInputError:
-            continue
+            # Once more, to say which one it was.
+            return [item(each, f"{where}[{index}]") for index, each in enumerate(value)]
+
+    return check
+
+
+def _check_of_dict(hint: Any, key_hint: Any, value_hint: Any) -> _Check:
+    key_check, value_check = _check_of(key_hint), _check_of(value_hint)
+
+    def check(value: Any, where: str) -> Any:
+        if not isinstance(value, dict):
+            raise _misfit(value, _name(hint), where)
+        try:
+            return {key_check(key, where): value_check(each, where) for key, each in value.items()}
+        except InvalidInputError:
+            return {
+                key_check(key, f"key of {where}"): value_check(each, f"{where}[{key!r}]") for key, each in value.items()
+            }
+
+    return check
+
+
+def _check_of_union(hints: tuple[Any, ...]) -> _Check:
+    is_optional = types.NoneType in hints
+    present = [hint for hint in hints if hint is not types.NoneType]
+    checks = [_check_of(hint) for hint in present]
+    only = checks[0] if len(checks) == 1 else None
     names = " or ".join(_name(hint) for hint in hints)
-    raise InvalidInputError(f"{where}: expected {names}, found {type(value).__name__} {value!r}")
+
+    def check(value: Any, where: str) -> Any:
+        if value is None and is_optional:
+            return None
+        if only is not None:
+            return only(value, where)
+        # An exact type first: among `int | float`, 1 stays an integer.
+        if type(value) in present:
+            return value
+        for each in checks:
+            try:
+                return each(value, where)
+            except InvalidInputError:
+                continue
+        raise _misfit(value, names, where)
+
+    return check
+
+
+def _misfit(value: Any, expected: str, where: str) -> InvalidInputError:
+    return InvalidInputError(f"{where}: expected {expected}, found {type(value).__name__} {value!r}")
 
 
 def _name(hint: Any) -> str:
