@@ -41,7 +41,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 class OneSparkProcess(LoadScopeScheduling):  # type: ignore[misc]
-    """Hands out test after test to several processes, but all tests that share the one SparkSession, and first, to one."""
+    """Hands out test after test to several processes, but all tests that share the one SparkSession, and first, to one.
+
+    `--dist loadgroup` would do, but the groups of pytest-xdist 3.8 get lost under pytest 9.2.
+    """
 
     def _split_scope(self, nodeid: str) -> str:
         return "spark" if nodeid.startswith("tests/spark/") else nodeid

@@ -30,7 +30,7 @@ def build_gateway() -> Path:
         return program
     go = shutil.which("go")
     if go is None:
-        pytest.skip("the second S3 server is built with Go, and there is none on the PATH")
+        pytest.fail("the second S3 server is built with Go, and there is none on the PATH: install Go 1.21 or newer")
     building = TOOLS.with_name(f"{TOOLS.name}.{os.getpid()}")
     done = subprocess.run(
         [go, "install", PACKAGE],

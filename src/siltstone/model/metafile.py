@@ -143,12 +143,8 @@ class Model(dict[str, Any]):
         return f"{type(self).__name__}({dict.__repr__(self)})"
 
 
-def conform(value: Any, hint: Any, where: str) -> Any:
-    """Return `value` as `hint` wants it, or say where it does not fit. Raises: InvalidInputError."""
-    return _check_of(hint)(value, where)
-
-
 _Check = Callable[[Any, str], Any]
+"""Returns a value as a hint wants it, or raises InvalidInputError, saying where it does not fit."""
 
 
 @functools.cache

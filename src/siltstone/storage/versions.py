@@ -42,7 +42,7 @@ from siltstone.storage.layout import (
     version_log,
 )
 
-# Every operation needs the version, several times; to check one anew each time was a third of a small round.
+# Every operation needs the version, several times; a copy of one that was checked costs a sixth of checking it anew.
 _parsed_versions: dict[tuple[bytes, str, str, str], bytes] = {}
 _PARSED_VERSIONS_LIMIT = 1024
 
