@@ -7,9 +7,8 @@ import pyarrow as pa
 import pytest
 
 import siltstone
-from siltstone.compactor import dropped
+from siltstone import clock
 from siltstone.compactor.dropped import vacuum_dropped
-from siltstone.log.compactible import system_now_ms
 from siltstone.objects import canonical_root, open_objects
 from siltstone.storage.layout import DROPPED_PREFIX, catalog_log
 
@@ -29,8 +28,8 @@ def paths(root: str) -> set[str]:
 @pytest.fixture
 def later(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
     def move(hours: int) -> None:
-        now = system_now_ms() + hours * HOUR_MS
-        monkeypatch.setattr(dropped, "system_now_ms", lambda: now)
+        now = clock.now_ms() + hours * HOUR_MS
+        monkeypatch.setattr(clock, "now_ms", lambda: now)
 
     return move
 
@@ -64,7 +63,7 @@ def test_a_table_that_was_written_long_ago_and_dropped_now_stays_for_the_retenti
     table = make(local_root, "shop.gone")
     later(1000)
     with pytest.MonkeyPatch.context() as patch:
-        now = system_now_ms() + 1000 * HOUR_MS
+        now = clock.now_ms() + 1000 * HOUR_MS
         patch.setattr(catalog_log(canonical_root(local_root)), "now_ms", lambda: now)
         table.drop()
     before = paths(local_root)

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 import siltstone
+from siltstone import clock
 from siltstone.compactor import maintenance
 from siltstone.compactor.checking import check_partition
 from siltstone.compactor.completion import compacted_partition, list_rounds, locate_destination, write_completion
@@ -17,7 +18,6 @@ from siltstone.compactor.merge import run_here
 from siltstone.compactor.plan import Request
 from siltstone.compactor.session import run_session
 from siltstone.log.commit import commit_log
-from siltstone.log.compactible import system_now_ms
 from siltstone.model import PartitionLocator, StreamLocator
 from siltstone.objects import open_objects
 from siltstone.storage import object_store as storage
@@ -96,8 +96,8 @@ def test_a_vacuum_forgets_expired_rounds_but_never_the_current_one(
     orders: siltstone.Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected = orders.to_arrow().to_pylist()
-    now = system_now_ms()
-    monkeypatch.setattr(maintenance, "system_now_ms", lambda: now + 1000 * HOUR_MS)
+    now = clock.now_ms()
+    monkeypatch.setattr(clock, "now_ms", lambda: now + 1000 * HOUR_MS)
     report = orders.vacuum(retention_ms=HOUR_MS)
     assert report.expired_rounds == [1, 2]
     assert [each.round_id for each in orders.rounds()] == [3]

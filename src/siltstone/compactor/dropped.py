@@ -3,10 +3,10 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from siltstone import clock
 from siltstone.compactor.leftovers import find_leftovers
 from siltstone.compactor.maintenance import DAY_MS
 from siltstone.log.commit import Changes, LogState
-from siltstone.log.compactible import system_now_ms
 from siltstone.log.keyed import Entry
 from siltstone.objects import ObjectInfo, open_objects
 from siltstone.storage import object_store as storage
@@ -34,7 +34,7 @@ def vacuum_dropped(root: str, *, retention_ms: int = DROPPED_RETENTION_MS, dry_r
     A folder whose drop nobody remembers is from a creation that failed, or is still under way: its newest file tells
     its age. Raises: CorruptionError, StorageError; a run that failed can be repeated.
     """
-    now_ms = system_now_ms()
+    now_ms = clock.now_ms()
     report = DroppedReport(dry_run)
     log = catalog_log(root)
     objects = open_objects(root)

@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
+from siltstone import clock
 from siltstone.catalog import main as catalog
 from siltstone.compactor.completion import (
     Destination,
@@ -22,7 +23,6 @@ from siltstone.compactor.consistency import held_watermark, is_partition_due
 from siltstone.compactor.state import RoundCompletion
 from siltstone.errors import AlreadyExistsError, CorruptionError, NotFoundError
 from siltstone.log.commit import commit_log
-from siltstone.log.compactible import system_now_ms
 from siltstone.log.keyed import Entry
 from siltstone.model import (
     COMPACTED_STREAM,
@@ -141,7 +141,7 @@ def _waiting_in_stream(group: Sequence[Followed], root: str, keep_alive: Callabl
 
 
 def _is_due(own: PartitionLocator, root: str) -> bool:
-    return is_partition_due(locate_destination(compacted_partition(own), root=root), system_now_ms())
+    return is_partition_due(locate_destination(compacted_partition(own), root=root), clock.now_ms())
 
 
 def register_destination(destination: Destination) -> None:

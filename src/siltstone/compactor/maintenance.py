@@ -5,6 +5,7 @@ import itertools
 from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
+from siltstone import clock
 from siltstone.compactor.completion import (
     CURRENT_KEY,
     HOLD_PREFIX,
@@ -23,7 +24,6 @@ from siltstone.compactor.leftovers import find_leftovers
 from siltstone.compactor.state import RoundCompletion
 from siltstone.errors import CommitUnknownError, ConflictError, InvalidInputError, StorageError
 from siltstone.log.commit import COMMIT_KEY, Changes, LogState, commit_log
-from siltstone.log.compactible import system_now_ms
 from siltstone.model import PartitionLocator
 from siltstone.objects import ObjectInfo, open_objects
 from siltstone.storage.layout import version_log
@@ -61,7 +61,7 @@ def roll_back(destination: Destination, round_id: int, *, dry_run: bool = False)
             "round_id": current_id + 1,
             "previous_round_id": current_id,
             "rolled_back_to": round_id,
-            "completed_at": system_now_ms(),
+            "completed_at": clock.now_ms(),
         }
     )
     if dry_run:
@@ -142,7 +142,7 @@ def vacuum(
     followed nor removed. On a full disk, what nothing names goes before rounds are forgotten, which needs a commit.
     Raises: CorruptionError; then nothing is removed.
     """
-    now_ms = system_now_ms()
+    now_ms = clock.now_ms()
     sweep = _Sweep(root, folder, now_ms - orphan_grace_ms)
     expiring: dict[str, list[int]] = {}
     for destination in sweep.destinations:

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
+from siltstone import clock
 from siltstone.compactor.completion import (
     Destination,
     current_completion,
@@ -21,7 +22,6 @@ from siltstone.compactor.naming import SourceColumns, source_columns, version_of
 from siltstone.compactor.state import Bucket, Origin, RoundCompletion, even_buckets
 from siltstone.errors import CorruptionError, InvalidInputError, NotFoundError
 from siltstone.log.commit import steady
-from siltstone.log.compactible import system_now_ms
 from siltstone.log.keyed import Entry
 from siltstone.model import Delta, PartitionLocator, TableVersion
 from siltstone.model.locators import check_position
@@ -442,7 +442,7 @@ def make_job(
         buckets=tuple(sorted(buckets, key=lambda bucket: bucket.first_hash)),
         reads=tuple(reads),
         settings=request.settings,
-        now_ms=system_now_ms() if request.now_ms is None else request.now_ms,
+        now_ms=clock.now_ms() if request.now_ms is None else request.now_ms,
         kind=KIND.of(version.properties, version.locator),
         table=version.locator.table_locator.full_name,
         properties=version.properties,

@@ -14,6 +14,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from siltstone import clock
 from siltstone.compactor.checking import check_bucket
 from siltstone.compactor.completion import (
     Destination,
@@ -36,7 +37,6 @@ from siltstone.compactor.plan import Request, delta_reads, make_job
 from siltstone.compactor.reading import read_parts
 from siltstone.compactor.state import Accounting, Bucket, CompactedFile, RoundCompletion
 from siltstone.errors import ConflictError, CorruptionError, InvalidInputError
-from siltstone.log.compactible import system_now_ms
 from siltstone.log.keyed import Entry
 from siltstone.model import Delta, PartitionLocator, PartitionValue, TableVersion
 from siltstone.model.properties import KIND, ROWS_KIND
@@ -535,7 +535,7 @@ class _Repair:
                 ),
                 "repaired": [vars(each) for each in repairs],
                 "seconds": {},
-                "completed_at": system_now_ms(),
+                "completed_at": clock.now_ms(),
             }
         )
 

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from siltstone import clock
 from siltstone.compactor.completion import commit_round, current_entry, locate_destination, write_completion
 from siltstone.compactor.consistency import close_stream
 from siltstone.compactor.following import follow, register_destination
@@ -14,7 +15,6 @@ from siltstone.compactor.plan import Request, RoundPlan, plan_round
 from siltstone.compactor.requirements import check_request
 from siltstone.compactor.state import Accounting, Bucket, RoundCompletion
 from siltstone.errors import ConflictError, CorruptionError
-from siltstone.log.compactible import system_now_ms
 from siltstone.model.schema import SchemaField
 from siltstone.objects import open_objects
 
@@ -149,7 +149,7 @@ def _complete(plan: RoundPlan, results: Iterable[dict[str, Any]]) -> RoundComple
         copied_by_reference_ratio=carried / len(files) if files else 0.0,
         bucket_actions=actions,
         accounting=total,
-        completed_at=system_now_ms(),
+        completed_at=clock.now_ms(),
     )
 
 

@@ -9,10 +9,10 @@ import datetime
 import os
 import re
 import threading
-import time
 import uuid
 from typing import Final
 
+from siltstone import clock
 from siltstone.errors import InvalidInputError
 
 _FORM: Final = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-1[0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{12}")
@@ -91,7 +91,7 @@ class ChangeIds:
 
     def new(self) -> str:
         """Make an id of the present time, or right after the last one where the clock has not moved on."""
-        now = time.time_ns() // 100 + _EPOCH_MS * _TICKS_PER_MS
+        now = (clock.now_ms() + _EPOCH_MS) * _TICKS_PER_MS
         with self._lock:
             self._last_ticks = max(now, self._last_ticks + 1)
             return _written(self._last_ticks, self._clock_sequence, self._node)

@@ -1,9 +1,9 @@
 """Committing changes: none of a time that the table is complete up to, whatever clocks and pauses do."""
 
 import datetime
-import time
 from collections.abc import Callable
 
+from siltstone import clock
 from siltstone.catalog import main as catalog
 from siltstone.compactor.consistency import closed_before, delay_of
 from siltstone.documents.change_ids import to_iso_time, to_ms
@@ -64,14 +64,14 @@ def latest_ms(name: str, *, root: str) -> int:
 
 def now_ms() -> int:
     """Return the time in milliseconds since 1970."""
-    return time.time_ns() // 1_000_000
+    return clock.now_ms()
 
 
 def _wait_until(time_ms: int) -> None:
     """Wait for a clock that is a little behind the one that closed the stream, so that new changes are later."""
     ahead_ms = time_ms - now_ms()
     if 0 < ahead_ms <= _MAX_WAIT_MS:
-        time.sleep(ahead_ms / 1000)
+        clock.sleep(ahead_ms / 1000)
 
 
 def _too_late(name: str, change_id: str, limit_ms: int, delay_ms: int) -> str:

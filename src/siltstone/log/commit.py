@@ -12,13 +12,13 @@ import contextlib
 import logging
 import random
 import threading
-import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple, TypeVar
 
 import orjson
 
+from siltstone import clock
 from siltstone.errors import (
     AccessDeniedError,
     AlreadyExistsError,
@@ -31,7 +31,7 @@ from siltstone.errors import (
 )
 from siltstone.log import wire
 from siltstone.log.batches import COMPACT_SUFFIX, BatchListing
-from siltstone.log.compactible import CLEANUP_DELAY_MS, system_now_ms
+from siltstone.log.compactible import CLEANUP_DELAY_MS
 from siltstone.log.keyed import Entry, KeyedLog, StoredEntry, decoding
 from siltstone.objects import open_objects
 
@@ -162,8 +162,8 @@ class CommitLog(KeyedLog):
         folder: str,
         *,
         expires: Callable[[str, Entry, int], bool] | None = None,
-        now_ms: Callable[[], int] = system_now_ms,
-        monotonic: Callable[[], float] = time.monotonic,
+        now_ms: Callable[[], int] = clock.now_ms,
+        monotonic: Callable[[], float] = clock.monotonic,
     ) -> None:
         super().__init__(open_objects(root), folder, now_ms=now_ms)
         self._expires = expires
@@ -217,7 +217,7 @@ class CommitLog(KeyedLog):
                     self._checkpoint_if_due()
                     return Commit(batch_id, commit_time)
                 if attempt:
-                    time.sleep(random.uniform(0, min(0.001 * 2**attempt, 0.25)))
+                    clock.sleep(random.uniform(0, min(0.001 * 2**attempt, 0.25)))
         raise ConflictError(f"{self.address('')}: {_ATTEMPTS} other commits came first; try again when it is less busy")
 
     def checkpoint(self) -> int | None:
@@ -298,7 +298,7 @@ class CommitLog(KeyedLog):
                 except StorageError as error:
                     # It may be ours, from an attempt whose answer got lost: to fail here would say that it is not.
                     problem = error
-                    time.sleep(random.uniform(0, 0.05 * 2**attempt))
+                    clock.sleep(random.uniform(0, 0.05 * 2**attempt))
                     continue
             except AccessDeniedError:
                 raise
@@ -308,7 +308,7 @@ class CommitLog(KeyedLog):
                     if self._is_ours(batch_id, write_id):
                         break
                     return False
-                time.sleep(random.uniform(0, 0.05 * 2**attempt))
+                clock.sleep(random.uniform(0, 0.05 * 2**attempt))
                 continue
             break
         else:

@@ -8,10 +8,10 @@ import contextlib
 import gc
 import itertools
 import logging
-import time
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from typing import ClassVar, Generic, NamedTuple, NoReturn, TypedDict, TypeVar
 
+from siltstone import clock
 from siltstone.errors import (
     CommitUnknownError,
     CorruptionError,
@@ -44,11 +44,6 @@ _LINES_PER_BLOCK = 4096
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
-
-
-def system_now_ms() -> int:
-    """Return the time in milliseconds since 1970."""
-    return time.time_ns() // 1_000_000
 
 
 class LogOptions(TypedDict, total=False):
@@ -90,7 +85,7 @@ class CompactibleLog(MetadataLog[E]):
         min_batches_to_retain: int = MIN_BATCHES_TO_RETAIN,
         cleanup_delay_ms: int = CLEANUP_DELAY_MS,
         deletes_expired: bool = True,
-        now_ms: Callable[[], int] = system_now_ms,
+        now_ms: Callable[[], int] = clock.now_ms,
         version: int = wire.VERSION,
         contiguous: bool = True,
     ) -> None:
@@ -187,7 +182,7 @@ class CompactibleLog(MetadataLog[E]):
         Memory is bounded, but where the log reconciles: then each live line is held.
         Raises: NotFoundError, CorruptionError.
         """
-        started = time.monotonic()
+        started = clock.monotonic()
         yield wire.header(self.version)
         blocks = self._compaction_input(files, lines)
         for name, block in self._reconciled(blocks) if self.reconciles else blocks:
@@ -200,7 +195,7 @@ class CompactibleLog(MetadataLog[E]):
             if kept:
                 yield b"\n"
                 yield kept
-        took_ms = int((time.monotonic() - started) * 1000)
+        took_ms = int((clock.monotonic() - started) * 1000)
         if took_ms >= _SLOW_COMPACTION_MS:
             logger.warning("%s: compacting took %d ms; expire entries to shorten it", self.address(), took_ms)
 

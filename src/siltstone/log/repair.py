@@ -5,10 +5,10 @@ import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
+from siltstone import clock
 from siltstone.errors import CorruptionError, InvalidInputError
 from siltstone.log.batches import COMPACT_SUFFIX, BatchFile, BatchListing
 from siltstone.log.commit import CommitLog
-from siltstone.log.compactible import system_now_ms
 from siltstone.log.keyed import KeyedLog
 from siltstone.log.opening import Kind, open_log
 from siltstone.log.passed import passed_batches
@@ -55,7 +55,7 @@ def compact(
     retention_ms: int | None = None,
     dry_run: bool = False,
     backup: bool = True,
-    now_ms: Callable[[], int] = system_now_ms,
+    now_ms: Callable[[], int] = clock.now_ms,
 ) -> CompactionReport:
     """Shrink the log of a file sink or source, which no query may use meanwhile, or sum up a commit log of ours.
 

@@ -3,9 +3,8 @@ from pathlib import Path
 
 import pytest
 
-from siltstone.compactor import maintenance
+from siltstone import clock
 from siltstone.lake import Lake
-from siltstone.log.compactible import system_now_ms
 from siltstone.storage import object_store as storage
 from tests.unit.cli.command_line import Cli
 
@@ -93,8 +92,8 @@ class TestVacuum:
 
     def test_states_past_the_retention_are_forgotten(self, compacted: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
         compacted("compact", "shop.orders", "--full")
-        now = system_now_ms()
-        monkeypatch.setattr(maintenance, "system_now_ms", lambda: now + 3 * DAY_MS)
+        now = clock.now_ms()
+        monkeypatch.setattr(clock, "now_ms", lambda: now + 3 * DAY_MS)
         (kept,) = compacted.json("vacuum", "shop.orders", "--retention", "7d")["tables"]
         assert (kept["expired_rounds"], kept["removed_files"]) == ([], [])
         (done,) = compacted.json("vacuum", "shop.orders", "--retention", "2d")["tables"]

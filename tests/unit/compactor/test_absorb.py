@@ -295,7 +295,7 @@ class TestTombstones:
     @pytest.fixture
     def now_ms(self, monkeypatch: pytest.MonkeyPatch) -> list[int]:
         clock = [1_000_000]
-        monkeypatch.setattr("siltstone.compactor.plan.system_now_ms", lambda: clock[0])
+        monkeypatch.setattr("siltstone.clock.now_ms", lambda: clock[0])
         return clock
 
     def test_a_tombstone_stands_until_it_expires(self, local_root: str, now_ms: list[int]) -> None:

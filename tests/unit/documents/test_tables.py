@@ -366,7 +366,7 @@ class TestCompaction:
         written.write(1, "r1", '{"a":1}')
         compact(written.docs, 30)
         assert pending_partitions(NAME, root=root) == []
-        monkeypatch.setattr("siltstone.compactor.following.system_now_ms", lambda: at(41))
+        monkeypatch.setattr("siltstone.clock.now_ms", lambda: at(41))
         (found,) = pending_partitions(NAME, root=root)
         assert found.deltas == 0
 
