@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from siltstone import errors
-from siltstone.objects import LocalObjects, canonical_root, open_objects
+from siltstone.objects import LocalObjects, Objects, canonical_root, open_objects
 
 
 def test_an_object_is_created_once_and_whole(root: str) -> None:
@@ -92,12 +92,86 @@ def test_writers_and_readers_move_large_objects_in_pieces(root: str) -> None:
     assert sum(map(len, objects.stream("big"))) == 12 << 20
 
 
-@pytest.mark.parametrize("path", ["", "/etc/passwd", "../x", "a/../../x", "a//b", "./a", "a/."])
+def calls_on(objects: Objects) -> dict[str, Callable[[str], object]]:
+    """Return every call that takes a path."""
+    return {
+        "read": objects.read,
+        "stream": lambda path: list(objects.stream(path)),
+        "info": objects.info,
+        "create": lambda path: objects.create(path, b"x"),
+        "replace": lambda path: objects.replace(path, b"x"),
+        "delete": lambda path: objects.delete([path]),
+        "open_reader": objects.open_reader,
+        "open_writer": objects.open_writer,
+        "list_objects": objects.list_objects,
+        "list_folders": objects.list_folders,
+    }
+
+
+@pytest.mark.parametrize("path", ["", "/etc/passwd", "../x", "a/../../x", "a//b", "./a", "a/.", "a\0b"])
 def test_no_path_leaves_the_root(root: str, path: str) -> None:
-    objects = open_objects(root)
-    for call in (objects.read, lambda path: objects.create(path, b"x"), lambda path: objects.delete([path])):
+    for name, call in calls_on(open_objects(root)).items():
+        if name.startswith("list") and path in ("", "/etc/passwd"):
+            # The root itself, and slashes around a folder, are meant well.
+            continue
         with pytest.raises(errors.InvalidInputError):
             call(path)
+
+
+@pytest.fixture
+def linked(local_root: str, tmp_path: Path) -> Path:
+    """A folder outside of a root that has links to it and to its file."""
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "file").write_bytes(b"secret")
+    Path(local_root, "d").mkdir(parents=True)
+    Path(local_root, "d", "folder").symlink_to(outside)
+    Path(local_root, "d", "file").symlink_to("../../outside/file")
+    Path(local_root, "d", "again").symlink_to("folder")
+    return outside
+
+
+@pytest.mark.parametrize("folder", ["d/folder", "d/again"])
+def test_no_link_leads_out_of_the_root(local_root: str, linked: Path, folder: str) -> None:
+    objects = open_objects(local_root)
+    for name, call in calls_on(objects).items():
+        with pytest.raises(errors.CorruptionError, match=f"{folder}.*symbolic link"):
+            call(folder if name.startswith("list") else f"{folder}/file")
+    for call in (objects.read, objects.info, objects.open_reader, lambda path: list(objects.stream(path))):
+        with pytest.raises(errors.CorruptionError, match=r"d/file.*symbolic link"):
+            call("d/file")
+    assert objects.list_folders("d") == []
+    assert [each.path for each in objects.list_objects("", recursive=True)] == ["d/file"]
+    assert [path.read_bytes() for path in linked.iterdir()] == [b"secret"]
+
+
+def test_a_link_itself_is_replaced_and_deleted_and_what_it_leads_to_stays(local_root: str, linked: Path) -> None:
+    objects = open_objects(local_root)
+    with pytest.raises(errors.AlreadyExistsError):
+        objects.create("d/file", b"mine")
+    objects.replace("d/file", b"mine")
+    assert objects.read("d/file") == b"mine"
+    objects.delete(["d/again"])
+    assert (linked / "file").read_bytes() == b"secret"
+
+
+def test_links_within_the_root_are_followed(local_root: str) -> None:
+    objects = open_objects(local_root)
+    objects.create("real/a", b"x")
+    Path(local_root, "link").symlink_to("real")
+    assert objects.read("link/a") == b"x"
+    assert sorted(objects.list_folders("")) == ["link", "real"]
+    objects.create("link/b", b"y")
+    assert objects.read("real/b") == b"y"
+
+
+def test_a_root_behind_a_link_is_a_root(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to("real")
+    for objects in (open_objects(tmp_path / "link"), LocalObjects(tmp_path / "link")):
+        objects.replace("d/a", b"x")
+        assert objects.read("d/a") == b"x"
+        assert objects.list_folders("") == ["d"]
 
 
 def test_awkward_names_are_kept_as_they_are(root: str) -> None:

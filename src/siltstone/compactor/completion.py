@@ -13,8 +13,8 @@ from siltstone.errors import ConflictError, CorruptionError, NotFoundError
 from siltstone.log.commit import Changes, CommitLog, LogState, commit_log
 from siltstone.log.keyed import Entry, decoding
 from siltstone.model import COMPACTED_STREAM, Model, PartitionLocator
+from siltstone.model.names import check_path
 from siltstone.objects import open_objects
-from siltstone.objects.interface import checked_path
 from siltstone.storage import object_store as storage
 from siltstone.storage.streams import locate_stream
 
@@ -78,7 +78,7 @@ def get_round(destination: Destination, round_id: int) -> RoundCompletion:
 def read_completion(destination: Destination, entry: Entry) -> RoundCompletion:
     """Read a round completion file, with the names that tables have today. Raises: CorruptionError that names it."""
     with decoding(entry):
-        uri, checksum = checked_path(entry["uri"]), int(entry["checksum"])
+        uri, checksum = check_path(entry["uri"]), int(entry["checksum"])
     where = f"{destination.root}/{uri}"
     try:
         data = open_objects(destination.root).read(uri)

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from siltstone.compactor.columns import Integers
 from siltstone.compactor.hashing import Hashes
 from siltstone.errors import CorruptionError, NotFoundError
-from siltstone.objects import local_folder, open_objects
+from siltstone.objects import local_path, open_objects
 
 MAGIC = b"SILTPKI1"
 BLOCK_ROWS = 4096
@@ -62,12 +62,12 @@ class StoredIndex:
 
     def __init__(self, root: str, path: str, row_count: int) -> None:
         self._where = f"{root}/{path}"
-        folder = local_folder(root)
         try:
-            if folder is None:
+            mapped = local_path(root, path)
+            if mapped is None:
                 data: npt.NDArray[np.uint8] = np.frombuffer(open_objects(root).read(path), np.uint8)
             else:
-                data = np.memmap(folder / path, np.uint8, "r")
+                data = np.memmap(mapped, np.uint8, "r")
         except (FileNotFoundError, NotFoundError) as error:
             raise CorruptionError(f"{self._where}: the primary key index is missing; rebase the partition") from error
         except (ValueError, OSError) as error:

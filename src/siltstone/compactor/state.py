@@ -2,6 +2,7 @@
 
 from siltstone.errors import InvalidInputError
 from siltstone.model import ManifestEntry, Model, PartitionLocator, field
+from siltstone.model.names import check_path
 from siltstone.model.schema import SchemaField
 
 FORMAT_VERSION = 1
@@ -11,7 +12,7 @@ MAX_DEPTH = 32
 class DeletionVector(Model):
     """The dead rows of one data file; the checksum is the CRC-32 of the stored bytes."""
 
-    uri: str
+    uri: str = field(check=check_path)
     record_count: int
     content_length: int
     checksum: int
@@ -21,7 +22,7 @@ class CompactedFile(ManifestEntry):
     """A data file of compacted rows; dead ones are in the deletion vector."""
 
     deletion_vector: DeletionVector | None = None
-    index_uri: str | None = None
+    index_uri: str | None = field(default=None, check=check_path)
 
     @property
     def live_count(self) -> int:

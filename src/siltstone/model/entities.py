@@ -16,7 +16,7 @@ from siltstone.model.locators import (
     TableVersionLocator,
 )
 from siltstone.model.metafile import Model, field
-from siltstone.model.names import check_name
+from siltstone.model.names import check_name, check_path
 from siltstone.model.schema import (
     SchemaField,
     check_key_types,
@@ -59,7 +59,7 @@ class VersionEntry(Model):
     """What a table knows about one of its versions; the rest is in the log in the version's folder."""
 
     version: str = field(check=check_name)
-    folder: str
+    folder: str = field(check=check_path)
     lifecycle_state: LifecycleState = "active"
 
 
@@ -218,7 +218,7 @@ class Follower(Metafile):
     """
 
     locator: PartitionLocator
-    folder: str
+    folder: str = field(check=check_path)
     start_position: int = 0
     after_round: int = 0
 
@@ -226,7 +226,7 @@ class Follower(Metafile):
 class ManifestEntry(Model):
     """One data file, named relative to the root, so that a root can be moved."""
 
-    uri: str
+    uri: str = field(check=check_path)
     record_count: int
     content_length: int
     content_type: str = "application/vnd.apache.parquet"

@@ -57,6 +57,15 @@ def check_column(name: str) -> str:
     return name
 
 
+def check_path(path: str) -> str:
+    """Return the path of an object or folder that stays under the root. Raises: InvalidInputError."""
+    if not path or "\0" in path or not {"", ".", ".."}.isdisjoint(path.split("/")):
+        raise InvalidInputError(
+            f"path {path!r} is not allowed: paths are relative to the root, without empty, '.' or '..' parts"
+        )
+    return path
+
+
 def did_you_mean(name: str, known: Sequence[str]) -> str:
     """Return a question that names what is close, or nothing."""
     lowered = {each.lower(): each for each in known}

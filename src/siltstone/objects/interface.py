@@ -4,7 +4,7 @@ import io
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import IO, Any, NamedTuple, Protocol
 
-from siltstone.errors import InvalidInputError
+from siltstone.model.names import check_path
 
 CHUNK_BYTES = 4 << 20
 
@@ -55,11 +55,10 @@ class Objects(Protocol):
         """Open a writer of a new object, durable once closed; its name must be unique."""
 
 
-def checked_path(path: str) -> str:
-    """Return a path that stays under the root. Raises: InvalidInputError."""
-    if not path or path.startswith("/") or any(part in ("", ".", "..") for part in path.split("/")):
-        raise InvalidInputError(f"object path {path!r} must be relative, without empty, '.' or '..' parts")
-    return path
+def check_prefix(prefix: str) -> str:
+    """Return the path of a folder to list, without slashes around it; empty for the root. Raises: InvalidInputError."""
+    folder = prefix.strip("/")
+    return check_path(folder) if folder else ""
 
 
 def as_chunks(data: bytes | Iterable[bytes]) -> Iterable[bytes]:

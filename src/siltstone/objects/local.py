@@ -3,6 +3,7 @@
 import contextlib
 import errno
 import os
+import stat
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -11,11 +12,13 @@ from typing import IO, Any, cast
 from siltstone.errors import (
     AccessDeniedError,
     AlreadyExistsError,
+    CorruptionError,
     InvalidInputError,
     NotFoundError,
     StorageError,
 )
-from siltstone.objects.interface import CHUNK_BYTES, NewObject, ObjectInfo, as_chunks, checked_path
+from siltstone.model.names import check_path
+from siltstone.objects.interface import CHUNK_BYTES, NewObject, ObjectInfo, as_chunks, check_prefix
 
 
 class LocalObjects:
@@ -28,17 +31,47 @@ class LocalObjects:
     def __repr__(self) -> str:
         return f"LocalObjects({self.root!r})"
 
-    def _path(self, path: str) -> str:
-        return f"{self.root}/{checked_path(path)}"
+    def locate(self, path: str) -> str:
+        """Return where an object is on the disk. Raises: InvalidInputError, CorruptionError where it leads out of the root."""
+        full = f"{self.root}/{check_path(path)}"
+        self._refuse_way_out(full)
+        return full
+
+    def _locate_name(self, path: str) -> str:
+        """Return where a name is that is made or removed: of itself, it may be a link, since that is not followed."""
+        full = f"{self.root}/{check_path(path)}"
+        self._refuse_way_out(os.path.dirname(full))
+        return full
+
+    def _refuse_way_out(self, full: str) -> None:
+        """Refuse what leads out of the root through a symbolic link: what lies there is not of this lake."""
+        end = len(self.root)
+        while end >= 0:
+            end = full.find("/", end + 1)
+            part = full if end < 0 else full[:end]
+            try:
+                is_link = stat.S_ISLNK(os.lstat(part).st_mode)
+            except OSError:
+                # What is not there, or not to be looked at, is told by whoever opens it.
+                return
+            if is_link and not self._has(os.path.realpath(full)):
+                raise CorruptionError(
+                    f"{full}: leads out of the root through the symbolic link {part}, which is not followed; put what "
+                    "belongs to the lake into its root"
+                )
+
+    def _has(self, real: str) -> bool:
+        root = os.path.realpath(self.root)
+        return real == root or real.startswith(f"{root.rstrip('/')}/")
 
     def read(self, path: str) -> bytes:
         """Return the whole object."""
-        with self._translated(path), Path(self._path(path)).open("rb") as file:
+        with self._translated(path), Path(self.locate(path)).open("rb") as file:
             return file.read()
 
     def stream(self, path: str) -> Iterator[bytes]:
         """Yield the object's bytes in chunks."""
-        with self._translated(path), Path(self._path(path)).open("rb") as file:
+        with self._translated(path), Path(self.locate(path)).open("rb") as file:
             while chunk := file.read(CHUNK_BYTES):
                 yield chunk
 
@@ -46,7 +79,7 @@ class LocalObjects:
         """Return size and time of one object, or None."""
         try:
             with self._translated(path):
-                status = os.stat(self._path(path))
+                status = os.stat(self.locate(path))
         except NotFoundError:
             return None
         return ObjectInfo(path, status.st_size, status.st_mtime_ns // 1_000_000)
@@ -60,7 +93,7 @@ class LocalObjects:
         self._publish(path, data, os.replace)
 
     def _publish(self, path: str, data: bytes | Iterable[bytes], publish: Any) -> None:
-        final = self._path(path)
+        final = self._locate_name(path)
         parent, name = os.path.split(final)
         aside = f"{parent}/.{name}.{uuid.uuid4().hex}.tmp"
         with self._translated(path):
@@ -103,7 +136,7 @@ class LocalObjects:
     def list_objects(self, prefix: str, *, recursive: bool = False) -> list[ObjectInfo]:
         """Return the objects in a folder; files being written are not objects yet, linked folders are not gone into."""
         found: list[ObjectInfo] = []
-        pending = [prefix.strip("/")]
+        pending = [check_prefix(prefix)]
         while pending:
             folder = pending.pop()
             for entry in self._scan(folder):
@@ -118,12 +151,18 @@ class LocalObjects:
         return found
 
     def list_folders(self, prefix: str) -> list[str]:
-        """Return the names of the folders directly in `prefix`."""
-        return [entry.name for entry in self._scan(prefix.strip("/")) if entry.is_dir()]
+        """Return the names of the folders directly in `prefix`; one that is a link out of the root is none of them."""
+        return [
+            entry.name
+            for entry in self._scan(check_prefix(prefix))
+            if entry.is_dir() and (not entry.is_symlink() or self._has(os.path.realpath(entry.path)))
+        ]
 
     def _scan(self, folder: str) -> list[os.DirEntry[str]]:
+        full = f"{self.root}/{folder}" if folder else self.root
+        self._refuse_way_out(full)
         try:
-            with self._translated(folder), os.scandir(f"{self.root}/{folder}") as entries:
+            with self._translated(folder), os.scandir(full) as entries:
                 return list(entries)
         except NotFoundError:
             return []
@@ -132,23 +171,24 @@ class LocalObjects:
         """Delete files; folders stay."""
         for path in paths:
             with self._translated(path), contextlib.suppress(FileNotFoundError):
-                os.unlink(self._path(path))
+                os.unlink(self._locate_name(path))
 
     def open_reader(self, path: str) -> IO[bytes]:
         """Open the file for reading."""
         with self._translated(path):
-            return Path(self._path(path)).open("rb")
+            return Path(self.locate(path)).open("rb")
 
     def open_writer(self, path: str) -> IO[bytes]:
         """Open a new file that is synced when closed."""
         with self._translated(path):
-            file = self._create_exclusively(self._path(path))
+            full = self._locate_name(path)
+            file = self._create_exclusively(full)
 
         def finish() -> None:
             with self._translated(path), file:
                 file.flush()
                 os.fsync(file.fileno())
-                _sync_folder(os.path.dirname(self._path(path)))
+                _sync_folder(os.path.dirname(full))
 
         return cast("IO[bytes]", NewObject(file.write, finish))
 

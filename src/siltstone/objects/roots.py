@@ -69,6 +69,15 @@ def local_folder(root: str) -> Path | None:
     return None if "://" in root else Path(root)
 
 
+def local_path(root: str, path: str) -> str | None:
+    """Return where an object of a canonical local root is on the disk, None for any other root.
+
+    Raises: InvalidInputError, CorruptionError where it is not in the root.
+    """
+    folder = local_folder(root)
+    return None if folder is None else LocalObjects(folder).locate(path)
+
+
 @contextlib.contextmanager
 def replaced(root: str, objects: Objects) -> Iterator[None]:
     """Let `objects` answer for `root` in this process meanwhile; how faults are injected in tests."""

@@ -18,9 +18,10 @@ from obstore.exceptions import BaseError
 from obstore.store import LocalStore, MemoryStore, ObjectStore, S3Store, from_url
 
 from siltstone.errors import AlreadyExistsError, InvalidInputError, NotFoundError
+from siltstone.model.names import check_path
 from siltstone.objects.answers import is_in_progress, read_answer, translated
 from siltstone.objects.aws import S3Settings, store_options
-from siltstone.objects.interface import CHUNK_BYTES, NewObject, ObjectInfo, checked_path
+from siltstone.objects.interface import CHUNK_BYTES, NewObject, ObjectInfo, check_prefix
 
 # The first conditional write of a process shows whether the store honours them. It creates this object.
 MARKER = ".siltstone/create-if-absent"
@@ -130,19 +131,19 @@ class StoreObjects:
     def read(self, path: str) -> bytes:
         """Return the whole object."""
         with translated(self.root, path):
-            return bytes(obstore.get(self._store, checked_path(path)).bytes())
+            return bytes(obstore.get(self._store, check_path(path)).bytes())
 
     def stream(self, path: str) -> Iterator[bytes]:
         """Yield the object's bytes in chunks."""
         with translated(self.root, path):
-            for chunk in obstore.get(self._store, checked_path(path)).stream(min_chunk_size=CHUNK_BYTES):
+            for chunk in obstore.get(self._store, check_path(path)).stream(min_chunk_size=CHUNK_BYTES):
                 yield bytes(chunk)
 
     def info(self, path: str) -> ObjectInfo | None:
         """Return size and time of one object, or None."""
         try:
             with translated(self.root, path):
-                return _object_info(obstore.head(self._store, checked_path(path)))
+                return _object_info(obstore.head(self._store, check_path(path)))
         except NotFoundError:
             return None
 
@@ -166,7 +167,7 @@ class StoreObjects:
             for attempt in range(_CONFLICT_ATTEMPTS):
                 try:
                     obstore.put(
-                        self._store, checked_path(path), data, mode="create", attributes=attributes, use_multipart=False
+                        self._store, check_path(path), data, mode="create", attributes=attributes, use_multipart=False
                     )
                     return
                 except BaseError as error:
@@ -205,14 +206,14 @@ class StoreObjects:
         """Put, in parts where the data is large; a stream is spooled, since it may come from the same store."""
         with translated(self.root, path, writing=True):
             if isinstance(data, bytes):
-                obstore.put(self._store, checked_path(path), data)
+                obstore.put(self._store, check_path(path), data)
                 return
             with _spooled(data) as spool:
-                obstore.put(self._store, checked_path(path), spool)
+                obstore.put(self._store, check_path(path), spool)
 
     def list_objects(self, prefix: str, *, recursive: bool = False) -> list[ObjectInfo]:
         """Return the objects in a folder; the marker of the first write is none of them."""
-        folder = prefix.strip("/") or None
+        folder = check_prefix(prefix) or None
         with translated(self.root, prefix):
             if recursive:
                 found = [meta for page in obstore.list(self._store, folder) for meta in page]
@@ -223,14 +224,14 @@ class StoreObjects:
     def list_folders(self, prefix: str) -> list[str]:
         """Return the names of the folders directly in `prefix`."""
         with translated(self.root, prefix):
-            found = obstore.list_with_delimiter(self._store, prefix.strip("/") or None)["common_prefixes"]
+            found = obstore.list_with_delimiter(self._store, check_prefix(prefix) or None)["common_prefixes"]
         marked = MARKER.partition("/")[0]
         return [folder.rstrip("/").rpartition("/")[2] for folder in found if folder.rstrip("/") != marked]
 
     def delete(self, paths: Sequence[str]) -> None:
         """Delete objects, many in one request where the store can."""
         for path in paths:
-            checked_path(path)
+            check_path(path)
         if paths:
             with contextlib.suppress(NotFoundError), translated(self.root, paths[0]):
                 obstore.delete(self._store, list(paths))
@@ -239,7 +240,7 @@ class StoreObjects:
         """Open a reader that asks the store for the ranges it is asked for; opening is one request."""
         with translated(self.root, path):
             try:
-                answer = obstore.get(self._store, checked_path(path), options={"range": {"suffix": _TAIL_BYTES}})
+                answer = obstore.get(self._store, check_path(path), options={"range": {"suffix": _TAIL_BYTES}})
                 size, tail = answer.meta["size"], bytes(answer.bytes())
             except BaseError:
                 # An empty object has no last bytes to ask for.
@@ -257,7 +258,7 @@ class StoreObjects:
     def open_writer(self, path: str) -> IO[bytes]:
         """Open a writer that uploads in parts as they fill, and a small object in one piece."""
         with translated(self.root, path, writing=True):
-            upload = obstore.open_writer(self._store, checked_path(path), buffer_size=PART_BYTES)
+            upload = obstore.open_writer(self._store, check_path(path), buffer_size=PART_BYTES)
 
         def write(data: bytes) -> None:
             with translated(self.root, path, writing=True):

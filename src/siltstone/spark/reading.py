@@ -1,9 +1,9 @@
 """Compacted rows as data frames: Spark's own Parquet reader where the JVM reaches the files, Arrow elsewhere."""
 
+import re
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -14,7 +14,7 @@ from siltstone.compactor.files import StoredFile
 from siltstone.compactor.job import RoundJob
 from siltstone.compactor.live import live_rows, merged_rows
 from siltstone.compactor.state import CompactedFile
-from siltstone.objects import local_folder
+from siltstone.objects import local_path
 from siltstone.spark.access import reaching
 from siltstone.spark.merge import every_bucket, gathered_by_bucket, merge_tasks, read_on_spark
 from siltstone.spark.types import handed_over, spark_schema
@@ -23,6 +23,7 @@ _DEAD = "_siltstone_dead"
 _METADATA = "_metadata"
 _MAX_BROADCAST_ROWS = 4_000_000
 _ROW_BITS = 32
+_PATTERN = re.compile(r"[][{}*?\\]")
 
 
 @dataclass(frozen=True)
@@ -36,14 +37,13 @@ class FileSet:
 
 def read_files(spark: SparkSession, files: FileSet) -> DataFrame:
     """Return the live rows of files as a data frame."""
-    folder = local_folder(files.root)
     whole = [file for file in files.files if file.deletion_vector is None]
     holed = [file for file in files.files if file.deletion_vector is not None]
-    if folder is None:
+    if files.files and _native_paths(files, files.files) is None:
         return _read_in_python(spark, files, files.files)
     frames = []
     if whole:
-        frames.append(_read_natively(spark, files, whole, folder))
+        frames.append(_read_natively(spark, files, whole))
     if holed:
         is_native = (
             _can_tell_apart(holed)
@@ -72,16 +72,26 @@ def read_at(spark: SparkSession, job: RoundJob, schema: pa.Schema) -> DataFrame:
     return shuffled.mapInArrow(reaching(job.root, merge), spark_schema(schema))
 
 
-def _read_natively(spark: SparkSession, files: FileSet, chosen: Sequence[CompactedFile], folder: Path) -> DataFrame:
-    paths = [f"file://{folder}/{file.uri}" for file in chosen]
+def _native_paths(files: FileSet, chosen: Sequence[CompactedFile]) -> list[str] | None:
+    """Return how Spark addresses files, None where it cannot: it takes some characters of a path for a pattern."""
+    paths = []
+    for file in chosen:
+        path = local_path(files.root, file.uri)
+        if path is None or _PATTERN.search(path):
+            return None
+        paths.append(f"file://{path}")
+    return paths
+
+
+def _read_natively(spark: SparkSession, files: FileSet, chosen: Sequence[CompactedFile]) -> DataFrame:
+    paths = _native_paths(files, chosen)
+    assert paths is not None
     return spark.read.schema(spark_schema(files.schema)).parquet(*paths)
 
 
 def _read_live_natively(spark: SparkSession, files: FileSet, chosen: Sequence[CompactedFile]) -> DataFrame:
     """Leave out dead rows by a join with their numbers: one long each, of the file and the place in it."""
-    folder = local_folder(files.root)
-    assert folder is not None
-    rows = _read_natively(spark, files, chosen, folder)
+    rows = _read_natively(spark, files, chosen)
     number = sf.shiftleft(sf.crc32(sf.col(f"{_METADATA}.file_name").cast("binary")), _ROW_BITS)
     numbered = rows.select("*", number.bitwiseOR(sf.col(f"{_METADATA}.row_index")).alias(_DEAD))
     dead = spark.createDataFrame(_dead_rows(files, chosen))

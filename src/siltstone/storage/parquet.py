@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 from siltstone.errors import CorruptionError, NotFoundError
 from siltstone.model import ManifestEntry
 from siltstone.model.properties import MAX_ROW_GROUP_ROWS
-from siltstone.objects import local_folder, open_objects
+from siltstone.objects import local_path, open_objects
 
 ROW_GROUP_ROWS = MAX_ROW_GROUP_ROWS
 TARGET_FILE_BYTES = 256 << 20
@@ -140,12 +140,12 @@ def open_parquet(root: str, uri: str, encoded: Sequence[str] = ()) -> pq.Parquet
 
     Raises: CorruptionError where it is missing or damaged.
     """
-    folder = local_folder(root)
+    path = local_path(root, uri)
     # Without the checksums, most flipped bits would be read as other values.
     options = {"read_dictionary": list(encoded), "page_checksum_verification": True}
     try:
-        if folder is not None:
-            return pq.ParquetFile(folder / uri, memory_map=True, **options)
+        if path is not None:
+            return pq.ParquetFile(path, memory_map=True, **options)
         return pq.ParquetFile(open_objects(root).open_reader(uri), pre_buffer=True, **options)
     except (FileNotFoundError, NotFoundError) as error:
         raise CorruptionError(f"{root}/{uri}: the data file is missing; restore it from a copy, or rebase") from error
