@@ -1,7 +1,7 @@
 # Every target creates what it needs; `make` alone lists them.
 .DEFAULT_GOAL := help
 .PHONY: help venv clean-venv install lock build clean-build rebuild clean lint format test test-search test-integration \
-        test-integration-rebuild test-chaos java browser benchmark benchmark-aws deploy-s3 demo demo-service
+        test-integration-rebuild test-chaos simulate java browser benchmark benchmark-aws deploy-s3 demo demo-service
 # What is missing is to be found before anything is installed.
 .NOTPARALLEL:
 # Else every process that a test starts compiles all of its modules anew: four times the time to start.
@@ -65,13 +65,16 @@ format: venv ## Put the code into the house style
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-test test-integration test-search: export PYTHONHASHSEED = 0
+test test-integration test-search simulate: export PYTHONHASHSEED = 0
 
 test: java venv ## Run all tests but the integration tests, in two processes: the same values each time
 	$(BIN)/python -m pytest -m "not integration" -n 2
 
 test-search: venv ## Search at random for what the property tests rule out: make test-search ARGS="--minutes 10"
 	$(BIN)/python -m dev.search $(ARGS)
+
+simulate: venv ## Simulate wrong clocks, sleepers, deaths and bad stores, seed after seed: make simulate ARGS="--minutes 60"
+	$(BIN)/python -m dev.simulate $(ARGS)
 
 java:
 	@if test -x $(BIN)/python; then python=$(BIN)/python; else $(FIND); fi; PYTHONPATH=src "$$python" -m dev.ensure_java

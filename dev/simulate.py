@@ -1,0 +1,155 @@
+"""Simulate lakes with wrong clocks, sleepers, deaths and a bad store, seed after seed, until the time is up.
+
+`python -m dev.simulate --minutes 60` searches. What it finds is made short, and replayed by its seed.
+"""
+
+import argparse
+import json
+import logging
+import os
+import random
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from dataclasses import dataclass
+
+from siltstone.testing.simulation import Outcome, make_plan, simulate
+from siltstone.testing.simulation.minimize import choose_steps, describe_steps, minimize
+from siltstone.testing.simulation.world import Counts
+
+LENGTH = 60
+_MINIMIZING_SECONDS = 120
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A seed that fails, and the shortest way found to see it."""
+
+    seed: int
+    kind: str
+    message: str
+    steps: str
+    history: list[str]
+    seconds: float
+
+    @property
+    def replay(self) -> str:
+        """The command that shows the short history again."""
+        return f"make simulate ARGS=\"--seed {self.seed} --steps '{self.steps}'\""
+
+
+def run_seed(seed: int, length: int) -> tuple[int, Counts, str | None]:
+    """Run one seed; return what happened, and the kind of violation if there was one."""
+    logging.getLogger("siltstone").setLevel(logging.CRITICAL)
+    outcome = simulate(make_plan(seed, length))
+    return seed, outcome.counts, None if outcome.violation is None else outcome.violation.kind
+
+
+def explain(seed: int, length: int, found_after: float) -> Failure:
+    """Run a failing seed again, and make it short."""
+    whole = make_plan(seed, length)
+    ends_at = time.monotonic() + _MINIMIZING_SECONDS
+    shortest = minimize(simulate(whole), may_go_on=lambda: time.monotonic() < ends_at)
+    return _failure(shortest, describe_steps(whole, shortest.plan.steps), found_after)
+
+
+def _failure(outcome: Outcome, steps: str, seconds: float) -> Failure:
+    violation = outcome.violation
+    assert violation is not None
+    return Failure(outcome.plan.seed, violation.kind, str(violation), steps, outcome.history, seconds)
+
+
+def search(asked: argparse.Namespace, total: Counts) -> list[Failure]:
+    """Run seeds until the time is up or enough kinds of failure were found; return one failure of each kind."""
+    started = time.monotonic()
+    first = random.SystemRandom().getrandbits(31) if asked.first is None else asked.first
+    failures: dict[str, Failure] = {}
+    for seed, counts, kind in _in_processes(asked, first, started + asked.minutes * 60):
+        total.add(counts)
+        if kind is None or kind in failures:
+            continue
+        failure = explain(seed, asked.length, time.monotonic() - started)
+        failures[kind] = failure
+        if not asked.json:
+            show(failure)
+        if len(failures) >= asked.failures:
+            break
+    return list(failures.values())
+
+
+def _in_processes(asked: argparse.Namespace, seed: int, ends_at: float) -> Iterator[tuple[int, Counts, str | None]]:
+    waiting: set[Future[tuple[int, Counts, str | None]]] = set()
+    with ProcessPoolExecutor(asked.processes) as pool:
+        try:
+            while time.monotonic() < ends_at:
+                while len(waiting) < 2 * asked.processes:
+                    waiting.add(pool.submit(run_seed, seed, asked.length))
+                    seed += 1
+                done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
+                for each in done:
+                    yield each.result()
+        finally:
+            for each in waiting:
+                each.cancel()
+
+
+def replay(asked: argparse.Namespace, total: Counts) -> list[Failure]:
+    """Run one seed, or some steps of it."""
+    plan = make_plan(asked.seed, asked.length)
+    if asked.steps is not None:
+        plan = choose_steps(plan, asked.steps)
+    outcome = simulate(plan)
+    total.add(outcome.counts)
+    if not asked.json:
+        print("\n".join([*outcome.history, f"digest {outcome.digest}"]))
+    if outcome.violation is None:
+        return []
+    if asked.steps is not None:
+        failures = [_failure(outcome, asked.steps, 0.0)]
+    else:
+        failures = [explain(asked.seed, asked.length, 0.0)]
+    if not asked.json:
+        show(failures[0])
+    return failures
+
+
+def show(failure: Failure) -> None:
+    """Print a failure with its short history."""
+    print(f"\nseed {failure.seed}, after {failure.seconds:.0f} s, in {len(failure.steps.split())} steps:")
+    print("\n".join(failure.history))
+    print(f"VIOLATED: {failure.message}\nTo replay it:\n  {failure.replay}\n", flush=True)
+
+
+def report(total: Counts, failures: list[Failure], seconds: float, *, as_json: bool) -> None:
+    """Print what happened in all."""
+    if as_json:
+        print(json.dumps({**vars(total), "seconds": round(seconds, 1), "failures": [vars(each) for each in failures]}))
+        return
+    counts = ", ".join(f"{value} {name.replace('_', ' ')}" for name, value in vars(total).items())
+    verdict = f"{len(failures)} kinds of violation" if failures else "no violation"
+    print(f"{counts}; {seconds:.0f} s: {verdict}")
+
+
+def main() -> int:
+    """Search or replay, and return 1 if something is violated."""
+    parser = argparse.ArgumentParser(prog="make simulate ARGS=…", description=__doc__)
+    parser.add_argument("--minutes", type=float, default=10, help="how long to search (10)")
+    parser.add_argument("--seed", type=int, help="replay: run this seed only, and show its history")
+    parser.add_argument("--steps", help="replay: only these steps of the seed, as a failure shows them")
+    parser.add_argument("--length", type=int, default=LENGTH, help=f"steps of a seed ({LENGTH})")
+    parser.add_argument("--first", type=int, help="the first seed of the search (a random one)")
+    parser.add_argument("--failures", type=int, default=1, help="end after so many kinds of violation (1)")
+    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1, help="seeds side by side (one per core)")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    asked = parser.parse_args()
+    logging.getLogger("siltstone").setLevel(logging.CRITICAL)
+    started = time.monotonic()
+    total = Counts()
+    failures = search(asked, total) if asked.seed is None else replay(asked, total)
+    report(total, failures, time.monotonic() - started, as_json=asked.json)
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

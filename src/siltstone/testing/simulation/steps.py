@@ -1,0 +1,122 @@
+"""What happens in a simulation, drawn from a seed before it begins: a list of steps that can be cut down and replayed."""
+
+import random
+from dataclasses import dataclass
+from typing import Literal
+
+from siltstone.testing.simulation.clocks import DAY_MS, HOUR_MS, MINUTE_MS, SECOND_MS, ClockChange
+
+Fault = Literal["fail", "lose", "kill", "kill_after"]
+FAULTS: tuple[Fault, ...] = ("fail", "lose", "kill", "kill_after")
+SKEWS_MS = (20 * MINUTE_MS, HOUR_MS, 2 * DAY_MS, 8 * DAY_MS, 31 * DAY_MS, -HOUR_MS, -2 * DAY_MS)
+WAITS_MS = (SECOND_MS, MINUTE_MS, 11 * MINUTE_MS, 11 * MINUTE_MS, HOUR_MS, 2 * HOUR_MS, 25 * HOUR_MS)
+# Less than what the lake keeps for a time: tombstones for 7 days, idempotency ids for 30. So none may ever expire.
+LONGEST_MS = 6 * DAY_MS
+
+# How often each operation is drawn, compared with the others.
+OPERATIONS = {
+    "write": 10,
+    "burst": 6,
+    "resend": 3,
+    "read": 4,
+    "read fresh": 4,
+    "read as of": 2,
+    "compact": 6,
+    "compact full": 2,
+    "vacuum": 2,
+}
+_ALWAYS = ("write", "read fresh")
+# A process is interrupted after about so many calls: a write makes six, a round some dozens.
+_CALLS = 6
+
+
+@dataclass(frozen=True)
+class Step:
+    """One process goes on for some calls, or to the end of its operation; if it has none, it begins one.
+
+    A fault strikes the last of the calls. Before the step, time passes and the process's clock may change; after it,
+    its machine may sleep until its next step.
+    """
+
+    number: int
+    process: int
+    operation: str
+    calls: int | None = None
+    fault: Fault | None = None
+    wait_ms: int = 0
+    clock: ClockChange | None = None
+    skew_ms: int = 0
+    sleeps: bool = False
+
+
+@dataclass(frozen=True)
+class Profile:
+    """What a seed is about. Each has only some operations and faults, so that these meet more often."""
+
+    processes: int
+    partitions: int
+    operations: dict[str, int]
+    interruptions: float
+    faults: float
+    waits: float
+    clocks: float
+    sleeps: float
+    skews_ms: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A simulation to be run."""
+
+    seed: int
+    profile: Profile
+    steps: tuple[Step, ...]
+
+
+def make_plan(seed: int, length: int = 60) -> Plan:
+    """Draw the plan of a seed."""
+    chance = random.Random(f"plan {seed}")
+    profile = _make_profile(chance)
+    steps = []
+    left_ms = LONGEST_MS
+    for number in range(1, length + 1):
+        step = _make_step(number, profile, chance, left_ms)
+        left_ms -= step.wait_ms
+        steps.append(step)
+    return Plan(seed, profile, tuple(steps))
+
+
+def _make_profile(chance: random.Random) -> Profile:
+    chosen = [name for name in OPERATIONS if name in _ALWAYS or chance.random() < 0.75]
+    return Profile(
+        processes=chance.choice((2, 3, 3, 4)),
+        partitions=chance.choice((1, 1, 3)),
+        operations={name: OPERATIONS[name] for name in chosen},
+        interruptions=chance.choice((0.1, 0.6, 0.8)),
+        faults=chance.choice((0.0, 0.0, 0.1, 0.3)),
+        waits=chance.choice((0.0, 0.1, 0.3)),
+        clocks=chance.choice((0.0, 0.0, 0.1, 0.2)),
+        sleeps=chance.choice((0.0, 0.0, 0.5)),
+        skews_ms=tuple(chance.sample(SKEWS_MS, chance.choice((1, 1, 3)))),
+    )
+
+
+def _make_step(number: int, profile: Profile, chance: random.Random, left_ms: int) -> Step:
+    (operation,) = chance.choices(list(profile.operations), list(profile.operations.values()))
+    calls = 1 + int(chance.expovariate(1 / _CALLS)) if chance.random() < profile.interruptions else None
+    wait_ms = chance.choice(WAITS_MS) if chance.random() < profile.waits else 0
+    fault = chance.choice(FAULTS) if chance.random() < profile.faults else None
+    clock: ClockChange | None = None
+    if chance.random() < profile.clocks:
+        clock = chance.choice(("set", "set", "set", "stop", "right"))
+    return Step(
+        number=number,
+        process=chance.randrange(profile.processes),
+        operation=operation,
+        calls=(calls or 1 + int(chance.expovariate(1 / _CALLS))) if fault else calls,
+        fault=fault,
+        wait_ms=min(wait_ms, max(left_ms, 0)),
+        clock=clock,
+        skew_ms=chance.choice(profile.skews_ms) if clock == "set" else 0,
+        sleeps=chance.random() < profile.sleeps,
+    )

@@ -1,0 +1,148 @@
+"""The store of a simulation: objects in memory with a right clock, and calls that go through a gate."""
+
+import io
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import IO, Any, Protocol, TypeVar, cast
+
+from siltstone.errors import AlreadyExistsError, NotFoundError
+from siltstone.objects import ObjectInfo
+from siltstone.objects.interface import as_chunks, checked_path
+from siltstone.testing.simulation.clocks import TrueTime
+
+T = TypeVar("T")
+
+
+class Gate(Protocol):
+    """What every call to the store passes: here it may wait, fail, lose its answer, or find its process dead."""
+
+    def __call__(self, name: str, path: str, do: Callable[[], T]) -> T:
+        """Let a call through."""
+
+
+class SimulatedObjects:
+    """Objects in memory. Each object that one call deletes goes by itself: a process may die between two of them."""
+
+    def __init__(self, root: str, time: TrueTime, gate: Gate) -> None:
+        self.root = root
+        self.changes = 0
+        self.contents: dict[str, bytes] = {}
+        self._modified_ms: dict[str, int] = {}
+        self._time = time
+        self._gate = gate
+
+    def put(self, path: str, data: bytes) -> None:
+        """Store an object."""
+        self.changes += 1
+        self.contents[checked_path(path)] = data
+        self._modified_ms[path] = self._time.now_ms
+
+    def remove(self, path: str) -> None:
+        """Delete an object, if it is there."""
+        self.changes += 1
+        self.contents.pop(checked_path(path), None)
+        self._modified_ms.pop(path, None)
+
+    def read(self, path: str) -> bytes:
+        """Return the whole object."""
+        return self._gate("read", path, lambda: self._content(path))
+
+    def stream(self, path: str) -> Iterator[bytes]:
+        """Yield the object's bytes."""
+        yield self._gate("read", path, lambda: self._content(path))
+
+    def info(self, path: str) -> ObjectInfo | None:
+        """Return size and time of one object, or None."""
+        return self._gate("info", path, lambda: self._info(path) if path in self.contents else None)
+
+    def create(self, path: str, data: bytes | Iterable[bytes]) -> None:
+        """Create the object, if there is none."""
+        whole = b"".join(as_chunks(data))
+
+        def put() -> None:
+            if path in self.contents:
+                raise AlreadyExistsError(f"{self.root}/{path}: exists already")
+            self.put(path, whole)
+
+        self._gate("create", path, put)
+
+    def replace(self, path: str, data: bytes | Iterable[bytes]) -> None:
+        """Create or replace the object."""
+        whole = b"".join(as_chunks(data))
+        self._gate("replace", path, lambda: self.put(path, whole))
+
+    def list_objects(self, prefix: str, *, recursive: bool = False) -> list[ObjectInfo]:
+        """Return the objects in a folder, in no order that anybody may rely on."""
+        start = f"{prefix.strip('/')}/" if prefix.strip("/") else ""
+
+        def look() -> list[ObjectInfo]:
+            paths = [path for path in reversed(self.contents) if path.startswith(start)]
+            return [self._info(path) for path in paths if recursive or "/" not in path.removeprefix(start)]
+
+        return self._gate("list", prefix, look)
+
+    def list_folders(self, prefix: str) -> list[str]:
+        """Return the names of the folders directly in `prefix`."""
+        start = f"{prefix.strip('/')}/" if prefix.strip("/") else ""
+
+        def look() -> list[str]:
+            below = [path.removeprefix(start) for path in self.contents if path.startswith(start)]
+            return list(dict.fromkeys(path.partition("/")[0] for path in below if "/" in path))
+
+        return self._gate("list folders", prefix, look)
+
+    def delete(self, paths: Sequence[str]) -> None:
+        """Delete objects, one after another."""
+        for path in paths:
+            self._gate("delete", path, lambda path=path: self.remove(path))  # type: ignore[misc]
+
+    def open_reader(self, path: str) -> IO[bytes]:
+        """Open a reader of the object as it is now."""
+        return io.BytesIO(self._gate("open", path, lambda: self._content(path)))
+
+    def open_writer(self, path: str) -> IO[bytes]:
+        """Open a writer of a new object, which is there once it is closed."""
+        return cast("IO[bytes]", _Writer(self, path))
+
+    def finish(self, path: str, data: bytes) -> None:
+        """Store what was written."""
+        self._gate("write", path, lambda: self.put(path, data))
+
+    def _content(self, path: str) -> bytes:
+        try:
+            return self.contents[checked_path(path)]
+        except KeyError:
+            raise NotFoundError(f"{self.root}/{path}: there is no such object") from None
+
+    def _info(self, path: str) -> ObjectInfo:
+        return ObjectInfo(path, len(self.contents[path]), self._modified_ms[path])
+
+
+class _Writer:
+    """Collects what is written. No file of Python's own, which would finish the object of a dead process too."""
+
+    def __init__(self, objects: SimulatedObjects, path: str) -> None:
+        self.closed = False
+        self._objects = objects
+        self._path = path
+        self._data = bytearray()
+
+    def write(self, data: Any) -> int:
+        self._data += memoryview(data).cast("B")
+        return memoryview(data).nbytes
+
+    def flush(self) -> None:
+        pass
+
+    def tell(self) -> int:
+        return len(self._data)
+
+    def __enter__(self) -> "_Writer":
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        if not self.closed:
+            self.closed = True
+            self._objects.finish(self._path, bytes(self._data))

@@ -1,0 +1,278 @@
+"""A simulation: processes over one store, carried on step by step, and checked after each."""
+
+import contextlib
+import hashlib
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from siltstone import clock
+from siltstone.errors import CorruptionError, SiltstoneError
+from siltstone.log import commit
+from siltstone.objects import canonical_root, replaced
+from siltstone.testing.faults import Killed
+from siltstone.testing.oracle import Oracle
+from siltstone.testing.simulation.actors import ACTIONS, MIN_RETENTION_MS, Actor, create_table
+from siltstone.testing.simulation.chance import determined
+from siltstone.testing.simulation.checker import Ledger, ViolationError
+from siltstone.testing.simulation.clocks import START_MS, ProcessClock, TrueTime
+from siltstone.testing.simulation.processes import Operation, Process
+from siltstone.testing.simulation.steps import Plan, Step
+from siltstone.testing.simulation.store import SimulatedObjects
+
+T = TypeVar("T")
+ROOT = "memory://simulation"
+_HEALING = ("write", "compact", "read fresh", "read", "vacuum", "read fresh", "read")
+_LAST_STEP = 100_000
+
+
+@dataclass
+class Counts:
+    """What happened in one simulation, or in many."""
+
+    seeds: int = 0
+    steps: int = 0
+    calls: int = 0
+    commits: int = 0
+    reads: int = 0
+    faults: int = 0
+    deaths: int = 0
+    clock_changes: int = 0
+    sleeps: int = 0
+
+    def add(self, other: "Counts") -> None:
+        """Add what happened in another one."""
+        for name, value in vars(other).items():
+            setattr(self, name, getattr(self, name) + value)
+
+
+@dataclass
+class Outcome:
+    """How a simulation ended."""
+
+    plan: Plan
+    counts: Counts
+    digest: str
+    history: list[str]
+    violation: ViolationError | None = None
+
+
+@dataclass
+class World:
+    """Everything that a simulation consists of."""
+
+    plan: Plan
+    time: TrueTime = field(default_factory=TrueTime)
+    counts: Counts = field(default_factory=lambda: Counts(seeds=1))
+    history: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        """Make the processes, which have done nothing yet."""
+        self.root = canonical_root(ROOT)
+        self.store = SimulatedObjects(self.root, self.time, self.call)
+        self.observer = Process("observer", self.time)
+        self.processes = [Process(f"p{number}", self.time) for number in range(self.plan.profile.processes)]
+        self._running = self.observer
+        self._digest = hashlib.sha256()
+        self._seen_changes = -1
+
+    def call(self, name: str, path: str, do: Callable[[], T]) -> T:
+        """Let the process that runs call the store; what observes is never disturbed."""
+        process = self._running
+        operation = process.operation
+        if name == "write" and operation is not None and operation.write_number is not None:
+            self.ledger.writer_of[path] = operation.write_number
+        return do() if process is self.observer else process.call(name, path, do)
+
+    def run(self) -> Outcome:
+        """Carry out the plan, then see whether all is well once nothing disturbs any more."""
+        violation: ViolationError | None = None
+        with self._in_place():
+            try:
+                self._begin()
+                for step in self.plan.steps:
+                    self._carry_out(step)
+                self._finish()
+            except ViolationError as found:
+                violation = found
+            finally:
+                self._stop()
+        self._digest.update(str(violation).encode())
+        return Outcome(self.plan, self.counts, self._digest.hexdigest()[:16], self.history, violation)
+
+    @contextlib.contextmanager
+    def _in_place(self) -> Iterator[None]:
+        before = commit._logs
+        try:
+            with (
+                clock.replaced(_RunningClock(self)),
+                replaced(self.root, self.store),
+                determined(lambda: self._running.chance, lambda: (self.time.now_ms - START_MS) / 1000),
+            ):
+                self._let_run(self.observer)
+                yield
+        finally:
+            commit._logs = before
+
+    @property
+    def running_clock(self) -> ProcessClock:
+        """The clock of the process that runs."""
+        return self._running.clock
+
+    def _let_run(self, process: Process) -> None:
+        self._running = process
+        commit._logs = process.logs
+
+    def _begin(self) -> None:
+        self.table = create_table(self.root)
+        self.ledger = Ledger(Oracle.of_version(self.table.version))
+
+    def _carry_out(self, step: Step) -> None:
+        process = self.processes[step.process]
+        self.counts.steps += 1
+        self.time.pass_ms(step.wait_ms)
+        if step.clock is not None:
+            process.clock.change(step.clock, step.skew_ms)
+            self.counts.clock_changes += 1
+        if not process.is_busy:
+            self._start(process, step)
+        before = process.deaths
+        is_over = self._go_on(process, step)
+        self.counts.sleeps += step.sleeps and not is_over
+        self.counts.calls += len(process.calls)
+        self._digest.update("\n".join([str(step), str(self.time.now_ms), *process.calls]).encode())
+        ending = self._end(process) if is_over else "paused"
+        self.counts.deaths += process.deaths - before
+        self._tell(process, step, ending)
+        self._check(process if is_over else None)
+
+    def _start(self, process: Process, step: Step) -> None:
+        operation = Operation(step, self.time.now_ms, what=step.operation)
+        seed = f"{self.plan.seed}/{step.number}"
+        actor = Actor(
+            self.root, self.ledger, self.time, operation, random.Random(f"{seed}/data"), self.plan.profile.partitions
+        )
+        process.begin(operation, lambda: ACTIONS[step.operation](actor), random.Random(f"{seed}/chance"))
+
+    def _go_on(self, process: Process, step: Step) -> bool:
+        faults = process.faults_met
+        self._let_run(process)
+        try:
+            return process.go_on(step)
+        finally:
+            self._let_run(self.observer)
+            self.counts.faults += process.faults_met - faults
+
+    def _end(self, process: Process) -> str:
+        """Note how an operation ended. Raises: ViolationError where it must not end so."""
+        task, operation = process.end(), process.operation
+        assert operation is not None
+        problem = task.problem
+        if problem is None:
+            return "done"
+        operation.notes.pop("check", None)
+        if isinstance(problem, Killed):
+            return "dead"
+        if isinstance(problem, ViolationError):
+            operation.notes["violation"] = problem
+            return f"{problem}"
+        if not isinstance(problem, SiltstoneError):
+            operation.notes["violation"] = ViolationError("crash", f"{operation.what}: {problem!r}")
+        elif isinstance(problem, CorruptionError) and not self._may_have_lost_files(operation):
+            operation.notes["violation"] = ViolationError("corruption", f"{operation.what}: {problem}")
+        elif operation.step.number >= _LAST_STEP:
+            operation.notes["violation"] = ViolationError(
+                "refusal", f"{operation.what}: {type(problem).__name__}: {problem}"
+            )
+        return f"{type(problem).__name__}: {problem}"
+
+    def _may_have_lost_files(self, operation: Operation) -> bool:
+        """Tell whether a read took so long that what it reads may have been forgotten."""
+        is_reading = operation.step.operation.startswith("read")
+        return is_reading and self.time.now_ms - operation.begun_ms > MIN_RETENTION_MS
+
+    def _check(self, ended: Process | None) -> None:
+        """Check all that is known. Raises: ViolationError."""
+        if self.store.changes != self._seen_changes:
+            try:
+                known = len(self.ledger.number_at)
+                self.ledger.observe(self.table, self.store.contents, self.time.now_ms)
+                self.counts.commits += len(self.ledger.number_at) - known
+            except SiltstoneError as error:
+                raise ViolationError("corruption", f"the table cannot be looked at: {error}") from error
+            self._seen_changes = self.store.changes
+        if ended is None or ended.operation is None:
+            return
+        notes = ended.operation.notes
+        if "violation" in notes:
+            raise notes["violation"]
+        if "check" in notes:
+            self.counts.reads += 1
+            notes["check"]()
+
+    def _finish(self) -> None:
+        """Let all that is under way end, put all clocks right, and see whether everybody can go on."""
+        number = _LAST_STEP
+        for place, process in enumerate(self.processes):
+            process.clock.change("right")
+            if process.is_busy:
+                self._carry_out(Step(number - len(self.processes) + place, place, ""))
+        for place in range(len(self.processes)):
+            for operation in _HEALING if place == 0 else _HEALING[:4]:
+                self._carry_out(Step(number, place, operation))
+                number += 1
+        findings = self._look_deep()
+        if findings:
+            raise ViolationError("fsck", "; ".join(map(str, findings[:3])))
+
+    def _look_deep(self) -> list[object]:
+        self.observer.logs = commit._logs = {}
+        self._seen_changes = -1
+        self._check(None)
+        try:
+            return list(self.table.fsck(deep=True))
+        except SiltstoneError as error:
+            raise ViolationError("corruption", f"fsck: {error}") from error
+
+    def _stop(self) -> None:
+        """Let every process that is still busy die, so that no thread is left."""
+        for process in self.processes:
+            if process.task is not None:
+                process.die()
+                self._let_run(process)
+                process.task.resume()
+        self._let_run(self.observer)
+
+    def _tell(self, process: Process, step: Step, ending: str) -> None:
+        assert process.operation is not None
+        time = f"+{(self.time.now_ms - START_MS) / 1000:.1f}s"
+        parts = [f"{step.number:>3} {time:>10} {process.name} {process.operation.what}"]
+        if step.clock is not None:
+            parts.append(
+                f"clock {step.clock} {step.skew_ms / 60000:+.0f} min" if step.skew_ms else f"clock {step.clock}"
+            )
+        parts.append(f"{len(process.calls)} calls" + (f" to {process.calls[-1]}" if process.calls else ""))
+        asleep = ", then its machine sleeps" if step.sleeps and process.is_busy else ""
+        self.history.append(f"{'; '.join(parts)}: {ending}{asleep}")
+
+
+class _RunningClock:
+    """The clock of whichever process runs."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    def now_ms(self) -> int:
+        return self._world.running_clock.now_ms()
+
+    def monotonic(self) -> float:
+        return self._world.running_clock.monotonic()
+
+    def sleep(self, seconds: float) -> None:
+        self._world.running_clock.sleep(seconds)
+
+
+def simulate(plan: Plan) -> Outcome:
+    """Run a simulation from beginning to end."""
+    return World(plan).run()

@@ -1,0 +1,46 @@
+"""The simulator: seeds replay, seeds hold, and what is broken on purpose is found and made short."""
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+import pytest
+
+from siltstone.testing.simulation import Plan, make_plan, simulate
+from siltstone.testing.simulation.minimize import choose_steps, describe_steps, minimize
+from siltstone.testing.simulation.store import SimulatedObjects
+
+
+def calm(seed: int, length: int = 30) -> Plan:
+    """Return a seed's plan in which clocks are right, and time passes only by calls."""
+    plan = make_plan(seed, length)
+    steps = [replace(step, clock=None, sleeps=False, wait_ms=0) for step in plan.steps]
+    return replace(plan, profile=replace(plan.profile, partitions=1), steps=tuple(steps))
+
+
+@pytest.mark.parametrize("seed", range(1, 6))
+def test_a_seed_holds(seed: int) -> None:
+    outcome = simulate(calm(seed))
+    assert outcome.violation is None, "\n".join([*outcome.history, str(outcome.violation)])
+
+
+def test_a_seed_replays_bit_for_bit() -> None:
+    first, second = simulate(make_plan(8, 25)), simulate(make_plan(8, 25))
+    assert first.digest == second.digest
+    assert first.history == second.history
+    assert simulate(make_plan(9, 25)).digest != first.digest
+
+
+def test_two_commits_that_both_believe_to_have_won_are_found_and_made_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    def create_anyway(objects: SimulatedObjects, path: str, data: bytes | Iterable[bytes]) -> None:
+        objects.replace(path, data)
+
+    monkeypatch.setattr(SimulatedObjects, "create", create_anyway)
+    whole = calm(6)
+    failed = simulate(whole)
+    assert failed.violation is not None
+    assert failed.violation.kind == "lost write"
+    shortest = minimize(failed)
+    assert len(shortest.plan.steps) <= 5
+    replayed = simulate(choose_steps(whole, describe_steps(whole, shortest.plan.steps)))
+    assert replayed.history == shortest.history
+    assert replayed.digest == shortest.digest
