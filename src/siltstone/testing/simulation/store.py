@@ -5,8 +5,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import IO, Any, Protocol, TypeVar, cast
 
 from siltstone.errors import AlreadyExistsError, NotFoundError
+from siltstone.model.names import check_path
 from siltstone.objects import ObjectInfo
-from siltstone.objects.interface import as_chunks, checked_path
+from siltstone.objects.interface import as_chunks
 from siltstone.testing.simulation.clocks import TrueTime
 
 T = TypeVar("T")
@@ -33,13 +34,13 @@ class SimulatedObjects:
     def put(self, path: str, data: bytes) -> None:
         """Store an object."""
         self.changes += 1
-        self.contents[checked_path(path)] = data
+        self.contents[check_path(path)] = data
         self._modified_ms[path] = self._time.now_ms
 
     def remove(self, path: str) -> None:
         """Delete an object, if it is there."""
         self.changes += 1
-        self.contents.pop(checked_path(path), None)
+        self.contents.pop(check_path(path), None)
         self._modified_ms.pop(path, None)
 
     def read(self, path: str) -> bytes:
@@ -109,7 +110,7 @@ class SimulatedObjects:
 
     def _content(self, path: str) -> bytes:
         try:
-            return self.contents[checked_path(path)]
+            return self.contents[check_path(path)]
         except KeyError:
             raise NotFoundError(f"{self.root}/{path}: there is no such object") from None
 
