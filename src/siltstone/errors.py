@@ -1,12 +1,18 @@
 """The whole error tree: one root, branches named for what the caller does next."""
 
+from siltstone.masking import mask_secrets
+
 
 class SiltstoneError(Exception):
     """Root of everything Siltstone raises on purpose.
 
     The message says what failed, where, with which values, and what to do next. Errors take one
-    argument, so that they survive the pickling between Spark's executors and the driver.
+    argument, so that they survive the pickling between Spark's executors and the driver. Passwords and other secrets
+    in it are hidden, whoever shows it.
     """
+
+    def __str__(self) -> str:
+        return mask_secrets(super().__str__())
 
 
 class InvalidInputError(SiltstoneError, ValueError):

@@ -16,6 +16,7 @@ from siltstone.cli.results import Check
 from siltstone.cli.units import spell_bytes
 from siltstone.errors import AlreadyExistsError, InvalidInputError, SiltstoneError
 from siltstone.java import MIN_JAVA, find_java
+from siltstone.masking import mask_secrets
 
 PROBE_FOLDER = ".doctor"
 MIN_PYTHON = (3, 11)
@@ -90,7 +91,7 @@ def _spark() -> Check:
         version = session.version
         session.stop()
     except Exception as error:  # noqa: BLE001
-        reason = str(error).strip().partition("\n")[0]
+        reason = mask_secrets(str(error)).strip().partition("\n")[0]
         return Check("spark", "failed", f"{type(error).__name__}: {reason}", "see what Java says above")
     seconds = time.monotonic() - started
     if rows[0]["total"] != 499_500:
@@ -115,7 +116,7 @@ def _root(root: str) -> Iterator[Check]:
     if folder is not None and not is_new and not folder.is_dir():
         yield Check("root", "failed", f"{address} is not a folder", "choose another root")
         return
-    yield Check("root", "ok", f"{address}{' (does not exist yet)' if is_new else ''}")
+    yield Check("root", "ok", f"{mask_secrets(address)}{' (does not exist yet)' if is_new else ''}")
     probe = f"{PROBE_FOLDER}/{uuid.uuid4().hex}"
     made = _missing_folders(folder, probe)
     try:

@@ -29,6 +29,7 @@ from siltstone.cli import (
 )
 from siltstone.cli.shell import DEFAULT_ROOT, ROOT_VARIABLE, Debug, Json, Shell, examples, shell_of
 from siltstone.errors import KeysInSeveralPartitionsWarning, SiltstoneError
+from siltstone.masking import mask_secrets
 
 INTERRUPTED = 130
 READER_GONE = 141
@@ -81,10 +82,10 @@ def _shown_warnings(context: Any) -> Iterator[None]:
 
 def _failed(shell: Shell, error: Exception, message: str) -> typer.Exit:
     if shell.debug:
-        traceback.print_exception(error, file=sys.stderr)
+        sys.stderr.write(mask_secrets("".join(traceback.format_exception(error))))
     with contextlib.suppress(BrokenPipeError):
         # What a store answers can be a page of XML; a failure is told in one line.
-        shell.output.failure(type(error).__name__, " ".join(message.split()))
+        shell.output.failure(type(error).__name__, mask_secrets(" ".join(message.split())))
         sys.stdout.flush()
         return typer.Exit(1)
     _forget_output()

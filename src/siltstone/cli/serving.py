@@ -18,13 +18,13 @@ from siltstone.cli.results_cycles import Serving
 from siltstone.errors import InvalidInputError
 from siltstone.java import require_java
 from siltstone.lake import Lake
+from siltstone.masking import mask_secrets, mask_values
 from siltstone.service import (
     JsonFormatter,
     LakeTables,
     Node,
     ServiceSettings,
     default_address,
-    mask_secrets,
     open_database,
 )
 
@@ -176,7 +176,9 @@ def run_service(options: ServeOptions, output: Output, stopping: threading.Event
         with _signals(stopping):
             node.start()
             cleanup.callback(node.stop, options.grace_seconds)
-            output.serving(Serving(node.identity.name, lake.root, database.address, address, options.workers))
+            output.serving(
+                Serving(node.identity.name, mask_secrets(lake.root), database.address, address, options.workers)
+            )
             is_well = _watch(parts, stopping)
             stopping.set()
             _log.info("stopping", extra={"node": node.identity.name})
@@ -222,7 +224,7 @@ class TextFormatter(logging.Formatter):
         moment = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
         fields = "".join(
             f" {name}={value}"
-            for name, value in vars(record).items()
+            for name, value in mask_values(vars(record)).items()
             if name not in _STANDARD and not name.startswith("_") and value is not None
         )
         line = f"{moment}Z {record.levelname.lower():<7} {record.getMessage()}{fields}"

@@ -12,7 +12,7 @@ from siltstone.service.controls import (
 from siltstone.service.database import Database, default_address, open_database
 from siltstone.service.history import cycle_records
 from siltstone.service.lake_tables import LakeTables
-from siltstone.service.logs import JsonFormatter, mask_secrets
+from siltstone.service.logs import JsonFormatter
 from siltstone.service.node import Node
 from siltstone.service.nodes import list_nodes
 from siltstone.service.overview import TableOverview, list_overviews, table_overview
@@ -35,7 +35,6 @@ __all__ = [
     "get_request",
     "list_nodes",
     "list_overviews",
-    "mask_secrets",
     "open_database",
     "service_status",
     "table_overview",

@@ -2,7 +2,9 @@
 
 import logging
 import random
+import re
 import time
+import urllib.parse
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
@@ -14,8 +16,8 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, InterfaceError, Operationa
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from siltstone.errors import InvalidInputError, NotFoundError, StorageError
+from siltstone.masking import MASK, is_secret_name, mask_secrets
 from siltstone.service import tables
-from siltstone.service.logs import mask_secrets
 
 T = TypeVar("T")
 Clock: TypeAlias = Callable[[Connection], int]
@@ -32,6 +34,11 @@ _NO_SERVICE = (
     "no Siltstone service has used this database; start one with `siltstone serve --database …`, or name the database of "
     "one that runs with --database or --root"
 )
+# What is a server's address rather than the path of a file: `postgres//…`, `user:password@host`, parameters for libpq.
+_MISTYPED = re.compile(
+    r"(?i)^\w+:?//|^//.*:.*@|^(?![/.~]).*(?:://|:.*@|\bpassword\s*=|\b(?:host|user|dbname)\s*=\S*\s+\w+\s*=)"
+)
+_SCHEME = re.compile(r"(?i)^[a-z][a-z0-9+]*:")
 # Any number, as long as it is always the same: whoever migrates holds it.
 _MIGRATION_LOCK = 5_117_570_423
 _log = logging.getLogger(__name__)
@@ -71,7 +78,7 @@ class Database:
         self, engine: Engine, *, clock: Clock = database_now_ms, sleep: Callable[[float], None] = time.sleep
     ) -> None:
         self.engine = engine
-        self.address = engine.url.render_as_string(hide_password=True)
+        self.address = _shown(engine.url)
         self._clock = clock
         self._sleep = sleep
 
@@ -154,21 +161,53 @@ def open_database(address: str, *, create: bool = True, clock: Clock = database_
 
 
 def _parse(address: str) -> URL:
+    if "://" not in address:
+        if _SCHEME.match(address):
+            raise _mistyped(address)
+        address = f"sqlite:///{address}"
     try:
-        url = make_url(address if "://" in address else f"sqlite:///{address}")
-    except ArgumentError:
+        url = make_url(address)
+    except (ArgumentError, ValueError):
         raise InvalidInputError(
-            f"{mask_secrets(address)}: is no database address; give sqlite:///path or postgresql://user@host/name"
+            f"the database address {_beginning(address)}… cannot be read; give sqlite:///path or postgresql://user@host:port/name. "
+            "A password follows the user after a colon, its special characters percent-encoded"
         ) from None
     backend = url.get_backend_name()
     if backend in ("postgresql", "postgres"):
+        if "@" in (url.host or ""):
+            raise InvalidInputError(
+                f"{mask_secrets(address)}: the password of the database address has an @; write it as %40"
+            )
         return url.set(drivername="postgresql+psycopg")
     if backend == "sqlite" and url.database not in (None, "", ":memory:"):
+        if _MISTYPED.search(url.database or ""):
+            # Otherwise a folder would be named after the password.
+            raise _mistyped(address.removeprefix("sqlite:///"))
         return url
     raise InvalidInputError(
-        f"{url.render_as_string(hide_password=True)}: the service keeps its books in a SQLite file or in PostgreSQL; "
+        f"{_shown(url)}: the service keeps its state in a SQLite file or in PostgreSQL; "
         "give sqlite:///path or postgresql://user@host/name"
     )
+
+
+def _mistyped(address: str) -> InvalidInputError:
+    return InvalidInputError(
+        f"the database address {_beginning(address)}… looks like that of a server, but is mistyped; "
+        "give postgresql://user@host:port/name, a password after the user and a colon; or sqlite:///path for a file"
+    )
+
+
+def _beginning(address: str) -> str:
+    """Return how an address begins that nobody can read: what follows may be a password."""
+    found = re.match(r"[A-Za-z][A-Za-z0-9+]*:?/*|[:/]*", address)
+    return found[0] if found else ""
+
+
+def _shown(url: URL) -> str:
+    """Return an address without its password, and without the secrets among its parameters."""
+    query = {name: MASK if is_secret_name(name) else value for name, value in url.query.items()}
+    shown = url.set(query=query).render_as_string(hide_password=True)
+    return shown.replace(urllib.parse.quote_plus(MASK), MASK)
 
 
 def create_engine_for(url: URL, *, create: bool = True) -> Engine:

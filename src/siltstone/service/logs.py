@@ -2,19 +2,13 @@
 
 import datetime
 import logging
-import re
 import traceback
 
 import orjson
 
-_PASSWORD = re.compile(r"(://[^/@\s:]*:)[^/@\s]*@")
-_PARAMETER = re.compile(r"(?i)\b((?:password|passwd|pwd|token|secret|secret_key|access_key)\s*[=:]\s*)[^\s&;,'\"]+")
+from siltstone.masking import mask_secrets, mask_values
+
 _STANDARD = {*vars(logging.makeLogRecord({})), "message", "asctime", "taskName"}
-
-
-def mask_secrets(text: str) -> str:
-    """Hide passwords in addresses and parameters."""
-    return _PARAMETER.sub(r"\1***", _PASSWORD.sub(r"\1***@", text))
 
 
 class JsonFormatter(logging.Formatter):
@@ -29,9 +23,10 @@ class JsonFormatter(logging.Formatter):
             "logger": record.name,
             "message": mask_secrets(record.getMessage()),
         }
-        for name, value in vars(record).items():
-            if name not in _STANDARD and not name.startswith("_"):
-                line[name] = mask_secrets(value) if isinstance(value, str) else value
+        fields = {
+            name: value for name, value in vars(record).items() if name not in _STANDARD and not name.startswith("_")
+        }
+        line |= mask_values(fields)
         if record.exc_info and record.exc_info[0] is not None:
             line["error"] = mask_secrets("".join(traceback.format_exception(*record.exc_info)).rstrip())
         return orjson.dumps(

@@ -14,9 +14,9 @@ from siltstone.errors import (
     NotFoundError,
     StorageError,
 )
+from siltstone.masking import mask_secrets
 from siltstone.service.claims import Beat, Claim, claim_partition, release_partition, send_heartbeat
 from siltstone.service.database import Database
-from siltstone.service.logs import mask_secrets
 from siltstone.service.partitions import CheckpointResult, Tables
 from siltstone.service.settings import ServiceSettings
 

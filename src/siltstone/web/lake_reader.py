@@ -9,7 +9,8 @@ from typing import Generic, TypeVar
 
 from siltstone.errors import InvalidInputError, NotFoundError, SiltstoneError
 from siltstone.lake import Lake
-from siltstone.service import TableOverview, list_overviews, mask_secrets
+from siltstone.masking import mask_secrets
+from siltstone.service import TableOverview, list_overviews
 from siltstone.web.table_details import TableDetails, table_details
 
 T = TypeVar("T")

@@ -33,6 +33,65 @@ def test_other_addresses_are_refused_without_telling_secrets(address: str) -> No
     assert "hush" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    "address",
+    [
+        "postgres//me:hush@host/db",
+        "postgresql//me:hush@host/db",
+        "postgresql:/me:hush@host/db",
+        "postgresql:me:hush@host/db",
+        "postgres:/host/hush",
+        "postgresql:host/hush",
+        "me:hush@host/db",
+        "//me:hush@host/db",
+        "psql//host/hush",
+        "host=h user=me password=hush",
+        "sqlite:///postgres//me:hush@host/db",
+        "sqlite:///postgresql://me:hush@host/db",
+        "sqlite:/data/hush.db",
+        "postgresql://me:x@hush@host/db",
+        "postgresql://me:hush/db",
+        "postgresql ://me:hush@host/db",
+        "postgers://me:hush@host/db",
+        "mysql://host/db?password=hush",
+    ],
+)
+@pytest.mark.parametrize("create", [True, False])
+def test_a_mistyped_address_makes_no_file_and_tells_no_secret(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, address: str, create: bool
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InvalidInputError, match=r"give .*postgresql://user@host|%40") as caught:
+        open_database(address, create=create)
+    assert "hush" not in str(caught.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("path", ["me@home/a:b.db", "./a:b@c.db", "books.db", "host/books.db"])
+def test_odd_paths_are_still_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    open_database(path).close()
+    open_database(f"sqlite:///{tmp_path}/x@y:z/{path}").close()
+    assert (tmp_path / path).is_file()
+
+
+def test_the_address_of_a_database_shows_no_secret() -> None:
+    url = make_url("postgresql+psycopg://me:hush@host/db?sslpassword=hush&password=hush&sslmode=require")
+    opened = Database(databases.create_engine_for(url))
+    assert opened.address == "postgresql+psycopg://me:***@host/db?password=***&sslmode=require&sslpassword=***"
+    assert "hush" not in repr(opened)
+    opened.close()
+
+
+def test_a_database_that_does_not_answer_is_told_without_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(databases, "_FIRST_PAUSE_SECONDS", 0)
+    with pytest.raises(
+        StorageError, match=r"^postgresql\+psycopg://me:\*\*\*@127\.0\.0\.1:1/db\?sslpassword"
+    ) as caught:
+        open_database("postgresql://me:hush@127.0.0.1:1/db?sslpassword=hush")
+    assert "hush" not in str(caught.value)
+
+
 def test_opening_again_keeps_everything(tmp_path: Path) -> None:
     address = f"sqlite:///{tmp_path}/books.db"
     first = open_database(address)

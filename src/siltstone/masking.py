@@ -1,0 +1,65 @@
+"""Hiding secrets in text that people or machines get to see: messages, logs, history, pages."""
+
+import re
+from typing import Any
+
+MASK = "***"
+
+_NAME = (
+    r"(?:password|passwd|passphrase|pwd|secret|token|credentials?|signature|authorization|cookie|"
+    r"(?:api|access|account|private|secret|shared)[-_]?key)(?:[-_]?(?:key|value))?"
+)
+# These are words of their own, not parts of others.
+_SHORT_NAME = r"(?<![A-Za-z0-9])(?:pass|pw|sig|sas)"
+_SECRET_NAME = re.compile(rf"(?i)(?:{_NAME}|{_SHORT_NAME})\Z")
+# Up to the last @, since people forget to escape one in a password; bounded, since text may be long.
+_USERINFO = re.compile(r"(://[^/\s:'\"]{0,256}:)[^\s'\"]{0,1024}@")
+_LONE_USERINFO = re.compile(r"(?i)(https?://)[^/\s:@'\"]+@")
+_HEADER = re.compile(r"(?i)((?:authorization|cookie)\\*[\"']?\s*[:=]\s*\\*[\"']?)[^\r\n\"']*[^\r\n\"'\\]")
+_SCHEME = re.compile(r"(?i:\b(Bearer)\s+)[\w.~+/=-]+|\b(Basic)\s+(?=[A-Za-z+/]*[0-9+/=])[A-Za-z0-9+/]{4,}=*")
+_PARAMETER = re.compile(
+    rf"""(?isx)
+    (?P<name>(?:{_NAME}|{_SHORT_NAME})(?P<end>\\*["'])?\s*[=:]\s*)
+    (?:
+        (?P<quote>\\*["'])(?:\\.|[^\\])*?(?:(?P=quote)|\Z)
+        # A quoted name is of JSON, or the name of a column in a sentence, which goes on after the colon.
+        | (?(end)[0-9][^\s,}}]*|[^\s&;'"]+)
+    )"""
+)
+
+
+def is_secret_name(name: str) -> bool:
+    """Say whether what has this name is a secret, such as `sslpassword` or `X-Amz-Signature`."""
+    return _SECRET_NAME.search(name) is not None
+
+
+def mask_secrets(text: str) -> str:
+    """Hide passwords, keys, tokens and signatures: in addresses, parameters, headers and JSON."""
+    text = _USERINFO.sub(rf"\1{MASK}@", text)
+    text = _LONE_USERINFO.sub(rf"\1{MASK}@", text)
+    text = _HEADER.sub(rf"\1{MASK}", text)
+    text = _SCHEME.sub(lambda found: f"{found[1] or found[2]} {MASK}", text)
+    return _PARAMETER.sub(_without_value, text)
+
+
+def _without_value(found: re.Match[str]) -> str:
+    word = found.string[found.string.rfind(" ", 0, found.start()) + 1 : found.start()]
+    if "/" in word and re.search(r":\s+$", found["name"]):
+        # A file of this name, about which a sentence says something.
+        return found[0]
+    quote = found["quote"] or ""
+    return f"{found['name']}{quote}{MASK}{quote}"
+
+
+def mask_values(value: Any) -> Any:
+    """Hide secrets in a value of any shape: by the names of what it holds, and in all text."""
+    if isinstance(value, str):
+        return mask_secrets(value)
+    if isinstance(value, dict):
+        return {
+            key: MASK if isinstance(key, str) and is_secret_name(key) and each is not None else mask_values(each)
+            for key, each in value.items()
+        }
+    if isinstance(value, list | tuple):
+        return [mask_values(each) for each in value]
+    return value
