@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass
 
-from siltstone.testing.simulation import Outcome, make_plan, simulate
+from siltstone.testing.simulation import Outcome, Plan, make_plan, simulate
 from siltstone.testing.simulation.minimize import choose_steps, describe_steps, minimize
 from siltstone.testing.simulation.world import Counts
 
@@ -32,23 +32,24 @@ class Failure:
     steps: str
     history: list[str]
     seconds: float
+    is_damaged: bool
 
     @property
     def replay(self) -> str:
         """The command that shows the short history again."""
-        return f"make simulate ARGS=\"--seed {self.seed} --steps '{self.steps}'\""
+        damage = " --damage" if self.is_damaged else ""
+        return f"make simulate ARGS=\"--seed {self.seed}{damage} --steps '{self.steps}'\""
 
 
-def run_seed(seed: int, length: int) -> tuple[int, Counts, str | None]:
+def run_seed(seed: int, length: int, damage: bool) -> tuple[int, Counts, str | None]:
     """Run one seed; return what happened, and the kind of violation if there was one."""
     logging.getLogger("siltstone").setLevel(logging.CRITICAL)
-    outcome = simulate(make_plan(seed, length))
+    outcome = simulate(make_plan(seed, length, damage=damage))
     return seed, outcome.counts, None if outcome.violation is None else outcome.violation.kind
 
 
-def explain(seed: int, length: int, found_after: float) -> Failure:
+def explain(whole: Plan, found_after: float) -> Failure:
     """Run a failing seed again, and make it short."""
-    whole = make_plan(seed, length)
     ends_at = time.monotonic() + _MINIMIZING_SECONDS
     shortest = minimize(simulate(whole), may_go_on=lambda: time.monotonic() < ends_at)
     return _failure(shortest, describe_steps(whole, shortest.plan.steps), found_after)
@@ -57,7 +58,9 @@ def explain(seed: int, length: int, found_after: float) -> Failure:
 def _failure(outcome: Outcome, steps: str, seconds: float) -> Failure:
     violation = outcome.violation
     assert violation is not None
-    return Failure(outcome.plan.seed, violation.kind, str(violation), steps, outcome.history, seconds)
+    return Failure(
+        outcome.plan.seed, violation.kind, str(violation), steps, outcome.history, seconds, outcome.plan.has_damage
+    )
 
 
 def search(asked: argparse.Namespace, total: Counts) -> list[Failure]:
@@ -65,11 +68,13 @@ def search(asked: argparse.Namespace, total: Counts) -> list[Failure]:
     started = time.monotonic()
     first = random.SystemRandom().getrandbits(31) if asked.first is None else asked.first
     failures: dict[str, Failure] = {}
+    explaining = 0.0
     for seed, counts, kind in _in_processes(asked, first, started + asked.minutes * 60):
         total.add(counts)
         if kind is None or kind in failures:
             continue
-        failure = explain(seed, asked.length, time.monotonic() - started)
+        failure = explain(make_plan(seed, asked.length, damage=asked.damage), time.monotonic() - started - explaining)
+        explaining = time.monotonic() - started - failure.seconds
         failures[kind] = failure
         if not asked.json:
             show(failure)
@@ -84,7 +89,7 @@ def _in_processes(asked: argparse.Namespace, seed: int, ends_at: float) -> Itera
         try:
             while time.monotonic() < ends_at:
                 while len(waiting) < 2 * asked.processes:
-                    waiting.add(pool.submit(run_seed, seed, asked.length))
+                    waiting.add(pool.submit(run_seed, seed, asked.length, asked.damage))
                     seed += 1
                 done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
                 for each in done:
@@ -96,7 +101,7 @@ def _in_processes(asked: argparse.Namespace, seed: int, ends_at: float) -> Itera
 
 def replay(asked: argparse.Namespace, total: Counts) -> list[Failure]:
     """Run one seed, or some steps of it."""
-    plan = make_plan(asked.seed, asked.length)
+    plan = make_plan(asked.seed, asked.length, damage=asked.damage)
     if asked.steps is not None:
         plan = choose_steps(plan, asked.steps)
     outcome = simulate(plan)
@@ -105,10 +110,7 @@ def replay(asked: argparse.Namespace, total: Counts) -> list[Failure]:
         print("\n".join([*outcome.history, f"digest {outcome.digest}"]))
     if outcome.violation is None:
         return []
-    if asked.steps is not None:
-        failures = [_failure(outcome, asked.steps, 0.0)]
-    else:
-        failures = [explain(asked.seed, asked.length, 0.0)]
+    failures = [_failure(outcome, asked.steps, 0.0)] if asked.steps is not None else [explain(plan, 0.0)]
     if not asked.json:
         show(failures[0])
     return failures
@@ -116,7 +118,7 @@ def replay(asked: argparse.Namespace, total: Counts) -> list[Failure]:
 
 def show(failure: Failure) -> None:
     """Print a failure with its short history."""
-    print(f"\nseed {failure.seed}, after {failure.seconds:.0f} s, in {len(failure.steps.split())} steps:")
+    print(f"\nseed {failure.seed}, after {failure.seconds:.0f} s, in {len(failure.history)} steps:")
     print("\n".join(failure.history))
     print(f"VIOLATED: {failure.message}\nTo replay it:\n  {failure.replay}\n", flush=True)
 
@@ -137,6 +139,9 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=10, help="how long to search (10)")
     parser.add_argument("--seed", type=int, help="replay: run this seed only, and show its history")
     parser.add_argument("--steps", help="replay: only these steps of the seed, as a failure shows them")
+    parser.add_argument(
+        "--damage", action="store_true", help="cut, flip, swap and delete what is stored; clocks are right"
+    )
     parser.add_argument("--length", type=int, default=LENGTH, help=f"steps of a seed ({LENGTH})")
     parser.add_argument("--first", type=int, help="the first seed of the search (a random one)")
     parser.add_argument("--failures", type=int, default=1, help="end after so many kinds of violation (1)")

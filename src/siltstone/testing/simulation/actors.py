@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pyarrow as pa
 
+from siltstone.catalog.main import delta_stream
 from siltstone.compactor.job import Settings
 from siltstone.compactor.plan import Request
 from siltstone.compactor.rebase import TableRequest, partition_requests, requests_with_work
@@ -13,6 +14,8 @@ from siltstone.compactor.session import run_session
 from siltstone.documents.rounds import run_here
 from siltstone.errors import CommitUnknownError, StorageError
 from siltstone.lake import Lake, Table
+from siltstone.service.lake_tables import LakeTables, compacted_watermark
+from siltstone.storage import object_store as storage
 from siltstone.testing.simulation.checker import Ledger, Write
 from siltstone.testing.simulation.clocks import DAY_MS, HOUR_MS, TrueTime
 from siltstone.testing.simulation.processes import Operation
@@ -109,17 +112,18 @@ class Actor:
         self._read(is_fresh=True)
 
     def _read(self, *, is_fresh: bool) -> None:
-        reading = self.ledger.begin_read(is_fresh=is_fresh, now_ms=self._time.now_ms)
+        reading = self.ledger.begin_read(is_fresh=is_fresh)
         found = self.table.to_arrow(include_uncompacted=is_fresh)
-        self._operation.notes["check"] = lambda: self.ledger.check_read(found, reading)
+        self._operation.check = lambda: self.ledger.check_read(found, reading)
 
     def read_as_of(self) -> None:
         """Read an earlier position."""
         position = self.chance.choice(list(self.ledger.states))
         self.tell(f"read as of {position}")
-        reading = self.ledger.begin_read(is_fresh=False, now_ms=self._time.now_ms)
+        self._operation.needs_deltas_after = position
+        reading = self.ledger.begin_read(is_fresh=False)
         found = self.table.to_arrow(as_of=position)
-        self._operation.notes["check"] = lambda: self.ledger.check_read(found, reading, position)
+        self._operation.check = lambda: self.ledger.check_read(found, reading, position)
 
     def compact(self) -> None:
         """Compact what is new, in one partition or in all."""
@@ -144,6 +148,35 @@ class Actor:
         for completion in result.rounds:
             self.ledger.compacted(completion.high_watermark)
 
+    def rebase(self) -> None:
+        """Discard what is compacted, and compact all deltas again."""
+        root = self.table.lake.root
+        self._operation.needs_deltas_after = 0
+        for request in partition_requests(TableRequest(self.table.name, root, rebase_from=self.table.name)):
+            self._run(request)
+
+    def roll_back(self) -> None:
+        """Go back to an earlier round of one partition."""
+        rounds = self.table.rounds()
+        if not rounds:
+            return
+        chosen = self.chance.choice(rounds)
+        values = chosen.destination_partition_locator.partition_values
+        self.tell(f"roll back to round {chosen.round_id} of {values}")
+        with self.ledger.going_back():
+            self.table.rollback(chosen.round_id, partition_values=values)
+
+    def trim(self) -> None:
+        """Forget deltas that are compacted, as the service does: by the time of its database."""
+        tables = LakeTables(self.table.lake, delta_retention_seconds=self.chance.choice((0, 3600)))
+        root = self.table.lake.root
+        for partition in storage.list_partitions(delta_stream(self.table.name, root=root), root=root):
+            watermark = compacted_watermark(partition.locator, root=root)
+            tables.trim(partition.locator, watermark, self._time.now_ms)
+
+    def restart(self) -> None:
+        """Do nothing: the process ends, and a new one takes its place."""
+
     def vacuum(self) -> None:
         """Forget old rounds and remove what nothing names."""
         retention_ms = self.chance.choice((MIN_RETENTION_MS, DAY_MS))
@@ -161,5 +194,9 @@ ACTIONS: dict[str, Action] = {
     "read as of": Actor.read_as_of,
     "compact": Actor.compact,
     "compact full": Actor.compact_full,
+    "rebase": Actor.rebase,
+    "roll back": Actor.roll_back,
+    "trim": Actor.trim,
     "vacuum": Actor.vacuum,
+    "restart": Actor.restart,
 }

@@ -3,15 +3,18 @@
 A write is recognised by the files that were staged for it, so what it left in the log is known though its answer was lost.
 """
 
+import contextlib
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
 
+from siltstone.catalog.main import delta_stream
 from siltstone.lake import Table
 from siltstone.model import Delta, DeltaType
+from siltstone.storage import object_store as storage
 from siltstone.testing.oracle import Oracle, comparable
 from siltstone.testing.simulation.clocks import DAY_MS
 
@@ -41,11 +44,11 @@ class Write:
 
 @dataclass
 class Reading:
-    """A read that was begun: the positions that it may not be older than, and whether a state may have gone back since."""
+    """A read that was begun: the position that it may not be older than, unless states have gone back since."""
 
     floor: int
-    begun_ms: int
     resets: int
+    what: str
 
 
 @dataclass
@@ -56,15 +59,24 @@ class Ledger:
     writes: dict[int, Write] = field(default_factory=dict)
     acknowledged: dict[int, int] = field(default_factory=dict)
     number_at: dict[int, int] = field(default_factory=dict)
+    files_at: dict[int, list[tuple[str, str]]] = field(default_factory=dict)
     states: dict[int, Contents] = field(default_factory=dict)
     writer_of: dict[str, int] = field(default_factory=dict)
     compacted_to: int = 0
     resets: int = 0
+    is_going_back: int = 0
+    trimmed: dict[str, int] = field(default_factory=dict)
+    damaged: set[str] = field(default_factory=set)
     _newest_time_ms: int = 0
 
     def __post_init__(self) -> None:
         """Begin with an empty table."""
         self.states[0] = frozenset()
+
+    @property
+    def trimmed_to(self) -> int:
+        """The newest position that is trimmed in any partition."""
+        return max(self.trimmed.values(), default=0)
 
     @property
     def newest(self) -> int:
@@ -83,15 +95,22 @@ class Ledger:
         """Remember that a session has compacted up to a position."""
         self.compacted_to = max(self.compacted_to, high_watermark)
 
-    def goes_back(self) -> None:
-        """Remember that compacted states may be older from now on."""
-        self.compacted_to = 0
-        self.resets += 1
+    @contextlib.contextmanager
+    def going_back(self) -> Iterator[None]:
+        """Remember that compacted states may become older, now or until this is over."""
+        self.is_going_back += 1
+        try:
+            yield
+        finally:
+            self.is_going_back -= 1
+            self.resets += 1
+            self.compacted_to = 0
 
-    def begin_read(self, *, is_fresh: bool, now_ms: int) -> Reading:
+    def begin_read(self, *, is_fresh: bool) -> Reading:
         """Note what a read that begins now must see."""
-        floor = max(self.acknowledged.values(), default=0) if is_fresh else self.compacted_to
-        return Reading(floor, now_ms, self.resets)
+        if is_fresh:
+            return Reading(max(self.acknowledged.values(), default=0), 0, "fresh read")
+        return Reading(0 if self.is_going_back else self.compacted_to, self.resets, "read")
 
     def check_read(self, found: pa.Table, reading: Reading, position: int | None = None) -> None:
         """Check that rows are those of one position, and of one that is not too old. Raises: ViolationError."""
@@ -104,7 +123,7 @@ class Ledger:
         if not positions:
             nearest = min(self.states.items(), key=lambda each: (distance(contents, each[1]), -each[0]))
             raise ViolationError(
-                "torn read",
+                f"torn {reading.what}",
                 f"the rows are those of no position from 0 to {self.newest}; nearest is {nearest[0]}: "
                 f"{difference(contents, nearest[1])}",
             )
@@ -119,7 +138,6 @@ class Ledger:
         by_position: dict[int, list[Delta]] = {}
         for delta in table.deltas():
             by_position.setdefault(delta.stream_position, []).append(delta)
-            self._check_files(delta, stored)
         for position, deltas in sorted(by_position.items()):
             number = self._number_of(deltas)
             known = self.number_at.get(position)
@@ -127,7 +145,24 @@ class Ledger:
                 self._take_in(position, number, deltas, now_ms)
             elif known != number:
                 raise ViolationError("lost write", f"position {position} was write {known} and is write {number} now")
+        self._check_listed(table, by_position)
+        self.check_files(stored)
         self._check_acknowledged()
+
+    def _check_listed(self, table: Table, by_position: Mapping[int, Sequence[Delta]]) -> None:
+        """Check that all deltas that were ever seen are there, but for those that are trimmed."""
+        stream = delta_stream(table.name, root=table.lake.root)
+        partitions = storage.list_partitions(stream, root=table.lake.root)
+        self.trimmed = {each.locator.partition_id: each.trimmed_stream_position for each in partitions}
+        for position, files in self.files_at.items():
+            expected = {partition for partition, _ in files}
+            listed = {delta.locator.partition_id for delta in by_position.get(position, ())}
+            lost = [each for each in expected - listed if position > self.trimmed.get(each, 0)]
+            if lost:
+                raise ViolationError(
+                    "lost write",
+                    f"position {position}, write {self.number_at[position]}, is gone from partition {lost}",
+                )
 
     def _number_of(self, deltas: Sequence[Delta]) -> int:
         numbers = {self.writer_of.get(entry.uri) for delta in deltas for entry in delta.manifest.entries}
@@ -137,13 +172,13 @@ class Ledger:
         assert number is not None
         return number
 
-    def _check_files(self, delta: Delta, stored: Mapping[str, bytes]) -> None:
-        for entry in delta.manifest.entries:
-            if entry.uri not in stored:
-                number = self.writer_of.get(entry.uri)
-                raise ViolationError(
-                    "missing file", f"{entry.uri} of write {number}, position {delta.stream_position}, was deleted"
-                )
+    def check_files(self, stored: Mapping[str, bytes]) -> None:
+        """Check that no file is gone that a committed delta names, also where the log does not say so any more."""
+        for position, files in self.files_at.items():
+            for partition, uri in files:
+                if uri not in stored and uri not in self.damaged and position > self.trimmed.get(partition, 0):
+                    number = self.number_at[position]
+                    raise ViolationError("missing file", f"{uri} of write {number}, position {position}, was deleted")
 
     def _take_in(self, position: int, number: int, deltas: Sequence[Delta], now_ms: int) -> None:
         for before, known in self.number_at.items():
@@ -160,6 +195,9 @@ class Ledger:
         write = self.writes[number]
         self.oracle.write(write.data, write.type, op_column=write.op_column)
         self.number_at[position] = number
+        self.files_at[position] = [
+            (delta.locator.partition_id, entry.uri) for delta in deltas for entry in delta.manifest.entries
+        ]
         self.states[position] = contents_of(self.oracle.rows())
 
     def _check_acknowledged(self) -> None:

@@ -7,7 +7,7 @@ waits for it, for as many calls as its step allows.
 import random
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from siltstone.errors import StorageError
@@ -63,7 +63,9 @@ class Operation:
     begun_ms: int
     what: str = ""
     write_number: int | None = None
-    notes: dict[str, Any] = field(default_factory=dict)
+    needs_deltas_after: int | None = None
+    check: Callable[[], None] | None = None
+    violation: Exception | None = None
 
 
 class Process:
@@ -115,8 +117,12 @@ class Process:
         if self._is_dead:
             self._is_dead = False
             self.deaths += 1
-            self.logs = {}
+            self.forget()
         return task
+
+    def forget(self) -> None:
+        """Remember nothing of what the logs were, as a new process."""
+        self.logs = {}
 
     def die(self) -> None:
         """Let the process die where it is."""

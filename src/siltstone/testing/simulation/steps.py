@@ -1,7 +1,7 @@
 """What happens in a simulation, drawn from a seed before it begins: a list of steps that can be cut down and replayed."""
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from siltstone.testing.simulation.clocks import DAY_MS, HOUR_MS, MINUTE_MS, SECOND_MS, ClockChange
@@ -23,8 +23,13 @@ OPERATIONS = {
     "read as of": 2,
     "compact": 6,
     "compact full": 2,
+    "rebase": 1,
+    "roll back": 1,
+    "trim": 2,
     "vacuum": 2,
+    "restart": 1,
 }
+DAMAGE = "damage"
 _ALWAYS = ("write", "read fresh")
 # A process is interrupted after about so many calls: a write makes six, a round some dozens.
 _CALLS = 6
@@ -71,19 +76,25 @@ class Plan:
     seed: int
     profile: Profile
     steps: tuple[Step, ...]
+    has_damage: bool = False
 
 
-def make_plan(seed: int, length: int = 60) -> Plan:
-    """Draw the plan of a seed."""
+def make_plan(seed: int, length: int = 60, *, damage: bool = False) -> Plan:
+    """Draw the plan of a seed; with damage, clocks are right, and processes come and go more often."""
     chance = random.Random(f"plan {seed}")
     profile = _make_profile(chance)
+    if damage:
+        profile = replace(profile, clocks=0.0, sleeps=0.0, operations={**profile.operations, "restart": 6, "read": 4})
     steps = []
     left_ms = LONGEST_MS
     for number in range(1, length + 1):
         step = _make_step(number, profile, chance, left_ms)
         left_ms -= step.wait_ms
         steps.append(step)
-    return Plan(seed, profile, tuple(steps))
+    if damage:
+        first = chance.randrange(length // 4, length)
+        steps[first] = replace(steps[first], operation=DAMAGE, calls=None, fault=None)
+    return Plan(seed, profile, tuple(steps), damage)
 
 
 def _make_profile(chance: random.Random) -> Profile:

@@ -43,6 +43,14 @@ class SimulatedObjects:
         self.contents.pop(check_path(path), None)
         self._modified_ms.pop(path, None)
 
+    def damage(self, path: str, data: bytes | None) -> None:
+        """Let an object become another one, at its old time, or vanish."""
+        if data is None:
+            self.remove(path)
+        else:
+            self.changes += 1
+            self.contents[path] = data
+
     def read(self, path: str) -> bytes:
         """Return the whole object."""
         return self._gate("read", path, lambda: self._content(path))

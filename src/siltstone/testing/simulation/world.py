@@ -8,17 +8,18 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from siltstone import clock
-from siltstone.errors import CorruptionError, SiltstoneError
 from siltstone.log import commit
 from siltstone.objects import canonical_root, replaced
 from siltstone.testing.faults import Killed
 from siltstone.testing.oracle import Oracle
-from siltstone.testing.simulation.actors import ACTIONS, MIN_RETENTION_MS, Actor, create_table
+from siltstone.testing.simulation.actors import ACTIONS, Actor, create_table
 from siltstone.testing.simulation.chance import determined
 from siltstone.testing.simulation.checker import Ledger, ViolationError
 from siltstone.testing.simulation.clocks import START_MS, ProcessClock, TrueTime
+from siltstone.testing.simulation.damage import damage_store
+from siltstone.testing.simulation.judge import BlindError, Judge
 from siltstone.testing.simulation.processes import Operation, Process
-from siltstone.testing.simulation.steps import Plan, Step
+from siltstone.testing.simulation.steps import DAMAGE, Plan, Step
 from siltstone.testing.simulation.store import SimulatedObjects
 
 T = TypeVar("T")
@@ -39,6 +40,7 @@ class Counts:
     faults: int = 0
     deaths: int = 0
     clock_changes: int = 0
+    damages: int = 0
     sleeps: int = 0
 
     def add(self, other: "Counts") -> None:
@@ -75,7 +77,6 @@ class World:
         self.processes = [Process(f"p{number}", self.time) for number in range(self.plan.profile.processes)]
         self._running = self.observer
         self._digest = hashlib.sha256()
-        self._seen_changes = -1
 
     def call(self, name: str, path: str, do: Callable[[], T]) -> T:
         """Let the process that runs call the store; what observes is never disturbed."""
@@ -96,6 +97,8 @@ class World:
                 self._finish()
             except ViolationError as found:
                 violation = found
+            except BlindError as error:
+                self.history.append(f"the end: {error.__cause__}")
             finally:
                 self._stop()
         self._digest.update(str(violation).encode())
@@ -127,11 +130,15 @@ class World:
     def _begin(self) -> None:
         self.table = create_table(self.root)
         self.ledger = Ledger(Oracle.of_version(self.table.version))
+        self.judge = Judge(self.table, self.ledger, self.store, self.time)
 
     def _carry_out(self, step: Step) -> None:
         process = self.processes[step.process]
         self.counts.steps += 1
         self.time.pass_ms(step.wait_ms)
+        if step.operation == DAMAGE:
+            self._damage(step)
+            return
         if step.clock is not None:
             process.clock.change(step.clock, step.skew_ms)
             self.counts.clock_changes += 1
@@ -145,7 +152,16 @@ class World:
         ending = self._end(process) if is_over else "paused"
         self.counts.deaths += process.deaths - before
         self._tell(process, step, ending)
-        self._check(process if is_over else None)
+        self._check(process.operation if is_over else None)
+
+    def _damage(self, step: Step) -> None:
+        damage = damage_store(self.store, random.Random(f"{self.plan.seed}/{step.number}/damage"))
+        if damage is None:
+            return
+        self.counts.damages += 1
+        self.judge.note_damage(damage)
+        self.history.append(f"{step.number:>3} damage: {damage.kind} {' and '.join(damage.paths)}")
+        self._digest.update(self.history[-1].encode())
 
     def _start(self, process: Process, step: Step) -> None:
         operation = Operation(step, self.time.now_ms, what=step.operation)
@@ -165,51 +181,28 @@ class World:
             self.counts.faults += process.faults_met - faults
 
     def _end(self, process: Process) -> str:
-        """Note how an operation ended. Raises: ViolationError where it must not end so."""
+        """Note how an operation ended, and what is wrong with that."""
         task, operation = process.end(), process.operation
         assert operation is not None
+        if operation.step.operation == "restart":
+            process.forget()
         problem = task.problem
         if problem is None:
             return "done"
-        operation.notes.pop("check", None)
-        if isinstance(problem, Killed):
-            return "dead"
-        if isinstance(problem, ViolationError):
-            operation.notes["violation"] = problem
-            return f"{problem}"
-        if not isinstance(problem, SiltstoneError):
-            operation.notes["violation"] = ViolationError("crash", f"{operation.what}: {problem!r}")
-        elif isinstance(problem, CorruptionError) and not self._may_have_lost_files(operation):
-            operation.notes["violation"] = ViolationError("corruption", f"{operation.what}: {problem}")
-        elif operation.step.number >= _LAST_STEP:
-            operation.notes["violation"] = ViolationError(
-                "refusal", f"{operation.what}: {type(problem).__name__}: {problem}"
-            )
-        return f"{type(problem).__name__}: {problem}"
+        operation.check = None
+        operation.violation = self.judge.problem_with(operation, problem, is_healed=operation.step.number >= _LAST_STEP)
+        return "dead" if isinstance(problem, Killed) else f"{type(problem).__name__}: {problem}"
 
-    def _may_have_lost_files(self, operation: Operation) -> bool:
-        """Tell whether a read took so long that what it reads may have been forgotten."""
-        is_reading = operation.step.operation.startswith("read")
-        return is_reading and self.time.now_ms - operation.begun_ms > MIN_RETENTION_MS
-
-    def _check(self, ended: Process | None) -> None:
+    def _check(self, ended: Operation | None) -> None:
         """Check all that is known. Raises: ViolationError."""
-        if self.store.changes != self._seen_changes:
-            try:
-                known = len(self.ledger.number_at)
-                self.ledger.observe(self.table, self.store.contents, self.time.now_ms)
-                self.counts.commits += len(self.ledger.number_at) - known
-            except SiltstoneError as error:
-                raise ViolationError("corruption", f"the table cannot be looked at: {error}") from error
-            self._seen_changes = self.store.changes
-        if ended is None or ended.operation is None:
+        self.counts.commits += self.judge.look()
+        if ended is None:
             return
-        notes = ended.operation.notes
-        if "violation" in notes:
-            raise notes["violation"]
-        if "check" in notes:
+        if ended.violation is not None:
+            raise ended.violation
+        if ended.check is not None:
             self.counts.reads += 1
-            notes["check"]()
+            ended.check()
 
     def _finish(self) -> None:
         """Let all that is under way end, put all clocks right, and see whether everybody can go on."""
@@ -222,18 +215,9 @@ class World:
             for operation in _HEALING if place == 0 else _HEALING[:4]:
                 self._carry_out(Step(number, place, operation))
                 number += 1
-        findings = self._look_deep()
-        if findings:
-            raise ViolationError("fsck", "; ".join(map(str, findings[:3])))
-
-    def _look_deep(self) -> list[object]:
-        self.observer.logs = commit._logs = {}
-        self._seen_changes = -1
-        self._check(None)
-        try:
-            return list(self.table.fsck(deep=True))
-        except SiltstoneError as error:
-            raise ViolationError("corruption", f"fsck: {error}") from error
+        self.observer.forget()
+        self._let_run(self.observer)
+        self.judge.look_deep()
 
     def _stop(self) -> None:
         """Let every process that is still busy die, so that no thread is left."""

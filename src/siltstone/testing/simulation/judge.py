@@ -1,0 +1,96 @@
+"""The judge: whether an operation may end as it did, and whether a table may look as it does, also after damage."""
+
+from dataclasses import dataclass, field
+
+from siltstone.errors import CorruptionError, SiltstoneError
+from siltstone.lake import Table
+from siltstone.testing.faults import Killed
+from siltstone.testing.simulation.actors import MIN_RETENTION_MS
+from siltstone.testing.simulation.checker import Ledger, ViolationError
+from siltstone.testing.simulation.clocks import TrueTime
+from siltstone.testing.simulation.damage import Damage
+from siltstone.testing.simulation.processes import Operation
+from siltstone.testing.simulation.store import SimulatedObjects
+
+
+class BlindError(Exception):
+    """What is stored is damaged, and so that it cannot be looked at any more; an error said so, as it should."""
+
+
+@dataclass
+class Judge:
+    """What is known, and what is allowed."""
+
+    table: Table
+    ledger: Ledger
+    store: SimulatedObjects
+    time: TrueTime
+    damages: list[Damage] = field(default_factory=list)
+    _seen_changes: int = -1
+
+    def note_damage(self, damage: Damage) -> None:
+        """Remember what was damaged; from now on, errors that name it are right answers."""
+        self.damages.append(damage)
+        self.ledger.damaged |= set(damage.paths)
+        self._seen_changes = self.store.changes
+
+    def problem_with(self, operation: Operation, error: BaseException, *, is_healed: bool) -> ViolationError | None:
+        """Return what is wrong with how an operation ended, None where it may end so."""
+        what = f"{operation.what}: {error}"
+        if isinstance(error, ViolationError):
+            return error
+        if isinstance(error, Killed):
+            return None
+        if not isinstance(error, SiltstoneError):
+            return ViolationError("crash", f"{operation.what}: {error!r}")
+        if isinstance(error, CorruptionError) and self._may_lack_files(operation):
+            return None
+        if self.damages:
+            return self._problem_after_damage(what, error)
+        if isinstance(error, CorruptionError):
+            return ViolationError("corruption", what)
+        return ViolationError("refusal", f"{what} ({type(error).__name__})") if is_healed else None
+
+    def _problem_after_damage(self, what: str, error: SiltstoneError) -> ViolationError | None:
+        is_named = any(damage.is_named_in(str(error)) for damage in self.damages)
+        if isinstance(error, CorruptionError) and not is_named:
+            return ViolationError("unnamed damage", what)
+        return None
+
+    def _may_lack_files(self, operation: Operation) -> bool:
+        """Tell whether what an operation reads may have been trimmed, or forgotten because it took so long."""
+        needed = operation.needs_deltas_after
+        if needed is not None and needed < self.ledger.trimmed_to:
+            return True
+        is_reading = operation.step.operation.startswith("read")
+        return is_reading and self.time.now_ms - operation.begun_ms > MIN_RETENTION_MS
+
+    def look(self) -> int:
+        """Look at the table, if anything has changed; return how many commits are new. Raises: ViolationError."""
+        if self.store.changes == self._seen_changes:
+            return 0
+        self._seen_changes = self.store.changes
+        known = len(self.ledger.number_at)
+        try:
+            self.ledger.observe(self.table, self.store.contents, self.time.now_ms)
+        except SiltstoneError as error:
+            self._explain(error)
+        return len(self.ledger.number_at) - known
+
+    def look_deep(self) -> None:
+        """Look at everything with no memory of what was. Raises: ViolationError."""
+        self._seen_changes = -1
+        self.look()
+        try:
+            findings = list(self.table.fsck(deep=True))
+        except SiltstoneError as error:
+            self._explain(error)
+        if findings and not self.damages:
+            raise ViolationError("fsck", "; ".join(map(str, findings[:3])))
+
+    def _explain(self, error: SiltstoneError) -> None:
+        self.ledger.check_files(self.store.contents)
+        found = self._problem_after_damage(f"the table cannot be looked at: {error}", error)
+        if found is None and self.damages:
+            raise BlindError from error
+        raise found or ViolationError("corruption", f"the table cannot be looked at: {error}") from error
