@@ -1,7 +1,6 @@
-"""What processes do in a simulation: operations on a table of rows, as a user's programs would call them."""
+"""Operations on a table of rows, as a user's programs would call them."""
 
 import random
-from collections.abc import Callable
 from dataclasses import replace
 
 import pyarrow as pa
@@ -25,7 +24,6 @@ _IDS = 6
 _BURST = 10
 _ATTEMPTS = 3
 MIN_RETENTION_MS = HOUR_MS
-Action = Callable[["Actor"], None]
 
 
 def create_table(root: str) -> Table:
@@ -183,20 +181,3 @@ class Actor:
         grace_ms = self.chance.choice((MIN_RETENTION_MS, DAY_MS))
         report = self.table.vacuum(retention_ms=retention_ms, orphan_grace_ms=grace_ms)
         self.tell(f"vacuum, {len(report.removed_files)} files removed")
-
-
-ACTIONS: dict[str, Action] = {
-    "write": Actor.write,
-    "burst": Actor.burst,
-    "resend": Actor.resend,
-    "read": Actor.read,
-    "read fresh": Actor.read_fresh,
-    "read as of": Actor.read_as_of,
-    "compact": Actor.compact,
-    "compact full": Actor.compact_full,
-    "rebase": Actor.rebase,
-    "roll back": Actor.roll_back,
-    "trim": Actor.trim,
-    "vacuum": Actor.vacuum,
-    "restart": Actor.restart,
-}

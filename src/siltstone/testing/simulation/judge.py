@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+from siltstone.document_table import DocumentTable
 from siltstone.errors import CorruptionError, SiltstoneError
 from siltstone.lake import Table
 from siltstone.testing.faults import Killed
@@ -9,6 +10,7 @@ from siltstone.testing.simulation.actors import MIN_RETENTION_MS
 from siltstone.testing.simulation.checker import Ledger, ViolationError
 from siltstone.testing.simulation.clocks import TrueTime
 from siltstone.testing.simulation.damage import Damage
+from siltstone.testing.simulation.documents import DocumentLedger
 from siltstone.testing.simulation.processes import Operation
 from siltstone.testing.simulation.store import SimulatedObjects
 
@@ -25,6 +27,8 @@ class Judge:
     ledger: Ledger
     store: SimulatedObjects
     time: TrueTime
+    documents: DocumentTable | None = None
+    document_ledger: DocumentLedger = field(default_factory=DocumentLedger)
     damages: list[Damage] = field(default_factory=list)
     _seen_changes: int = -1
 
@@ -73,6 +77,8 @@ class Judge:
         known = len(self.ledger.number_at)
         try:
             self.ledger.observe(self.table, self.store.contents, self.time.now_ms)
+            if self.documents is not None:
+                self.document_ledger.observe(self.documents)
         except SiltstoneError as error:
             self._explain(error)
         return len(self.ledger.number_at) - known
@@ -83,6 +89,7 @@ class Judge:
         self.look()
         try:
             findings = list(self.table.fsck(deep=True))
+            findings += [] if self.documents is None else self.documents.fsck(deep=True)
         except SiltstoneError as error:
             self._explain(error)
         if findings and not self.damages:

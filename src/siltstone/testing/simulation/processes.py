@@ -75,6 +75,7 @@ class Process:
         self.name = name
         self.clock = ProcessClock(time, self._wait)
         self.logs: dict[Any, Any] = {}
+        self.change_ids: dict[str, Any] = {}
         self.chance = random.Random(0)
         self.operation: Operation | None = None
         self.task: Task | None = None
@@ -123,6 +124,7 @@ class Process:
     def forget(self) -> None:
         """Remember nothing of what the logs were, as a new process."""
         self.logs = {}
+        self.change_ids = {}
 
     def die(self) -> None:
         """Let the process die where it is."""

@@ -28,9 +28,14 @@ OPERATIONS = {
     "trim": 2,
     "vacuum": 2,
     "restart": 1,
+    "update documents": 6,
+    "read documents": 3,
+    "compact documents": 3,
 }
 DAMAGE = "damage"
 _ALWAYS = ("write", "read fresh")
+# Of these, a seed has all or none.
+_TOGETHER = {name: "documents" for name in OPERATIONS if name.endswith("documents")}
 # A process is interrupted after about so many calls: a write makes six, a round some dozens.
 _CALLS = 6
 
@@ -68,6 +73,11 @@ class Profile:
     sleeps: float
     skews_ms: tuple[int, ...]
 
+    @property
+    def has_documents(self) -> bool:
+        """Whether there is a table of documents too."""
+        return "update documents" in self.operations
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -98,7 +108,11 @@ def make_plan(seed: int, length: int = 60, *, damage: bool = False) -> Plan:
 
 
 def _make_profile(chance: random.Random) -> Profile:
-    chosen = [name for name in OPERATIONS if name in _ALWAYS or chance.random() < 0.75]
+    kinds = dict.fromkeys(_TOGETHER.get(name, name) for name in OPERATIONS)
+    drawn = {
+        kind for kind in kinds if kind in _ALWAYS or chance.random() < (0.3 if kind in _TOGETHER.values() else 0.75)
+    }
+    chosen = [name for name in OPERATIONS if _TOGETHER.get(name, name) in drawn]
     return Profile(
         processes=chance.choice((2, 3, 3, 4)),
         partitions=chance.choice((1, 1, 3)),

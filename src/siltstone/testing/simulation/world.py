@@ -8,15 +8,17 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from siltstone import clock
+from siltstone.documents import change_ids
 from siltstone.log import commit
 from siltstone.objects import canonical_root, replaced
 from siltstone.testing.faults import Killed
 from siltstone.testing.oracle import Oracle
-from siltstone.testing.simulation.actors import ACTIONS, Actor, create_table
+from siltstone.testing.simulation.actors import Actor, create_table
 from siltstone.testing.simulation.chance import determined
 from siltstone.testing.simulation.checker import Ledger, ViolationError
 from siltstone.testing.simulation.clocks import START_MS, ProcessClock, TrueTime
 from siltstone.testing.simulation.damage import damage_store
+from siltstone.testing.simulation.documents import DocumentActor, create_documents
 from siltstone.testing.simulation.judge import BlindError, Judge
 from siltstone.testing.simulation.processes import Operation, Process
 from siltstone.testing.simulation.steps import DAMAGE, Plan, Step
@@ -25,7 +27,30 @@ from siltstone.testing.simulation.store import SimulatedObjects
 T = TypeVar("T")
 ROOT = "memory://simulation"
 _HEALING = ("write", "compact", "read fresh", "read", "vacuum", "read fresh", "read")
+_HEALING_DOCUMENTS = ("update documents", "compact documents", "read documents")
 _LAST_STEP = 100_000
+
+
+def actions(rows: Actor, documents: DocumentActor) -> dict[str, Callable[[], None]]:
+    """Return what each operation does."""
+    return {
+        "write": rows.write,
+        "burst": rows.burst,
+        "resend": rows.resend,
+        "read": rows.read,
+        "read fresh": rows.read_fresh,
+        "read as of": rows.read_as_of,
+        "compact": rows.compact,
+        "compact full": rows.compact_full,
+        "rebase": rows.rebase,
+        "roll back": rows.roll_back,
+        "trim": rows.trim,
+        "vacuum": rows.vacuum,
+        "restart": rows.restart,
+        "update documents": documents.update,
+        "read documents": documents.read,
+        "compact documents": documents.compact,
+    }
 
 
 @dataclass
@@ -106,7 +131,7 @@ class World:
 
     @contextlib.contextmanager
     def _in_place(self) -> Iterator[None]:
-        before = commit._logs
+        before, ids_before = commit._logs, dict(vars(change_ids._ids))
         try:
             with (
                 clock.replaced(_RunningClock(self)),
@@ -117,6 +142,7 @@ class World:
                 yield
         finally:
             commit._logs = before
+            vars(change_ids._ids).update(ids_before)
 
     @property
     def running_clock(self) -> ProcessClock:
@@ -124,13 +150,20 @@ class World:
         return self._running.clock
 
     def _let_run(self, process: Process) -> None:
+        self._running.change_ids = dict(vars(change_ids._ids))
         self._running = process
         commit._logs = process.logs
+        if not process.change_ids:
+            change_ids._ids._last_ticks = 0
+            change_ids._ids._become_unique()
+        vars(change_ids._ids).update(process.change_ids)
 
     def _begin(self) -> None:
         self.table = create_table(self.root)
         self.ledger = Ledger(Oracle.of_version(self.table.version))
         self.judge = Judge(self.table, self.ledger, self.store, self.time)
+        if self.plan.profile.has_documents:
+            self.judge.documents = create_documents(self.root)
 
     def _carry_out(self, step: Step) -> None:
         process = self.processes[step.process]
@@ -166,10 +199,10 @@ class World:
     def _start(self, process: Process, step: Step) -> None:
         operation = Operation(step, self.time.now_ms, what=step.operation)
         seed = f"{self.plan.seed}/{step.number}"
-        actor = Actor(
-            self.root, self.ledger, self.time, operation, random.Random(f"{seed}/data"), self.plan.profile.partitions
-        )
-        process.begin(operation, lambda: ACTIONS[step.operation](actor), random.Random(f"{seed}/chance"))
+        data = random.Random(f"{seed}/data")
+        rows = Actor(self.root, self.ledger, self.time, operation, data, self.plan.profile.partitions)
+        documents = DocumentActor(self.root, self.judge.document_ledger, operation, data)
+        process.begin(operation, actions(rows, documents)[step.operation], random.Random(f"{seed}/chance"))
 
     def _go_on(self, process: Process, step: Step) -> bool:
         faults = process.faults_met
@@ -212,7 +245,8 @@ class World:
             if process.is_busy:
                 self._carry_out(Step(number - len(self.processes) + place, place, ""))
         for place in range(len(self.processes)):
-            for operation in _HEALING if place == 0 else _HEALING[:4]:
+            rows = _HEALING if place == 0 else _HEALING[:4]
+            for operation in (*rows, *_HEALING_DOCUMENTS) if self.plan.profile.has_documents else rows:
                 self._carry_out(Step(number, place, operation))
                 number += 1
         self.observer.forget()
