@@ -1,12 +1,15 @@
 """The archive of the JVM's classes: made once, used when complete, and never in the way."""
 
 import os
+import subprocess
 import time
 from pathlib import Path
 
 import pytest
 
 from siltstone.spark.class_archive import archive_options
+
+CLASSES = bytes.fromhex("a8ab0bf0") + b"classes" * 1000
 
 
 @pytest.fixture
@@ -25,7 +28,7 @@ def test_one_process_makes_the_archive_and_later_ones_use_it_once_it_is_complete
     assert coming is not None
     assert coming.parent == cache
     assert archive_options() == [], "another process is making it"
-    coming.write_bytes(b"classes")
+    coming.write_bytes(CLASSES)
     # As if written just now, however long the next step takes to come.
     os.utime(coming, (time.time() + 3600, time.time() + 3600))
     assert archive_options() == [], "it may still be growing"
@@ -33,7 +36,7 @@ def test_one_process_makes_the_archive_and_later_ones_use_it_once_it_is_complete
     os.utime(coming, (long_ago, long_ago))
     archive = option("SharedArchiveFile")
     assert archive is not None
-    assert archive.read_bytes() == b"classes"
+    assert archive.read_bytes() == CLASSES
     assert not coming.exists()
 
 
@@ -57,3 +60,58 @@ def test_without_a_place_for_it_spark_starts_as_usual(tmp_path: Path, monkeypatc
     (tmp_path / "file").touch()
     monkeypatch.setenv("SILTSTONE_CACHE", str(tmp_path / "file"))
     assert archive_options() == []
+
+
+def age(file: Path) -> None:
+    long_ago = time.time() - 60
+    os.utime(file, (long_ago, long_ago))
+
+
+def made(cache: Path) -> Path:
+    """Let an archive be made and taken over; return it."""
+    coming = option("ArchiveClassesAtExit")
+    assert coming is not None
+    coming.write_bytes(CLASSES)
+    age(coming)
+    archive = option("SharedArchiveFile")
+    assert archive is not None
+    return archive
+
+
+@pytest.mark.parametrize("data", [CLASSES[:-1], CLASSES[:10], b"", CLASSES[:-1] + b"x", CLASSES + b"x"])
+def test_an_archive_that_was_cut_short_or_changed_is_removed_and_made_again(cache: Path, data: bytes) -> None:
+    archive = made(cache)
+    archive.write_bytes(data)
+    assert made(cache) == archive
+    assert archive.read_bytes() == CLASSES
+
+
+def test_an_archive_that_nobody_vouches_for_is_made_again(cache: Path) -> None:
+    archive = made(cache)
+    (checksum,) = cache.glob("*.checksum")
+    checksum.unlink()
+    assert option("ArchiveClassesAtExit") is not None
+    assert not archive.exists()
+
+
+@pytest.mark.parametrize("data", [b"", bytes(len(CLASSES)), b"classes"])
+def test_what_a_killed_jvm_left_is_removed_and_made_again(cache: Path, data: bytes) -> None:
+    coming = option("ArchiveClassesAtExit")
+    assert coming is not None
+    coming.write_bytes(data)
+    age(coming)
+    assert option("ArchiveClassesAtExit") == coming
+    assert not coming.exists()
+
+
+def test_what_java_writes_is_taken_over(cache: Path, tmp_path: Path) -> None:
+    coming = option("ArchiveClassesAtExit")
+    assert coming is not None
+    java = Path(os.environ["JAVA_HOME"], "bin", "java") if "JAVA_HOME" in os.environ else "java"
+    # A program that is not there is enough to load a few classes.
+    subprocess.run([java, f"-XX:ArchiveClassesAtExit={coming}", "-cp", tmp_path, "Nothing"], capture_output=True)
+    age(coming)
+    archive = option("SharedArchiveFile")
+    assert archive is not None
+    done = subprocess.run([java, f"-XX:SharedArchiveFile={archive}", "-version"], capture_output=True)
+    assert done.returncode == 0

@@ -1,17 +1,14 @@
 """The one place that builds a SparkSession."""
 
-import atexit
 import os
-import shutil
 import sys
-import tempfile
 from collections.abc import Mapping
-from pathlib import Path
 
 from pyspark.sql import SparkSession
 
 from siltstone.java import SUBMITTED, require_java
 from siltstone.spark.class_archive import archive_options
+from siltstone.spark.folders import make_folder
 
 _LOGGING = """\
 rootLogger.level = error
@@ -47,8 +44,7 @@ def local_session(
     if SUBMITTED in os.environ:
         return SparkSession.builder.appName(name).getOrCreate()
     require_java()
-    folder = Path(tempfile.mkdtemp(prefix="siltstone-spark-"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    folder = make_folder()
     logging = folder / "log4j2.properties"
     logging.write_text(_LOGGING)
     options = archive_options()

@@ -58,7 +58,8 @@ def _add_operations(app: FastAPI, site: Site) -> None:
         return Response(render_metrics(site), media_type=CONTENT_TYPE_LATEST)
 
     @app.api_route("/healthz", methods=["GET", "HEAD"], include_in_schema=False)
-    def healthz() -> Response:
+    async def healthz() -> Response:
+        # On the loop, since all threads may be busy.
         return _health(site.is_alive())
 
     @app.api_route("/readyz", methods=["GET", "HEAD"], include_in_schema=False)

@@ -7,6 +7,8 @@ from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 MAX_REQUEST_BYTES = 64 * 1024
+MAX_ANSWERING = 100
+_HEALTH = "/healthz"
 LOOPBACK_HOSTS = ("localhost", "127.0.0.1", "[::1]")
 SECURITY_HEADERS = {
     "Content-Security-Policy": (
@@ -32,6 +34,7 @@ class Guard:
         self._app = app
         self._hosts = hosts
         self._headers = headers
+        self._answering = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Refuse a request, or hand it on with a bounded body."""
@@ -58,7 +61,17 @@ class Guard:
         if first is None:
             await PlainTextResponse(f"Requests may have {MAX_REQUEST_BYTES:,} bytes.\n", 413)(scope, receive, secured)
             return
-        await self._app(scope, _replayed(first, receive), secured)
+        if first["type"] != "http.request":
+            # The client is gone.
+            return
+        if self._answering >= MAX_ANSWERING and scope["path"] != _HEALTH:
+            await PlainTextResponse("Too many requests at once; try again in a moment.\n", 503)(scope, receive, secured)
+            return
+        self._answering += 1
+        try:
+            await self._app(scope, _replayed(first, receive), secured)
+        finally:
+            self._answering -= 1
 
 
 async def _read_bounded(receive: Receive) -> Message | None:

@@ -10,6 +10,7 @@ import uvicorn
 
 from siltstone.errors import InvalidInputError
 from siltstone.web.app import create_app
+from siltstone.web.connections import KEEP_ALIVE_SECONDS, bounded_connections
 from siltstone.web.guard import LOOPBACK_HOSTS, host_name
 from siltstone.web.site import Site
 
@@ -66,9 +67,9 @@ class WebServer:
                 server_header=False,
                 lifespan="off",
                 ws="none",
-                timeout_keep_alive=15,
+                http=bounded_connections(),
+                timeout_keep_alive=KEEP_ALIVE_SECONDS,
                 timeout_graceful_shutdown=3,
-                limit_concurrency=200,
                 h11_max_incomplete_event_size=64 * 1024,
             )
         )
