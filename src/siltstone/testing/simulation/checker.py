@@ -130,7 +130,7 @@ class Ledger:
         floor = reading.floor if reading.resets == self.resets else 0
         if max(positions) < floor:
             raise ViolationError(
-                "stale read", f"the rows are those of {positions}, but {floor} was acknowledged before"
+                f"stale {reading.what}", f"the rows are those of {positions}, but {floor} was acknowledged before"
             )
 
     def observe(self, table: Table, stored: Mapping[str, bytes], now_ms: int) -> None:

@@ -76,6 +76,7 @@ class Process:
         self.clock = ProcessClock(time, self._wait)
         self.logs: dict[Any, Any] = {}
         self.change_ids: dict[str, Any] = {}
+        self.memory: dict[str, object] = {}
         self.chance = random.Random(0)
         self.operation: Operation | None = None
         self.task: Task | None = None
@@ -125,6 +126,7 @@ class Process:
         """Remember nothing of what the logs were, as a new process."""
         self.logs = {}
         self.change_ids = {}
+        self.memory = {}
 
     def die(self) -> None:
         """Let the process die where it is."""

@@ -31,11 +31,14 @@ OPERATIONS = {
     "update documents": 6,
     "read documents": 3,
     "compact documents": 3,
+    "lead service": 6,
+    "work service": 6,
 }
 DAMAGE = "damage"
+DATABASE_CLOCK = "database clock"
 _ALWAYS = ("write", "read fresh")
 # Of these, a seed has all or none.
-_TOGETHER = {name: "documents" for name in OPERATIONS if name.endswith("documents")}
+_TOGETHER = {name: name.split()[-1] for name in OPERATIONS if name.endswith(("documents", "service"))}
 # A process is interrupted after about so many calls: a write makes six, a round some dozens.
 _CALLS = 6
 
@@ -77,6 +80,11 @@ class Profile:
     def has_documents(self) -> bool:
         """Whether there is a table of documents too."""
         return "update documents" in self.operations
+
+    @property
+    def has_service(self) -> bool:
+        """Whether processes are nodes of a service too."""
+        return "lead service" in self.operations
 
 
 @dataclass(frozen=True)
@@ -134,6 +142,8 @@ def _make_step(number: int, profile: Profile, chance: random.Random, left_ms: in
     clock: ClockChange | None = None
     if chance.random() < profile.clocks:
         clock = chance.choice(("set", "set", "set", "stop", "right"))
+    if profile.has_service and chance.random() < profile.clocks:
+        operation = DATABASE_CLOCK
     return Step(
         number=number,
         process=chance.randrange(profile.processes),
@@ -142,6 +152,6 @@ def _make_step(number: int, profile: Profile, chance: random.Random, left_ms: in
         fault=fault,
         wait_ms=min(wait_ms, max(left_ms, 0)),
         clock=clock,
-        skew_ms=chance.choice(profile.skews_ms) if clock == "set" else 0,
+        skew_ms=chance.choice(profile.skews_ms) if clock == "set" or operation == DATABASE_CLOCK else 0,
         sleeps=chance.random() < profile.sleeps,
     )

@@ -1,6 +1,7 @@
 """A simulation: processes over one store, carried on step by step, and checked after each."""
 
 import contextlib
+import functools
 import hashlib
 import random
 from collections.abc import Callable, Iterator
@@ -21,7 +22,8 @@ from siltstone.testing.simulation.damage import damage_store
 from siltstone.testing.simulation.documents import DocumentActor, create_documents
 from siltstone.testing.simulation.judge import BlindError, Judge
 from siltstone.testing.simulation.processes import Operation, Process
-from siltstone.testing.simulation.steps import DAMAGE, Plan, Step
+from siltstone.testing.simulation.service import Service
+from siltstone.testing.simulation.steps import DAMAGE, DATABASE_CLOCK, Plan, Step
 from siltstone.testing.simulation.store import SimulatedObjects
 
 T = TypeVar("T")
@@ -32,7 +34,7 @@ _LAST_STEP = 100_000
 
 
 def actions(rows: Actor, documents: DocumentActor) -> dict[str, Callable[[], None]]:
-    """Return what each operation does."""
+    """Return what each operation on tables does."""
     return {
         "write": rows.write,
         "burst": rows.burst,
@@ -100,6 +102,7 @@ class World:
         self.store = SimulatedObjects(self.root, self.time, self.call)
         self.observer = Process("observer", self.time)
         self.processes = [Process(f"p{number}", self.time) for number in range(self.plan.profile.processes)]
+        self.service: Service | None = None
         self._running = self.observer
         self._digest = hashlib.sha256()
 
@@ -164,6 +167,8 @@ class World:
         self.judge = Judge(self.table, self.ledger, self.store, self.time)
         if self.plan.profile.has_documents:
             self.judge.documents = create_documents(self.root)
+        if self.plan.profile.has_service:
+            self.service = Service(self.root, self.time, self.call)
 
     def _carry_out(self, step: Step) -> None:
         process = self.processes[step.process]
@@ -171,6 +176,9 @@ class World:
         self.time.pass_ms(step.wait_ms)
         if step.operation == DAMAGE:
             self._damage(step)
+            return
+        if step.operation == DATABASE_CLOCK:
+            self._move_database_clock(step)
             return
         if step.clock is not None:
             process.clock.change(step.clock, step.skew_ms)
@@ -196,13 +204,29 @@ class World:
         self.history.append(f"{step.number:>3} damage: {damage.kind} {' and '.join(damage.paths)}")
         self._digest.update(self.history[-1].encode())
 
+    def _move_database_clock(self, step: Step) -> None:
+        assert self.service is not None
+        self.service.clock.change("set" if self.service.clock.is_right else "right", step.skew_ms)
+        self.counts.clock_changes += 1
+        self.history.append(
+            f"{step.number:>3} the database's clock is {'right' if self.service.clock.is_right else step.skew_ms}"
+        )
+
     def _start(self, process: Process, step: Step) -> None:
         operation = Operation(step, self.time.now_ms, what=step.operation)
         seed = f"{self.plan.seed}/{step.number}"
         data = random.Random(f"{seed}/data")
         rows = Actor(self.root, self.ledger, self.time, operation, data, self.plan.profile.partitions)
         documents = DocumentActor(self.root, self.judge.document_ledger, operation, data)
-        process.begin(operation, actions(rows, documents)[step.operation], random.Random(f"{seed}/chance"))
+        known = actions(rows, documents)
+        if self.service is not None:
+            for name, act in (
+                ("lead", self.service.lead),
+                ("work", self.service.work),
+                ("check", self.service.check_progress),
+            ):
+                known[f"{name} service"] = functools.partial(act, process, operation)
+        process.begin(operation, known[step.operation], random.Random(f"{seed}/chance"))
 
     def _go_on(self, process: Process, step: Step) -> bool:
         faults = process.faults_met
@@ -240,6 +264,8 @@ class World:
     def _finish(self) -> None:
         """Let all that is under way end, put all clocks right, and see whether everybody can go on."""
         number = _LAST_STEP
+        if self.service is not None:
+            self.service.clock.change("right")
         for place, process in enumerate(self.processes):
             process.clock.change("right")
             if process.is_busy:
@@ -249,6 +275,9 @@ class World:
             for operation in (*rows, *_HEALING_DOCUMENTS) if self.plan.profile.has_documents else rows:
                 self._carry_out(Step(number, place, operation))
                 number += 1
+        if self.service is not None:
+            self._carry_out(Step(number, 0, "write"))
+            self._carry_out(Step(number + 1, 0, "check service"))
         self.observer.forget()
         self._let_run(self.observer)
         self.judge.look_deep()
@@ -261,6 +290,8 @@ class World:
                 self._let_run(process)
                 process.task.resume()
         self._let_run(self.observer)
+        if self.service is not None:
+            self.service.close()
 
     def _tell(self, process: Process, step: Step, ending: str) -> None:
         assert process.operation is not None
