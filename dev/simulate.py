@@ -10,13 +10,12 @@ import os
 import random
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass
 
-from siltstone.testing.simulation import Outcome, Plan, make_plan, simulate
+from siltstone.testing.simulation import Counts, Outcome, Plan, make_plan, simulate
 from siltstone.testing.simulation.minimize import choose_steps, describe_steps, minimize
-from siltstone.testing.simulation.world import Counts
 
 LENGTH = 60
 _MINIMIZING_SECONDS = 120
@@ -41,17 +40,17 @@ class Failure:
         return f"make simulate ARGS=\"--seed {self.seed}{damage} --steps '{self.steps}'\""
 
 
-def run_seed(seed: int, length: int, damage: bool) -> tuple[int, Counts, str | None]:
+def run_seed(seed: int, length: int, damage: bool, ignored: Sequence[str]) -> tuple[int, Counts, str | None]:
     """Run one seed; return what happened, and the kind of violation if there was one."""
     logging.getLogger("siltstone").setLevel(logging.CRITICAL)
-    outcome = simulate(make_plan(seed, length, damage=damage))
+    outcome = simulate(make_plan(seed, length, damage=damage), ignored)
     return seed, outcome.counts, None if outcome.violation is None else outcome.violation.kind
 
 
-def explain(whole: Plan, found_after: float) -> Failure:
+def explain(whole: Plan, ignored: Sequence[str], found_after: float) -> Failure:
     """Run a failing seed again, and make it short."""
     ends_at = time.monotonic() + _MINIMIZING_SECONDS
-    shortest = minimize(simulate(whole), may_go_on=lambda: time.monotonic() < ends_at)
+    shortest = minimize(simulate(whole, ignored), ignored=ignored, may_go_on=lambda: time.monotonic() < ends_at)
     return _failure(shortest, describe_steps(whole, shortest.plan.steps), found_after)
 
 
@@ -73,7 +72,9 @@ def search(asked: argparse.Namespace, total: Counts) -> list[Failure]:
         total.add(counts)
         if kind is None or kind in failures:
             continue
-        failure = explain(make_plan(seed, asked.length, damage=asked.damage), time.monotonic() - started - explaining)
+        failure = explain(
+            make_plan(seed, asked.length, damage=asked.damage), asked.ignore, time.monotonic() - started - explaining
+        )
         explaining = time.monotonic() - started - failure.seconds
         failures[kind] = failure
         if not asked.json:
@@ -89,7 +90,7 @@ def _in_processes(asked: argparse.Namespace, seed: int, ends_at: float) -> Itera
         try:
             while time.monotonic() < ends_at:
                 while len(waiting) < 2 * asked.processes:
-                    waiting.add(pool.submit(run_seed, seed, asked.length, asked.damage))
+                    waiting.add(pool.submit(run_seed, seed, asked.length, asked.damage, asked.ignore))
                     seed += 1
                 done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
                 for each in done:
@@ -104,13 +105,13 @@ def replay(asked: argparse.Namespace, total: Counts) -> list[Failure]:
     plan = make_plan(asked.seed, asked.length, damage=asked.damage)
     if asked.steps is not None:
         plan = choose_steps(plan, asked.steps)
-    outcome = simulate(plan)
+    outcome = simulate(plan, asked.ignore)
     total.add(outcome.counts)
     if not asked.json:
         print("\n".join([*outcome.history, f"digest {outcome.digest}"]))
     if outcome.violation is None:
         return []
-    failures = [_failure(outcome, asked.steps, 0.0)] if asked.steps is not None else [explain(plan, 0.0)]
+    failures = [_failure(outcome, asked.steps, 0.0)] if asked.steps is not None else [explain(plan, asked.ignore, 0.0)]
     if not asked.json:
         show(failures[0])
     return failures
@@ -146,6 +147,7 @@ def main() -> int:
     parser.add_argument("--first", type=int, help="the first seed of the search (a random one)")
     parser.add_argument("--failures", type=int, default=1, help="end after so many kinds of violation (1)")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1, help="seeds side by side (one per core)")
+    parser.add_argument("--ignore", action="append", default=[], help="a kind of violation to ignore, e.g. 'torn read'")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     asked = parser.parse_args()
     logging.getLogger("siltstone").setLevel(logging.CRITICAL)

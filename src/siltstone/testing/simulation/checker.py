@@ -56,6 +56,7 @@ class Ledger:
     """What is known of a table from outside."""
 
     oracle: Oracle
+    ignored: frozenset[str] = frozenset()
     writes: dict[int, Write] = field(default_factory=dict)
     acknowledged: dict[int, int] = field(default_factory=dict)
     number_at: dict[int, int] = field(default_factory=dict)
@@ -186,12 +187,8 @@ class Ledger:
                 raise ViolationError("doubled write", f"write {number} is at position {before} and at {position}")
         if position < self.newest:
             raise ViolationError("lost write", f"position {position} appeared after {self.newest}")
-        time_ms = max(delta.committed_at for delta in deltas)
-        if time_ms < self._newest_time_ms:
-            raise ViolationError("commit time", f"position {position} is {self._newest_time_ms - time_ms} ms older")
-        if time_ms > now_ms + MAX_AHEAD_MS:
-            raise ViolationError("commit time", f"position {position} is {time_ms - now_ms} ms ahead of the store")
-        self._newest_time_ms = time_ms
+        if "commit time" not in self.ignored:
+            self._check_time(position, max(delta.committed_at for delta in deltas), now_ms)
         write = self.writes[number]
         self.oracle.write(write.data, write.type, op_column=write.op_column)
         self.number_at[position] = number
@@ -199,6 +196,13 @@ class Ledger:
             (delta.locator.partition_id, entry.uri) for delta in deltas for entry in delta.manifest.entries
         ]
         self.states[position] = contents_of(self.oracle.rows())
+
+    def _check_time(self, position: int, time_ms: int, now_ms: int) -> None:
+        if time_ms < self._newest_time_ms:
+            raise ViolationError("commit time", f"position {position} is {self._newest_time_ms - time_ms} ms older")
+        if time_ms > now_ms + MAX_AHEAD_MS:
+            raise ViolationError("commit time", f"position {position} is {time_ms - now_ms} ms ahead of the store")
+        self._newest_time_ms = time_ms
 
     def _check_acknowledged(self) -> None:
         for number, position in self.acknowledged.items():

@@ -1,11 +1,12 @@
 """Making a failing simulation short: leave out steps, then what is special about them, while it fails in the same way."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import fields, replace
 from typing import Any
 
+from siltstone.testing.simulation.outcomes import Outcome
 from siltstone.testing.simulation.steps import Plan, Step
-from siltstone.testing.simulation.world import Outcome, simulate
+from siltstone.testing.simulation.world import simulate
 
 _PLAIN: dict[str, Any] = {
     each.name: each.default for each in fields(Step) if each.name in ("calls", "fault", "wait_ms", "clock", "sleeps")
@@ -13,7 +14,7 @@ _PLAIN: dict[str, Any] = {
 _SHORT_NAMES = {"wait_ms": "wait"}
 
 
-def minimize(failed: Outcome, *, may_go_on: Callable[[], bool] = lambda: True) -> Outcome:
+def minimize(failed: Outcome, *, ignored: Iterable[str] = (), may_go_on: Callable[[], bool] = lambda: True) -> Outcome:
     """Return the shortest simulation found that ends with a violation of the same kind; until no more may be tried."""
     assert failed.violation is not None
     kind = failed.violation.kind
@@ -23,7 +24,7 @@ def minimize(failed: Outcome, *, may_go_on: Callable[[], bool] = lambda: True) -
         nonlocal best
         if not may_go_on():
             return False
-        outcome = simulate(replace(failed.plan, steps=tuple(steps)))
+        outcome = simulate(replace(failed.plan, steps=tuple(steps)), ignored)
         if outcome.violation is None or outcome.violation.kind != kind:
             return False
         best = outcome

@@ -8,11 +8,12 @@ import random
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from siltstone.errors import StorageError
 from siltstone.testing.faults import Killed
 from siltstone.testing.simulation.clocks import ProcessClock, TrueTime
+from siltstone.testing.simulation.memory import Memory
 from siltstone.testing.simulation.steps import Step
 
 T = TypeVar("T")
@@ -74,9 +75,7 @@ class Process:
     def __init__(self, name: str, time: TrueTime) -> None:
         self.name = name
         self.clock = ProcessClock(time, self._wait)
-        self.logs: dict[Any, Any] = {}
-        self.change_ids: dict[str, Any] = {}
-        self.memory: dict[str, object] = {}
+        self.memory = Memory()
         self.chance = random.Random(0)
         self.operation: Operation | None = None
         self.task: Task | None = None
@@ -123,10 +122,8 @@ class Process:
         return task
 
     def forget(self) -> None:
-        """Remember nothing of what the logs were, as a new process."""
-        self.logs = {}
-        self.change_ids = {}
-        self.memory = {}
+        """Remember nothing, as a new process."""
+        self.memory = Memory()
 
     def die(self) -> None:
         """Let the process die where it is."""

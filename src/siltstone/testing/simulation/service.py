@@ -74,9 +74,9 @@ class Service:
     def lead(self, process: Process, operation: Operation) -> None:
         """Let a node lead, if it can."""
         owner = f"{process.name}#{process.deaths}"
-        leader = process.memory.get("leader")
+        leader = process.memory.objects.get("leader")
         if not isinstance(leader, Leader):
-            leader = process.memory["leader"] = Leader(
+            leader = process.memory.objects["leader"] = Leader(
                 self._database, self._tables, SETTINGS, owner=owner, name=process.name, monotonic=clock.monotonic
             )
         operation.what = f"lead: {leader.tick().action}"
