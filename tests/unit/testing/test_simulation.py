@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from siltstone.testing.simulation import Plan, make_plan, simulate
+from siltstone.testing.simulation import Plan, Step, make_plan, simulate
 from siltstone.testing.simulation.minimize import choose_steps, describe_steps, minimize
 from siltstone.testing.simulation.store import SimulatedObjects
 
@@ -13,7 +13,7 @@ from siltstone.testing.simulation.store import SimulatedObjects
 def calm(seed: int, length: int = 30) -> Plan:
     """Return a seed's plan in which clocks are right, and time passes only by calls."""
     plan = make_plan(seed, length)
-    steps = [replace(step, clock=None, sleeps=False, wait_ms=0) for step in plan.steps]
+    steps = [replace(step, clock=None, sleeps=False, wait_ms=0, skew_ms=0) for step in plan.steps]
     return replace(plan, profile=replace(plan.profile, partitions=1), steps=tuple(steps))
 
 
@@ -35,7 +35,14 @@ def test_two_commits_that_both_believe_to_have_won_are_found_and_made_short(monk
         objects.replace(path, data)
 
     monkeypatch.setattr(SimulatedObjects, "create", create_anyway)
-    whole = calm(6)
+    # One process is interrupted by another one after its first call, then after its second, and so on.
+    turns = [
+        (Step(3 * n, 1, "write", calls=n), Step(3 * n + 1, 0, "write"), Step(3 * n + 2, 1, "write"))
+        for n in range(1, 10)
+    ]
+    steps = tuple(step for turn in turns for step in turn)
+    profile = replace(calm(1).profile, processes=2, operations={"write": 1})
+    whole = Plan(1, profile, steps)
     failed = simulate(whole)
     assert failed.violation is not None
     assert failed.violation.kind == "lost write"

@@ -172,6 +172,11 @@ class Actor:
             watermark = compacted_watermark(partition.locator, root=root)
             tables.trim(partition.locator, watermark, self._time.now_ms)
 
+    def vacuum_dropped(self) -> None:
+        """Remove the files of dropped tables; none is ever dropped here."""
+        report = self.table.lake.vacuum_dropped(retention_ms=MIN_RETENTION_MS)
+        self.tell(f"vacuum dropped tables, {report}")
+
     def restart(self) -> None:
         """Do nothing: the process ends, and a new one takes its place."""
 

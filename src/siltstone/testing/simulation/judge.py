@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from siltstone.document_table import DocumentTable
-from siltstone.errors import CorruptionError, SiltstoneError
+from siltstone.errors import CorruptionError, NotFoundError, SiltstoneError
 from siltstone.lake import Table
 from siltstone.testing.faults import Killed
 from siltstone.testing.simulation.actors import MIN_RETENTION_MS
@@ -57,7 +57,8 @@ class Judge:
 
     def _problem_after_damage(self, what: str, error: SiltstoneError) -> ViolationError | None:
         is_named = any(damage.is_named_in(str(error)) for damage in self.damages)
-        if isinstance(error, CorruptionError) and not is_named:
+        # What is damaged must not look as if it had never been there, either.
+        if isinstance(error, CorruptionError | NotFoundError) and not is_named:
             return ViolationError("unnamed damage", what)
         return None
 

@@ -27,6 +27,7 @@ OPERATIONS = {
     "roll back": 1,
     "trim": 2,
     "vacuum": 2,
+    "vacuum dropped": 1,
     "restart": 1,
     "update documents": 6,
     "read documents": 3,

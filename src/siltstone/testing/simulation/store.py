@@ -1,6 +1,7 @@
 """The store of a simulation: objects in memory with a right clock, and calls that go through a gate."""
 
 import io
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import IO, Any, Protocol, TypeVar, cast
 
@@ -84,7 +85,7 @@ class SimulatedObjects:
         start = f"{prefix.strip('/')}/" if prefix.strip("/") else ""
 
         def look() -> list[ObjectInfo]:
-            paths = [path for path in reversed(self.contents) if path.startswith(start)]
+            paths = sorted((path for path in self.contents if path.startswith(start)), key=_no_order)
             return [self._info(path) for path in paths if recursive or "/" not in path.removeprefix(start)]
 
         return self._gate("list", prefix, look)
@@ -124,6 +125,11 @@ class SimulatedObjects:
 
     def _info(self, path: str) -> ObjectInfo:
         return ObjectInfo(path, len(self.contents[path]), self._modified_ms[path])
+
+
+def _no_order(path: str) -> int:
+    """Return a number by which names are in no order of theirs, but in the same one each time."""
+    return zlib.crc32(path.encode())
 
 
 class _Writer:

@@ -48,6 +48,7 @@ def actions(rows: Actor, documents: DocumentActor) -> dict[str, Callable[[], Non
         "roll back": rows.roll_back,
         "trim": rows.trim,
         "vacuum": rows.vacuum,
+        "vacuum dropped": rows.vacuum_dropped,
         "restart": rows.restart,
         "update documents": documents.update,
         "read documents": documents.read,
