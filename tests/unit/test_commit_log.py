@@ -1,12 +1,13 @@
 """The commit log: one winner per batch, lost answers settled, old state never trusted too long."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from siltstone.clock import replaced
 from siltstone.errors import CommitUnknownError, ConflictError, CorruptionError, InvalidInputError, StorageError
 from siltstone.log import commit as commit_module
 from siltstone.log.commit import CommitLog, commit_log, forget_logs, steady
@@ -25,6 +26,9 @@ class Clock:
 
     def now_ms(self) -> int:
         return int(self.seconds * 1000)
+
+    def sleep(self, seconds: float) -> None:
+        self.seconds += seconds
 
 
 class AgingObjects(FaultyObjects):
@@ -54,17 +58,18 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def open_log(new_root: Callable[[str], str], clock: Clock) -> Callable[..., CommitLog]:
+def open_log(new_root: Callable[[str], str], clock: Clock) -> Iterator[Callable[..., CommitLog]]:
     """Open the same log anew, as another process would."""
     root = new_root("memory")
     store = AgingObjects(root, clock)
 
     def make(**settings: Any) -> CommitLog:
-        log = CommitLog(root, "log", now_ms=clock.now_ms, monotonic=clock.monotonic, **settings)
+        log = CommitLog(root, "log", **settings)
         log.objects = store
         return log
 
-    return make
+    with replaced(clock):
+        yield make
 
 
 def put(log: CommitLog, **entries: int | None) -> int | None:
@@ -146,7 +151,7 @@ def test_checkpoints_come_beside_batches_and_hold_all_that_is_live(open_log: Cal
         put(log, a=number, **{f"k{number}": number}, **({f"k{number - 1}": None} if number else {}))
     assert names(log) == [*"0123456789", "9.compact"]
     assert content(open_log()) == {"a": 9, "k9": 9}
-    assert len(list(log.read_lines("9.compact"))) == 3, "two live entries and the newest commit"
+    assert len(list(log.read_lines("9.compact"))) == 4, "a head, two live entries and the newest commit"
 
 
 def test_readers_need_only_the_newest_checkpoint_and_what_follows(open_log: Callable[[], CommitLog]) -> None:
@@ -176,9 +181,9 @@ def test_old_batches_go_when_two_checkpoints_cover_them_and_time_has_passed(
     for number in range(20, 30):
         put(log, a=number)
     left = names(log)
-    assert "18" not in left
+    assert "15" not in left
     assert "9.compact" not in left
-    assert {"19", "19.compact", "20", "29", "29.compact"} <= set(left)
+    assert {"16", "19", "19.compact", "20", "29", "29.compact"} <= set(left), "from an anchor on"
     assert content(open_log()) == content(log) == {"a": 29}
 
 
@@ -205,22 +210,6 @@ def test_a_reader_that_slept_catches_up(open_log: Callable[[], CommitLog], clock
         put(worker, b=number)
         clock.seconds += 600
     assert content(sleeper) == {"b": 29}
-
-
-def test_a_commit_that_hangs_for_too_long_is_not_reported_as_done(
-    open_log: Callable[[], CommitLog], clock: Clock
-) -> None:
-    log = open_log()
-    put(log, a=1)
-    create = log.objects.create
-
-    def hang(path: str, data: Any) -> None:
-        clock.seconds += commit_module.PUT_SECONDS_LIMIT + 1
-        create(path, data)
-
-    log.objects.create = hang  # type: ignore[method-assign]
-    with pytest.raises(CommitUnknownError, match="Look at the table"):
-        put(log, a=2)
 
 
 @pytest.mark.parametrize("kind", ["fail", "lose"])
@@ -377,7 +366,7 @@ def test_one_operation_asks_the_store_once_for_what_is_new(new_root: Callable[[s
             content(log)
         put(other, a=2)
         assert content(log) == {"a": 1}
-    assert store.calls == 1
+    assert store.calls == 2, "what is new, and whether the old is still there"
     assert content(log) == {"a": 2}
 
 

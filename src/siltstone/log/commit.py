@@ -5,7 +5,8 @@ a key; a later entry replaces an earlier one, a removal mark drops it. `N.compac
 batch N. It is written beside the batch, after the commit, by whoever finds it due, and any reader may rely on
 the newest one: so neither the interval nor a failed checkpoint can ever break a reader or a writer.
 
-Every process keeps the state of the logs it uses and reads only batches that came since.
+Every process keeps the state of the logs it uses and reads only batches that came since. How files prove that they are
+whole, and follow each other, is in `chain`.
 """
 
 import contextlib
@@ -29,8 +30,9 @@ from siltstone.errors import (
     SiltstoneError,
     StorageError,
 )
-from siltstone.log import wire
+from siltstone.log import chain, wire
 from siltstone.log.batches import COMPACT_SUFFIX, BatchListing
+from siltstone.log.chain import CHECKPOINT_KEY, COMMIT_KEY
 from siltstone.log.compactible import CLEANUP_DELAY_MS
 from siltstone.log.keyed import Entry, KeyedLog, StoredEntry, decoding
 from siltstone.objects import open_objects
@@ -38,14 +40,13 @@ from siltstone.objects import open_objects
 T = TypeVar("T")
 Changes = Mapping[str, Entry | None]
 
-COMMIT_KEY = "commit"
 CHECKPOINT_INTERVAL = 10
 # A checkpoint costs what it holds. Once per thousandth of that, its share of each commit stays constant.
 CHECKPOINT_SHARE = 1000
-# A batch is never deleted sooner than the clean-up delay after its creation. So "batch N is not there yet" can be
-# believed for less than that: beyond, an old id might be free because its batch is long checkpointed and gone.
-TRUST_SECONDS = 60.0
-PUT_SECONDS_LIMIT = 300.0
+# Every so many batches one is an anchor, which is deleted before those that come after it.
+ANCHOR_INTERVAL = 16
+# A checkpoint says whose the last batches were, so that a writer who was held up can find out what became of its own.
+RECENT_BATCHES = 100
 CLEANUP_PAUSE_SECONDS = 60.0
 _ATTEMPTS = 200
 _PUT_ATTEMPTS = 5
@@ -61,15 +62,29 @@ class Commit(NamedTuple):
     time_ms: int
 
 
+class _NewBatch(NamedTuple):
+    """A commit to be tried: under which number, and the anchor that shows whether that was free."""
+
+    batch_id: int
+    write_id: str
+    anchor: str | None
+    data: bytes
+    content: chain.ChainedFile
+
+
 class LogState:
     """What is live after batch `batch_id`: a mapping from keys to entries, parsed when asked for.
 
-    `find_file` tells which file of the log has a line, for messages.
+    `digest` is that of the batch, `anchor` whose batch the anchor of the next one is, `recent` whose the last ones were;
+    `find_file` returns the file of the log that has a line, for messages.
     """
 
     def __init__(self, find_file: Callable[[bytes], str] = lambda line: "commit log") -> None:
         self.batch_id = -1
         self.checkpoint_id = -1
+        self.digest: str | None = None
+        self.anchor: str | None = None
+        self.recent: dict[int, str] = {}
         self._lines: dict[str, bytes] = {}
         self._find_file = find_file
 
@@ -130,6 +145,41 @@ class LogState:
             else:
                 self._lines[_key(line, where)] = line
 
+    def follow(self, batch: chain.ChainedFile, where: str) -> None:
+        """Take over the next batch. Raises: CorruptionError."""
+        self.apply(batch.lines, where)
+        self.batch_id += 1
+        self.digest = batch.digest
+        self.anchor = batch.head.get("anchor")
+        if batch.head:
+            self.recent[self.batch_id] = batch.head["write_id"]
+
+    def restore(self, batch_id: int, checkpoint: chain.ChainedFile, where: str) -> None:
+        """Take over a checkpoint. Raises: CorruptionError."""
+        head = checkpoint.head
+        if head and (head["key"], head.get("batch")) != (CHECKPOINT_KEY, batch_id):
+            raise CorruptionError(
+                f"{where}: it is not the checkpoint of batch {batch_id}; restore the file from a copy"
+            )
+        self.apply(checkpoint.lines, where)
+        self.batch_id = self.checkpoint_id = batch_id
+        self.digest = head.get("digest")
+        self.anchor = (self.get(COMMIT_KEY) or {}).get("anchor")
+        recent = head.get("recent", [])
+        self.recent = dict(enumerate(recent, batch_id + 1 - len(recent)))
+
+    def checkpoint(self, version: int) -> Iterator[bytes]:
+        """Yield the content of a checkpoint of this state."""
+        kept = max(RECENT_BATCHES, 2 * (self.batch_id - self.checkpoint_id))
+        self.recent = {number: owner for number, owner in self.recent.items() if number > self.batch_id - kept}
+        head = {
+            "key": CHECKPOINT_KEY,
+            "batch": self.batch_id,
+            "digest": self.digest,
+            "recent": list(self.recent.values()),
+        }
+        return chain.encode_chunks(head, lambda: wire.chunks_of(self._lines.values()), len(self), version)
+
 
 def _key(line: bytes, where: str) -> str:
     end = line.find(b'"', len(_KEY_START))
@@ -151,9 +201,13 @@ def _encode(key: str, entry: Entry | None) -> bytes:
 
 
 class CommitLog(KeyedLog):
-    """One commit log; safe to share between threads.
+    """One commit log; safe to share between threads. `now_ms` is the clock of entries, and of when to clean up.
 
-    `monotonic` is the clock that decides how long the known state may be trusted, `now_ms` the one of entries.
+    What is known of the log is a true beginning of its history, however old. So a commit may build on it at once, and a
+    read asks only for what came since, if both then make sure that nothing of it was cleaned up meanwhile: batches that
+    were may be missing, or be there a second time. Every batch names its *anchor*, the one before it whose number is a
+    multiple of ANCHOR_INTERVAL. An anchor is deleted before any batch after it. So while the anchor is there, no number
+    after it was ever used and freed.
     """
 
     def __init__(
@@ -163,21 +217,19 @@ class CommitLog(KeyedLog):
         *,
         expires: Callable[[str, Entry, int], bool] | None = None,
         now_ms: Callable[[], int] = clock.now_ms,
-        monotonic: Callable[[], float] = clock.monotonic,
     ) -> None:
         super().__init__(open_objects(root), folder, now_ms=now_ms)
         self._expires = expires
-        self._monotonic = monotonic
         self._lock = threading.RLock()
         self._state = LogState(self._file_of)
-        self._verified_at: float | None = None
+        self._is_loaded = False
         self._cleaned_at: float | None = None
 
     def read(self, look: Callable[[LogState], T]) -> T:
         """Call `look` on the newest state, which stands still meanwhile. Raises: CorruptionError, StorageError."""
         with self._lock:
             seen = getattr(_steady, "seen", None)
-            if seen is None or self not in seen or not self._is_trusted():
+            if seen is None or self not in seen or not self._is_loaded:
                 self._refresh()
             if seen is not None:
                 seen.add(self)
@@ -193,7 +245,7 @@ class CommitLog(KeyedLog):
         with self._lock:
             is_newest = False
             for attempt in range(_ATTEMPTS):
-                if attempt or not self._is_trusted():
+                if attempt or not self._is_loaded:
                     self._refresh()
                     is_newest = True
                 try:
@@ -207,18 +259,29 @@ class CommitLog(KeyedLog):
                         return None
                     continue
                 commit_time = max(self.now_ms(), self._state.time_ms)
-                write_id = uuid.uuid4().hex
-                head: Entry = {"write_id": write_id, "time": commit_time, "operation": operation}
-                lines = [_encode(COMMIT_KEY, head), *(_encode(key, entry) for key, entry in changes.items())]
-                batch_id = self._state.batch_id + 1
-                if self._create(batch_id, wire.encode(lines, self.version), write_id):
-                    self._state.apply(lines, self.address(str(batch_id)))
-                    self._state.batch_id = batch_id
+                batch = self._next_batch(operation, commit_time, changes)
+                if self._create(batch) and self._counts(batch):
+                    if self._state.batch_id < batch.batch_id:
+                        self._state.follow(batch.content, self.address(str(batch.batch_id)))
                     self._checkpoint_if_due()
-                    return Commit(batch_id, commit_time)
+                    return Commit(batch.batch_id, commit_time)
                 if attempt:
                     clock.sleep(random.uniform(0, min(0.001 * 2**attempt, 0.25)))
         raise ConflictError(f"{self.address('')}: {_ATTEMPTS} other commits came first; try again when it is less busy")
+
+    def _next_batch(self, operation: str, commit_time: int, changes: Changes) -> _NewBatch:
+        state = self._state
+        batch_id, write_id = state.batch_id + 1, uuid.uuid4().hex
+        head = {
+            "write_id": write_id,
+            "time": commit_time,
+            "operation": operation,
+            "anchor": write_id if batch_id % ANCHOR_INTERVAL == 0 else state.anchor,
+            "previous": state.digest,
+        }
+        lines = [_encode(key, entry) for key, entry in changes.items()]
+        data = chain.encode_batch(head, lines, self.version)
+        return _NewBatch(batch_id, write_id, state.anchor, data, chain.decode(data, "", self.version, self.writer))
 
     def checkpoint(self) -> int | None:
         """Write a checkpoint of the newest state and clean up behind it; return its batch id, None where it is there."""
@@ -230,104 +293,167 @@ class CommitLog(KeyedLog):
             self._clean_up()
             return self._state.checkpoint_id
 
-    def _is_trusted(self) -> bool:
-        return self._verified_at is not None and self._monotonic() - self._verified_at <= TRUST_SECONDS
-
     def _refresh(self) -> None:
-        if not self._is_trusted():
+        """Bring the state up to date with the batches that came since."""
+        if not self._is_loaded:
             self._load()
             return
-        while True:
-            asked_at = self._monotonic()
-            try:
-                self._apply_batch(self._state.batch_id + 1)
-            except NotFoundError:
-                self._verified_at = asked_at
-                return
+        state = self._state
+        try:
+            batches = self._batches_after(state.batch_id, state.digest)
+        except CorruptionError:
+            if self._is_intact_after(state.batch_id, state.anchor):
+                raise
+            self._load()
+            return
+        if self._is_intact_after(state.batch_id, state.anchor):
+            self._follow(state, batches)
+        else:
+            self._load()
 
-    def _apply_batch(self, batch_id: int) -> None:
-        name = self.name_of(batch_id)
-        self._state.apply(list(self.read_lines(name)), self.address(name))
-        self._state.batch_id = batch_id
+    def _batches_after(self, batch_id: int, digest: str | None, upto: int | None = None) -> list[chain.ChainedFile]:
+        """Return the batches after one, up to the first that is not there, checked to follow each other."""
+        batches: list[chain.ChainedFile] = []
+        while upto is None or batch_id < upto:
+            batch_id += 1
+            name = self.name_of(batch_id)
+            try:
+                batch = self._read_chained(name)
+            except NotFoundError:
+                break
+            if batch.head.get("previous") != digest:
+                raise CorruptionError(
+                    f"{self.address(name)}: it was not written after the batch before it, {batch_id - 1}: one of the two is "
+                    "from elsewhere, or was changed. Restore both from a copy; `siltstone log verify` checks all batches"
+                )
+            digest = batch.digest
+            batches.append(batch)
+        return batches
+
+    def _is_intact_after(self, batch_id: int, anchor: str | None) -> bool:
+        """Return whether none of the numbers after a batch was ever freed, given the anchor of the next batch."""
+        if anchor is not None:
+            name = str(batch_id // ANCHOR_INTERVAL * ANCHOR_INTERVAL)
+            try:
+                return chain.write_id_in(self.objects.read_start(self.path(name), chain.START_BYTES)) == anchor
+            except NotFoundError:
+                return False
+        # The first batch has no anchor, nor do batches of earlier versions. But what was freed is summed up.
+        newest = self.listing().newest_compact()
+        return newest is None or newest.batch_id <= batch_id
+
+    def _read_chained(self, name: str) -> chain.ChainedFile:
+        return chain.decode(self.objects.read(self.path(name)), self.address(name), self.version, self.writer)
 
     def _load(self) -> None:
-        """Bring the state up to date from a listing; a file that vanishes meanwhile means a newer checkpoint."""
+        """Read the log anew from a listing; a file that vanishes meanwhile means a newer checkpoint."""
+        self._is_loaded = False
         for _ in range(_LOAD_ATTEMPTS):
-            asked_at = self._monotonic()
             listing = self.listing()
             latest = -1 if listing.latest is None else listing.latest
-            if latest < self._state.batch_id:
-                self._state = LogState(self._file_of)  # somebody put another log in place of the one we knew
             try:
-                self._load_listed(listing, latest)
+                state = self._summed_up(listing)
             except NotFoundError:
                 continue
-            self._verified_at = asked_at
-            return
-        raise CorruptionError(
-            f"{self.address(self.name_of(self._state.batch_id + 1))}: missing, although batch {latest} is there: the "
-            "log has a gap. Restore the file from a copy; `siltstone log verify` shows all that is missing"
-        )
+            failure: CorruptionError | None = None
+            batches: list[chain.ChainedFile] = []
+            try:
+                batches = self._batches_after(state.batch_id, state.digest, latest)
+            except CorruptionError as error:
+                failure = error
+            first_missing = state.batch_id + len(batches) + 1
+            if not self._is_intact_after(state.batch_id, None):
+                continue
+            if failure is not None:
+                raise failure
+            if first_missing > latest:
+                self._follow(state, batches)
+                self._state, self._is_loaded = state, True
+                return
+            raise CorruptionError(
+                f"{self.address(self.name_of(first_missing))}: missing, although batch {latest} is there: the log has a "
+                "gap. Restore the file from a copy; `siltstone log verify` shows all that is missing"
+            )
+        raise StorageError(f"{self.address()}: files vanished while they were read, {_LOAD_ATTEMPTS} times; try again")
 
-    def _load_listed(self, listing: BatchListing, latest: int) -> None:
+    def _summed_up(self, listing: BatchListing) -> LogState:
+        """Return the state of the newest checkpoint."""
+        state = LogState(self._file_of)
         checkpoint = listing.newest_compact()
-        if checkpoint is not None and self._state.batch_id < checkpoint.batch_id:
-            state = LogState(self._file_of)
-            state.apply(self.read_lines(checkpoint.name), self.address(checkpoint.name))
-            state.batch_id = checkpoint.batch_id
-            self._state = state
         if checkpoint is not None:
-            self._state.checkpoint_id = checkpoint.batch_id
-        for batch_id in range(self._state.batch_id + 1, latest + 1):
-            self._apply_batch(batch_id)
+            state.restore(checkpoint.batch_id, self._read_chained(checkpoint.name), self.address(checkpoint.name))
+        return state
 
-    def _create(self, batch_id: int, data: bytes, write_id: str) -> bool:
-        """Create the batch; False where another writer has it. A lost answer is settled by reading back."""
-        path, where = self.path(str(batch_id)), self.address(str(batch_id))
-        started_at = self._monotonic()
-        if not self._is_trusted():
-            return False
+    def _follow(self, state: LogState, batches: Iterable[chain.ChainedFile]) -> None:
+        try:
+            for batch in batches:
+                state.follow(batch, self.address(self.name_of(state.batch_id + 1)))
+        except CorruptionError:
+            self._is_loaded = False  # a part of a batch may have been taken over
+            raise
+
+    def _create(self, batch: _NewBatch) -> bool:
+        """Create the batch; False where another writer has its number. A lost answer is resolved by reading back."""
+        path, where = self.path(str(batch.batch_id)), self.address(str(batch.batch_id))
         problem: StorageError | None = None
         for attempt in range(_PUT_ATTEMPTS):
             try:
-                self.objects.create(path, data)
+                self.objects.create(path, batch.data)
+                return True
             except AlreadyExistsError:
                 try:
-                    if not self._is_ours(batch_id, write_id):
-                        return False
+                    return self._is_ours(batch)
+                except NotFoundError:
+                    return False  # it was cleaned up
                 except StorageError as error:
                     # It may be ours, from an attempt whose answer got lost: to fail here would say that it is not.
                     problem = error
-                    clock.sleep(random.uniform(0, 0.05 * 2**attempt))
-                    continue
             except AccessDeniedError:
                 raise
             except StorageError as error:
                 problem = error
                 with contextlib.suppress(StorageError, NotFoundError):
-                    if self._is_ours(batch_id, write_id):
-                        break
-                    return False
-                clock.sleep(random.uniform(0, 0.05 * 2**attempt))
-                continue
-            break
-        else:
-            raise CommitUnknownError(
-                f"{where}: no answer to the commit in {_PUT_ATTEMPTS} attempts ({problem}); whether it happened is not "
-                "known. Look at the table before writing again, or write again with the same idempotency id"
-            ) from problem
-        if self._monotonic() - started_at > PUT_SECONDS_LIMIT:
-            self._verified_at = None
-            raise CommitUnknownError(
-                f"{where}: the commit took over {PUT_SECONDS_LIMIT:.0f} s, too long to be sure that it counts. Look at "
-                "the table before writing again, or write again with the same idempotency id"
-            )
-        self._verified_at = started_at
-        return True
+                    return self._is_ours(batch)
+            clock.sleep(random.uniform(0, 0.05 * 2**attempt))
+        raise CommitUnknownError(
+            f"{where}: no answer to the commit in {_PUT_ATTEMPTS} attempts ({problem}); whether it happened is not "
+            "known. Look at the table before writing again, or write again with the same idempotency id"
+        ) from problem
 
-    def _is_ours(self, batch_id: int, write_id: str) -> bool:
-        first = next(self.read_lines(self.name_of(batch_id)), b"")
-        return b'"write_id":"%s"' % write_id.encode() in first
+    def _is_ours(self, batch: _NewBatch) -> bool:
+        start = self.objects.read_start(self.path(str(batch.batch_id)), chain.START_BYTES)
+        return chain.write_id_in(start) == batch.write_id
+
+    def _counts(self, batch: _NewBatch) -> bool:
+        """Return whether the batch just created is part of the log: not if its number was used before, and freed.
+
+        Where others went on far since, the newest checkpoint says whose number it was. Raises: CommitUnknownError.
+        """
+        problem: SiltstoneError | None = None
+        for attempt in range(_PUT_ATTEMPTS):
+            try:
+                if self._is_intact_after(batch.batch_id - 1, batch.anchor):
+                    return True
+                self._load()
+                break
+            except (StorageError, CorruptionError) as error:
+                problem = error
+                clock.sleep(random.uniform(0, 0.05 * 2**attempt))
+        else:
+            raise self._unknown(batch, f"whether its number was used before could not be checked ({problem})")
+        owner = self._state.recent.get(batch.batch_id)
+        if owner is None:
+            raise self._unknown(batch, "so many commits came since that its number is not remembered")
+        if owner != batch.write_id:
+            with contextlib.suppress(StorageError):
+                self.objects.delete([self.path(str(batch.batch_id))])
+        return owner == batch.write_id
+
+    def _unknown(self, batch: _NewBatch, reason: str) -> CommitUnknownError:
+        return CommitUnknownError(
+            f"{self.address(str(batch.batch_id))}: the commit was written, but {reason}. Look at the table before writing "
+            "again, or write again with the same idempotency id"
+        )
 
     def _file_of(self, line: bytes) -> str:
         """Return the address of the newest file that has a line, of the folder where none can be found."""
@@ -343,7 +469,7 @@ class CommitLog(KeyedLog):
             return
         try:
             self._write_checkpoint()
-            if self._cleaned_at is None or self._monotonic() - self._cleaned_at > CLEANUP_PAUSE_SECONDS:
+            if self._cleaned_at is None or clock.monotonic() - self._cleaned_at > CLEANUP_PAUSE_SECONDS:
                 self._clean_up()
         except (StorageError, NotFoundError, AlreadyExistsError) as error:
             _log.warning(
@@ -354,24 +480,34 @@ class CommitLog(KeyedLog):
             )
 
     def _write_checkpoint(self) -> None:
+        """Sum up the state. All that is written follows from the batches, whoever does it, and whenever."""
         state = self._state
         if self._expires is not None:
-            expires, now_ms = self._expires, self.now_ms()
+            expires, now_ms = self._expires, state.time_ms
             expired = [key for key, entry in state.items() if expires(key, entry, now_ms)]
             state.apply([_encode(key, None) for key in expired], self.address(""))
         name = f"{state.batch_id}{COMPACT_SUFFIX}"
-        self.objects.replace(self.path(name), wire.encode_chunks((line for _, line in state.lines()), self.version))
+        self.objects.replace(self.path(name), state.checkpoint(self.version))
         state.checkpoint_id = state.batch_id
 
     def _clean_up(self) -> None:
-        """Delete what the checkpoint before the newest one made superfluous, if it is old enough."""
-        self._cleaned_at = self._monotonic()
+        """Delete what the checkpoint before the newest one made superfluous, if it is old enough.
+
+        The age only keeps files in place that others are about to read. What counts is the order: see the class.
+        """
+        self._cleaned_at = clock.monotonic()
         listing = self.listing()
         checkpoints = sorted(listing.compact_ids)
-        if len(checkpoints) > 1:
-            before_ms = self.now_ms() - CLEANUP_DELAY_MS
-            old = [file for file in listing.files if file.batch_id < checkpoints[-2] and file.modified_ms <= before_ms]
-            self.delete_files(old, listing)
+        if len(checkpoints) < 2:
+            return
+        before_ms = self.now_ms() - CLEANUP_DELAY_MS
+        young = [file.batch_id for file in listing.files if file.modified_ms > before_ms]
+        keep_from = min([checkpoints[-2], *young]) // ANCHOR_INTERVAL * ANCHOR_INTERVAL
+        old = [file for file in listing.files if file.batch_id < keep_from]
+        anchors = [file for file in old if file.batch_id % ANCHOR_INTERVAL == 0 and not file.is_compact]
+        for anchor in anchors:
+            self.delete_files([anchor], listing)
+        self.delete_files([file for file in old if file not in anchors], listing)
 
 
 _steady = threading.local()

@@ -5,13 +5,18 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Unpack
 
 from siltstone.errors import CorruptionError, InvalidInputError, SiltstoneError
+from siltstone.log.chain import CHECKPOINT_KEY
 from siltstone.log.codec import DECODING_ERRORS, ObjectCodec
 from siltstone.log.compactible import CompactibleLog, LogOptions
 from siltstone.objects import Objects
 
 Entry = dict[str, Any]
-VERSION = 2
-"""What batches say in their first line. 1: columns had no ids, so that names alone told which one was meant."""
+VERSION = 3
+"""What batches say in their first line.
+
+1: columns had no ids, so that names alone showed which one was meant. 2: batches had no checksum, nor the digest of the one
+before.
+"""
 
 
 class StoredEntry(Entry):
@@ -66,8 +71,8 @@ class KeyedLog(CompactibleLog[Entry]):
         return key if isinstance(key, str) else None
 
     def is_removal(self, entry: Entry) -> bool:
-        """Tell whether the entry only removes what has its key."""
-        return entry.get("removed") is True
+        """Return whether nothing is live by the entry: it removes what has its key, or is the head of a checkpoint."""
+        return entry.get("removed") is True or entry.get("key") == CHECKPOINT_KEY
 
     def name_of(self, batch_id: int) -> str:
         """Return the one name under which a batch is committed, whatever the interval."""

@@ -30,6 +30,11 @@ def encode(lines: Iterable[bytes], version: int = VERSION) -> bytes:
 def encode_chunks(lines: Iterable[bytes], version: int = VERSION) -> Iterator[bytes]:
     """Yield what `encode` returns, a block at a time."""
     yield header(version)
+    yield from chunks_of(lines)
+
+
+def chunks_of(lines: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield lines a block at a time, each line after a newline."""
     remaining = iter(lines)
     while part := list(itertools.islice(remaining, _LINES_PER_CHUNK)):
         yield b"\n" + b"\n".join(part)

@@ -27,6 +27,9 @@ class Objects(Protocol):
     def read(self, path: str) -> bytes:
         """Return the whole object. Raises: NotFoundError."""
 
+    def read_start(self, path: str, length: int) -> bytes:
+        """Return the first bytes of the object, or all of a shorter one. Raises: NotFoundError."""
+
     def stream(self, path: str) -> Iterator[bytes]:
         """Yield the object's bytes in chunks of a few megabytes. Raises: NotFoundError."""
 

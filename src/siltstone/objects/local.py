@@ -69,6 +69,11 @@ class LocalObjects:
         with self._translated(path), Path(self.locate(path)).open("rb") as file:
             return file.read()
 
+    def read_start(self, path: str, length: int) -> bytes:
+        """Return the first bytes of the object."""
+        with self._translated(path), Path(self._path(path)).open("rb") as file:
+            return file.read(length)
+
     def stream(self, path: str) -> Iterator[bytes]:
         """Yield the object's bytes in chunks."""
         with self._translated(path), Path(self.locate(path)).open("rb") as file:

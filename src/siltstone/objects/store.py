@@ -133,6 +133,11 @@ class StoreObjects:
         with translated(self.root, path):
             return bytes(obstore.get(self._store, check_path(path)).bytes())
 
+    def read_start(self, path: str, length: int) -> bytes:
+        """Return the first bytes of the object."""
+        with translated(self.root, path):
+            return bytes(obstore.get_range(self._store, checked_path(path), start=0, length=length))
+
     def stream(self, path: str) -> Iterator[bytes]:
         """Yield the object's bytes in chunks."""
         with translated(self.root, path):

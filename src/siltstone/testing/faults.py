@@ -82,6 +82,10 @@ class FaultyObjects:
         """Count, then read."""
         return self._call("read", path, lambda: self._objects.read(path))
 
+    def read_start(self, path: str, length: int) -> bytes:
+        """Count, then read."""
+        return self._call("read start", path, lambda: self._objects.read_start(path, length))
+
     def stream(self, path: str) -> Iterator[bytes]:
         """Count, then stream."""
         return self._call("stream", path, lambda: self._objects.stream(path))
