@@ -29,7 +29,7 @@ from siltstone.compactor.reading import read_parts
 from siltstone.compactor.rebase import TableRequest, partition_requests, requests_with_work
 from siltstone.compactor.session import Progress, SessionResult
 from siltstone.compactor.state import RoundCompletion
-from siltstone.documents.change_ids import check_change_id, iso_time, order_key
+from siltstone.documents.change_ids import check_change_id, iso_time, new_change_id, order_key
 from siltstone.documents.committing import commit_changes, complete_up_to, latest_ms, now_ms
 from siltstone.documents.earlier import known_from_ms
 from siltstone.documents.history import HistoryEntry, history_of
@@ -218,7 +218,7 @@ class DocumentTable:
             return storage.stage_deltas(stored_table(fresh), stream, type="append", root=root), None
 
         if fresh and not dry_run:
-            close_stream(self._source(), now_ms(), root=root)
+            close_stream(self._source(), now_ms(root), root=root)
             commit_changes(self.name, stage, root=root)
         return ImportResult(len(fresh), len(rows) - len(fresh))
 
@@ -311,7 +311,7 @@ class DocumentTable:
         Runs on the given Spark session, or on one in this process, which is started only if there is something to do.
         Raises: CorruptionError, ConflictError where others keep being faster.
         """
-        at_ms = now_ms() if now is None else _to_ms(now)
+        at_ms = now_ms(self.table.lake.root) if now is None else _to_ms(now)
         asked = partition_requests(TableRequest(self.name, self.lake.root, full=full))
         waiting = requests_with_work([replace(request, now_ms=at_ms) for request in asked])
         return compact_request(waiting[0], spark, progress) if waiting else SessionResult()
@@ -347,7 +347,7 @@ class DocumentTable:
 
     def holds(self) -> list[Hold]:
         """Return the holds that are on, oldest first."""
-        return [hold for hold in list_holds(self._destination()) if hold.until_ms > now_ms()]
+        return [hold for hold in list_holds(self._destination()) if hold.until_ms > now_ms(self.table.lake.root)]
 
     def release(self, hold: Hold | str) -> None:
         """End a hold before its time. Raises: NotFoundError."""
@@ -463,7 +463,11 @@ class DocumentTable:
         """Commit updates but for those that are there already; return what was written. Raises: AlreadyExistsError."""
         own = with_own_ids(self.name, updates)
         fresh = not_stored(self.name, own, self._stored_changes(own))
-        return self._write_batches(lambda: list(stored_batches(fresh))) if fresh else []
+        return self._write_batches(lambda: list(stored_batches(fresh, self._new_id))) if fresh else []
+
+    def _new_id(self) -> str:
+        """Make a change id of the store's time."""
+        return new_change_id(now_ms(self.table.lake.root))
 
     def _write_batches(self, make: Callable[[], list[pa.RecordBatch]]) -> list[pa.RecordBatch]:
         root = self.lake.root

@@ -41,6 +41,7 @@ from siltstone.compactor.state import RoundCompletion
 from siltstone.errors import InvalidInputError, KeysInSeveralPartitionsWarning, NotFoundError
 from siltstone.log.verification import Finding, verify
 from siltstone.model import (
+    COMPACTED_STREAM,
     Delta,
     DeltaType,
     Idempotency,
@@ -52,8 +53,9 @@ from siltstone.model import (
 )
 from siltstone.model.properties import KIND, ROWS_KIND
 from siltstone.model.schema import check_known, schema_from_json
-from siltstone.objects import canonical_root
+from siltstone.objects import canonical_root, open_objects
 from siltstone.storage.interface import ArrowData
+from siltstone.storage.layout import CATALOG_FOLDER
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -182,9 +184,11 @@ class Lake:
         """Drop a table; its files stay until they are vacuumed. Raises: NotFoundError."""
         catalog.drop_table(name, root=self.root)
 
-    def vacuum_dropped(self, *, retention_ms: int = DROPPED_RETENTION_MS, dry_run: bool = False) -> DroppedReport:
+    def vacuum_dropped(
+        self, *, retention_ms: int = DROPPED_RETENTION_MS, confirm_time: bool = False, dry_run: bool = False
+    ) -> DroppedReport:
         """Remove the files of tables that were dropped longer ago than the retention; see `vacuum_dropped`."""
-        return vacuum_dropped(self.root, retention_ms=retention_ms, dry_run=dry_run)
+        return vacuum_dropped(self.root, retention_ms=retention_ms, confirm_time=confirm_time, dry_run=dry_run)
 
 
 class Table:
@@ -405,15 +409,19 @@ class Table:
     def fsck(self, *, deep: bool = False) -> list[Finding]:
         """Check logs, files, deletion vectors and indices; `deep` reads every row. No findings means sound."""
         root = self.lake.root
-        findings = _check_log(f"{root}/{catalog.version_folder(self.name, root=root)}/log")
+        findings = _check_log(f"{root}/{CATALOG_FOLDER}")
+        if findings:
+            return findings
+        folder = catalog.version_folder(self.name, root=root)
+        partitions = open_objects(root).list_folders(f"{folder}/{COMPACTED_STREAM}")
+        for log in ("log", *(f"{COMPACTED_STREAM}/{partition}/log" for partition in partitions)):
+            findings += _check_log(f"{root}/{folder}/{log}")
         if findings:
             return findings
         findings += check_registered(self.name, root=root)
         findings += check_deltas(root, self.deltas(), deep=deep)
         for source in self._sources():
-            destination = locate_destination(compacted_partition(source), root=root)
-            damage = _check_log(f"{root}/{destination.folder}/log")
-            findings += damage or check_partition(destination, deep=deep)
+            findings += check_partition(locate_destination(compacted_partition(source), root=root), deep=deep)
         return findings
 
     def vacuum(
@@ -421,6 +429,7 @@ class Table:
         *,
         retention_ms: int = ROUND_RETENTION_MS,
         orphan_grace_ms: int = ORPHAN_GRACE_MS,
+        confirm_time: bool = False,
         dry_run: bool = False,
     ) -> VacuumReport:
         """Forget rounds past the retention, and remove files that nothing readable names; see `vacuum`."""
@@ -430,6 +439,7 @@ class Table:
             root=root,
             retention_ms=retention_ms,
             orphan_grace_ms=orphan_grace_ms,
+            confirm_time=confirm_time,
             dry_run=dry_run,
         )
 

@@ -31,7 +31,7 @@ class CommitLogMachine(RuleBasedStateMachine):
         self.commits = 0
 
     def new_process(self) -> CommitLog:
-        log = CommitLog(self.root, "log", now_ms=self.clock.now_ms, monotonic=self.clock.monotonic)
+        log = CommitLog(self.root, "log")
         log.objects = self.store
         return log
 

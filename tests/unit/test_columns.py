@@ -264,7 +264,7 @@ class TestStrictTables:
 def test_a_program_that_knows_only_the_first_format_refuses_a_newer_lake(people: siltstone.Table) -> None:
     root = people.lake.root
     earlier = KeyedLog(open_objects(root), "catalog", version=1)
-    with pytest.raises(CorruptionError, match="maximum supported log version is v1, but encountered v2"):
+    with pytest.raises(CorruptionError, match="maximum supported log version is v1, but encountered v3"):
         earlier.get(0)
 
 

@@ -10,6 +10,7 @@ import siltstone
 from siltstone import clock
 from siltstone.compactor.dropped import vacuum_dropped
 from siltstone.objects import canonical_root, open_objects
+from siltstone.objects.store import StoreObjects
 from siltstone.storage.layout import DROPPED_PREFIX, catalog_log
 
 HOUR_MS = 3_600_000
@@ -30,6 +31,7 @@ def later(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
     def move(hours: int) -> None:
         now = clock.now_ms() + hours * HOUR_MS
         monkeypatch.setattr(clock, "now_ms", lambda: now)
+        monkeypatch.setattr(StoreObjects, "now_ms", lambda _: now)
 
     return move
 
@@ -77,8 +79,8 @@ def test_what_a_failed_creation_left_goes_by_the_age_of_its_files(
     root = canonical_root(local_root)
     make(root, "shop.kept")
     before = paths(root)
-    open_objects(root).create("tables/shop/never/1-abc/log/0", b"v1")
-    aside = Path(root) / "tables/shop/never/1-abc/log/.1.0123.tmp"
+    open_objects(root).create("tables/shop/never/1-abc/deltas/_/abc.parquet", b"v1")
+    aside = Path(root) / "tables/shop/never/1-abc/.0.0123.tmp"
     aside.write_bytes(b"half")
     (Path(root) / "catalog/.7.0123.tmp").write_bytes(b"half")
     assert vacuum_dropped(root, retention_ms=HOUR_MS).removed_files == 0
@@ -86,6 +88,19 @@ def test_what_a_failed_creation_left_goes_by_the_age_of_its_files(
     assert vacuum_dropped(root, retention_ms=HOUR_MS).removed_files == 3
     assert paths(root) == before
     assert not list(Path(root).rglob(".*.tmp"))
+
+
+def test_a_folder_with_a_log_that_nobody_dropped_stays_however_old(
+    local_root: str, later: Callable[[int], None]
+) -> None:
+    root = canonical_root(local_root)
+    make(root, "shop.kept")
+    open_objects(root).create("tables/shop/lost/1-abc/log/0", b"v1")
+    before = paths(root)
+    later(2000)
+    report = vacuum_dropped(root, retention_ms=HOUR_MS)
+    assert (report.removed_files, report.unclaimed) == (0, ["tables/shop/lost/1-abc"])
+    assert paths(root) == before
 
 
 def test_a_root_without_tables_has_nothing_to_remove(root: str) -> None:

@@ -163,7 +163,7 @@ def full_disk(root: str, *, stays_full: bool = False) -> Iterator[None]:
 def test_a_full_disk_is_freed_of_what_nothing_names_before_rounds_are_forgotten(
     orders: siltstone.Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("siltstone.log.commit.time.sleep", lambda seconds: None)
+    monkeypatch.setattr("siltstone.clock.sleep", lambda seconds: None)
     (trimmed,) = set(deltas_folder(orders).glob("*.parquet")) - {
         Path(orders.lake.root, entry.uri) for delta in orders.deltas() for entry in delta.manifest.entries
     }
@@ -179,7 +179,7 @@ def test_a_full_disk_is_freed_of_what_nothing_names_before_rounds_are_forgotten(
 def test_a_disk_that_stays_full_is_an_error_that_says_so(
     orders: siltstone.Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("siltstone.log.commit.time.sleep", lambda seconds: None)
+    monkeypatch.setattr("siltstone.clock.sleep", lambda seconds: None)
     with (
         full_disk(orders.lake.root, stays_full=True),
         pytest.raises(siltstone.SiltstoneError, match="No space left"),
@@ -210,7 +210,7 @@ def _filled(folder: Path) -> Iterator[None]:
 
 
 def test_a_disk_that_is_really_full_is_freed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("siltstone.log.commit.time.sleep", lambda seconds: None)
+    monkeypatch.setattr("siltstone.clock.sleep", lambda seconds: None)
     folder = tmp_path / "disk"
     folder.mkdir()
     with small_disk(folder) as full:

@@ -20,7 +20,9 @@ from siltstone.model import (
 from siltstone.model.locators import check_position
 from siltstone.model.names import split_table_name
 from siltstone.storage import object_store as storage
+from siltstone.storage.horizon import announced
 from siltstone.storage.interface import ArrowData
+from siltstone.storage.streams import locate_stream
 from siltstone.storage.versions import choose_version
 
 
@@ -181,7 +183,9 @@ def write_staged(
             before = storage.find_commit(stream, idempotency, root=root)
             if before is not None:
                 return before
-        staged = stage(stream)
+        place = locate_stream(stream, root=root)
+        with announced(place.log, place.batch_id):
+            staged = stage(stream)
         try:
             committed = storage.commit_deltas(
                 staged,

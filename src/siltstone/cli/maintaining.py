@@ -28,6 +28,10 @@ def _tables(lake: Lake, name: str | None) -> list[Table]:
     return lake.tables() if name is None else [find_table(lake, name)]
 
 
+# What keeps a log from being read at all.
+_LOG_DAMAGE = ("bad-file", "bad-line", "chain", "gap", "checkpoint")
+
+
 def check_tables(lake: Lake, name: str | None, *, deep: bool, report: Report) -> list[TableChecked]:
     """Check one table or all; what cannot even be opened is a finding too. Raises: NotFoundError."""
     checked = []
@@ -41,7 +45,7 @@ def _check_table(table: Table, *, deep: bool) -> TableChecked:
     deltas = rounds = files = rows = delta_files = 0
     try:
         findings = [Problem(each.code, each.file, each.message, each.action) for each in table.fsck(deep=deep)]
-        known = table.deltas()
+        known = [] if any(each.code in _LOG_DAMAGE for each in findings) else table.deltas()
         deltas, delta_files = len(known), sum(len(delta.manifest.entries) for delta in known)
         if not findings:
             rounds = len(list_table_rounds(table.lake, table.name))
@@ -69,7 +73,14 @@ def repair_table(lake: Lake, name: str, *, accept_loss: bool, dry_run: bool) -> 
 
 
 def vacuum_tables(
-    lake: Lake, name: str | None, *, retention_ms: int, grace_ms: int, dry_run: bool, report: Report
+    lake: Lake,
+    name: str | None,
+    *,
+    retention_ms: int,
+    grace_ms: int,
+    confirm_time: bool,
+    dry_run: bool,
+    report: Report,
 ) -> Vacuumed:
     """Vacuum one table, or all and those that were dropped.
 
@@ -78,7 +89,9 @@ def vacuum_tables(
     done = []
     for table in _tables(lake, name):
         report(f"Looking through {table.name}")
-        found = table.vacuum(retention_ms=retention_ms, orphan_grace_ms=grace_ms, dry_run=dry_run)
+        found = table.vacuum(
+            retention_ms=retention_ms, orphan_grace_ms=grace_ms, confirm_time=confirm_time, dry_run=dry_run
+        )
         done.append(
             TableVacuumed(
                 table=table.name,
@@ -87,15 +100,21 @@ def vacuum_tables(
                 removed_bytes=found.removed_bytes,
                 kept_files=found.kept_files,
                 skipped_links=found.skipped_links,
+                unsure_time=found.unsure_time,
             )
         )
     dropped = None
     if name is None:
         report("Looking for dropped tables")
         # A table that is being created right now looks like one that is gone.
-        gone = lake.vacuum_dropped(retention_ms=max(retention_ms, grace_ms), dry_run=dry_run)
+        gone = lake.vacuum_dropped(retention_ms=max(retention_ms, grace_ms), confirm_time=confirm_time, dry_run=dry_run)
         dropped = DroppedVacuumed(
-            gone.removed_folders, gone.removed_files, gone.removed_bytes, gone.waiting, gone.skipped_links
+            gone.removed_folders,
+            gone.removed_files,
+            gone.removed_bytes,
+            gone.waiting,
+            gone.skipped_links,
+            gone.unclaimed,
         )
     return Vacuumed(dry_run, done, dropped)
 

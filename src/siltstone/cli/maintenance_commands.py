@@ -76,6 +76,10 @@ def vacuum(
         str,
         typer.Option("--grace", metavar="TIME", help="Keep files this young: a write may be about to name them."),
     ] = "1d",
+    confirm_time: Annotated[
+        bool,
+        typer.Option("--confirm-time", help="This machine's clock is right, though nobody wrote for over a day."),
+    ] = False,
     dry_run: DryRun = False,
     root: Root = None,
     json: Json = False,
@@ -92,7 +96,13 @@ def vacuum(
 
     with shell.progress() as report:
         done = vacuum_tables(
-            shell.lake, name, retention_ms=retention_ms, grace_ms=grace_ms, dry_run=dry_run, report=report
+            shell.lake,
+            name,
+            retention_ms=retention_ms,
+            grace_ms=grace_ms,
+            confirm_time=confirm_time,
+            dry_run=dry_run,
+            report=report,
         )
     shell.output.vacuumed(done)
 

@@ -70,6 +70,7 @@ class TableVacuumed:
     removed_bytes: int
     kept_files: int
     skipped_links: Sequence[str] = ()
+    unsure_time: str | None = None
 
 
 @dataclass(frozen=True)
@@ -81,6 +82,7 @@ class DroppedVacuumed:
     removed_bytes: int
     waiting_folders: Sequence[str]
     skipped_links: Sequence[str] = ()
+    unclaimed_folders: Sequence[str] = ()
 
 
 @dataclass(frozen=True)

@@ -70,6 +70,8 @@ def vacuumed_text(vacuumed: Vacuumed) -> Iterator[Shown]:
         forget = f"; {'would forget' if vacuumed.dry_run else 'forgot'} {rounds}" if table.expired_rounds else ""
         yield f"{table.table}: {would} {what}{forget}; {spell_count(table.kept_files, 'file')} stay."
         yield from (f"{link}: is a symbolic link, left alone." for link in table.skipped_links)
+        if table.unsure_time is not None:
+            yield f"{table.table}: {table.unsure_time}"
     dropped = vacuumed.dropped
     if dropped is None:
         return
@@ -80,6 +82,8 @@ def vacuumed_text(vacuumed: Vacuumed) -> Iterator[Shown]:
     what = f"{spell_count(dropped.removed_files, 'file')}, {spell_bytes(dropped.removed_bytes)}"
     yield f"Dropped tables: {would} {what}{later}."
     yield from (f"{link}: is a symbolic link, left alone." for link in dropped.skipped_links)
+    for folder in dropped.unclaimed_folders:
+        yield f"{folder}: has a log, but belongs to no table, and none that was dropped: left alone. Delete it by hand."
 
 
 def rolled_back_text(rolled_back: RolledBack) -> Iterator[Shown]:

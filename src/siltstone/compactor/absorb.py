@@ -106,6 +106,7 @@ def _writer(job: RoundJob) -> CompactedWriter:
         job.primary_keys,
         target_bytes=job.settings.target_file_bytes,
         target_rows=job.settings.records_per_compacted_file,
+        began=job.began,
         group_rows=job.row_group_rows,
     )
 
@@ -120,7 +121,7 @@ def _add(
             continue
         all_dead = file.dead | BitMap64(dead.tolist())
         if len(all_dead) < file.file.record_count:
-            vector = write_vector(job.root, job.folder, all_dead)
+            vector = write_vector(job.root, job.folder, all_dead, job.began)
             files.append(CompactedFile(**{**file.file, "deletion_vector": vector}))
     writer = _writer(job)
     writer.write(change.rows)

@@ -1,6 +1,5 @@
 """The state of a compacted partition: its log of rounds, and the round completion files that the log names."""
 
-import uuid
 import zlib
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
@@ -16,6 +15,8 @@ from siltstone.model import COMPACTED_STREAM, Model, PartitionLocator
 from siltstone.model.names import check_path
 from siltstone.objects import open_objects
 from siltstone.storage import object_store as storage
+from siltstone.storage.horizon import refuse_late
+from siltstone.storage.layout import new_round_name
 from siltstone.storage.streams import locate_stream
 
 CURRENT_KEY = "round"
@@ -118,9 +119,9 @@ class Written(NamedTuple):
     checksum: int
 
 
-def write_completion(destination: Destination, completion: RoundCompletion) -> Written:
-    """Write a round completion file under a new name."""
-    path = f"{destination.folder}/rounds/{completion.round_id}-{uuid.uuid4().hex}.json"
+def write_completion(destination: Destination, completion: RoundCompletion, began: int) -> Written:
+    """Write a round completion file under a new name, which says at which batch of the log the round began."""
+    path = f"{destination.folder}/rounds/{completion.round_id}-{new_round_name(began)}.json"
     data = orjson.dumps(completion.to_serializable())
     open_objects(destination.root).create(path, data)
     return Written(path, zlib.crc32(data))
@@ -160,6 +161,7 @@ def commit_round(
                 f"{destination.locator}: round {completion.round_id} was planned on round {planned_on}, but round "
                 f"{found} is current; plan again"
             )
+        refuse_late(state, [written.uri], str(destination.locator))
         for needed in needs:
             if f"{ROUND_PREFIX}{needed}" not in state:
                 raise ConflictError(

@@ -3,11 +3,12 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from siltstone import clock
 from siltstone.compactor.leftovers import find_leftovers
 from siltstone.compactor.maintenance import DAY_MS
+from siltstone.log.batches import batch_id_from_name
 from siltstone.log.commit import Changes, LogState
 from siltstone.log.keyed import Entry
+from siltstone.log.proof import refuse_doubt
 from siltstone.objects import ObjectInfo, open_objects
 from siltstone.storage import object_store as storage
 from siltstone.storage.layout import CATALOG_FOLDER, DROPPED_PREFIX, TABLES_FOLDER, catalog_log, dropped_key
@@ -24,20 +25,28 @@ class DroppedReport:
     removed_files: int = 0
     removed_bytes: int = 0
     waiting: list[str] = field(default_factory=list)
+    # Folders with a log that no table names and nobody dropped: they are not removed.
+    unclaimed: list[str] = field(default_factory=list)
     # Symbolic links, which are neither followed nor removed.
     skipped_links: list[str] = field(default_factory=list)
 
 
-def vacuum_dropped(root: str, *, retention_ms: int = DROPPED_RETENTION_MS, dry_run: bool = False) -> DroppedReport:
+def vacuum_dropped(
+    root: str, *, retention_ms: int = DROPPED_RETENTION_MS, confirm_time: bool = False, dry_run: bool = False
+) -> DroppedReport:
     """Remove the files of table versions that no table has, if they were dropped longer ago than the retention.
 
-    A folder whose drop nobody remembers is from a creation that failed, or is still under way: its newest file tells
-    its age. Raises: CorruptionError, StorageError; a run that failed can be repeated.
+    A folder whose drop is not recorded is from a creation that failed, or is still under way; or the catalog lost the
+    table. So it stays if it has a log, and goes when its newest file is older than the retention if it has none.
+    Raises: CorruptionError, StorageError; a run that failed can be repeated.
     """
-    now_ms = clock.now_ms()
-    report = DroppedReport(dry_run)
     log = catalog_log(root)
+    if confirm_time and not dry_run:
+        log.confirm_time()
+    now_ms = log.expiry_ms()
+    report = DroppedReport(dry_run)
     objects = open_objects(root)
+    refuse_doubt(log)
     # Folders are listed before the catalog is read: one that is made meanwhile is then either known or not seen.
     folders = list(_version_folders(root))
     known = {each.folder for table in storage.list_tables(root=root) for each in table.versions}
@@ -54,6 +63,9 @@ def vacuum_dropped(root: str, *, retention_ms: int = DROPPED_RETENTION_MS, dry_r
             continue
         if not files:
             forgotten.append(dropped_key(folder))
+            continue
+        if dropped_key(folder) not in remembered and any(_is_log(each.path) for each in files):
+            report.unclaimed.append(folder)
             continue
         if _dropped_at(remembered.get(dropped_key(folder)), files) > now_ms - retention_ms:
             report.waiting.append(folder)
@@ -73,6 +85,12 @@ def vacuum_dropped(root: str, *, retention_ms: int = DROPPED_RETENTION_MS, dry_r
         objects.delete([each.path for each in stale])
         _forget(root, [key for key in forgotten if key in remembered])
     return report
+
+
+def _is_log(path: str) -> bool:
+    """Return whether a file is a batch or checkpoint of a log."""
+    folder, _, name = path.rpartition("/")
+    return folder.endswith("/log") and batch_id_from_name(name) is not None
 
 
 def _version_folders(root: str) -> Iterator[str]:

@@ -1,6 +1,5 @@
 """Compacted data files: reading the live rows of one, and writing new ones with their index."""
 
-import uuid
 import zlib
 from collections.abc import Iterator, Sequence
 from typing import IO
@@ -17,6 +16,7 @@ from siltstone.compactor.pruning import Comparison, may_match
 from siltstone.compactor.state import CompactedFile, DeletionVector
 from siltstone.errors import CorruptionError, NotFoundError
 from siltstone.objects import open_objects
+from siltstone.storage.layout import new_round_name
 from siltstone.storage.parquet import DAMAGE_ERRORS, ROW_GROUP_ROWS, open_parquet, open_writer
 
 
@@ -140,9 +140,9 @@ def read_vector(root: str, vector: DeletionVector) -> BitMap64:
     return dead
 
 
-def write_vector(root: str, folder: str, dead: BitMap64) -> DeletionVector:
+def write_vector(root: str, folder: str, dead: BitMap64, began: int) -> DeletionVector:
     """Write a deletion vector under a new name."""
-    path = f"{folder}/{uuid.uuid4().hex}.dv"
+    path = f"{folder}/{new_round_name(began)}.dv"
     data = dead.serialize()
     with open_objects(root).open_writer(path) as file:
         file.write(data)
@@ -161,10 +161,12 @@ class CompactedWriter:
         *,
         target_bytes: int,
         target_rows: int,
+        began: int,
         group_rows: int = ROW_GROUP_ROWS,
     ) -> None:
         self._root = root
         self._folder = folder
+        self._began = began
         self._schema = schema
         self._keys = list(keys)
         self._target_bytes = target_bytes
@@ -196,7 +198,7 @@ class CompactedWriter:
         group = pa.concat_tables(self._waiting).combine_chunks()
         self._waiting, self._waiting_rows = [], 0
         if self._writer is None or self._file is None:
-            self._name = f"{self._folder}/{uuid.uuid4().hex}"
+            self._name = f"{self._folder}/{new_round_name(self._began)}"
             self._file = open_objects(self._root).open_writer(f"{self._name}.parquet")
             self._writer = open_writer(self._file, group, self._schema)
         self._writer.write_table(group, row_group_size=self._group_rows)

@@ -10,7 +10,6 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
-from siltstone import clock
 from siltstone.catalog import main as catalog
 from siltstone.compactor.completion import (
     Destination,
@@ -141,7 +140,7 @@ def _waiting_in_stream(group: Sequence[Followed], root: str, keep_alive: Callabl
 
 
 def _is_due(own: PartitionLocator, root: str) -> bool:
-    return is_partition_due(locate_destination(compacted_partition(own), root=root), clock.now_ms())
+    return is_partition_due(locate_destination(compacted_partition(own), root=root), open_objects(root).now_ms())
 
 
 def register_destination(destination: Destination) -> None:

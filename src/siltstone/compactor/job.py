@@ -58,7 +58,8 @@ class RoundJob:
 
     `kind` tells how rows are merged. `closed_before_ms` is set where the round has read every change before that time
     that there will ever be; nothing up to `hold_floor_ms` may be deleted. `seed` is a number of 64 bits that no other
-    round has, so that a task makes the same names whenever it is run again.
+    round has, so that a task makes the same names whenever it is run again; `began` is the batch of the destination's log
+    at which it was planned, `expiry_ms` the time by which tombstones may expire.
     """
 
     root: str
@@ -79,6 +80,8 @@ class RoundJob:
     hold_floor_ms: int | None = None
     due_buckets: frozenset[str] = frozenset()
     seed: int = 0
+    began: int = -1
+    expiry_ms: int = 0
     row_group_rows: int = MAX_ROW_GROUP_ROWS
     tombstone_retention_ms: int = round(TOMBSTONE_RETENTION_SECONDS.default * 1000)
 

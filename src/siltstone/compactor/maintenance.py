@@ -4,8 +4,8 @@ import errno
 import itertools
 from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
-from siltstone import clock
 from siltstone.compactor.completion import (
     CURRENT_KEY,
     HOLD_PREFIX,
@@ -23,16 +23,22 @@ from siltstone.compactor.inventory import bucket_objects, find_problems
 from siltstone.compactor.leftovers import find_leftovers
 from siltstone.compactor.state import RoundCompletion
 from siltstone.errors import CommitUnknownError, ConflictError, InvalidInputError, StorageError
-from siltstone.log.commit import COMMIT_KEY, Changes, LogState, commit_log
+from siltstone.log.batches import MAX_BATCH_ID
+from siltstone.log.chain import COMMIT_KEY
+from siltstone.log.commit import CONFIRMED_KEY, Changes, CommitLog, LogState, commit_log
+from siltstone.log.proof import refuse_doubt
 from siltstone.model import PartitionLocator
 from siltstone.objects import ObjectInfo, open_objects
-from siltstone.storage.layout import version_log
+from siltstone.storage.horizon import HORIZON_KEY, WORK_PREFIX, raise_horizon
+from siltstone.storage.layout import began_at, version_log
+from siltstone.storage.reserve import give_up_reserve, keep_reserve
 
 DAY_MS = 24 * 3600 * 1000
 ROUND_RETENTION_MS = 7 * DAY_MS
 ORPHAN_GRACE_MS = DAY_MS
 _LOG = "log"
 _DELTAS = "delta/"
+_ANY_BATCH = MAX_BATCH_ID
 
 
 def roll_back(destination: Destination, round_id: int, *, dry_run: bool = False) -> RoundCompletion:
@@ -42,6 +48,7 @@ def roll_back(destination: Destination, round_id: int, *, dry_run: bool = False)
     A round after which deltas are trimmed is refused: it could never be compacted further.
     Raises: NotFoundError, InvalidInputError, ConflictError, CorruptionError.
     """
+    began = destination.log.read(lambda state: state.batch_id)
     target = get_round(destination, round_id)
     current = current_entry(destination)
     assert current is not None
@@ -61,7 +68,7 @@ def roll_back(destination: Destination, round_id: int, *, dry_run: bool = False)
             "round_id": current_id + 1,
             "previous_round_id": current_id,
             "rolled_back_to": round_id,
-            "completed_at": clock.now_ms(),
+            "completed_at": open_objects(destination.root).now_ms(),
         }
     )
     if dry_run:
@@ -70,7 +77,7 @@ def roll_back(destination: Destination, round_id: int, *, dry_run: bool = False)
     if source is not None and follow(destination, source, target.high_watermark):
         # Until this was recorded, a trim may have gone by the watermark of the current round.
         refuse_trimmed(destination, target)
-    written = write_completion(destination, completion)
+    written = write_completion(destination, completion, began)
     try:
         # A vacuum may forget the target, and remove its files, while it is being looked at.
         commit_round(destination, completion, written, current_id, needs=[round_id])
@@ -116,6 +123,8 @@ class VacuumReport:
     kept_files: int = 0
     # Symbolic links, which are neither followed nor removed.
     skipped_links: list[str] = field(default_factory=list)
+    # Why nothing expired, where this machine's clock may be wrong.
+    unsure_time: str | None = None
 
     def add(self, files: Iterable[ObjectInfo]) -> None:
         """Count files as removed, each of them once."""
@@ -132,37 +141,87 @@ def vacuum(
     root: str,
     retention_ms: int = ROUND_RETENTION_MS,
     orphan_grace_ms: int = ORPHAN_GRACE_MS,
+    confirm_time: bool = False,
     dry_run: bool = False,
 ) -> VacuumReport:
     """Forget rounds past the retention, then remove files of a table version that nothing readable names.
 
     All that is compacted into the version's folder counts, from whatever source, and all streams of its deltas. The
     current round stays, however old. Files younger than the grace stay too: a write or a round may be about to name
-    them. What a writer on local disk left behind half written is removed by the same rule. Symbolic links are neither
-    followed nor removed. On a full disk, what nothing names goes before rounds are forgotten, which needs a commit.
+    them. Whoever wrote the others, and might still be about to name them, is refused from now on: see `horizon`. What a
+    writer on local disk left behind half written is removed, too. Symbolic links are neither followed nor removed. On a
+    full disk, a reserve is given up, so that there is room for the commits that this takes.
     Raises: CorruptionError; then nothing is removed.
     """
-    now_ms = clock.now_ms()
+    if confirm_time and not dry_run:
+        version_log(root, folder).confirm_time()
+    vacuumed = partial(
+        _vacuum, folder, root=root, retention_ms=retention_ms, orphan_grace_ms=orphan_grace_ms, dry_run=dry_run
+    )
+    try:
+        report = vacuumed()
+    except (StorageError, CommitUnknownError) as error:
+        if not _is_out_of_space(error) or not give_up_reserve(root):
+            raise
+        report = vacuumed()
+    if not dry_run:
+        keep_reserve(root)
+    return report
+
+
+def _vacuum(folder: str, *, root: str, retention_ms: int, orphan_grace_ms: int, dry_run: bool) -> VacuumReport:
+    log = version_log(root, folder)
+    now_ms = log.expiry_ms()
     sweep = _Sweep(root, folder, now_ms - orphan_grace_ms)
+    refuse_doubt(log)
     expiring: dict[str, list[int]] = {}
     for destination in sweep.destinations:
+        refuse_doubt(destination.log)
         # Everything is read before anything is forgotten: a damaged completion file stops the vacuum here.
         expiring[destination.folder] = _expired_rounds(destination, now_ms - retention_ms, now_ms)
         _named_by_rounds(destination, [])
-    report = VacuumReport(dry_run, skipped_links=sweep.leftovers.links)
+    report = VacuumReport(dry_run, skipped_links=sweep.leftovers.links, unsure_time=_unsure_time(log, now_ms))
     named = set(sweep.named_by_deltas)
     for destination in sweep.destinations:
         expired = expiring[destination.folder]
         if expired and not dry_run:
-            expired = _forget_on_any_disk(sweep, destination, expired, now_ms, report)
+            expired = _forget_rounds(destination, expired, now_ms)
         report.expired_rounds += expired
         named |= _named_by_rounds(destination, expired)
     doomed = sweep.unnamed(named)
     if not dry_run:
+        doomed = _refused(sweep, doomed)
         open_objects(root).delete([each.path for each in doomed])
     report.add(doomed)
     report.kept_files = len(sweep.listed) - len({each.path for each in sweep.listed} & set(report.removed_files))
     return report
+
+
+def _unsure_time(log: CommitLog, expiry_ms: int) -> str | None:
+    """Return what to say where things expire by an earlier time than now."""
+    ahead_hours = (log.now_ms() - expiry_ms) // 3_600_000
+    if ahead_hours < 1:
+        return None
+    return (
+        f"this machine's clock is {ahead_hours} hours ahead of the last time that was sure, so nothing expires that is "
+        "younger than that time. If the clock is right, vacuum once with --confirm-time (confirm_time=True)"
+    )
+
+
+def _refused(sweep: "_Sweep", doomed: Sequence[ObjectInfo]) -> list[ObjectInfo]:
+    """Refuse whoever could still name files, and return those that nobody named before."""
+    horizons: dict[str, int] = {}
+    for log, files in sweep.by_log(doomed).items():
+        wanted = 1 + max(began_at(file.path).batch_id for file in files)
+        horizons |= dict.fromkeys((file.path for file in files), raise_horizon(log, max(wanted, 1)))
+    named = _named_by_deltas(sweep.root, sweep.folder)
+    for destination in sweep.destinations:
+        named |= _named_by_rounds(destination, [])
+    return [
+        file
+        for file in doomed
+        if file.path not in named and began_at(file.path).batch_id < horizons.get(file.path, _ANY_BATCH)
+    ]
 
 
 class _Sweep:
@@ -170,7 +229,7 @@ class _Sweep:
 
     def __init__(self, root: str, folder: str, before_ms: int) -> None:
         self.root = root
-        self._folder = folder
+        self.folder = folder
         self._before_ms = before_ms
         self.leftovers = find_leftovers(root, folder)
         self.listed = open_objects(root).list_objects(folder, recursive=True)
@@ -179,33 +238,31 @@ class _Sweep:
         self.destinations = [each for each in found if not _is_foreign(each)]
         self._kept_folders = tuple(f"{each.folder}/" for each in found if each not in self.destinations)
 
+    def by_log(self, files: Iterable[ObjectInfo]) -> dict[CommitLog, list[ObjectInfo]]:
+        """Return the files by the log that they would be committed to; half-written ones could be to none."""
+        half_written = set(self.leftovers.half_written)
+        found: dict[CommitLog, list[ObjectInfo]] = {}
+        for file in files:
+            if file not in half_written:
+                found.setdefault(self._log_of(file.path), []).append(file)
+        return found
+
+    def _log_of(self, path: str) -> CommitLog:
+        place = "/".join(path.split("/")[: self.folder.count("/") + 3])
+        is_of_old_round = began_at(path).batch_id < 0 and place in (each.folder for each in self.destinations)
+        if began_at(path).is_round or is_of_old_round:
+            return commit_log(self.root, f"{place}/{_LOG}")  # which a first round has not made yet
+        return version_log(self.root, self.folder)
+
     def unnamed(self, named: Container[str]) -> list[ObjectInfo]:
         """Return the files that are old enough and not among those that are named."""
-        candidates = [each for each in self.listed if not _is_log(each.path, self._folder) and each.path not in named]
+        candidates = [each for each in self.listed if not _is_log(each.path, self.folder) and each.path not in named]
         candidates = [each for each in candidates if not each.path.startswith(self._kept_folders)]
         return [
             each
             for each in [*candidates, *self.leftovers.half_written]
             if each.modified_ms <= self._before_ms and not self.leftovers.are_beyond_a_link(each.path)
         ]
-
-
-def _forget_on_any_disk(
-    sweep: _Sweep, destination: Destination, expired: Sequence[int], now_ms: int, report: VacuumReport
-) -> list[int]:
-    """Forget rounds. Where the disk is too full for that, first remove what nothing names though no round is forgotten."""
-    try:
-        return _forget_rounds(destination, expired, now_ms)
-    except (StorageError, CommitUnknownError) as error:
-        if not _is_out_of_space(error):
-            raise
-    named = set(sweep.named_by_deltas)
-    for each in sweep.destinations:
-        named |= _named_by_rounds(each, [])
-    doomed = sweep.unnamed(named)
-    open_objects(sweep.root).delete([each.path for each in doomed])
-    report.add(doomed)
-    return _forget_rounds(destination, expired, now_ms)
 
 
 def _is_out_of_space(error: BaseException | None) -> bool:
@@ -243,7 +300,8 @@ def _destinations(root: str, folder: str, listed: Iterable[ObjectInfo]) -> Itera
 def _is_foreign(destination: Destination) -> bool:
     """Tell whether a log holds anything but rounds, so that what its entries name is not known here."""
     keys = destination.log.read(lambda state: state.keys())
-    return any(key not in (CURRENT_KEY, COMMIT_KEY) and not key.startswith((ROUND_PREFIX, HOLD_PREFIX)) for key in keys)
+    own, prefixes = (CURRENT_KEY, COMMIT_KEY, HORIZON_KEY, CONFIRMED_KEY), (ROUND_PREFIX, HOLD_PREFIX, WORK_PREFIX)
+    return any(key not in own and not key.startswith(prefixes) for key in keys)
 
 
 def _named_by_deltas(root: str, folder: str) -> set[str]:

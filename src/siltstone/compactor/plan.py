@@ -7,7 +7,6 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from siltstone import clock
 from siltstone.compactor.completion import (
     Destination,
     current_completion,
@@ -27,6 +26,7 @@ from siltstone.model import Delta, PartitionLocator, TableVersion
 from siltstone.model.locators import check_position
 from siltstone.model.properties import KIND, ROW_GROUP_ROWS, TOMBSTONE_RETENTION_SECONDS
 from siltstone.model.schema import evolve, schema_from_json, schema_to_json
+from siltstone.objects import open_objects
 from siltstone.storage import object_store as storage
 
 MAX_ROUND_BYTES = 2 << 30
@@ -442,7 +442,7 @@ def make_job(
         buckets=tuple(sorted(buckets, key=lambda bucket: bucket.first_hash)),
         reads=tuple(reads),
         settings=request.settings,
-        now_ms=clock.now_ms() if request.now_ms is None else request.now_ms,
+        now_ms=open_objects(request.root).now_ms() if request.now_ms is None else request.now_ms,
         kind=KIND.of(version.properties, version.locator),
         table=version.locator.table_locator.full_name,
         properties=version.properties,

@@ -6,15 +6,13 @@ other. Where there is no such round, the rows of the lost files are lost; what d
 them is applied, unless that could bring back a row as it never was.
 """
 
-import uuid
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
-from siltstone import clock
 from siltstone.compactor.checking import check_bucket
 from siltstone.compactor.completion import (
     Destination,
@@ -43,6 +41,7 @@ from siltstone.model.properties import KIND, ROWS_KIND
 from siltstone.model.schema import nullable, schema_from_json
 from siltstone.objects import open_objects
 from siltstone.storage import object_store as storage
+from siltstone.storage.layout import new_round_name
 
 Cure = Literal["index", "round", "deltas", "loss"]
 _CONFLICTS = 20
@@ -418,6 +417,7 @@ class _Repair:
 
     def __init__(self, work: _Work, merge: Merge) -> None:
         self.work = work
+        self._began = work.destination.log.read(lambda state: state.batch_id)
         self._merge = merge
         self._root = work.destination.root
         self._written: list[str] = []
@@ -444,7 +444,7 @@ class _Repair:
             for repair, region, after in zip(work.repairs, work.regions, made, strict=False)
         ] + work.repairs[len(work.regions) :]
         completion = self._complete(buckets, repairs)
-        written = write_completion(work.destination, completion)
+        written = write_completion(work.destination, completion, self._began)
         self._written.append(written.uri)
         needed = [region.round_id for region in work.regions if region.round_id is not None]
         commit_round(work.destination, completion, written, before.round_id, needs=needed, holds=work.holds)
@@ -483,7 +483,8 @@ class _Repair:
         request = Request(work.source, work.destination.locator, tuple(state.primary_keys), self._root)
         reads = delta_reads(work.since(position), self._columns)
         schema = self._columns.schema_after(position)
-        return make_job(request, work.version, self._columns, schema, work.destination, state, reads)
+        job = make_job(request, work.version, self._columns, schema, work.destination, state, reads)
+        return replace(job, began=self._began)
 
     def _with_indices(self, completion: RoundCompletion, bucket: Bucket, damage: _Damage | None) -> Bucket:
         """Return a bucket with new indices in place of damaged ones."""
@@ -496,7 +497,7 @@ class _Repair:
         schema = nullable(schema_from_json(completion.fields))
         keys = pa.schema([schema.field(name) for name in completion.primary_keys])
         hashes = [hash_keys(table, keys.names) for _, table in StoredFile(self._root, file).scan(keys)]
-        path = f"{self.work.destination.folder}/{uuid.uuid4().hex}.pki"
+        path = f"{self.work.destination.folder}/{new_round_name(self._began)}.pki"
         write_index(self._root, path, np.concatenate(hashes))
         self._written.append(path)
         return CompactedFile(**{**file, "index_uri": path})
@@ -535,7 +536,7 @@ class _Repair:
                 ),
                 "repaired": [vars(each) for each in repairs],
                 "seconds": {},
-                "completed_at": clock.now_ms(),
+                "completed_at": open_objects(self._root).now_ms(),
             }
         )
 

@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from siltstone import clock
 from siltstone.compactor.completion import commit_round, current_entry, locate_destination, write_completion
 from siltstone.compactor.consistency import close_stream
 from siltstone.compactor.following import follow, register_destination
@@ -17,6 +16,8 @@ from siltstone.compactor.state import Accounting, Bucket, RoundCompletion
 from siltstone.errors import ConflictError, CorruptionError
 from siltstone.model.schema import SchemaField
 from siltstone.objects import open_objects
+from siltstone.storage.horizon import announced
+from siltstone.storage.streams import locate_stream
 
 Progress = Callable[[dict[str, Any]], None]
 _CONFLICTS = 20
@@ -62,16 +63,26 @@ def _plan(request: Request, so_far: SessionResult) -> RoundPlan | None:
     Tables that need that also have their stream closed first. What was found before any of this is asked again.
     """
     is_first, is_alone = not so_far.rounds, not (so_far.rounds or so_far.conflicts)
-    plan = plan_round(request, is_first=is_first, is_alone=is_alone)
     destination = locate_destination(request.destination, root=request.root)
+    began = destination.log.read(lambda state: state.batch_id)
+    plan = plan_round(request, is_first=is_first, is_alone=is_alone)
     if plan is not None or current_entry(destination) is not None:
         register_destination(destination)
     if plan is None:
         return None
     is_new = follow(plan.destination, plan.source, plan.start_watermark)
     if not close_stream(plan.source, plan.job.now_ms, root=request.root) and not is_new:
-        return plan
-    return plan_round(replace(request, now_ms=plan.job.now_ms), is_first=is_first, is_alone=is_alone)
+        return _begun(plan, began, request)
+    plan = plan_round(replace(request, now_ms=plan.job.now_ms), is_first=is_first, is_alone=is_alone)
+    return None if plan is None else _begun(plan, began, request)
+
+
+def _begun(plan: RoundPlan, began: int, request: Request) -> RoundPlan:
+    """Return the plan of a round that began at a batch of its log, with the time by which tombstones may expire."""
+    expiry_ms = locate_stream(plan.source, root=request.root).log.expiry_ms()
+    if request.now_ms is not None:
+        expiry_ms = request.now_ms
+    return replace(plan, job=replace(plan.job, began=began, expiry_ms=expiry_ms))
 
 
 def run_round(plan: RoundPlan, engine: Engine, progress: Progress | None = None) -> RoundCompletion:
@@ -81,9 +92,10 @@ def run_round(plan: RoundPlan, engine: Engine, progress: Progress | None = None)
     tell({"event": "round_started", "round_id": plan.round_id, "deltas": plan.delta_count, "bytes": plan.input_bytes,
           "buckets": len(plan.job.buckets), "high_watermark": plan.high_watermark})  # fmt: skip
     results: list[dict[str, Any]] = []
-    for each in engine(plan.job):
-        results.append(each)
-        tell({"event": "bucket_merged", "round_id": plan.round_id, "action": each["action"], **each["accounting"]})
+    with announced(plan.destination.log, plan.job.began):
+        for each in engine(plan.job):
+            results.append(each)
+            tell({"event": "bucket_merged", "round_id": plan.round_id, "action": each["action"], **each["accounting"]})
     merged_at = time.perf_counter()
     completion = _complete(plan, results)
     completion.seconds = {
@@ -91,7 +103,7 @@ def run_round(plan: RoundPlan, engine: Engine, progress: Progress | None = None)
         **{step: sum(each["seconds"][step] for each in results) for step in ("merge", "write")},
         "total": time.perf_counter() - started,
     }
-    written = write_completion(plan.destination, completion)
+    written = write_completion(plan.destination, completion, plan.job.began)
     try:
         commit_round(plan.destination, completion, written, plan.previous_round_id, holds=plan.holds)
     except ConflictError:
@@ -149,7 +161,7 @@ def _complete(plan: RoundPlan, results: Iterable[dict[str, Any]]) -> RoundComple
         copied_by_reference_ratio=carried / len(files) if files else 0.0,
         bucket_actions=actions,
         accounting=total,
-        completed_at=clock.now_ms(),
+        completed_at=open_objects(job.root).now_ms(),
     )
 
 

@@ -1,6 +1,5 @@
 """Tombstones: sort keys of deleted rows, kept for a while so that late, older rows do not come back."""
 
-import uuid
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,6 +13,7 @@ from siltstone.compactor.job import RoundJob
 from siltstone.compactor.state import Bucket
 from siltstone.model import ManifestEntry
 from siltstone.objects import open_objects
+from siltstone.storage.layout import new_round_name
 from siltstone.storage.parquet import open_writer, read_data_file
 
 SINCE = "_siltstone_since"
@@ -29,7 +29,7 @@ class Tombstones:
         """Return the tombstones after a fold: old ones that still stand and have not expired, and new ones."""
         keys = given.tombstone_keys
         stand = result.is_tombstone[keys] & (result.tombstone_rows[keys] == NONE)
-        young = pc.greater_equal(self.table.column(SINCE), job.now_ms - job.tombstone_retention_ms)
+        young = pc.greater_equal(self.table.column(SINCE), job.expiry_ms - job.tombstone_retention_ms)
         kept = self.table.filter(pc.and_(pa.array(stand), young))
         new = result.tombstone_rows[result.is_tombstone & (result.tombstone_rows != NONE)] - given.base_count
         added = rows.take(pa.array(new)).select([*job.primary_keys, *_sort_columns(job)])
@@ -57,7 +57,7 @@ def write_tombstones(job: RoundJob, tombstones: Tombstones) -> ManifestEntry | N
     """Write tombstones under a new name; none, no file."""
     if not tombstones.table.num_rows:
         return None
-    path = f"{job.folder}/{uuid.uuid4().hex}.tombstones"
+    path = f"{job.folder}/{new_round_name(job.began)}.tombstones"
     with open_objects(job.root).open_writer(path) as file:
         with open_writer(file, tombstones.table, _schema(job)) as writer:
             writer.write_table(tombstones.table)

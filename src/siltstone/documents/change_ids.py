@@ -89,9 +89,9 @@ class ChangeIds:
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=self._start_anew)
 
-    def new(self) -> str:
+    def new(self, now_ms: int) -> str:
         """Make an id of the present time, or right after the last one where the clock has not moved on."""
-        now = (clock.now_ms() + _EPOCH_MS) * _TICKS_PER_MS
+        now = (now_ms + _EPOCH_MS) * _TICKS_PER_MS
         with self._lock:
             self._last_ticks = max(now, self._last_ticks + 1)
             return _written(self._last_ticks, self._clock_sequence, self._node)
@@ -111,6 +111,6 @@ class ChangeIds:
 _ids = ChangeIds()
 
 
-def new_change_id() -> str:
+def new_change_id(now_ms: int | None = None) -> str:
     """Make an id of the present time: unique, and later than all that this process made before."""
-    return _ids.new()
+    return _ids.new(clock.now_ms() if now_ms is None else now_ms)

@@ -10,6 +10,7 @@ from siltstone.documents.change_ids import to_iso_time, to_ms
 from siltstone.errors import ConflictError, InvalidInputError
 from siltstone.model import Delta, StreamLocator
 from siltstone.model.properties import CLOSED_BEFORE_MS
+from siltstone.objects import open_objects
 from siltstone.storage import object_store as storage
 
 Stage = Callable[[StreamLocator], tuple[list[Delta], str | None]]
@@ -25,13 +26,13 @@ def commit_changes(name: str, stage: Stage, *, root: str) -> int:
     Whoever compacts closes the table's stream first, in the log that changes are committed to; the commit holds only
     if the closing time is still the one that the changes were checked against. Raises: InvalidInputError.
     """
-    started_ms = now_ms()
+    started_ms = now_ms(root)
     for attempt in range(_ATTEMPTS):
         properties = catalog.get_table_version(name, root=root).properties
         closed, delay_ms = closed_before(properties), delay_of(properties, name) or 0
         # A change made right now is never too old, whatever the delay.
         limit_ms = max(started_ms - max(delay_ms, 1), closed or 0)
-        _wait_until(limit_ms + 1)
+        _wait_until(limit_ms + 1, root)
 
         def checked(stream: StreamLocator, limit_ms: int = limit_ms, delay_ms: int = delay_ms) -> list[Delta]:
             staged, earliest = stage(stream)
@@ -52,24 +53,24 @@ def commit_changes(name: str, stage: Stage, *, root: str) -> int:
 def complete_up_to(name: str, *, root: str) -> int:
     """Return the full consistency time in milliseconds: no change of it or before comes any more."""
     properties = catalog.get_table_version(name, root=root).properties
-    return max(now_ms() - (delay_of(properties, name) or 0), closed_before(properties) or 0)
+    return max(now_ms(root) - (delay_of(properties, name) or 0), closed_before(properties) or 0)
 
 
 def latest_ms(name: str, *, root: str) -> int:
     """Return the time now, by this clock or by that of the latest compaction, whichever is ahead."""
     properties = catalog.get_table_version(name, root=root).properties
     closed = closed_before(properties)
-    return now_ms() if closed is None else max(now_ms(), closed + (delay_of(properties, name) or 0))
+    return now_ms(root) if closed is None else max(now_ms(root), closed + (delay_of(properties, name) or 0))
 
 
-def now_ms() -> int:
-    """Return the time in milliseconds since 1970."""
-    return clock.now_ms()
+def now_ms(root: str) -> int:
+    """Return the time in milliseconds since 1970, that of the store where it has a clock."""
+    return open_objects(root).now_ms()
 
 
-def _wait_until(time_ms: int) -> None:
+def _wait_until(time_ms: int, root: str) -> None:
     """Wait for a clock that is a little behind the one that closed the stream, so that new changes are later."""
-    ahead_ms = time_ms - now_ms()
+    ahead_ms = time_ms - now_ms(root)
     if 0 < ahead_ms <= _MAX_WAIT_MS:
         clock.sleep(ahead_ms / 1000)
 

@@ -34,6 +34,7 @@ from siltstone.log import chain, wire
 from siltstone.log.batches import COMPACT_SUFFIX, BatchListing
 from siltstone.log.chain import CHECKPOINT_KEY, COMMIT_KEY
 from siltstone.log.compactible import CLEANUP_DELAY_MS
+from siltstone.log.expiry import is_expired
 from siltstone.log.keyed import Entry, KeyedLog, StoredEntry, decoding
 from siltstone.objects import open_objects
 
@@ -43,6 +44,10 @@ Changes = Mapping[str, Entry | None]
 CHECKPOINT_INTERVAL = 10
 # A checkpoint costs what it holds. Once per thousandth of that, its share of each commit stays constant.
 CHECKPOINT_SHARE = 1000
+# So far may this machine's clock be ahead of what is known to be right, and still be believed.
+MAX_STEP_MS = 24 * 3600 * 1000
+CONFIRM_TIME = "confirm time"
+CONFIRMED_KEY = "confirmed"
 # Every so many batches one is an anchor, which is deleted before those that come after it.
 ANCHOR_INTERVAL = 16
 # A checkpoint says whose the last batches were, so that a writer who was held up can find out what became of its own.
@@ -145,6 +150,21 @@ class LogState:
             else:
                 self._lines[_key(line, where)] = line
 
+    @property
+    def sure_ms(self) -> int:
+        """The time by which entries may expire: that of the newest commit, unless it came after a step of the clock."""
+        newest = self.get(COMMIT_KEY)
+        if newest is None:
+            return 0
+        with decoding(newest):
+            return int(newest["sure_time"] if "sure_time" in newest else newest["time"])
+
+    def expire(self) -> None:
+        """Drop the entries whose time has come."""
+        now_ms = self.sure_ms
+        for key in [key for key, line in self._lines.items() if is_expired(line, now_ms)]:
+            del self._lines[key]
+
     def follow(self, batch: chain.ChainedFile, where: str) -> None:
         """Take over the next batch. Raises: CorruptionError."""
         self.apply(batch.lines, where)
@@ -201,7 +221,7 @@ def _encode(key: str, entry: Entry | None) -> bytes:
 
 
 class CommitLog(KeyedLog):
-    """One commit log; safe to share between threads. `now_ms` is the clock of entries, and of when to clean up.
+    """One commit log; safe to share between threads. Its time is that of its store.
 
     What is known of the log is a true beginning of its history, however old. So a commit may build on it at once, and a
     read asks only for what came since, if both then make sure that nothing of it was cleaned up meanwhile: batches that
@@ -214,12 +234,8 @@ class CommitLog(KeyedLog):
         self,
         root: str,
         folder: str,
-        *,
-        expires: Callable[[str, Entry, int], bool] | None = None,
-        now_ms: Callable[[], int] = clock.now_ms,
     ) -> None:
-        super().__init__(open_objects(root), folder, now_ms=now_ms)
-        self._expires = expires
+        super().__init__(open_objects(root), folder, now_ms=lambda: self.objects.now_ms())
         self._lock = threading.RLock()
         self._state = LogState(self._file_of)
         self._is_loaded = False
@@ -272,16 +288,35 @@ class CommitLog(KeyedLog):
     def _next_batch(self, operation: str, commit_time: int, changes: Changes) -> _NewBatch:
         state = self._state
         batch_id, write_id = state.batch_id + 1, uuid.uuid4().hex
+        is_sure = self._is_sure(commit_time) or operation == CONFIRM_TIME
         head = {
             "write_id": write_id,
             "time": commit_time,
             "operation": operation,
+            **({} if is_sure else {"sure_time": state.sure_ms}),
             "anchor": write_id if batch_id % ANCHOR_INTERVAL == 0 else state.anchor,
             "previous": state.digest,
         }
         lines = [_encode(key, entry) for key, entry in changes.items()]
         data = chain.encode_batch(head, lines, self.version)
         return _NewBatch(batch_id, write_id, state.anchor, data, chain.decode(data, "", self.version, self.writer))
+
+    def expiry_ms(self) -> int:
+        """Return the time by which things may expire: now, if that is sure, else the last time that was.
+
+        A store with a clock of its own is believed. This machine's clock is believed for a day after the last time that
+        was sure: beyond, it may have been set wrong while nobody wrote, until somebody confirms it.
+        """
+        now_ms = max(self.now_ms(), self.read(lambda state: state.time_ms))
+        return now_ms if self._is_sure(now_ms) else self._state.sure_ms
+
+    def _is_sure(self, time_ms: int) -> bool:
+        sure_ms = self._state.sure_ms
+        return self.objects.has_clock or sure_ms == 0 or time_ms - sure_ms <= MAX_STEP_MS
+
+    def confirm_time(self) -> None:
+        """Record that this machine's clock is right, though it is far ahead of the last commit."""
+        self.commit(CONFIRM_TIME, lambda _: {CONFIRMED_KEY: {"confirmed_at": self.now_ms()}})
 
     def checkpoint(self) -> int | None:
         """Write a checkpoint of the newest state and clean up behind it; return its batch id, None where it is there."""
@@ -482,10 +517,7 @@ class CommitLog(KeyedLog):
     def _write_checkpoint(self) -> None:
         """Sum up the state. All that is written follows from the batches, whoever does it, and whenever."""
         state = self._state
-        if self._expires is not None:
-            expires, now_ms = self._expires, state.time_ms
-            expired = [key for key, entry in state.items() if expires(key, entry, now_ms)]
-            state.apply([_encode(key, None) for key in expired], self.address(""))
+        state.expire()
         name = f"{state.batch_id}{COMPACT_SUFFIX}"
         self.objects.replace(self.path(name), state.checkpoint(self.version))
         state.checkpoint_id = state.batch_id
@@ -531,10 +563,10 @@ _logs_lock = threading.Lock()
 _LOGS_LIMIT = 1024
 
 
-def commit_log(root: str, folder: str, *, expires: Callable[[str, Entry, int], bool] | None = None) -> CommitLog:
+def commit_log(root: str, folder: str) -> CommitLog:
     """Return this process's one commit log for a folder, with whatever state it has already."""
     with _logs_lock:
-        log = _logs.pop((root, folder), None) or CommitLog(root, folder, expires=expires)
+        log = _logs.pop((root, folder), None) or CommitLog(root, folder)
         _logs[root, folder] = log
         while len(_logs) > _LOGS_LIMIT:
             _logs.pop(next(iter(_logs)))

@@ -13,6 +13,7 @@ from siltstone.log.codec import DECODING_ERRORS
 from siltstone.log.keyed import KeyedLog
 from siltstone.log.opening import Entry, Kind, OpenedLog, open_log
 from siltstone.log.passed import passed_batches
+from siltstone.log.proof import find_doubts
 from siltstone.log.sink import SinkEntry, SinkLog
 from siltstone.log.source import SourceLog
 from siltstone.log.uris import decoded
@@ -65,11 +66,12 @@ def verify(path: str | os.PathLike[str], *, data_files: bool = True) -> Verifica
             "restore them from a copy; without them the log cannot be read",
         )
     _check_names(opened, listing, report, complete=not missing)
-    _check_older_files(opened, listing, chain, report)
+    doubtful = _check_proof(opened, listing, report)
+    _check_older_files(opened, listing, [*chain, *doubtful], report)
     _check_passed_batches(opened, listing, report)
     data = _DataFiles(opened.log if isinstance(opened.log, SinkLog) else None)
     own: list[dict[str, object]] = []
-    for file in chain:
+    for file in [file for file in chain if file not in doubtful]:
         for entry in _sound_entries(opened, file, report):
             report.entries += 1
             if isinstance(entry, dict):
@@ -81,6 +83,17 @@ def verify(path: str | os.PathLike[str], *, data_files: bool = True) -> Verifica
     if data_files and isinstance(opened.log, KeyedLog):
         _check_manifests(opened.log, opened.log.reconcile(own), report)
     return report
+
+
+def _check_proof(opened: OpenedLog, listing: BatchListing, report: VerificationReport) -> list[BatchFile]:
+    """Check what files of our own logs say of themselves and of each other; return those that cannot be read."""
+    if not isinstance(opened.log, KeyedLog):
+        return []
+    doubts = find_doubts(opened.log, listing)
+    for doubt in doubts:
+        report.add(doubt.code, opened.log.address(doubt.name), doubt.message, doubt.action)
+    unreadable = {doubt.name for doubt in doubts if doubt.code == "bad-file"}
+    return [file for file in listing.files if file.name in unreadable]
 
 
 def _check_manifests(log: KeyedLog, entries: list[dict[str, Any]], report: VerificationReport) -> None:

@@ -24,6 +24,13 @@ class Objects(Protocol):
     def root(self) -> str:
         """The canonical address everything lives under."""
 
+    @property
+    def has_clock(self) -> bool:
+        """Whether the time is the store's own; else it is that of this machine."""
+
+    def now_ms(self) -> int:
+        """Return the time in milliseconds since 1970, the store's own where it has one. It may be a little behind."""
+
     def read(self, path: str) -> bytes:
         """Return the whole object. Raises: NotFoundError."""
 

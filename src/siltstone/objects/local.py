@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any, cast
 
+from siltstone import clock
 from siltstone.errors import (
     AccessDeniedError,
     AlreadyExistsError,
@@ -20,6 +21,9 @@ from siltstone.errors import (
 from siltstone.model.names import check_path
 from siltstone.objects.interface import CHUNK_BYTES, NewObject, ObjectInfo, as_chunks, check_prefix
 
+OWN_FOLDER = ".siltstone"
+"""What is in here is not listed."""
+
 
 class LocalObjects:
     """Objects in a local folder."""
@@ -30,6 +34,12 @@ class LocalObjects:
 
     def __repr__(self) -> str:
         return f"LocalObjects({self.root!r})"
+
+    has_clock = False
+
+    def now_ms(self) -> int:
+        """Return the time of this machine."""
+        return clock.now_ms()
 
     def locate(self, path: str) -> str:
         """Return where an object is on the disk. Raises: InvalidInputError, CorruptionError where it leads out of the root."""
@@ -71,7 +81,7 @@ class LocalObjects:
 
     def read_start(self, path: str, length: int) -> bytes:
         """Return the first bytes of the object."""
-        with self._translated(path), Path(self._path(path)).open("rb") as file:
+        with self._translated(path), Path(self.locate(path)).open("rb") as file:
             return file.read(length)
 
     def stream(self, path: str) -> Iterator[bytes]:
@@ -146,6 +156,8 @@ class LocalObjects:
             folder = pending.pop()
             for entry in self._scan(folder):
                 path = f"{folder}/{entry.name}" if folder else entry.name
+                if path == OWN_FOLDER:
+                    continue
                 if entry.is_dir():
                     if recursive and not entry.is_symlink():
                         pending.append(path)
@@ -157,10 +169,13 @@ class LocalObjects:
 
     def list_folders(self, prefix: str) -> list[str]:
         """Return the names of the folders directly in `prefix`; one that is a link out of the root is none of them."""
+        folder = check_prefix(prefix)
         return [
             entry.name
-            for entry in self._scan(check_prefix(prefix))
-            if entry.is_dir() and (not entry.is_symlink() or self._has(os.path.realpath(entry.path)))
+            for entry in self._scan(folder)
+            if entry.is_dir()
+            and (not entry.is_symlink() or self._has(os.path.realpath(entry.path)))
+            and (folder or entry.name != OWN_FOLDER)
         ]
 
     def _scan(self, folder: str) -> list[os.DirEntry[str]]:

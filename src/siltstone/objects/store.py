@@ -7,7 +7,6 @@ import os
 import random
 import tempfile
 import threading
-import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import IO, Any, cast
@@ -17,7 +16,8 @@ from obstore.exceptions import AlreadyExistsError as ObstoreAlreadyExistsError
 from obstore.exceptions import BaseError
 from obstore.store import LocalStore, MemoryStore, ObjectStore, S3Store, from_url
 
-from siltstone.errors import AlreadyExistsError, InvalidInputError, NotFoundError
+from siltstone import clock
+from siltstone.errors import AlreadyExistsError, InvalidInputError, NotFoundError, StorageError
 from siltstone.model.names import check_path
 from siltstone.objects.answers import is_in_progress, read_answer, translated
 from siltstone.objects.aws import S3Settings, store_options
@@ -25,7 +25,10 @@ from siltstone.objects.interface import CHUNK_BYTES, NewObject, ObjectInfo, chec
 
 # The first conditional write of a process shows whether the store honours them. It creates this object.
 MARKER = ".siltstone/create-if-absent"
+# What the store's clock is read from.
+CLOCK = ".siltstone/clock"
 PART_BYTES = 8 << 20
+_TIME_LASTS_SECONDS = 600
 _CONNECT_SECONDS = 5
 _FIRST_BACKOFF = datetime.timedelta(milliseconds=100)
 _LONGEST_BACKOFF = datetime.timedelta(seconds=10)
@@ -121,8 +124,27 @@ class StoreObjects:
         self._is_trusted = is_trusted
         self._trust_lock = threading.Lock()
 
+        self.has_clock = not isinstance(store, MemoryStore)
+        self._measured: tuple[int, float] | None = None
+
     def __repr__(self) -> str:
         return f"StoreObjects({self.root!r})"
+
+    def now_ms(self) -> int:
+        """Return the store's time: what it gave an object that was just written, and how long ago that was.
+
+        A machine that sleeps does not know for how long, so the time may be behind, until it is asked for again.
+        """
+        if not self.has_clock:
+            return clock.now_ms()
+        measured, monotonic = self._measured, clock.monotonic()
+        if measured is None or monotonic - measured[1] > _TIME_LASTS_SECONDS:
+            self.replace(CLOCK, b"")
+            info = self.info(CLOCK)
+            if info is None:
+                raise StorageError(f"{self.root}/{CLOCK}: it vanished right after it was written; try again")
+            measured = self._measured = (info.modified_ms, monotonic)
+        return measured[0] + int((monotonic - measured[1]) * 1000)
 
     def reopen(self, store: ObjectStore) -> None:
         """Go on with another connection to the same root."""
@@ -136,7 +158,7 @@ class StoreObjects:
     def read_start(self, path: str, length: int) -> bytes:
         """Return the first bytes of the object."""
         with translated(self.root, path):
-            return bytes(obstore.get_range(self._store, checked_path(path), start=0, length=length))
+            return bytes(obstore.get_range(self._store, check_path(path), start=0, length=length))
 
     def stream(self, path: str) -> Iterator[bytes]:
         """Yield the object's bytes in chunks."""
@@ -177,7 +199,7 @@ class StoreObjects:
                     return
                 except BaseError as error:
                     if is_in_progress(error) and attempt < _CONFLICT_ATTEMPTS - 1:
-                        time.sleep(random.uniform(0, min(0.02 * 2**attempt, 1)))
+                        clock.sleep(random.uniform(0, min(0.02 * 2**attempt, 1)))
                     elif isinstance(error, ObstoreAlreadyExistsError) and self._is_by(path, attributes):
                         return
                     else:
@@ -224,7 +246,7 @@ class StoreObjects:
                 found = [meta for page in obstore.list(self._store, folder) for meta in page]
             else:
                 found = list(obstore.list_with_delimiter(self._store, folder)["objects"])
-        return [_object_info(meta) for meta in found if meta["path"] != MARKER]
+        return [_object_info(meta) for meta in found if meta["path"] not in (MARKER, CLOCK)]
 
     def list_folders(self, prefix: str) -> list[str]:
         """Return the names of the folders directly in `prefix`."""

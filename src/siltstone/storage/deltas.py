@@ -6,7 +6,9 @@ import pyarrow as pa
 
 from siltstone.errors import ConflictError, InvalidInputError, NotFoundError
 from siltstone.log.commit import Changes, LogState
+from siltstone.log.expiry import EXPIRES_AT
 from siltstone.log.keyed import Entry, decoding
+from siltstone.log.proof import refuse_doubt
 from siltstone.model import (
     Delta,
     DeltaLocator,
@@ -26,7 +28,9 @@ from siltstone.model.properties import SCHEMA_EVOLUTION, STRICT
 from siltstone.model.schema import check_known
 from siltstone.objects import open_objects
 from siltstone.storage.followers import read_followers
+from siltstone.storage.horizon import refuse_late
 from siltstone.storage.layout import (
+    TRANSACTION_RETENTION_MS,
     VERSION_KEY,
     delta_key,
     delta_prefix,
@@ -80,6 +84,7 @@ def commit_deltas(
             result[:] = [known]
             return {}
         _check_properties(state, place, expected_properties or {})
+        refuse_late(state, [entry.uri for delta in deltas for entry in delta.manifest.entries], str(stream))
         position = _next_position(known, deltas, stream_position, place.log.now_ms())
         committed_at = max(place.log.now_ms(), state.time_ms)
         changes: dict[str, Entry | None] = {**_schema_change(state, place, deltas)}
@@ -91,6 +96,7 @@ def commit_deltas(
             changes[transaction_key(stream.stream, idempotency)] = {
                 "stream_position": position,
                 "committed_at": committed_at,
+                EXPIRES_AT: committed_at + TRANSACTION_RETENTION_MS,
             }
         result[:] = [known]
         return changes
@@ -349,6 +355,7 @@ def delete_deltas(
         changes: dict[str, Entry | None] = dict.fromkeys(doomed)
         return {**changes, partition_key(partition.stream, partition.partition_id): partition_entry(known)}
 
+    refuse_doubt(place.log)
     place.log.commit("trim", prepare)
     return counted[0]
 

@@ -409,7 +409,8 @@ class _Staging:
         assert self._schema is not None
         segment = EVERY_PARTITION if every_partition else partition_id(values)
         if segment not in self._writers:
-            paths = (new_data_file(self._place.folder, self._stream, segment) for _ in itertools.count())
+            place = self._place
+            paths = (new_data_file(place.folder, self._stream, segment, place.batch_id) for _ in itertools.count())
             named = [{**column, "name": column.name_in_files} for column in self._file_columns]
             self._writers[segment] = (values, DataFileWriter(self._root, paths, schema_from_json(named)))
             for deletes in [] if every_partition else self._deletes_everywhere:

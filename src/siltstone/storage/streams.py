@@ -27,6 +27,8 @@ class Located(NamedTuple):
     version: TableVersion
     folder: str
     log: CommitLog
+    batch_id: int
+    """Of the log, when it was looked at."""
 
     def stream(self, name: str) -> StreamLocator:
         """Return the locator of one of its streams."""
@@ -47,7 +49,7 @@ def locate(namespace: str, table: str, table_version: str | None, *, root: str) 
     known = tables.get_table(namespace, table, root=root)
     chosen = choose_version(known, table_version)
     log = version_log(root, chosen.folder)
-    return Located(log.read(lambda state: version_of(state, log, known, chosen)), chosen.folder, log)
+    return log.read(lambda state: Located(version_of(state, log, known, chosen), chosen.folder, log, state.batch_id))
 
 
 def locate_stream(stream: StreamLocator, *, root: str) -> Located:
@@ -82,7 +84,7 @@ def stream_head(stream: StreamLocator, *, root: str) -> Head:
     log = version_log(root, chosen.folder)
 
     def look(state: LogState) -> Head:
-        place = Located(version_of(state, log, known, chosen), chosen.folder, log)
+        place = Located(version_of(state, log, known, chosen), chosen.folder, log, state.batch_id)
         return Head(place.version, place.read(state, stream.stream).stream_position)
 
     return log.read(look)

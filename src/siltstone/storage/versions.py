@@ -41,6 +41,7 @@ from siltstone.storage.layout import (
     table_key,
     version_log,
 )
+from siltstone.storage.reserve import keep_reserve
 
 # Every operation needs the version, several times; a copy of one that was checked costs a sixth of checking it anew.
 _parsed_versions: dict[tuple[bytes, str, str, str], bytes] = {}
@@ -146,6 +147,7 @@ def create_table_version(
         return {**changes, table_key(namespace, table): tables.table_entry(parent_table)}
 
     log.commit("create table version", prepare)
+    keep_reserve(root)
     return made[0]
 
 

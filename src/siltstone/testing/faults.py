@@ -40,6 +40,7 @@ class FaultyObjects:
         act: Callable[[], object] = lambda: None,
     ) -> None:
         self.root = objects.root
+        self.has_clock = objects.has_clock
         self.calls = 0
         self.history: list[str] = []
         self._objects = objects
@@ -77,6 +78,10 @@ class FaultyObjects:
         if isinstance(result, _FaultyWriter):
             result.close()
         raise StorageError(f"injected loss of the answer to call {self.calls}: {name} {path}")
+
+    def now_ms(self) -> int:
+        """Return the store's time; that is not counted."""
+        return self._objects.now_ms()
 
     def read(self, path: str) -> bytes:
         """Count, then read."""

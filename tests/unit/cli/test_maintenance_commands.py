@@ -96,7 +96,8 @@ class TestVacuum:
         monkeypatch.setattr(clock, "now_ms", lambda: now + 3 * DAY_MS)
         (kept,) = compacted.json("vacuum", "shop.orders", "--retention", "7d")["tables"]
         assert (kept["expired_rounds"], kept["removed_files"]) == ([], [])
-        (done,) = compacted.json("vacuum", "shop.orders", "--retention", "2d")["tables"]
+        (done,) = compacted.json("vacuum", "shop.orders", "--retention", "2d", "--confirm-time")["tables"]
+        assert kept["unsure_time"].startswith("this machine's clock is 72 hours ahead")
         assert done["expired_rounds"] == [1, 2]
         assert done["removed_files"]
         assert [each["round_id"] for each in compacted.json("rounds", "shop.orders")] == [3]

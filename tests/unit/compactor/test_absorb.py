@@ -242,7 +242,7 @@ def test_untouched_buckets_are_carried_over_as_they_are(local_root: str) -> None
 
 def test_deletion_vectors_are_read_back_and_damaged_ones_are_named(local_root: str) -> None:
     root = canonical_root(local_root)
-    vector = write_vector(root, "compacted", BitMap64([1, 5, 2**40]))
+    vector = write_vector(root, "compacted", BitMap64([1, 5, 2**40]), 0)
     assert vector.record_count == 3
     assert list(read_vector(root, vector)) == [1, 5, 2**40]
     with pytest.raises(CorruptionError, match=rf"{vector.uri}.*3 rows instead of 2"):
@@ -266,7 +266,7 @@ def test_rows_of_a_file_are_read_by_number(local_root: str, monkeypatch: pytest.
     monkeypatch.setattr("siltstone.compactor.files.ROW_GROUP_ROWS", 4)
     root = canonical_root(local_root)
     schema = schema_from_json({"id": "int64", "v": "string", "later": "int32"})
-    writer = CompactedWriter(root, "compacted", schema, ["id"], target_bytes=1 << 30, target_rows=100)
+    writer = CompactedWriter(root, "compacted", schema, ["id"], target_bytes=1 << 30, target_rows=100, began=0)
     writer.write(rows(range(7)))
     writer.write(rows(range(7, 11)))
     (file,) = writer.close()
@@ -281,7 +281,7 @@ def test_rows_of_a_file_are_read_by_number(local_root: str, monkeypatch: pytest.
 
 def test_a_writer_without_rows_makes_no_file(local_root: str) -> None:
     root = canonical_root(local_root)
-    writer = CompactedWriter(root, "c", schema_from_json(SCHEMA), ["id"], target_bytes=1, target_rows=1)
+    writer = CompactedWriter(root, "c", schema_from_json(SCHEMA), ["id"], target_bytes=1, target_rows=1, began=0)
     writer.write(rows([]))
     assert writer.close() == []
     assert open_objects(root).list_objects("", recursive=True) == []

@@ -556,7 +556,7 @@ def test_a_completion_of_a_newer_format_is_left_alone(table: siltstone.Table) ->
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(state, "FORMAT_VERSION", 99)
         newer = RoundCompletion(**{**completion_of(table), "round_id": 2, "format_version": 99})
-        commit_round(destination, newer, write_completion(destination, newer), 1)
+        commit_round(destination, newer, write_completion(destination, newer, 0), 1)
     with pytest.raises(CorruptionError, match=r"format 99 is newer .* upgrade"):
         compact(table)
 

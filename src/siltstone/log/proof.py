@@ -1,0 +1,130 @@
+"""Proving a commit log by all files that are still there: each whole, each following the other, each sum right."""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from siltstone.errors import CorruptionError, NotFoundError
+from siltstone.log import chain
+from siltstone.log.batches import BatchFile, BatchListing
+from siltstone.log.commit import LogState
+from siltstone.log.keyed import KeyedLog
+
+_RESTORE = "restore it from a copy"
+
+
+class Doubt(NamedTuple):
+    """What is wrong with a file of a log, and what to do."""
+
+    code: str
+    name: str
+    message: str
+    action: str
+
+
+def find_doubts(log: KeyedLog, listing: BatchListing | None = None) -> list[Doubt]:
+    """Return all that speaks against a log; a gap in what makes up its newest state is not looked for here.
+
+    What lies below a gap does not count: it is what cleaning up left behind.
+    """
+    listing = log.listing() if listing is None else listing
+    return list(_Proof(log, listing).doubts())
+
+
+def refuse_doubt(log: KeyedLog) -> None:
+    """Refuse to go on where a log is in doubt. Raises: CorruptionError, naming the file."""
+    listing = log.listing()
+    missing = listing.chain()[1]
+    if missing:
+        raise CorruptionError(
+            f"{log.address(str(missing[0].start))}: this batch is missing, so nothing is deleted; restore it from a copy"
+        )
+    for doubt in find_doubts(log, listing):
+        raise CorruptionError(
+            f"{log.address(doubt.name)}: {doubt.message}, so nothing is deleted; {doubt.action}. "
+            "`siltstone log verify` shows all that is wrong"
+        )
+
+
+class _Proof:
+    def __init__(self, log: KeyedLog, listing: BatchListing) -> None:
+        self._log = log
+        self._plain = {file.batch_id: file for file in _without_leftovers(listing)}
+        self._compact = {batch_id: listing.compact(batch_id) for batch_id in listing.compact_ids}
+        self._read: dict[str, chain.ChainedFile] = {}
+
+    def doubts(self) -> Iterator[Doubt]:
+        for file in [*self._plain.values(), *filter(None, self._compact.values())]:
+            try:
+                self._read[file.name] = self._decoded(file)
+            except NotFoundError:
+                continue  # cleaned up meanwhile
+            except CorruptionError as error:
+                yield Doubt("bad-file", file.name, str(error), self._cure(file))
+        yield from self._broken_links()
+        try:
+            yield from self._wrong_sums()
+        except CorruptionError:
+            return  # lines that are no entries: who reads every line names them
+
+    def _decoded(self, file: BatchFile) -> chain.ChainedFile:
+        log = self._log
+        return chain.decode(log.objects.read(log.path(file.name)), log.address(file.name), log.version, log.writer)
+
+    def _cure(self, file: BatchFile) -> str:
+        """A checkpoint can be made anew where the batches since the one before it are there."""
+        before = max((number for number in self._compact if number < file.batch_id), default=-1)
+        if file.is_compact and all(number in self._plain for number in range(before + 1, file.batch_id + 1)):
+            return "delete it: all that it sums up is still there"
+        return _RESTORE
+
+    def _broken_links(self) -> Iterator[Doubt]:
+        for number in sorted(self._plain):
+            before, batch = self._read.get(str(number - 1)), self._read.get(str(number))
+            if before is None or batch is None:
+                continue
+            if batch.head.get("previous") != before.digest:
+                message = f"it does not follow batch {number - 1}: one of the two is from elsewhere, or was changed"
+                yield Doubt("chain", str(number), message, "restore both from a copy")
+
+    def _wrong_sums(self) -> Iterator[Doubt]:
+        """Sum up the batches after each checkpoint, and compare that with the next ones."""
+        state = LogState()
+        is_known = 0 in self._plain
+        for number in sorted(self._plain.keys() | self._compact.keys()):
+            batch = self._read.get(str(number))
+            if is_known and batch is not None and state.batch_id == number - 1:
+                state.follow(batch, self._log.address(str(number)))
+            else:
+                is_known = False
+            checkpoint = self._read.get(f"{number}.compact")
+            if checkpoint is None:
+                continue
+            if batch is not None and batch.digest is not None and checkpoint.head.get("digest") != batch.digest:
+                yield Doubt("checkpoint", f"{number}.compact", f"it does not sum up batch {number} as it is", _RESTORE)
+            summed = LogState()
+            summed.restore(number, checkpoint, self._log.address(f"{number}.compact"))
+            if is_known and checkpoint.head:
+                yield from self._compared(summed, state)
+            state, is_known = summed, True
+
+    def _compared(self, summed: LogState, state: LogState) -> Iterator[Doubt]:
+        state.expire()
+        stated, real = dict(summed.lines()), dict(state.lines())
+        if stated != real:
+            wrong = sorted(key for key in stated.keys() | real.keys() if stated.get(key) != real.get(key))
+            message = f"{len(wrong)} of its entries differ from what the batches before it say, {wrong[0]!r} first"
+            name = f"{summed.batch_id}.compact"
+            yield Doubt("checkpoint", name, message, "delete it: all that it sums up is still there")
+
+
+def _without_leftovers(listing: BatchListing) -> Iterator[BatchFile]:
+    """Yield the batches that are part of the log: those after the last gap below the newest checkpoint, and all later."""
+    newest = listing.newest_compact()
+    numbers = {file.batch_id for file in listing.files if not file.is_compact}
+    first = 0 if newest is None else newest.batch_id
+    while first - 1 in numbers:
+        first -= 1
+    for number in sorted(numbers):
+        file = listing.plain(number)
+        if file is not None and number >= first:
+            yield file
