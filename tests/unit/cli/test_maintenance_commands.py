@@ -52,13 +52,13 @@ class TestFsck:
         (log,) = (compacted.root / "tables").glob("shop/orders/*/log")
         (log / "2").write_bytes(b"v1\n{nonsense")
         (checked,) = compacted.json("fsck", "shop.orders", exit_code=1)
-        assert "log/2" in checked["findings"][0]["file"]
+        assert any("log/2" in finding["file"] for finding in checked["findings"])
 
     def test_damage_of_the_log_of_rounds_is_a_finding(self, compacted: Cli) -> None:
         (log,) = (compacted.root / "tables").glob("shop/orders/*/compacted/_/log")
         (log / "0").write_bytes(b"v1\n{nonsense")
         (checked,) = compacted.json("fsck", "shop.orders", exit_code=1)
-        assert "_/log/0" in checked["findings"][0]["file"]
+        assert any("_/log/0" in finding["file"] for finding in checked["findings"])
 
     def test_a_lake_without_tables(self, cli: Cli) -> None:
         assert cli.json("fsck") == []

@@ -26,6 +26,7 @@ class SimulatedObjects:
 
     def __init__(self, root: str, time: TrueTime, gate: Gate) -> None:
         self.root = root
+        self.has_clock = True
         self.changes = 0
         self.contents: dict[str, bytes] = {}
         self._modified_ms: dict[str, int] = {}
@@ -55,6 +56,14 @@ class SimulatedObjects:
     def read(self, path: str) -> bytes:
         """Return the whole object."""
         return self._gate("read", path, lambda: self._content(path))
+
+    def now_ms(self) -> int:
+        """Return the right time."""
+        return self._time.now_ms
+
+    def read_start(self, path: str, length: int) -> bytes:
+        """Return the first bytes of the object."""
+        return self._gate("read", path, lambda: self._content(path))[:length]
 
     def stream(self, path: str) -> Iterator[bytes]:
         """Yield the object's bytes."""
