@@ -118,7 +118,7 @@ class Actor:
         """Read an earlier position."""
         position = self.chance.choice(list(self.ledger.states))
         self.tell(f"read as of {position}")
-        self._operation.needs_deltas_after = position
+        self._operation.needs_old_deltas = True
         reading = self.ledger.begin_read(is_fresh=False)
         found = self.table.to_arrow(as_of=position)
         self._operation.check = lambda: self.ledger.check_read(found, reading, position)
@@ -149,7 +149,7 @@ class Actor:
     def rebase(self) -> None:
         """Discard what is compacted, and compact all deltas again."""
         root = self.table.lake.root
-        self._operation.needs_deltas_after = 0
+        self._operation.needs_old_deltas = True
         for request in partition_requests(TableRequest(self.table.name, root, rebase_from=self.table.name)):
             self._run(request)
 

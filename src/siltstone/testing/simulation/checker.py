@@ -75,11 +75,6 @@ class Ledger:
         self.states[0] = frozenset()
 
     @property
-    def trimmed_to(self) -> int:
-        """The newest position that is trimmed in any partition."""
-        return max(self.trimmed.values(), default=0)
-
-    @property
     def newest(self) -> int:
         """The newest position that is known."""
         return max(self.states)

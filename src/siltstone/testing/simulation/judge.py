@@ -64,8 +64,7 @@ class Judge:
 
     def _may_lack_files(self, operation: Operation) -> bool:
         """Tell whether what an operation reads may have been trimmed, or forgotten because it took so long."""
-        needed = operation.needs_deltas_after
-        if needed is not None and needed < self.ledger.trimmed_to:
+        if operation.needs_old_deltas and any(self.ledger.trimmed.values()):
             return True
         is_reading = operation.step.operation.startswith("read")
         return is_reading and self.time.now_ms - operation.begun_ms > MIN_RETENTION_MS

@@ -64,7 +64,7 @@ class Operation:
     begun_ms: int
     what: str = ""
     write_number: int | None = None
-    needs_deltas_after: int | None = None
+    needs_old_deltas: bool = False
     check: Callable[[], None] | None = None
     violation: Exception | None = None
 

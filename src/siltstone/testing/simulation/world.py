@@ -241,7 +241,7 @@ class World:
             for operation in (*rows, *_HEALING_DOCUMENTS) if self.plan.profile.has_documents else rows:
                 self._carry_out(Step(number, place, operation))
                 number += 1
-        if self.service is not None:
+        if self.service is not None and not self.judge.damages:
             self._carry_out(Step(number, 0, "write"))
             self._carry_out(Step(number + 1, 0, "check service"))
         self.observer.forget()
