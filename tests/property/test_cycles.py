@@ -1,4 +1,4 @@
-"""Any interleaving of leaders, workers, crashes, pauses, database failures and operators keeps the books right."""
+"""Any interleaving of leaders, workers, crashes, pauses, set clocks, database failures and operators keeps the books right."""
 
 import itertools
 import tempfile
@@ -58,6 +58,7 @@ STEPS = [
     "worker_sends_a_heartbeat",
     "worker_dies",
     "time_passes",
+    *["the_clock_is_set"] * 2,
     "operator_asks_for_a_trim",
     "operator_intervenes",
 ]
@@ -216,7 +217,10 @@ class CycleMachine(RuleBasedStateMachine):
 
     def leader_sleeps_within_a_tick(self, with_: With) -> None:
         def sleep() -> None:
-            self.world.clock.advance(with_.seconds)
+            if with_.is_faulty:
+                self.the_clock_is_set(with_)
+            else:
+                self.world.clock.advance(with_.seconds)
             if self.leaders[with_.worker] is not asleep:
                 self.leaders[with_.worker].tick()
 
@@ -335,6 +339,10 @@ class CycleMachine(RuleBasedStateMachine):
 
     def time_passes(self, with_: With) -> None:
         self.world.clock.advance(with_.seconds)
+
+    def the_clock_is_set(self, with_: With) -> None:
+        """Set the database's clock forward or, more often, back."""
+        self.world.clock.step(with_.seconds if with_.flag and with_.is_faulty else -with_.seconds)
 
     def operator_asks_for_a_trim(self, with_: With) -> None:
         controls.trigger_cycle(self.world.database, trim=True)

@@ -14,6 +14,7 @@ from siltstone.service.database import Database, Transaction
 from siltstone.service.partitions import CheckpointResult
 from siltstone.service.settings import ServiceSettings, to_ms
 from siltstone.service.tables import active_checkpoints, checkpoint_detail, checkpoint_status
+from siltstone.service.times import latest_ms
 
 ReleaseStatus = Literal["COMPLETED", "FAILED", "ABANDONED"]
 
@@ -66,7 +67,7 @@ def claim_partition(database: Database, owner: str, settings: ServiceSettings) -
             .where(
                 (checkpoint_status.c.cycle == row.cycle_count)
                 & (checkpoint_status.c.status == "IDLE")
-                & (checkpoint_status.c.retry_at <= now_ms)
+                & ((checkpoint_status.c.retry_at <= now_ms) | (checkpoint_status.c.changed_at > latest_ms(now_ms)))
             )
             .order_by(
                 case((checkpoint_status.c.worker == owner, 1), else_=0),
@@ -143,7 +144,9 @@ def send_heartbeat(database: Database, claim: Claim, beat: Beat, settings: Servi
 
     def change(transaction: Transaction) -> bool:
         now_ms = transaction.now_ms()
-        has_moved = active_checkpoints.c.progress != beat.progress
+        has_moved = (active_checkpoints.c.progress != beat.progress) | (
+            active_checkpoints.c.progress_at > latest_ms(now_ms)
+        )
         done = transaction.execute(
             active_checkpoints.update()
             .where(active_checkpoints.c.claim_id == claim.claim_id)

@@ -12,6 +12,7 @@ from siltstone.service.database import Database, Transaction
 from siltstone.service.results import Control, TriggerRequest
 from siltstone.service.settings import FREEZE_SECONDS, to_ms
 from siltstone.service.tables import controls, trigger_requests
+from siltstone.service.times import latest_ms
 
 ControlName = Literal["freeze", "disable"]
 _MAX_PENDING = 1000
@@ -107,14 +108,19 @@ def enable(database: Database) -> bool:
 
 
 def current_controls(transaction: Transaction, now_ms: int) -> dict[str, Control]:
-    """Return what holds now; a freeze that has run out does not."""
+    """Return what holds now; a freeze that has run out does not, nor one from before the clock was set back."""
     found = [Control(**row._mapping) for row in transaction.execute(select(controls))]
-    return {each.name: each for each in found if each.expires_at is None or each.expires_at > now_ms}
+    return {
+        each.name: each
+        for each in found
+        if each.expires_at is None or (each.set_at <= latest_ms(now_ms) and now_ms < each.expires_at)
+    }
 
 
 def clear_expired(transaction: Transaction, now_ms: int) -> None:
     """Forget a freeze that has run out."""
-    transaction.execute(delete(controls).where(controls.c.expires_at <= now_ms))
+    is_over = (controls.c.expires_at <= now_ms) | (controls.c.set_at > latest_ms(now_ms))
+    transaction.execute(delete(controls).where(controls.c.expires_at.is_not(None) & is_over))
 
 
 def pending_requests(transaction: Transaction) -> list[TriggerRequest]:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import orjson
-from sqlalchemy import Row, delete, func, select
+from sqlalchemy import ColumnElement, Row, delete, func, select
 
 from siltstone.service.controls import clear_expired, current_controls
 from siltstone.service.database import Database, Transaction
@@ -28,6 +28,7 @@ from siltstone.service.tables import (
     trigger_requests,
     trim_marks,
 )
+from siltstone.service.times import latest_ms
 
 _ERRORS_KEPT = 100
 _ERROR_CHARACTERS = 2000
@@ -147,6 +148,17 @@ def _take_up_requests(transaction: Transaction, cycle: int) -> list[tuple[str, b
     return found
 
 
+def is_expired(now_ms: int, settings: ServiceSettings) -> ColumnElement[bool]:
+    """Return the condition of claims whose worker is dead or stuck, or from before the clock was set back."""
+    claim = active_checkpoints.c
+    return (
+        (claim.lease_until < now_ms)
+        | (claim.progress_at < now_ms - to_ms(settings.stuck_seconds))
+        | (claim.heartbeat_at > latest_ms(now_ms))
+        | (claim.progress_at > latest_ms(now_ms))
+    )
+
+
 def evict_expired(database: Database, lease: Lease, settings: ServiceSettings) -> list[str]:
     """Take claims from workers that are dead or stuck; return the partitions.
 
@@ -158,10 +170,8 @@ def evict_expired(database: Database, lease: Lease, settings: ServiceSettings) -
         row = lock_manager(transaction)
         if row is None or row.status != "STARTED":
             return []
-        expired = (active_checkpoints.c.lease_until < now_ms) | (
-            active_checkpoints.c.progress_at < now_ms - to_ms(settings.stuck_seconds)
-        )
-        found = transaction.execute(select(active_checkpoints).where(expired).with_for_update()).all()
+        expired = select(active_checkpoints).where(is_expired(now_ms, settings))
+        found = transaction.execute(expired.with_for_update()).all()
         for claim in found:
             _evict(transaction, claim, settings, now_ms)
         if found:
@@ -173,21 +183,25 @@ def evict_expired(database: Database, lease: Lease, settings: ServiceSettings) -
 
 def _evict(transaction: Transaction, claim: Row[tuple[object, ...]], settings: ServiceSettings, now_ms: int) -> None:
     worker = node_name(claim.worker)
-    why = "sent no heartbeat" if claim.lease_until < now_ms else "made no progress"
-    error = f"the claim of {worker} expired: it {why} in time"
+    is_set_back = max(claim.heartbeat_at, claim.progress_at) > latest_ms(now_ms)
+    why = "it sent no heartbeat in time" if claim.lease_until < now_ms else "it made no progress in time"
+    why = "the clock of the database was set back" if is_set_back else why
+    error = f"the claim of {worker} expired: {why}"
     transaction.execute(delete(active_checkpoints).where(active_checkpoints.c.claim_id == claim.claim_id))
     end_attempt(transaction, claim.claim_id, "EXPIRED", now_ms, error=error)
     mine = (checkpoint_status.c.claim_id == claim.claim_id) & (checkpoint_status.c.status == "STARTED")
     row = transaction.execute(select(checkpoint_status).where(mine)).first()
     if row is None:
         return
-    is_last = row.failures + 1 >= settings.max_attempts
+    # The clock is nobody's failure.
+    failures = row.failures + int(not is_set_back)
+    is_last = failures >= settings.max_attempts
     values = {
         "status": "FAILED" if is_last else "IDLE",
-        "failures": row.failures + 1,
+        "failures": failures,
         "changed_at": now_ms,
         "ended_at": now_ms if is_last else None,
-        "error": f"{error}; tried {row.failures + 1} times" if is_last else error,
+        "error": f"{error}; tried {failures} times" if is_last else error,
     }
     transaction.execute(checkpoint_status.update().where(mine).values(**values))
     _log.warning(

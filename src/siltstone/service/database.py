@@ -283,7 +283,9 @@ def _migrate(database: Database) -> None:
         if found is None:
             tables.metadata.create_all(connection)
             connection.execute(
-                tables.leader_lease.insert().values(id=tables.SINGLETON, term=0, acquired_at=0, lease_until=0)
+                tables.leader_lease.insert().values(
+                    id=tables.SINGLETON, term=0, acquired_at=0, renewed_at=0, lease_until=0
+                )
             )
             connection.execute(tables.schema.insert().values(id=tables.SINGLETON, version=tables.SCHEMA_VERSION))
             return
@@ -297,4 +299,6 @@ def _migrate(database: Database) -> None:
 
 
 # What leads from a version of the tables to the next one.
-MIGRATIONS: dict[int, tuple[str, ...]] = {}
+MIGRATIONS: dict[int, tuple[str, ...]] = {
+    1: ("ALTER TABLE siltstone_leader_lease ADD COLUMN renewed_at BIGINT NOT NULL DEFAULT 0",),
+}

@@ -10,7 +10,15 @@ from sqlalchemy import func, select
 
 from siltstone.errors import LeaseLostError
 from siltstone.service.controls import current_controls, pending_requests
-from siltstone.service.cycles import BegunCycle, ManagerRow, begin_cycle, bootstrap, evict_expired, finish_cycle
+from siltstone.service.cycles import (
+    BegunCycle,
+    ManagerRow,
+    begin_cycle,
+    bootstrap,
+    evict_expired,
+    finish_cycle,
+    is_expired,
+)
 from siltstone.service.database import Database, Transaction
 from siltstone.service.history import prune_history
 from siltstone.service.leadership import Lease, give_up_lead, take_lead
@@ -19,6 +27,7 @@ from siltstone.service.policy import Backlog, Situation, decide
 from siltstone.service.results import CycleRecord
 from siltstone.service.settings import ServiceSettings, to_ms
 from siltstone.service.tables import active_checkpoints, checkpoint_status, manager
+from siltstone.service.times import latest_ms
 from siltstone.service.trimming import trim_tables
 
 TickAction = Literal["follows", "waits", "watches", "begun", "finished", "trimmed"]
@@ -128,7 +137,7 @@ class Leader:
         found = current_controls(transaction, now_ms)
         by_status = select(checkpoint_status.c.status, func.count()).group_by(checkpoint_status.c.status)
         claims = transaction.execute(select(active_checkpoints)).all()
-        stuck_since = now_ms - to_ms(self._settings.stuck_seconds)
+        expired = select(active_checkpoints).where(is_expired(now_ms, self._settings)).limit(1)
         return _View(
             now_ms=now_ms,
             manager=transaction.execute(select(manager)).first(),
@@ -137,7 +146,7 @@ class Leader:
             has_requests=bool(pending_requests(transaction)),
             counts=dict(transaction.execute(by_status).all()),
             has_claims=bool(claims),
-            has_expired=any(each.lease_until < now_ms or each.progress_at < stuck_since for each in claims),
+            has_expired=transaction.execute(expired).first() is not None,
             changed_at=transaction.execute(select(func.max(checkpoint_status.c.changed_at))).scalar() or 0,
         )
 
@@ -152,7 +161,8 @@ class Leader:
         if not view.counts.get("IDLE", 0) and not view.counts.get("STARTED", 0):
             return self._finish(lease, row, None, evicted)
         # A leader that has just begun to lead gives workers time, too: they may have been down together with all leaders.
-        moved_at = max(view.changed_at, row.started_at, lease.acquired_at)
+        times = (view.changed_at, row.started_at, lease.acquired_at)
+        moved_at = max((time_ms for time_ms in times if time_ms <= latest_ms(view.now_ms)), default=0)
         if not view.has_claims and view.now_ms - moved_at > to_ms(self._settings.stall_seconds):
             return self._finish(lease, row, "no worker claimed it in time", evicted)
         return Tick("watches", evicted=evicted)
@@ -182,7 +192,7 @@ class Leader:
         def measure() -> Backlog | None:
             # Looking through all tables costs more than a tick may.
             pause_ms = to_ms(self._settings.backlog_check_seconds)
-            if self._measured_at is not None and view.now_ms - self._measured_at < pause_ms:
+            if self._measured_at is not None and 0 <= view.now_ms - self._measured_at < pause_ms:
                 return None
             self._measured_at = view.now_ms
             found[:] = self._tables.find_work(self._keep_alive)

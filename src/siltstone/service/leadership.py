@@ -2,11 +2,12 @@
 
 from dataclasses import dataclass
 
-from sqlalchemy import select
+from sqlalchemy import Row, select
 
 from siltstone.errors import LeaseLostError
 from siltstone.service.database import Database, Transaction
 from siltstone.service.tables import leader_lease
+from siltstone.service.times import latest_ms
 
 
 @dataclass(frozen=True)
@@ -16,7 +17,13 @@ class Lease:
     holder: str
     term: int
     acquired_at: int
+    renewed_at: int
     lease_until: int
+
+
+def is_current(row: Row[tuple[object, ...]], now_ms: int) -> bool:
+    """Say whether a lease holds: one that begins ahead does not, whatever its end says."""
+    return bool(row.lease_until >= now_ms and max(row.renewed_at, row.acquired_at) <= latest_ms(now_ms))
 
 
 def take_lead(database: Database, holder: str, lease_ms: int) -> Lease | None:
@@ -28,13 +35,14 @@ def take_lead(database: Database, holder: str, lease_ms: int) -> Lease | None:
     def change(transaction: Transaction) -> Lease | None:
         row = transaction.execute(select(leader_lease).with_for_update()).one()
         now_ms = transaction.now_ms()
-        is_free = row.lease_until < now_ms
+        is_free = not is_current(row, now_ms)
         if not is_free and row.holder != holder:
             return None
         lease = Lease(
             holder=holder,
             term=row.term + 1 if is_free else row.term,
             acquired_at=now_ms if is_free else row.acquired_at,
+            renewed_at=now_ms,
             lease_until=now_ms + lease_ms,
         )
         transaction.execute(leader_lease.update().values(**vars(lease)))
@@ -57,7 +65,7 @@ def check_lead(transaction: Transaction, lease: Lease) -> int:
     """Make sure, until the end of the transaction, that a lease holds; return the time. Raises: LeaseLostError."""
     row = transaction.execute(select(leader_lease).with_for_update()).one()
     now_ms = transaction.now_ms()
-    if row.holder != lease.holder or row.term != lease.term or row.lease_until < now_ms:
+    if row.holder != lease.holder or row.term != lease.term or not is_current(row, now_ms):
         raise LeaseLostError(
             f"{lease.holder}: no longer leads: its term is {lease.term}, the newest is {row.term} of {row.holder}; "
             "it takes part again when the lead is free"

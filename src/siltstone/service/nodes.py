@@ -10,9 +10,11 @@ from sqlalchemy import delete, func, select
 from siltstone._version import __version__
 from siltstone.errors import InvalidInputError
 from siltstone.service.database import Database, Transaction
+from siltstone.service.leadership import is_current
 from siltstone.service.results import NodeInfo
 from siltstone.service.settings import DAY_SECONDS, ServiceSettings, to_ms
 from siltstone.service.tables import active_checkpoints, leader_lease, nodes
+from siltstone.service.times import latest_ms
 
 _NAME_LIMIT = 200
 
@@ -88,8 +90,8 @@ def list_nodes(database: Database, settings: ServiceSettings | None = None) -> l
         return [
             NodeInfo(
                 **row._mapping,
-                is_leader=row.owner == lease.holder and lease.lease_until >= now_ms,
-                is_alive=row.stopped_at is None and now_ms - row.seen_at <= alive_ms,
+                is_leader=row.owner == lease.holder and is_current(lease, now_ms),
+                is_alive=row.stopped_at is None and now_ms - alive_ms <= row.seen_at <= latest_ms(now_ms),
                 claims=claims.get(row.owner, 0),
             )
             for row in found

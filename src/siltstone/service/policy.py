@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from siltstone.service.settings import ServiceSettings, to_ms
 from siltstone.service.tables import CycleStatus, TriggerReason
+from siltstone.service.times import latest_ms
 
 
 @dataclass(frozen=True)
@@ -37,16 +38,21 @@ def decide(
         return None
     if situation.has_requests:
         return "request"
-    if now_ms - situation.last_started_at > to_ms(settings.interval_seconds):
+    if _is_past(situation.last_started_at, settings.interval_seconds, now_ms):
         return "interval"
     # After a failure only the interval decides, or a partition that cannot be compacted would start cycles without end.
-    has_paused = situation.ended_at is None or now_ms - situation.ended_at > to_ms(settings.min_pause_seconds)
+    has_paused = situation.ended_at is None or _is_past(situation.ended_at, settings.min_pause_seconds, now_ms)
     if situation.status == "FAILED" or not has_paused:
         return None
     if settings.backlog_bytes is None and settings.backlog_age_seconds is None:
         return None
     backlog = measure()
     return None if backlog is None else _by_backlog(backlog, now_ms, settings)
+
+
+def _is_past(since_ms: int, seconds: float, now_ms: int) -> bool:
+    """Say whether so much time has passed since a stored time; one that lies ahead was long ago, for all we know."""
+    return now_ms - since_ms > to_ms(seconds) or since_ms > latest_ms(now_ms)
 
 
 def _by_backlog(backlog: Backlog, now_ms: int, settings: ServiceSettings) -> TriggerReason | None:

@@ -38,8 +38,8 @@ class CycleRecord:
 
     @property
     def duration_ms(self) -> int:
-        """From start to end."""
-        return self.end_time_ms - self.start_time_ms
+        """From start to end; 0 where the clock was set back meanwhile."""
+        return max(self.end_time_ms - self.start_time_ms, 0)
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from siltstone.service.controls import current_controls, pending_requests
 from siltstone.service.cycles import ManagerRow, node_name
 from siltstone.service.database import Database, Transaction
 from siltstone.service.history import to_record
+from siltstone.service.leadership import is_current
 from siltstone.service.results import Attempt, Checkpoint, CycleDetails, LeaderInfo, ServiceStatus, Totals
 from siltstone.service.settings import ServiceSettings, to_ms
 from siltstone.service.tables import (
@@ -18,6 +19,7 @@ from siltstone.service.tables import (
     leader_lease,
     manager,
 )
+from siltstone.service.times import latest_ms
 
 _TOTALS = ("completed_cycles", "failed_cycles", "evictions", "rows", "input_bytes", "written_bytes")
 
@@ -42,7 +44,7 @@ def service_status(database: Database, settings: ServiceSettings | None = None) 
             cycle_leader=row.leader if row else None,
             is_healthy=row is None or row.last_result != "FAILED",
             last_completed_at=row.last_completed_at if row else None,
-            next_due_at=_next_due(row, interval_ms, found.get("freeze"), is_disabled="disable" in found),
+            next_due_at=_next_due(row, interval_ms, found.get("freeze"), now_ms, is_disabled="disable" in found),
             leader=_leader(transaction, now_ms),
             disabled=found.get("disable"),
             frozen=found.get("freeze"),
@@ -100,10 +102,13 @@ def cycle_details(database: Database, cycle: int) -> CycleDetails:
     return database.look("read the cycle", look)
 
 
-def _next_due(row: ManagerRow | None, interval_ms: int, freeze: object, *, is_disabled: bool) -> int | None:
+def _next_due(
+    row: ManagerRow | None, interval_ms: int, freeze: object, now_ms: int, *, is_disabled: bool
+) -> int | None:
     if row is None or row.status == "STARTED" or is_disabled:
         return None
-    due_at = int(row.last_started_at) + interval_ms
+    is_ahead = row.last_started_at > latest_ms(now_ms)
+    due_at = now_ms if is_ahead else int(row.last_started_at) + interval_ms
     thawed_at: int | None = getattr(freeze, "expires_at", None)
     return due_at if thawed_at is None else max(due_at, thawed_at)
 
@@ -112,7 +117,7 @@ def _leader(transaction: Transaction, now_ms: int) -> LeaderInfo | None:
     row = transaction.execute(select(leader_lease)).one()
     if row.holder is None:
         return None
-    return LeaderInfo(node_name(row.holder), row.term, row.acquired_at, row.lease_until, row.lease_until >= now_ms)
+    return LeaderInfo(node_name(row.holder), row.term, row.acquired_at, row.lease_until, is_current(row, now_ms))
 
 
 def _checkpoints(transaction: Transaction) -> list[Checkpoint]:

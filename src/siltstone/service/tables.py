@@ -4,7 +4,7 @@ from typing import Literal
 
 from sqlalchemy import BigInteger, Boolean, Column, Index, Integer, MetaData, String, Table, Text
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 SINGLETON = 1
 # What a number of these tables can be at most.
 MAX_NUMBER = (1 << 63) - 1
@@ -52,6 +52,8 @@ leader_lease = Table(
     _number("term"),
     _optional_text("holder"),
     _number("acquired_at"),
+    # When the lease was last taken or renewed, from which on it lasts; 0 where an earlier version did that.
+    _number("renewed_at", default=0),
     _number("lease_until"),
 )
 

@@ -56,7 +56,7 @@ def render_metrics(site: Site) -> bytes:
 
 
 def _of_cycles(status: ServiceStatus, newest: Sequence[CycleRecord]) -> Iterator[Metric]:
-    running_ms = status.now_ms - (status.started_at or status.now_ms) if status.is_running else 0
+    running_ms = max(status.now_ms - (status.started_at or status.now_ms), 0) if status.is_running else 0
     yield _gauge("siltstone_cycle_running", "1 while a cycle runs.", status.is_running)
     yield _gauge(
         "siltstone_cycle_age_seconds", "How long the current cycle has been running, else 0.", running_ms / 1000
@@ -65,7 +65,7 @@ def _of_cycles(status: ServiceStatus, newest: Sequence[CycleRecord]) -> Iterator
         duration = newest[0].duration_ms / 1000
         yield _gauge("siltstone_cycle_last_duration_seconds", "How long the last finished cycle took.", duration)
     if status.last_completed_at is not None:
-        since = (status.now_ms - status.last_completed_at) / 1000
+        since = max(status.now_ms - status.last_completed_at, 0) / 1000
         yield _gauge("siltstone_cycle_since_completed_seconds", "Time since a cycle was COMPLETED.", since)
     yield _gauge("siltstone_healthy", "0 after a FAILED cycle, until one is COMPLETED.", status.is_healthy)
     yield _gauge("siltstone_disabled", "1 while cycles are disabled.", status.disabled is not None)

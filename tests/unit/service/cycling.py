@@ -31,14 +31,21 @@ class Clock:
 
     def __init__(self) -> None:
         self.now_ms = START_MS
+        self.passed_ms = START_MS
 
     def __call__(self, connection: Connection) -> int:
         return self.now_ms
 
     def monotonic(self) -> float:
-        return self.now_ms / 1000
+        return self.passed_ms / 1000
 
     def advance(self, seconds: float) -> None:
+        """Let time pass."""
+        self.now_ms += round(seconds * 1000)
+        self.passed_ms += round(seconds * 1000)
+
+    def step(self, seconds: float) -> None:
+        """Set the clock forward or back; no time passes."""
         self.now_ms += round(seconds * 1000)
 
 
@@ -247,7 +254,9 @@ class World:
             for table in metadata.sorted_tables:
                 if table is not schema and table is not leader_lease:
                     connection.execute(table.delete())
-            connection.execute(leader_lease.update().values(term=0, holder=None, acquired_at=0, lease_until=0))
+            connection.execute(
+                leader_lease.update().values(term=0, holder=None, acquired_at=0, renewed_at=0, lease_until=0)
+            )
         self.database.close()
 
 

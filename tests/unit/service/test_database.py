@@ -12,6 +12,7 @@ from siltstone.errors import InvalidInputError, StorageError
 from siltstone.service import database as databases
 from siltstone.service import tables
 from siltstone.service.database import Database, Transaction, default_address, open_database
+from siltstone.service.leadership import take_lead
 from siltstone.service.tables import SCHEMA_VERSION, controls, schema
 
 
@@ -128,7 +129,9 @@ def test_tables_of_an_older_version_are_not_migrated_by_who_only_looks(tmp_path:
     opened = open_database(address)
     opened.change("x", lambda transaction: transaction.execute(schema.update().values(version=SCHEMA_VERSION - 1)))
     opened.close()
-    with pytest.raises(InvalidInputError, match=r"needs 1; start `siltstone serve` of this version once"):
+    with pytest.raises(
+        InvalidInputError, match=rf"needs {SCHEMA_VERSION}; start `siltstone serve` of this version once"
+    ):
         open_database(address, create=False)
 
 
@@ -152,6 +155,22 @@ def test_tables_of_an_older_version_are_migrated_once(tmp_path: Path, monkeypatc
         opened.look("x", lambda transaction: transaction.execute(text("SELECT note FROM siltstone_controls")))
         opened.close()
         assert found == SCHEMA_VERSION + 1
+
+
+def test_a_lease_of_the_first_version_of_the_tables_still_holds(tmp_path: Path) -> None:
+    address = f"sqlite:///{tmp_path}/books.db"
+    opened = open_database(address)
+    assert take_lead(opened, "one#1", 45_000) is not None
+    with opened.engine.begin() as connection:
+        connection.execute(text("ALTER TABLE siltstone_leader_lease DROP COLUMN renewed_at"))
+        connection.execute(schema.update().values(version=1))
+    opened.close()
+    migrated = open_database(address)
+    assert take_lead(migrated, "other#1", 45_000) is None
+    lease = take_lead(migrated, "one#1", 45_000)
+    assert lease is not None
+    assert lease.term == 1
+    migrated.close()
 
 
 def test_a_migration_that_fails_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
