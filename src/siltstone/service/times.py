@@ -6,7 +6,7 @@ a moment that lies ahead is due.
 """
 
 # Clocks are corrected by a little all the time, and another server after a failover may be a little behind.
-TOLERANCE_MS = 5_000
+TOLERANCE_MS = 1_000
 
 
 def latest_ms(now_ms: int) -> int:
