@@ -46,13 +46,13 @@ def new_version_folder(namespace: str, table: str, version: str) -> str:
 
 
 def new_data_file(folder: str, stream: str, partition_id: str, began: int) -> str:
-    """Return a path for a data file that no other file ever had or will have."""
-    return f"{folder}/{stream}/{partition_id}/{uuid.uuid4().hex}-{began}.parquet"
+    """Return a path for a data file that no other file ever had or will have. Its name has how many batches there were."""
+    return f"{folder}/{stream}/{partition_id}/{uuid.uuid4().hex}-{began + 1}.parquet"
 
 
 def new_round_name(began: int) -> str:
     """Return a name, without ending, that no other file of a round ever had or will have."""
-    return f"{uuid.uuid4().hex}-r{began}"
+    return f"{uuid.uuid4().hex}-r{began + 1}"
 
 
 class Began(NamedTuple):
@@ -65,7 +65,7 @@ class Began(NamedTuple):
 def began_at(path: str) -> Began:
     """Return what the name of a file says; -1 for files from before names said so. See `horizon` for what for."""
     match = _BEGAN.search(path)
-    return Began(-1, False) if match is None else Began(int(match.group(2)), bool(match.group(1)))
+    return Began(-1, False) if match is None else Began(int(match.group(2)) - 1, bool(match.group(1)))
 
 
 def namespace_key(namespace: str) -> str:
