@@ -1,5 +1,6 @@
 """The commit log: one winner per batch, lost answers settled, old state never trusted too long."""
 
+import contextlib
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,7 +13,7 @@ from siltstone.errors import CommitUnknownError, ConflictError, CorruptionError,
 from siltstone.log import commit as commit_module
 from siltstone.log.commit import CommitLog, commit_log, forget_logs, steady
 from siltstone.objects import open_objects
-from siltstone.testing import FaultyObjects
+from siltstone.testing import FaultyObjects, Killed
 
 
 class Clock:
@@ -210,6 +211,105 @@ def test_a_reader_that_slept_catches_up(open_log: Callable[[], CommitLog], clock
         put(worker, b=number)
         clock.seconds += 600
     assert content(sleeper) == {"b": 29}
+
+
+def go_on_far(log: CommitLog) -> None:
+    """Let another process commit so much that what came before is cleaned up, whatever the time is."""
+    for number in range(60):
+        put(log, other=number)
+    log.checkpoint()
+
+
+@pytest.mark.parametrize("known", [0, 1, 15, 16, 17, 40])
+def test_a_writer_that_stands_still_at_any_call_commits_once_and_loses_nothing(
+    new_root: Callable[[str], str], monkeypatch: pytest.MonkeyPatch, known: int
+) -> None:
+    monkeypatch.setattr(commit_module, "CLEANUP_DELAY_MS", -1000)
+    for at_call in range(1, 6):
+        root = new_root("memory")
+        sleeper, other = CommitLog(root, "log"), CommitLog(root, "log")
+        for number in range(known):
+            put(sleeper, known=number)
+        content(sleeper)
+        sleeper.objects = FaultyObjects(
+            open_objects(root),
+            at_call=at_call,
+            kind="meet",
+            act=lambda other=other: go_on_far(other),  # type: ignore[misc]
+        )
+        put(sleeper, mine=at_call)
+        expected = {"mine": at_call, **({"known": known - 1} if known else {})}
+        met = content(other).get("other")
+        assert content(CommitLog(root, "log")) == {**expected, **({} if met is None else {"other": met})}
+        sleeper.objects = open_objects(root)
+        assert content(sleeper) == content(other)
+        put(sleeper, mine=0)
+        assert content(other)["mine"] == 0
+
+
+def test_a_reader_never_sees_a_number_that_is_used_again(
+    new_root: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(commit_module, "CLEANUP_DELAY_MS", -1000)
+    root = new_root("memory")
+    reader, writer, other = (CommitLog(root, "log") for _ in range(3))
+    put(writer, a=1)
+    content(reader)
+    go_on_far(other)
+    assert "1" not in names(other), "the next number that reader and writer know of is free again"
+    seen: list[dict[str, int]] = []
+    delete = writer.objects.delete
+
+    def read_before(paths: Any) -> None:
+        seen.append(content(reader))
+        delete(paths)
+
+    class Watched(FaultyObjects):
+        def delete(self, paths: Any) -> None:
+            read_before(paths)
+
+    writer.objects = Watched(open_objects(root))
+    assert put(writer, a=2) == 61
+    assert seen == [{"a": 1, "other": 59}], "while the second batch 1 was there"
+
+
+def test_anchors_go_before_the_batches_after_them_wherever_the_clean_up_ends(
+    new_root: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(commit_module, "CLEANUP_DELAY_MS", 1 << 40)
+    root = new_root("memory")
+    writer = CommitLog(root, "log")
+    for number in range(60):
+        put(writer, a=number)
+    monkeypatch.setattr(commit_module, "CLEANUP_DELAY_MS", -1000)
+    put(writer, a=60)
+    for at_call in range(1, 12):
+        cleaner = CommitLog(root, "log")
+        cleaner.objects = FaultyObjects(open_objects(root), at_call=at_call, kind="kill_after")
+        with contextlib.suppress(Killed):
+            cleaner.checkpoint()
+        plain = {int(name) for name in names(CommitLog(root, "log")) if name.isdigit()}
+        for number in range(61):
+            anchor = (number - 1) // commit_module.ANCHOR_INTERVAL * commit_module.ANCHOR_INTERVAL
+            assert number in plain or number == 0 or anchor not in plain, (at_call, number)
+        assert content(CommitLog(root, "log")) == {"a": 60}
+
+
+def test_time_that_stepped_on_a_machine_is_not_sure_until_somebody_confirms_it(
+    open_log: Callable[[], CommitLog], clock: Clock
+) -> None:
+    log = open_log()
+    put(log, a=1)
+    right = clock.now_ms()
+    clock.seconds += 20 * 3600
+    assert log.expiry_ms() == clock.now_ms(), "less than a day is nothing special"
+    clock.seconds += 31 * 24 * 3600
+    assert log.expiry_ms() == right
+    put(log, a=2)
+    put(log, a=3)
+    assert log.expiry_ms() == open_log().expiry_ms() == right, "commits by a wrong clock change nothing"
+    log.confirm_time()
+    assert log.expiry_ms() == open_log().expiry_ms() == clock.now_ms()
 
 
 @pytest.mark.parametrize("kind", ["fail", "lose"])

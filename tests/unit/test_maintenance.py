@@ -1,6 +1,7 @@
 """Rolling back, vacuuming and checking compacted tables."""
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 
 import siltstone
 from siltstone import clock
+from siltstone.catalog import main as catalog
 from siltstone.compactor import maintenance
 from siltstone.compactor.checking import check_partition
 from siltstone.compactor.completion import compacted_partition, list_rounds, locate_destination, write_completion
@@ -17,10 +19,14 @@ from siltstone.compactor.index import write_index
 from siltstone.compactor.merge import run_here
 from siltstone.compactor.plan import Request
 from siltstone.compactor.session import run_session
-from siltstone.log.commit import commit_log
+from siltstone.errors import ConflictError
+from siltstone.log.commit import commit_log, forget_logs
 from siltstone.model import PartitionLocator, StreamLocator
 from siltstone.objects import open_objects
+from siltstone.storage import horizon
 from siltstone.storage import object_store as storage
+from siltstone.storage.layout import version_log
+from siltstone.testing import faults
 from siltstone.testing.oracle import oracle_of, same_rows
 from tests.unit.compactor.compacting import destination_of
 
@@ -239,3 +245,72 @@ def test_a_damaged_completion_file_stops_a_vacuum_before_anything_is_forgotten(o
         orders.vacuum(retention_ms=0, orphan_grace_ms=0)
     assert files(orders) == before
     assert len(list_rounds(destination_of(orders))) == 3
+
+
+def changes(note: int) -> pa.Table:
+    return pa.table({"id": [1, 2], "n": [note, note]})
+
+
+def staged_and_vacuumed(orders: siltstone.Table, vacuum: Callable[[], object]) -> Callable[[], int]:
+    """Stage a write, let a vacuum go over it, and return what commits it then."""
+    root = orders.lake.root
+    stream = catalog.delta_stream(orders.name, root=root)
+    deltas = storage.stage_deltas(changes(7), stream, root=root)
+    forget_logs(root)  # the vacuum is another process
+    vacuum()
+    forget_logs(root)
+    return lambda: storage.commit_deltas(deltas, stream, root=root).stream_position
+
+
+def test_a_write_whose_files_a_vacuum_went_over_is_refused_when_it_commits(orders: siltstone.Table) -> None:
+    expected = orders.to_arrow(include_uncompacted=True).to_pylist()
+    commit = staged_and_vacuumed(orders, lambda: orders.vacuum(orphan_grace_ms=0))
+    with pytest.raises(ConflictError, match="write the data again"):
+        commit()
+    assert orders.fsck(deep=True) == []
+    same_rows(orders.to_arrow(include_uncompacted=True), expected)
+    orders.write(changes(8))
+    assert orders.fsck(deep=True) == []
+
+
+def test_a_write_that_a_vacuum_left_alone_commits(orders: siltstone.Table) -> None:
+    before = len(orders.deltas())
+    staged_and_vacuumed(orders, orders.vacuum)()
+    assert len(orders.deltas()) == before + 1
+    assert orders.fsck(deep=True) == []
+
+
+def test_work_that_announces_itself_is_not_refused_by_a_vacuum(
+    orders: siltstone.Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(horizon, "ANNOUNCE_SECONDS", 0.001)
+    root = orders.lake.root
+    log = version_log(root, catalog.version_folder(orders.name, root=root))
+    began = log.read(lambda state: state.batch_id)
+    with horizon.announced(log, began):
+        while not log.read(lambda state: state.keys(horizon.WORK_PREFIX)):
+            pass
+        commit = staged_and_vacuumed(orders, lambda: orders.vacuum(orphan_grace_ms=0))
+        commit()
+    assert log.read(lambda state: state.keys(horizon.WORK_PREFIX)) == []
+    assert orders.fsck(deep=True) == []
+
+
+def test_a_round_that_a_vacuum_went_over_at_any_call_is_planned_again(new_root: Callable[[str], str]) -> None:
+    def make() -> siltstone.Table:
+        table = siltstone.open(new_root("memory")).create_table(
+            "shop.orders", schema={"id": "int64", "n": "int64"}, primary_keys="id"
+        )
+        table.write(changes(1))
+        return table
+
+    orders = make()
+    with faults(orders.lake.root) as store:
+        compact(orders)
+    for at_call in range(1, store.calls + 1, 3):
+        orders = make()
+        met = partial(orders.vacuum, orphan_grace_ms=0)
+        with faults(orders.lake.root, at_call=at_call, kind="meet", act=met):
+            compact(orders)
+        same_rows(orders.to_arrow(), oracle_of(orders).rows())
+        assert orders.fsck(deep=True) == [], at_call

@@ -213,7 +213,7 @@ def _refused(sweep: "_Sweep", doomed: Sequence[ObjectInfo]) -> list[ObjectInfo]:
     horizons: dict[str, int] = {}
     for log, files in sweep.by_log(doomed).items():
         wanted = 1 + max(began_at(file.path).batch_id for file in files)
-        horizons |= dict.fromkeys((file.path for file in files), raise_horizon(log, max(wanted, 1)))
+        horizons |= dict.fromkeys((file.path for file in files), raise_horizon(log, wanted))
     named = _named_by_deltas(sweep.root, sweep.folder)
     for destination in sweep.destinations:
         named |= _named_by_rounds(destination, [])

@@ -27,9 +27,9 @@ _log = logging.getLogger(__name__)
 
 
 def horizon_of(state: LogState) -> int:
-    """Return the batch before which work must have ended; 0 where no vacuum ever said so."""
+    """Return the batch before which no work may have begun; -1 where no vacuum ever said so."""
     entry = state.get(HORIZON_KEY)
-    return 0 if entry is None else int(entry["batch"])
+    return -1 if entry is None else int(entry["batch"])
 
 
 def refuse_late(state: LogState, paths: Iterable[str], what: str) -> None:
@@ -38,8 +38,6 @@ def refuse_late(state: LogState, paths: Iterable[str], what: str) -> None:
     Raises: ConflictError.
     """
     horizon = horizon_of(state)
-    if horizon == 0:
-        return
     for path in paths:
         if began_at(path).batch_id < horizon:
             raise ConflictError(
@@ -55,6 +53,7 @@ def raise_horizon(log: CommitLog, wanted: int) -> int:
     def prepare(state: LogState) -> Changes:
         living = [int(work["began"]) for work in state.scan(WORK_PREFIX) if _is_alive(work, log.now_ms())]
         known = horizon_of(state)
+        # Whoever sees this commit begins at its batch, at the earliest.
         raised[:] = [max(known, min([wanted, state.batch_id + 1, *living]))]
         return {HORIZON_KEY: {"batch": raised[0]}} if raised[0] > known else {}
 

@@ -1,0 +1,149 @@
+"""A commit log proves itself: whatever happens to a file, its reader notices, and names it."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from siltstone.errors import CorruptionError
+from siltstone.log import chain
+from siltstone.log.commit import CommitLog
+from siltstone.log.proof import find_doubts, refuse_doubt
+from siltstone.log.verification import verify
+
+Damage = Callable[[Path], None]
+BATCHES = 13
+
+
+def fill(root: str, folder: str = "log", batches: int = BATCHES) -> Path:
+    log = CommitLog(root, folder)
+    for number in range(batches):
+        log.commit("test", lambda _, n=number: {f"k{n % 4}": {"value": n}, f"of-{folder}": {"value": n}})  # type: ignore[misc]
+    return Path(root, folder)
+
+
+def values(root: str) -> dict[str, int]:
+    return CommitLog(root, "log").read(
+        lambda state: {entry["key"]: entry["value"] for entry in state.scan("") if "value" in entry}
+    )
+
+
+def drop_last_line(file: Path) -> None:
+    file.write_bytes(file.read_bytes().rpartition(b"\n")[0])
+
+
+def drop_second_line(file: Path) -> None:
+    lines = file.read_bytes().split(b"\n")
+    file.write_bytes(b"\n".join([*lines[:2], *lines[3:]]))
+
+
+def change_a_value(file: Path) -> None:
+    file.write_bytes(file.read_bytes().replace(b'"value":', b'"value":1', 1))
+
+
+def say_another_version(file: Path) -> None:
+    file.write_bytes(b"v2" + file.read_bytes()[2:])
+
+
+def cut_in_half(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+
+
+def repeat_a_line(file: Path) -> None:
+    data = file.read_bytes()
+    file.write_bytes(data + b"\n" + data.rpartition(b"\n")[2])
+
+
+DAMAGES = [drop_last_line, drop_second_line, change_a_value, say_another_version, cut_in_half, repeat_a_line]
+
+
+@pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.__name__)
+@pytest.mark.parametrize("name", ["12", "11", "9.compact"])
+def test_a_file_that_was_changed_is_named_by_who_reads_it(local_root: str, name: str, damage: Damage) -> None:
+    folder = fill(local_root)
+    damage(folder / name)
+    with pytest.raises(CorruptionError, match=rf"log/{name}"):
+        values(local_root)
+    assert name in {Path(finding.file).name for finding in verify(folder).findings}
+    with pytest.raises(CorruptionError, match="nothing is deleted"):
+        refuse_doubt(CommitLog(local_root, "log"))
+
+
+@pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.__name__)
+def test_a_batch_that_is_summed_up_is_checked_too(local_root: str, damage: Damage) -> None:
+    folder = fill(local_root)
+    expected = values(local_root)
+    damage(folder / "4")
+    assert values(local_root) == expected, "nobody needs it to read the newest state"
+    assert {Path(finding.file).name for finding in verify(folder).findings} & {"4", "5"}
+
+
+def test_every_byte_of_a_batch_and_of_a_checkpoint_is_guarded(local_root: str) -> None:
+    folder = fill(local_root)
+    for name in ("12", "9.compact"):
+        whole = (folder / name).read_bytes()
+        for position in range(len(whole)):
+            (folder / name).write_bytes(whole[:position] + bytes([whole[position] ^ 1]) + whole[position + 1 :])
+            with pytest.raises(CorruptionError, match=rf"log/{name}"):
+                values(local_root)
+        (folder / name).write_bytes(whole)
+
+
+@pytest.mark.parametrize(("one", "other"), [("11", "12"), ("10", "12")])
+def test_batches_that_changed_places_are_noticed(local_root: str, one: str, other: str) -> None:
+    folder = fill(local_root)
+    content = (folder / one).read_bytes()
+    shutil.copy(folder / other, folder / one)
+    (folder / other).write_bytes(content)
+    with pytest.raises(CorruptionError, match="not written after the batch before it"):
+        values(local_root)
+    assert {finding.code for finding in verify(folder).findings} == {"chain"}
+
+
+@pytest.mark.parametrize("name", ["10", "12"])
+def test_a_batch_of_another_log_is_noticed(local_root: str, name: str) -> None:
+    folder = fill(local_root)
+    shutil.copy(fill(local_root, "elsewhere") / name, folder / name)
+    with pytest.raises(CorruptionError, match=r"log/1[0-2].*not written after"):
+        values(local_root)
+
+
+def test_a_checkpoint_under_a_wrong_name_is_noticed(local_root: str) -> None:
+    folder = fill(local_root)
+    shutil.copy(folder / "9.compact", folder / "12.compact")
+    with pytest.raises(CorruptionError, match="not the checkpoint of batch 12"):
+        values(local_root)
+
+
+def test_a_checkpoint_of_another_log_is_found_by_the_batches_beside_it(local_root: str) -> None:
+    folder = fill(local_root, batches=10)
+    other = fill(local_root, "elsewhere", batches=10)
+    shutil.copy(other / "9.compact", folder / "9.compact")
+    doubts = find_doubts(CommitLog(local_root, "log"))
+    assert {(doubt.code, doubt.name) for doubt in doubts} == {("checkpoint", "9.compact")}
+    with pytest.raises(CorruptionError, match="nothing is deleted"):
+        refuse_doubt(CommitLog(local_root, "log"))
+
+
+def test_a_damaged_checkpoint_can_be_deleted_where_its_batches_are_there(local_root: str) -> None:
+    folder = fill(local_root)
+    expected = values(local_root)
+    cut_in_half(folder / "9.compact")
+    (finding,) = verify(folder).findings
+    assert finding.action == "delete it: all that it sums up is still there"
+    (folder / "9.compact").unlink()
+    assert values(local_root) == expected
+
+
+def test_a_sound_log_gives_no_doubt_whoever_wrote_it_and_however_long_it_is(local_root: str) -> None:
+    for batches in (0, 1, 9, 10, 11, 50):
+        folder = f"log-{batches}"
+        fill(local_root, folder, batches)
+        assert find_doubts(CommitLog(local_root, folder)) == []
+
+
+def test_the_first_bytes_of_a_batch_say_whose_it_is() -> None:
+    batch = chain.encode_batch({"write_id": "ab" * 16, "time": 1, "operation": "x" * 1000}, [b"{}"], 3)
+    assert chain.write_id_in(batch[: chain.START_BYTES]) == "ab" * 16
+    assert chain.write_id_in(b'v2\n{"key":"x"}') is None
