@@ -10,7 +10,13 @@ import numpy as np
 import pyarrow as pa
 
 from siltstone.catalog import main as catalog
-from siltstone.compactor.completion import Destination, compacted_partition, get_round, locate_destination
+from siltstone.compactor.completion import (
+    Destination,
+    compacted_partition,
+    current_completion,
+    get_round,
+    locate_destination,
+)
 from siltstone.compactor.consistency import (
     Hold,
     add_hold,
@@ -22,7 +28,7 @@ from siltstone.compactor.consistency import (
 )
 from siltstone.compactor.gathering import GatheredParts
 from siltstone.compactor.job import RoundJob
-from siltstone.compactor.live import job_at, job_on
+from siltstone.compactor.live import job_on
 from siltstone.compactor.maintenance import ORPHAN_GRACE_MS, ROUND_RETENTION_MS, VacuumReport
 from siltstone.compactor.plan import Request
 from siltstone.compactor.reading import read_parts
@@ -390,7 +396,7 @@ class DocumentTable:
         """Return what a round would have to do, from the newest state, or from and to what a hold keeps."""
         request, destination = self._request(), self._destination()
         if hold is None or not hold.keeps_state:
-            return job_at(request, destination)
+            return job_on(request, destination, current_completion(destination))
         base = None if hold.round_id is None else get_round(destination, hold.round_id)
         return job_on(replace(request, last_stream_position=hold.stream_position), destination, base)
 

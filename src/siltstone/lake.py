@@ -3,14 +3,13 @@
 import datetime
 import os
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias, cast
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, TypeAlias, cast
 
 import pyarrow as pa
 
 from siltstone.catalog import main as catalog
 from siltstone.compactor.checking import check_deltas, check_partition, check_registered
-from siltstone.compactor.columns import align
 from siltstone.compactor.completion import (
     compacted_partition,
     current_rounds,
@@ -25,10 +24,8 @@ from siltstone.compactor.following import (
     register_destination,
     unregistered_destinations,
 )
-from siltstone.compactor.job import RoundJob
-from siltstone.compactor.live import key_table, live_batches, lookup, rows_after
+from siltstone.compactor.live import key_table
 from siltstone.compactor.maintenance import ORPHAN_GRACE_MS, ROUND_RETENTION_MS, VacuumReport, roll_back, vacuum
-from siltstone.compactor.moments import merging_at
 from siltstone.compactor.plan import Request
 from siltstone.compactor.rebase import (
     TableRequest,
@@ -52,10 +49,12 @@ from siltstone.model import (
     TableVersion,
 )
 from siltstone.model.properties import KIND, ROWS_KIND
-from siltstone.model.schema import check_known, schema_from_json
+from siltstone.model.schema import schema_from_json
 from siltstone.objects import canonical_root, open_objects
 from siltstone.storage.interface import ArrowData
 from siltstone.storage.layout import CATALOG_FOLDER
+from siltstone.table.read import read_batches, read_key
+from siltstone.table.snapshot import TableSnapshot, take_snapshot
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -318,6 +317,15 @@ class Table:
             found += [read_completion(destination, entry) for entry in list_rounds(destination)]
         return sorted(found, key=lambda each: (each.completed_at, each.round_id))
 
+    def snapshot(self, *, as_of: "int | datetime.datetime | None" = None, fresh: bool = False) -> TableSnapshot:
+        """Return what the table is at one position: as compacted furthest, the newest one if `fresh`, or as of one or a time.
+
+        It is one state of all partitions: where rounds have not come that far, it has the deltas that they lack. A table
+        that was compacted on behalf of another one has a position in the stream of that one.
+        Raises: NotFoundError, InvalidInputError, CorruptionError.
+        """
+        return take_snapshot(self.name, as_of=as_of, fresh=fresh, root=self.lake.root)
+
     def to_batches(
         self,
         columns: Sequence[str] | None = None,
@@ -330,15 +338,7 @@ class Table:
         It is one state of the table, whatever is written meanwhile; without columns, its batches have rows still.
         Raises: InvalidInputError, CorruptionError.
         """
-        if as_of is None and not include_uncompacted:
-            rounds, version = self._compacted()
-            chosen = _chosen(version, columns)
-            found = (table for each in rounds for table in live_batches(self.lake.root, each, chosen.in_files))
-        else:
-            jobs, version = merging_at(self.name, as_of, root=self.lake.root)
-            chosen = _chosen(version, columns)
-            found = (table for job in jobs for table in rows_after(job))
-        return pa.RecordBatchReader.from_batches(chosen.schema, _batches(found, chosen))
+        return read_batches(self.snapshot(as_of=as_of, fresh=include_uncompacted), columns)
 
     def to_arrow(
         self,
@@ -359,22 +359,9 @@ class Table:
         include_uncompacted: bool = False,
     ) -> "DataFrame":
         """Return the table's rows as a data frame; see `to_batches`. Raises: InvalidInputError, CorruptionError."""
-        from siltstone.spark.reading import FileSet, read_at, read_files
+        from siltstone.spark.reading import read_snapshot
 
-        jobs: Iterable[RoundJob] = ()
-        rounds: list[RoundCompletion] = []
-        if as_of is None and not include_uncompacted:
-            rounds, version = self._compacted()
-        else:
-            jobs, version = merging_at(self.name, as_of, root=self.lake.root)
-        # Batches without a column would lose their rows on the way to Spark.
-        is_bare = columns is not None and not columns
-        chosen = _chosen(version, version.schema.names[:1] if is_bare else columns)
-        files = tuple(file for completion in rounds for file in completion.files)
-        rows = read_files(spark, FileSet(self.lake.root, files, chosen.in_files))
-        for job in jobs:
-            rows = rows.unionByName(read_at(spark, job, chosen.in_files))
-        return rows.select() if is_bare else rows.toDF(*chosen.schema.names)
+        return read_snapshot(spark, self.snapshot(as_of=as_of, fresh=include_uncompacted), columns)
 
     def current_rounds(self) -> list[RoundCompletion]:
         """Return the round that is current in each partition that has one. Raises: CorruptionError."""
@@ -385,11 +372,7 @@ class Table:
 
         Raises: InvalidInputError, CorruptionError.
         """
-        rounds, version = self._compacted()
-        in_files, names = version.as_in_files(), version.names_by_file()
-        wanted = key_table(version.schema, version.primary_keys, key).rename_columns(in_files.primary_keys)
-        found = [row for completion in rounds for row in lookup(self.lake.root, completion, wanted, in_files.schema)]
-        return [{names[stored]: value for stored, value in row.values.items()} for row in found]
+        return read_key(self.snapshot(), key)
 
     def explain_key(self, key: Mapping[str, object]) -> list[Explanation]:
         """Tell, for each partition that has it, what a key began with, every delta that touched it, and what each one did.
@@ -486,12 +469,6 @@ class Table:
             raise InvalidInputError(f"{given!r}: is in another lake than {self!r}; both must be in one")
         return given.name
 
-    def _compacted(self) -> tuple[list[RoundCompletion], TableVersion]:
-        """Return the current rounds, and the version, which has all columns that they have. Raises: CorruptionError."""
-        # In this order: a version that was looked up before a round may lack its columns.
-        rounds = self.current_rounds()
-        return rounds, self.version
-
     def alter(
         self,
         *,
@@ -525,31 +502,6 @@ class Table:
     def drop(self) -> None:
         """Drop the table; its files stay until they are vacuumed."""
         self.lake.drop_table(self.name)
-
-
-class _Chosen(NamedTuple):
-    """The columns of a read: as the table names them, and as its files do."""
-
-    schema: pa.Schema
-    in_files: pa.Schema
-
-
-def _chosen(version: TableVersion, columns: Sequence[str] | None) -> _Chosen:
-    """Return the columns asked for, by default all. Raises: InvalidInputError."""
-    schema, in_files = version.schema, version.as_in_files().schema
-    names = schema.names if columns is None else _names(columns)
-    check_known(names, schema, "column")
-    return _Chosen(
-        pa.schema([schema.field(name) for name in names]),
-        pa.schema([in_files.field(name) for name in version.names_in_files(names)]),
-    )
-
-
-def _batches(tables: Iterable[pa.Table], chosen: _Chosen) -> Iterator[pa.RecordBatch]:
-    for table in tables:
-        rows = align(table, chosen.in_files)
-        # Aligned columns are all nullable; what is read has the table's own schema.
-        yield from (pa.Table.from_arrays(rows.columns, schema=chosen.schema) if rows.columns else rows).to_batches()
 
 
 def _check_log(path: str) -> list[Finding]:

@@ -22,6 +22,7 @@ from siltstone.compactor.session import run_session
 from siltstone.model import PartitionLocator
 from siltstone.objects import open_objects
 from siltstone.storage import object_store as storage
+from siltstone.table.read import read_batches
 from siltstone.testing import Killed, faults
 from siltstone.testing.faults import FAULT_KINDS
 from siltstone.testing.oracle import Oracle, same_rows
@@ -75,6 +76,9 @@ class RowsMachine(RuleBasedStateMachine):
         states = self.states.get(source.partition_id, {0: []})
         return self.complete(states[max(each for each in states if each <= upto)])
 
+    def rows_at(self, position: int) -> Rows:
+        return [row for source in self.sources() for row in self.expected(source, position)]
+
     def complete(self, rows: Sequence[dict[str, Any]]) -> Rows:
         """Give rows all columns that the table has by now."""
         names = self.table.schema.names
@@ -92,6 +96,10 @@ class RowsMachine(RuleBasedStateMachine):
             return 0, []
         rows = [row for batch in live_batches(self.root, completion) for row in batch.to_pylist()]
         return completion.high_watermark, self.complete(rows)
+
+    def compacted_position(self) -> int:
+        """Return the one position that the table as compacted has: the highest that any partition has come to."""
+        return max((self.found(source)[0] for source in self.sources()), default=0)
 
     def destination(self, source: PartitionLocator) -> Any:
         return locate_destination(compacted_partition(source), root=self.root)
@@ -171,7 +179,7 @@ class RowsMachine(RuleBasedStateMachine):
         for source in self.sources():
             watermark, rows = self.found(source)
             same_rows(rows, self.expected(source, 1 << 62))
-            assert watermark == max(self.states.get(source.partition_id, {0: []}))
+            assert watermark >= max(self.states.get(source.partition_id, {0: []}))
 
     @rule(how=SETTINGS, choice=CHOICES, only=CHOICES)
     def compact_partly(self, how: Settings, choice: int, only: int) -> None:
@@ -201,9 +209,10 @@ class RowsMachine(RuleBasedStateMachine):
         copy = self.table.lake.create_table(
             f"shop.copy{self.copies}", schema=version.schema, partition_keys=version.partition_keys
         )
-        copy.write(self.table.to_arrow(), "append")
+        snapshot = self.table.snapshot()
+        copy.write(read_batches(snapshot).read_all(), "append")
+        (watermark,) = snapshot.positions.values()
         for number, source in enumerate(self.sources()):
-            watermark, _ = self.found(source)
             there = {each.partition_id: each for each in copy._sources()}
             if source.partition_id in there:
                 origin = there[source.partition_id]
@@ -271,13 +280,11 @@ class RowsMachine(RuleBasedStateMachine):
     def read_an_earlier_state(self, choice: int) -> None:
         positions = sorted({0, *(delta.stream_position for delta in self.table.deltas())})
         position = positions[choice % len(positions)]
-        rows = [row for source in self.sources() for row in self.expected(source, position)]
-        same_rows(self.complete(self.table.to_arrow(as_of=position).to_pylist()), rows)
+        same_rows(self.complete(self.table.to_arrow(as_of=position).to_pylist()), self.rows_at(position))
 
     @rule()
     def read_with_what_is_not_compacted(self) -> None:
-        rows = [row for source in self.sources() for row in self.expected(source, 1 << 62)]
-        same_rows(self.complete(self.table.to_arrow(include_uncompacted=True).to_pylist()), rows)
+        same_rows(self.complete(self.table.to_arrow(include_uncompacted=True).to_pylist()), self.rows_at(1 << 62))
 
     def read(self, mode: str, columns: Sequence[str] | None) -> pa.Table:
         if mode == "compacted":
@@ -287,9 +294,7 @@ class RowsMachine(RuleBasedStateMachine):
     def expected_read(self, mode: str, columns: Sequence[str] | None) -> tuple[list[str], Rows]:
         """Return the names of the columns that a read has by now, and the rows."""
         names = self.table.schema.names if columns is None else list(columns)
-        rows: Rows = []
-        for source in self.sources():
-            rows += self.expected(source, self.found(source)[0] if mode == "compacted" else 1 << 62)
+        rows = self.rows_at(self.compacted_position() if mode == "compacted" else 1 << 62)
         return names, [{name: row[name] for name in names} for row in rows]
 
     @rule(mode=READS, choice=st.integers(0, (1 << 16) - 1), are_newest=st.booleans())
@@ -304,13 +309,20 @@ class RowsMachine(RuleBasedStateMachine):
         same_rows(found, rows)
 
     @precondition(lambda self: self.waiting)
-    @rule(mode=READS, at_call=st.integers(1, 24))
-    def read_while_somebody_writes(self, mode: str, at_call: int) -> None:
-        """A read that meets a write anywhere is one from before it or from after it."""
+    @rule(mode=READS, at_call=st.integers(1, 24), how=SETTINGS, rounds=st.lists(CHOICES, max_size=2))
+    def read_while_somebody_writes(self, mode: str, at_call: int, how: Settings, rounds: list[int]) -> None:
+        """A read that meets a write anywhere, and rounds of some partitions, is one from before or from after any of it."""
         states = [self.expected_read(mode, None)]
-        with faults(self.root, at_call=at_call, kind="meet", act=self.next_write):
+
+        def act() -> None:
+            self.next_write()
+            states.append(self.expected_read(mode, None))
+            for only in rounds:
+                self.run(how, only=only)
+                states.append(self.expected_read(mode, None))
+
+        with faults(self.root, at_call=at_call, kind="meet", act=act):
             found = self.read(mode, None)
-        states.append(self.expected_read(mode, None))
         assert found.column_names in [names for names, _ in states]
         assert any(is_same(found, names, rows) for names, rows in states), (found.to_pylist(), states)
 
@@ -318,7 +330,7 @@ class RowsMachine(RuleBasedStateMachine):
     @rule(choice=CHOICES)
     def look_up_a_key(self, choice: int) -> None:
         keys = self.table.version.primary_keys
-        rows = [row for source in self.sources() for row in self.found(source)[1]]
+        rows = self.rows_at(self.compacted_position())
         if rows:
             key = {name: rows[choice % len(rows)][name] for name in keys}
             wanted = Oracle(primary_keys=keys, drop_duplicates=False, columns=self.table.schema.names)

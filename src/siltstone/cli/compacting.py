@@ -119,11 +119,6 @@ def newest_position(requests: Sequence[Request]) -> int:
     return newest
 
 
-def count_compacted_rows(lake: Lake, sources: Sequence[PartitionLocator]) -> int:
-    """Return how many rows there are after the newest rounds; no data file is read for that."""
-    return sum(each.live_rows for each in map(partial(_current, lake), sources) if each is not None)
-
-
 def _current(lake: Lake, source: PartitionLocator) -> RoundCompletion | None:
     return current_completion(locate_destination(compacted_partition(source), root=lake.root))
 

@@ -17,7 +17,7 @@ _FROM_ROUNDS = (REBASE, COMPACTED_ROW)
 def explain_key(lake: Lake, name: str, given: Mapping[str, str | None]) -> list[KeyStory]:
     """Explain the row of a key, in each partition that had it. Raises: NotFoundError, InvalidInputError."""
     table = find_table(lake, name)
-    key = typed_key(table, given)
+    key = typed_key(table.version, given)
     return [_story(table, key, told) for told in table.explain_key(key)]
 
 

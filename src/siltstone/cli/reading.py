@@ -5,16 +5,15 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from siltstone.cli.compacting import count_compacted_rows
 from siltstone.cli.conditions import Condition, parse_condition
 from siltstone.cli.hints import find_table
 from siltstone.cli.literals import parse_literal
-from siltstone.cli.rounds import table_partitions
-from siltstone.compactor.following import waiting_partitions
 from siltstone.compactor.moments import parse_moment
 from siltstone.errors import InvalidInputError
-from siltstone.lake import Lake, Table
+from siltstone.lake import Lake
+from siltstone.model import TableVersion
 from siltstone.model.names import did_you_mean
+from siltstone.table.read import read_batches, read_key
 
 
 class Rows(NamedTuple):
@@ -41,22 +40,23 @@ def read_table(
 ) -> Rows:
     """Read a table. Raises: NotFoundError, InvalidInputError, CorruptionError."""
     table = find_table(lake, name)
-    schema = table.schema
-    chosen = list(columns) if columns else schema.names
-    _check_columns(chosen, schema)
-    condition = parse_condition(where, schema) if where is not None else None
-    needed = chosen + [each for each in (condition.columns if condition else ()) if each not in chosen]
     try:
         moment = parse_moment(as_of) if as_of is not None else None
     except InvalidInputError as error:
         raise InvalidInputError(f"--as-of: {error}") from error
-    batches = table.to_batches(needed, as_of=moment, include_uncompacted=include_uncompacted)
+    snapshot = table.snapshot(as_of=moment, fresh=include_uncompacted)
+    schema = snapshot.version.schema
+    chosen = list(columns) if columns else schema.names
+    _check_columns(chosen, schema)
+    condition = parse_condition(where, schema) if where is not None else None
+    needed = chosen + [each for each in (condition.columns if condition else ()) if each not in chosen]
+    batches = read_batches(snapshot, needed)
     is_as_compacted = moment is None and not include_uncompacted
     return Rows(
         schema=pa.schema([batches.schema.field(each) for each in chosen]),
         batches=_limited(_wanted(batches, condition, chosen), limit),
-        total=count_compacted_rows(lake, table_partitions(lake, name)) if is_as_compacted and not condition else None,
-        uncompacted=count_uncompacted(lake, name) if is_as_compacted else 0,
+        total=snapshot.row_count if is_as_compacted and not condition else None,
+        uncompacted=snapshot.newer if is_as_compacted else 0,
     )
 
 
@@ -91,34 +91,35 @@ def _limited(batches: Iterable[pa.RecordBatch], limit: int | None) -> Iterator[p
                 return
 
 
-def count_uncompacted(lake: Lake, name: str) -> int:
-    """Return how many deltas came after the newest rounds."""
-    find_table(lake, name)
-    return sum(len(each.deltas) for each in waiting_partitions(name, root=lake.root))
+class LookedUp(NamedTuple):
+    """The rows of a key, and how many deltas are not compacted yet, so that they may have more."""
+
+    rows: list[dict[str, object]]
+    uncompacted: int
 
 
-def look_up(lake: Lake, name: str, key: Mapping[str, str | None]) -> list[dict[str, object]]:
+def look_up(lake: Lake, name: str, key: Mapping[str, str | None]) -> LookedUp:
     """Return the compacted rows of a primary key. Raises: NotFoundError, InvalidInputError, CorruptionError."""
-    table = find_table(lake, name)
-    return table.lookup(typed_key(table, key))
+    snapshot = find_table(lake, name).snapshot()
+    return LookedUp(read_key(snapshot, typed_key(snapshot.version, key)), snapshot.newer)
 
 
-def typed_key(table: Table, given: Mapping[str, str | None]) -> dict[str, object]:
+def typed_key(version: TableVersion, given: Mapping[str, str | None]) -> dict[str, object]:
     """Read the values of a key as the types of its columns; None, and `null` but for text, are null.
 
     Raises: InvalidInputError.
     """
-    schema, keys = table.schema, table.version.primary_keys
+    schema, keys, name = version.schema, version.primary_keys, version.locator.table_locator.full_name
     if not keys:
-        raise InvalidInputError(f"{table.name}: has no primary key; `siltstone read --where` finds rows by any column")
+        raise InvalidInputError(f"{name}: has no primary key; `siltstone read --where` finds rows by any column")
     for column in given:
         if column not in keys:
             raise InvalidInputError(
-                f"{table.name}: {column!r} is not in the primary key, {', '.join(keys)}{did_you_mean(column, keys)}"
+                f"{name}: {column!r} is not in the primary key, {', '.join(keys)}{did_you_mean(column, keys)}"
             )
     for column in keys:
         if column not in given:
-            raise InvalidInputError(f"{table.name}: the primary key is {', '.join(keys)}; {column}=… is missing")
+            raise InvalidInputError(f"{name}: the primary key is {', '.join(keys)}; {column}=… is missing")
     key: dict[str, object] = {}
     for column in keys:
         field, text = schema.field(column), given[column]

@@ -102,8 +102,7 @@ def lookup(
     from siltstone.cli import reading
 
     found = reading.look_up(shell.lake, name, pairs)
-    uncompacted = 0 if found else reading.count_uncompacted(shell.lake, name)
-    shell.output.found(name, pairs, found, uncompacted)
+    shell.output.found(name, pairs, found.rows, found.uncompacted)
 
 
 def explain_key(

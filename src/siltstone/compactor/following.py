@@ -34,6 +34,7 @@ from siltstone.model import (
 )
 from siltstone.objects import open_objects
 from siltstone.storage import object_store as storage
+from siltstone.storage.stream_state import find_stream_in
 
 
 class Followed(NamedTuple):
@@ -329,12 +330,8 @@ def round_source(entry: Entry | RoundCompletion, own: PartitionLocator, *, root:
 
 def _stream_at(folder: str, root: str) -> StreamLocator | None:
     """Return the stream that is kept in a folder, None where its table was dropped: names change, folders do not."""
-    version_folder, _, stream = folder.rpartition("/")
-    for table in storage.list_tables(root=root):
-        for version in table.versions:
-            if version.folder == version_folder:
-                return StreamLocator(**table.locator, table_version=version.version, stream=stream)
-    return None
+    found = find_stream_in(folder, root=root)
+    return None if found is None else found.locator
 
 
 def _beside(stream: StreamLocator, values: Sequence[PartitionValue]) -> PartitionLocator:

@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from siltstone.compactor.columns import equal_ids
-from siltstone.compactor.completion import Destination, current_completion, list_rounds, read_completion
+from siltstone.compactor.columns import Integers, align, equal_ids
+from siltstone.compactor.completion import Destination
 from siltstone.compactor.files import StoredFile
 from siltstone.compactor.gathering import GatheredParts
 from siltstone.compactor.hashing import hash_keys
@@ -49,24 +49,6 @@ def live_rows(
         yield table if is_whole else table.filter(pa.array(live[start : start + table.num_rows]))
 
 
-def completion_at(destination: Destination, position: int | None) -> RoundCompletion | None:
-    """Return the newest round that read nothing after a position, by default the current one; None before the first.
-
-    Positions are those of the current round's source; rounds that read from another one do not count.
-    """
-    current = current_completion(destination)
-    if position is None or current is None or current.high_watermark <= position:
-        return current
-    older = [
-        entry
-        for entry in list_rounds(destination)
-        if int(entry["high_watermark"]) <= position and entry["source_folder"] == current.source_folder
-    ]
-    if not older:
-        return None
-    return read_completion(destination, max(older, key=lambda entry: int(entry["round_id"])))
-
-
 class Versions(NamedTuple):
     """The table versions that a merge goes by: of the deltas, and of the table that they are merged into."""
 
@@ -74,26 +56,26 @@ class Versions(NamedTuple):
     table: TableVersion
 
 
-def job_at(request: Request, destination: Destination, versions: Versions | None = None) -> RoundJob:
-    """Return what a round from the newest state before the requested position up to it would have to do.
-
-    Versions are the newest, unless given. Raises: CorruptionError.
-    """
-    return job_on(request, destination, completion_at(destination, request.last_stream_position), versions)
-
-
-def job_on(
-    request: Request, destination: Destination, base: RoundCompletion | None, versions: Versions | None = None
-) -> RoundJob:
+def job_on(request: Request, destination: Destination, base: RoundCompletion | None) -> RoundJob:
     """Return what a round from one state up to the requested position would have to do. Raises: CorruptionError."""
-    source = request.source
-    if versions is None:
-        versions = Versions(version_of(source, root=request.root), version_of(request.destination, root=request.root))
+    root = request.root
+    versions = Versions(version_of(request.source, root=root), version_of(request.destination, root=root))
+    deltas = new_deltas(request, request.source, base.high_watermark if base else 0)
+    return merging_job(request, destination, base, deltas, versions)
+
+
+def merging_job(
+    request: Request,
+    destination: Destination,
+    base: RoundCompletion | None,
+    deltas: Sequence[Delta],
+    versions: Versions,
+) -> RoundJob:
+    """Return what a round from one state would have to do that reads the given deltas, all of them after that state."""
     request, table = named_as_in_files(request, versions.table)
     columns = source_columns(versions.source, table)
-    watermark = base.high_watermark if base else 0
-    reads = delta_reads(new_deltas(request, source, watermark), columns)
-    return make_job(request, versions.source, columns, columns.schema_after(watermark), destination, base, reads)
+    schema = columns.schema_after(base.high_watermark if base else 0)
+    return make_job(request, versions.source, columns, schema, destination, base, delta_reads(deltas, columns))
 
 
 def rows_after(job: RoundJob) -> Iterator[pa.Table]:
@@ -158,17 +140,48 @@ def lookup(root: str, completion: RoundCompletion, wanted: pa.Table, schema: pa.
     (bucket,) = [each for each in completion.buckets if each.has(int(hash_))]
     rows: list[FoundRow] = []
     for file in bucket.files:
-        stored = StoredFile(root, file)
-        found = stored.live_among(stored.index.find(np.array([hash_], np.uint64))[0])
-        if len(found):
-            candidates = stored.read_rows(found, schema)
-            (own, theirs), _ = equal_ids([candidates, wanted], completion.primary_keys)
-            places = np.flatnonzero(own == theirs[0])
-            values = candidates.take(pa.array(places)).to_pylist()
-            rows += [FoundRow(file.uri, int(found[place]), each) for place, each in zip(places, values, strict=True)]
+        rows += _rows_in_file(StoredFile(root, file), int(hash_), wanted, completion.primary_keys, schema)
     return rows
 
 
-def position_at(deltas: Sequence[Delta], time_ms: int) -> int:
-    """Return the position of the newest delta that was committed by a time, 0 before the first."""
-    return max((delta.stream_position for delta in deltas if delta.committed_at <= time_ms), default=0)
+def lookup_merged(job: RoundJob, wanted: pa.Table, schema: pa.Schema) -> list[dict[str, Any]]:
+    """Return the rows of a key that a round would leave, with the columns of a schema; nothing is written.
+
+    Raises: CorruptionError.
+    """
+    (hash_,) = hash_keys(wanted, job.primary_keys)
+    (number,) = [number for number, bucket in enumerate(job.buckets) if bucket.has(int(hash_))]
+    bucket = job.buckets[number]
+    stored = [StoredFile(job.root, file) for file in bucket.files]
+    change = resolve(job, bucket, stored, [part for own, part in read_parts(job, job.reads) if own == number])
+    rows: list[dict[str, Any]] = []
+    for file, dead in zip(stored, change.dead, strict=True):
+        rows += [row.values for row in _rows_in_file(file, int(hash_), wanted, job.primary_keys, schema, dead)]
+    changed = align(change.rows, schema)
+    rows += changed.take(pa.array(_equal_rows(changed, wanted, job.primary_keys))).to_pylist()
+    return rows
+
+
+def _rows_in_file(
+    stored: StoredFile,
+    hash_: int,
+    wanted: pa.Table,
+    primary_keys: Sequence[str],
+    schema: pa.Schema,
+    dead: Sequence[int] | Integers = (),
+) -> list[FoundRow]:
+    """Return the rows of a key that are neither dead nor among `dead`."""
+    found = stored.live_among(stored.index.find(np.array([hash_], np.uint64))[0])
+    found = np.setdiff1d(found, np.asarray(dead, np.int64))
+    if not len(found):
+        return []
+    candidates = stored.read_rows(found, schema)
+    places = _equal_rows(candidates, wanted, primary_keys)
+    values = candidates.take(pa.array(places)).to_pylist()
+    return [FoundRow(stored.file.uri, int(found[place]), each) for place, each in zip(places, values, strict=True)]
+
+
+def _equal_rows(rows: pa.Table, wanted: pa.Table, primary_keys: Sequence[str]) -> Integers:
+    """Return which rows have the key that another table has in its one row."""
+    (own, theirs), _ = equal_ids([rows, wanted], primary_keys)
+    return np.flatnonzero(own == theirs[0])

@@ -18,6 +18,8 @@ from siltstone.objects import local_path
 from siltstone.spark.access import reaching
 from siltstone.spark.merge import every_bucket, gathered_by_bucket, merge_tasks, read_on_spark
 from siltstone.spark.types import handed_over, spark_schema
+from siltstone.table.read import choose_columns, plan_reads
+from siltstone.table.snapshot import TableSnapshot
 
 _DEAD = "_siltstone_dead"
 _METADATA = "_metadata"
@@ -33,6 +35,19 @@ class FileSet:
     root: str
     files: tuple[CompactedFile, ...]
     schema: pa.Schema
+
+
+def read_snapshot(spark: SparkSession, snapshot: TableSnapshot, columns: Sequence[str] | None = None) -> DataFrame:
+    """Return the rows of a table at one position as a data frame. Raises: InvalidInputError, CorruptionError."""
+    # Batches without a column would lose their rows on the way to Spark.
+    is_bare = columns is not None and not columns
+    chosen = choose_columns(snapshot.version, snapshot.version.schema.names[:1] if is_bare else columns)
+    reads = plan_reads(snapshot)
+    files = tuple(file for completion in reads.rounds for file in completion.files)
+    rows = read_files(spark, FileSet(snapshot.root, files, chosen.in_files))
+    for job in reads.jobs:
+        rows = rows.unionByName(read_at(spark, job, chosen.in_files))
+    return rows.select() if is_bare else rows.toDF(*chosen.schema.names)
 
 
 def read_files(spark: SparkSession, files: FileSet) -> DataFrame:

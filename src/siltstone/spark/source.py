@@ -20,13 +20,11 @@ from pyspark.sql.types import StructField, StructType
 
 from siltstone.catalog import main as catalog
 from siltstone.compactor.columns import align
-from siltstone.compactor.completion import current_rounds
 from siltstone.compactor.files import StoredFile
 from siltstone.compactor.gathering import GatheredParts
 from siltstone.compactor.hashing import hash_keys
 from siltstone.compactor.job import RoundJob
 from siltstone.compactor.live import live_rows, merged_rows
-from siltstone.compactor.moments import merging_at
 from siltstone.compactor.pruning import Comparison, Operator
 from siltstone.compactor.reading import read_parts
 from siltstone.compactor.state import CompactedFile, RoundCompletion
@@ -36,6 +34,8 @@ from siltstone.objects import share_access
 from siltstone.spark.merge import merge_tasks
 from siltstone.spark.options import FORMAT, ReadOptions, is_creation, options_of_creation, read_options
 from siltstone.spark.types import handed_over, spark_schema
+from siltstone.table.read import plan_reads
+from siltstone.table.snapshot import take_snapshot
 
 _OPERATORS: dict[type[Filter], Operator] = {
     EqualTo: "=",
@@ -80,14 +80,8 @@ class SiltstoneSource(DataSource):
         """Return a reader of the columns asked for. Raises: InvalidInputError, NotFoundError."""
         kept = schema.fields[0].metadata.get(FORMAT, {}) if schema.fields else {}
         options = read_options({**kept, **self.options})
-        rounds: list[RoundCompletion] = []
-        jobs: Iterable[RoundJob] = ()
-        if options.as_of is None and not options.fresh:
-            # In this order: a version that was looked up before a round may lack its columns.
-            rounds = current_rounds(options.table, root=options.root)
-            version = catalog.get_table_version(options.table, root=options.root)
-        else:
-            jobs, version = merging_at(options.table, options.as_of, root=options.root)
+        snapshot = take_snapshot(options.table, as_of=options.as_of, fresh=options.fresh, root=options.root)
+        version = snapshot.version
         check_known(schema.names, version.schema, "column")
         for asked, field in zip(schema, spark_schema(_chosen(version.schema, schema.names)), strict=True):
             if asked.dataType.simpleString() != field.dataType.simpleString():
@@ -96,7 +90,7 @@ class SiltstoneSource(DataSource):
                     f"{asked.dataType.simpleString()}; leave out the schema, or create the table in Spark again"
                 )
         stored = _chosen(version.as_in_files().schema, version.names_in_files(schema.names))
-        return SiltstoneReader(options.root, stored, schema.names, rounds, list(jobs))
+        return SiltstoneReader(options.root, stored, schema.names, *plan_reads(snapshot))
 
 
 def _columns(options: ReadOptions) -> pa.Schema:

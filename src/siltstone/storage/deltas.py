@@ -247,7 +247,7 @@ def list_deltas(
         keys = state.keys(delta_prefix(stream.stream))
         return _entries_between(state, keys, first_stream_position, last_stream_position)
 
-    found = [_read_delta(entry, stream) for entry in place.log.read(look)]
+    found = [read_delta(entry, stream) for entry in place.log.read(look)]
     return found if ascending else found[::-1]
 
 
@@ -268,14 +268,14 @@ def list_partition_deltas(
             state, partition_delta_keys(state, partition), first_stream_position, last_stream_position
         )
 
-    found = [_read_delta(entry, partition.stream_locator) for entry in place.log.read(look)]
+    found = [read_delta(entry, partition.stream_locator) for entry in place.log.read(look)]
     return found if ascending else found[::-1]
 
 
 def _entries_between(state: LogState, keys: list[str], first: int | None, last: int | None) -> list[Entry]:
     chosen = []
     for key in keys:
-        position = _position(state, key)
+        position = position_in_key(state, key)
         if (first is None or position >= first) and (last is None or position <= last):
             entry = state.get(key)
             if entry is not None:
@@ -283,7 +283,7 @@ def _entries_between(state: LogState, keys: list[str], first: int | None, last: 
     return chosen
 
 
-def _position(state: LogState, key: str) -> int:
+def position_in_key(state: LogState, key: str) -> int:
     """Return the stream position that is part of a delta's key. Raises: CorruptionError."""
     try:
         return int(key.split("/")[2])
@@ -304,7 +304,7 @@ def get_delta(delta: DeltaLocator, *, root: str) -> Delta:
     entry = place.log.read(look)
     if entry is None:
         raise NotFoundError(f"{delta}: there is no such committed delta")
-    return _read_delta(entry, delta.stream_locator)
+    return read_delta(entry, delta.stream_locator)
 
 
 def get_latest_delta(partition: PartitionLocator, *, root: str) -> Delta:
@@ -318,7 +318,7 @@ def get_latest_delta(partition: PartitionLocator, *, root: str) -> Delta:
     entry = place.log.read(look)
     if entry is None:
         raise NotFoundError(f"{partition}: has no deltas")
-    return _read_delta(entry, partition.stream_locator)
+    return read_delta(entry, partition.stream_locator)
 
 
 def get_delta_manifest(delta: DeltaLocator, *, root: str) -> Manifest:
@@ -346,7 +346,7 @@ def delete_deltas(
                 f"{partition}: cannot trim up to {last_stream_position}, the newest delta is at {known.stream_position}"
             )
         doomed = [
-            key for key in partition_delta_keys(state, partition) if _position(state, key) <= last_stream_position
+            key for key in partition_delta_keys(state, partition) if position_in_key(state, key) <= last_stream_position
         ]
         counted[0] = len(doomed)
         if last_stream_position <= known.trimmed_stream_position:
@@ -389,7 +389,8 @@ def _delta_entry(delta: Delta) -> Entry:
     return {"values": values, "stream_position": delta.stream_position, **nameless(delta)}
 
 
-def _read_delta(entry: Entry, stream: StreamLocator) -> Delta:
+def read_delta(entry: Entry, stream: StreamLocator) -> Delta:
+    """Read a delta from the log."""
     with decoding(entry):
         locator = DeltaLocator(
             namespace=stream.namespace,

@@ -70,26 +70,6 @@ def get_stream(stream: StreamLocator, *, root: str) -> Stream:
     return place.log.read(lambda state: place.read(state, stream.stream))
 
 
-class Head(NamedTuple):
-    """The newest position of a stream, and the table version of the same moment."""
-
-    version: TableVersion
-    stream_position: int
-
-
-def stream_head(stream: StreamLocator, *, root: str) -> Head:
-    """Return how far a stream goes, with the schema that its deltas up to there have. Raises: NotFoundError."""
-    known = tables.get_table(stream.namespace, stream.table, root=root)
-    chosen = choose_version(known, stream.table_version)
-    log = version_log(root, chosen.folder)
-
-    def look(state: LogState) -> Head:
-        place = Located(version_of(state, log, known, chosen), chosen.folder, log, state.batch_id)
-        return Head(place.version, place.read(state, stream.stream).stream_position)
-
-    return log.read(look)
-
-
 def stream_exists(stream: StreamLocator, *, root: str) -> bool:
     """Say whether there is such a committed stream."""
     try:

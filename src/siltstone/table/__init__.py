@@ -1,0 +1,1 @@
+"""What a table is at one moment, and its rows."""
