@@ -160,7 +160,7 @@ def look_around(lake: Lake) -> None:
 
     say("The same row, found through the index of keys by reading a few pages:")
     run(f"lookup {NAME} order_id={WATCHED_ORDER}")
-    output.found(NAME, {**key}, reading.look_up(lake, NAME, {**key}), 0)
+    output.found(NAME, {**key}, *reading.look_up(lake, NAME, {**key}))
 
     say("And any engine that reads Arrow can ask questions; DuckDB, for one:")
     typer.echo(REVENUE)

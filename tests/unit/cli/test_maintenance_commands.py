@@ -215,5 +215,15 @@ class TestRollback:
         assert "reigon=eu" in cli.fails("rollback", "shop.orders", "--to", "1", "--partition", "reigon=eu")
         done = cli.json("rollback", "shop.orders", "--to", "1", "--partition", spelled)
         assert done["round"]["partition"] == ["eu"]
-        rows = [(row["region"], row["order_id"]) for row in Lake(cli.root).table("shop.orders").to_arrow().to_pylist()]
-        assert sorted(rows) == [("eu", 1), ("us", 1), ("us", 2)]
+        table = Lake(cli.root).table("shop.orders")
+        assert {
+            str(each.own): each.completion.live_rows for each in table.snapshot().partitions if each.completion
+        } == {
+            "shop/orders/1/deltas/eu": 1,
+            "shop/orders/1/deltas/us": 2,
+        }
+        # A read is at one position for all partitions.
+        assert len(table.to_arrow()) == 4
+        cli("rollback", "shop.orders", "--to", "1", "--partition", "us")
+        rows = [(row["region"], row["order_id"]) for row in table.to_arrow().to_pylist()]
+        assert sorted(rows) == [("eu", 1), ("us", 1)]
