@@ -12,6 +12,10 @@ from pyspark.sql import DataFrame, SparkSession
 from tests.unit.compactor.compacting import MINOR, compact, completion_of
 
 import siltstone
+from siltstone.compactor.completion import compacted_partition
+from siltstone.compactor.merge import run_here
+from siltstone.compactor.plan import Request
+from siltstone.compactor.session import run_session
 from siltstone.spark.source import register
 from siltstone.testing.oracle import same_rows
 
@@ -164,3 +168,23 @@ def test_a_key_of_any_type_is_found_by_a_filter_on_all_of_it(spark: SparkSession
         assert frame.where(where).count() == 1
     finally:
         spark.conf.set("spark.sql.session.timeZone", "UTC")
+
+
+def test_a_commit_is_seen_in_all_partitions_although_one_only_is_compacted(
+    spark_either_way: SparkSession, local_root: str
+) -> None:
+    spark = spark_either_way
+    table = siltstone.open(local_root).create_table(
+        "shop.stock", schema={"zone": "string", "n": "int64"}, primary_keys=["zone"], partition_keys=["zone"]
+    )
+    for n in (1, 2):
+        table.write(pa.table({"zone": ["asia", "eu", "us"], "n": [n] * 3}))
+        for source in table._sources():
+            if n == 1 or source.partition_values == ["eu"]:
+                run_session(Request(source, compacted_partition(source), ("zone",), local_root), run_here)
+    seen = [{"zone": zone, "n": 2} for zone in ("asia", "eu", "us")]
+    for frame in (load(spark, table), load(spark, table, as_of="2"), table.to_spark(spark)):
+        same_rows(rows(frame), seen)
+        same_rows(rows(frame.where("zone = 'us'")), seen[-1:])
+        same_rows(rows(frame.where("n < 2")), [])
+    same_rows(rows(table.to_spark(spark, ["n"])), [{"n": 2}] * 3)
