@@ -183,6 +183,6 @@ class Actor:
     def vacuum(self) -> None:
         """Forget old rounds and remove what nothing names."""
         retention_ms = self.chance.choice((MIN_RETENTION_MS, DAY_MS))
-        grace_ms = self.chance.choice((MIN_RETENTION_MS, DAY_MS))
+        grace_ms = self.chance.choice((0, MIN_RETENTION_MS, DAY_MS))
         report = self.table.vacuum(retention_ms=retention_ms, orphan_grace_ms=grace_ms)
         self.tell(f"vacuum, {len(report.removed_files)} files removed")

@@ -9,10 +9,11 @@ from siltstone.log import commit
 
 
 class Memory:
-    """The known state of logs, the maker of change ids, and objects of a program's own; a new process has none."""
+    """The known state of logs, the maker of change ids, the store's time, and objects of a program's own; a new process has none."""
 
     def __init__(self) -> None:
         self.objects: dict[str, object] = {}
+        self.store_time: tuple[int, float] | None = None
         self._logs: dict[Any, Any] = {}
         self._change_ids: dict[str, Any] | None = None
 

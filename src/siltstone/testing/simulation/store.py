@@ -24,14 +24,16 @@ class Gate(Protocol):
 class SimulatedObjects:
     """Objects in memory. Each object that one call deletes goes by itself: a process may die between two of them."""
 
-    def __init__(self, root: str, time: TrueTime, gate: Gate) -> None:
+    has_clock = True
+
+    def __init__(self, root: str, time: TrueTime, gate: Gate, ask_time: Callable[[], int] | None = None) -> None:
         self.root = root
-        self.has_clock = True
         self.changes = 0
         self.contents: dict[str, bytes] = {}
         self._modified_ms: dict[str, int] = {}
         self._time = time
         self._gate = gate
+        self._ask_time = ask_time
 
     def put(self, path: str, data: bytes) -> None:
         """Store an object."""
@@ -58,8 +60,8 @@ class SimulatedObjects:
         return self._gate("read", path, lambda: self._content(path))
 
     def now_ms(self) -> int:
-        """Return the right time."""
-        return self._time.now_ms
+        """Return the time that the process which runs has from the store."""
+        return self._time.now_ms if self._ask_time is None else self._ask_time()
 
     def read_start(self, path: str, length: int) -> bytes:
         """Return the first bytes of the object."""

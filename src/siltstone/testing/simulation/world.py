@@ -31,6 +31,7 @@ ROOT = "memory://simulation"
 _HEALING = ("write", "compact", "read fresh", "read", "vacuum", "read fresh", "read")
 _HEALING_DOCUMENTS = ("update documents", "compact documents", "read documents")
 _LAST_STEP = 100_000
+_TIME_LASTS_SECONDS = 600
 
 
 def actions(rows: Actor, documents: DocumentActor) -> dict[str, Callable[[], None]]:
@@ -69,7 +70,7 @@ class World:
     def __post_init__(self) -> None:
         """Make the processes, which have done nothing yet."""
         self.root = canonical_root(ROOT)
-        self.store = SimulatedObjects(self.root, self.time, self.call)
+        self.store = SimulatedObjects(self.root, self.time, self.call, self._store_time)
         self.observer = Process("observer", self.time)
         self.processes = [Process(f"p{number}", self.time) for number in range(self.plan.profile.processes)]
         self.service: Service | None = None
@@ -83,6 +84,18 @@ class World:
         if name == "write" and operation is not None and operation.write_number is not None:
             self.ledger.writer_of[path] = operation.write_number
         return do() if process is self.observer else process.call(name, path, do)
+
+    def _store_time(self) -> int:
+        """Return what the process that runs takes for the store's time: what it was told last, and how long ago that was.
+
+        While its machine sleeps, no time passes for it, so it may be behind.
+        """
+        process = self._running
+        told = process.memory.store_time
+        monotonic = process.clock.monotonic()
+        if told is None or monotonic - told[1] > _TIME_LASTS_SECONDS:
+            told = process.memory.store_time = (self.call("time", "of the store", lambda: self.time.now_ms), monotonic)
+        return told[0] + int((monotonic - told[1]) * 1000)
 
     def run(self) -> Outcome:
         """Carry out the plan, then see whether all is well once nothing disturbs any more."""
