@@ -9,22 +9,18 @@ from siltstone.testing.simulation import Plan, Step, make_plan, simulate
 from siltstone.testing.simulation.minimize import choose_steps, describe_steps, minimize
 from siltstone.testing.simulation.store import SimulatedObjects
 
-
-def one_partition(seed: int, length: int = 30, *, damage: bool = False) -> Plan:
-    """Return a seed's plan, for a table of one partition."""
-    plan = make_plan(seed, length, damage=damage)
-    return replace(plan, profile=replace(plan.profile, partitions=1))
+LENGTH = 30
 
 
 @pytest.mark.parametrize("seed", range(1, 7))
 def test_a_seed_holds(seed: int) -> None:
-    outcome = simulate(one_partition(seed))
+    outcome = simulate(make_plan(seed, LENGTH))
     assert outcome.violation is None, "\n".join([*outcome.history, str(outcome.violation)])
 
 
 @pytest.mark.parametrize("seed", range(1, 5))
 def test_a_seed_with_damage_gives_right_answers_or_errors(seed: int) -> None:
-    outcome = simulate(one_partition(seed, damage=True))
+    outcome = simulate(make_plan(seed, LENGTH, damage=True))
     assert outcome.violation is None, "\n".join([*outcome.history, str(outcome.violation)])
 
 
@@ -46,7 +42,7 @@ def test_two_commits_that_both_believe_to_have_won_are_found_and_made_short(monk
         for n in range(1, 10)
     ]
     steps = tuple(step for turn in turns for step in turn)
-    profile = replace(one_partition(1).profile, processes=2, operations={"write": 1})
+    profile = replace(make_plan(1).profile, processes=2, partitions=1, operations={"write": 1})
     whole = Plan(1, profile, steps)
     failed = simulate(whole)
     assert failed.violation is not None
