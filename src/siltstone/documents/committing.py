@@ -71,6 +71,8 @@ def now_ms(root: str) -> int:
 def _wait_until(time_ms: int, root: str) -> None:
     """Wait for a clock that is a little behind the one that closed the stream, so that new changes are later."""
     ahead_ms = time_ms - now_ms(root)
+    if ahead_ms > 0:
+        ahead_ms = time_ms - open_objects(root).now_ms(is_asked=True)
     if 0 < ahead_ms <= _MAX_WAIT_MS:
         clock.sleep(ahead_ms / 1000)
 

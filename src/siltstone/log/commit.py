@@ -167,6 +167,8 @@ class LogState:
 
     def follow(self, batch: chain.ChainedFile, where: str) -> None:
         """Take over the next batch. Raises: CorruptionError."""
+        if batch.head and batch.head["key"] != COMMIT_KEY:
+            raise CorruptionError(f"{where}: it is a checkpoint, not a batch; restore the file from a copy")
         self.apply(batch.lines, where)
         self.batch_id += 1
         self.digest = batch.digest
@@ -296,6 +298,7 @@ class CommitLog(KeyedLog):
             **({} if is_sure else {"sure_time": state.sure_ms}),
             "anchor": write_id if batch_id % ANCHOR_INTERVAL == 0 else state.anchor,
             "previous": state.digest,
+            **({"log": self.folder} if batch_id == 0 else {}),
         }
         lines = [_encode(key, entry) for key, entry in changes.items()]
         data = chain.encode_batch(head, lines, self.version)
@@ -356,6 +359,11 @@ class CommitLog(KeyedLog):
                 batch = self._read_chained(name)
             except NotFoundError:
                 break
+            if batch.head.get("log", self.folder) != self.folder:
+                raise CorruptionError(
+                    f"{self.address(name)}: it is the first batch of {batch.head['log']}, another log; restore the file from "
+                    "a copy"
+                )
             if batch.head.get("previous") != digest:
                 raise CorruptionError(
                     f"{self.address(name)}: it was not written after the batch before it, {batch_id - 1}: one of the two is "

@@ -6,6 +6,7 @@ from typing import NamedTuple
 from siltstone.errors import CorruptionError, NotFoundError
 from siltstone.log import chain
 from siltstone.log.batches import BatchFile, BatchListing
+from siltstone.log.chain import CHECKPOINT_KEY
 from siltstone.log.commit import LogState
 from siltstone.log.keyed import KeyedLog
 
@@ -68,7 +69,13 @@ class _Proof:
 
     def _decoded(self, file: BatchFile) -> chain.ChainedFile:
         log = self._log
-        return chain.decode(log.objects.read(log.path(file.name)), log.address(file.name), log.version, log.writer)
+        where = log.address(file.name)
+        decoded = chain.decode(log.objects.read(log.path(file.name)), where, log.version, log.writer)
+        if decoded.head and (decoded.head["key"] == CHECKPOINT_KEY) != file.is_compact:
+            raise CorruptionError(
+                f"{where}: it is {'a batch' if file.is_compact else 'a checkpoint'} under a wrong name"
+            )
+        return decoded
 
     def _cure(self, file: BatchFile) -> str:
         """A checkpoint can be made anew where the batches since the one before it are there."""

@@ -28,8 +28,11 @@ class Objects(Protocol):
     def has_clock(self) -> bool:
         """Whether the time is the store's own; else it is that of this machine."""
 
-    def now_ms(self) -> int:
-        """Return the time in milliseconds since 1970, the store's own where it has one. It may be a little behind."""
+    def now_ms(self, *, is_asked: bool = False) -> int:
+        """Return the time in milliseconds since 1970, the store's own where it has one.
+
+        A machine that slept is behind by as much, for a while, unless the store `is_asked` again.
+        """
 
     def read(self, path: str) -> bytes:
         """Return the whole object. Raises: NotFoundError."""

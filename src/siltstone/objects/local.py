@@ -37,7 +37,7 @@ class LocalObjects:
 
     has_clock = False
 
-    def now_ms(self) -> int:
+    def now_ms(self, *, is_asked: bool = False) -> int:
         """Return the time of this machine."""
         return clock.now_ms()
 

@@ -130,7 +130,7 @@ class StoreObjects:
     def __repr__(self) -> str:
         return f"StoreObjects({self.root!r})"
 
-    def now_ms(self) -> int:
+    def now_ms(self, *, is_asked: bool = False) -> int:
         """Return the store's time: what it gave an object that was just written, and how long ago that was.
 
         A machine that sleeps does not know for how long, so the time may be behind, until it is asked for again.
@@ -138,7 +138,7 @@ class StoreObjects:
         if not self.has_clock:
             return clock.now_ms()
         measured, monotonic = self._measured, clock.monotonic()
-        if measured is None or monotonic - measured[1] > _TIME_LASTS_SECONDS:
+        if measured is None or is_asked or monotonic - measured[1] > _TIME_LASTS_SECONDS:
             self.replace(CLOCK, b"")
             info = self.info(CLOCK)
             if info is None:

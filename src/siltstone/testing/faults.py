@@ -79,9 +79,9 @@ class FaultyObjects:
             result.close()
         raise StorageError(f"injected loss of the answer to call {self.calls}: {name} {path}")
 
-    def now_ms(self) -> int:
+    def now_ms(self, *, is_asked: bool = False) -> int:
         """Return the store's time; that is not counted."""
-        return self._objects.now_ms()
+        return self._objects.now_ms(is_asked=is_asked)
 
     def read(self, path: str) -> bytes:
         """Count, then read."""

@@ -109,6 +109,21 @@ def test_a_batch_of_another_log_is_noticed(local_root: str, name: str) -> None:
         values(local_root)
 
 
+def test_a_first_batch_of_another_log_is_noticed(local_root: str) -> None:
+    folder = fill(local_root, batches=1)
+    shutil.copy(fill(local_root, "elsewhere", batches=1) / "0", folder / "0")
+    with pytest.raises(CorruptionError, match=r"log/0: it is the first batch of elsewhere"):
+        values(local_root)
+
+
+def test_a_checkpoint_in_place_of_a_batch_is_noticed(local_root: str) -> None:
+    folder = fill(local_root, batches=1)
+    shutil.copy(fill(local_root, "elsewhere") / "9.compact", folder / "0")
+    with pytest.raises(CorruptionError, match=r"log/0: it is a checkpoint"):
+        values(local_root)
+    assert verify(folder).findings
+
+
 def test_a_checkpoint_under_a_wrong_name_is_noticed(local_root: str) -> None:
     folder = fill(local_root)
     shutil.copy(folder / "9.compact", folder / "12.compact")

@@ -26,7 +26,7 @@ class SimulatedObjects:
 
     has_clock = True
 
-    def __init__(self, root: str, time: TrueTime, gate: Gate, ask_time: Callable[[], int] | None = None) -> None:
+    def __init__(self, root: str, time: TrueTime, gate: Gate, ask_time: Callable[[bool], int] | None = None) -> None:
         self.root = root
         self.changes = 0
         self.contents: dict[str, bytes] = {}
@@ -59,9 +59,9 @@ class SimulatedObjects:
         """Return the whole object."""
         return self._gate("read", path, lambda: self._content(path))
 
-    def now_ms(self) -> int:
+    def now_ms(self, *, is_asked: bool = False) -> int:
         """Return the time that the process which runs has from the store."""
-        return self._time.now_ms if self._ask_time is None else self._ask_time()
+        return self._time.now_ms if self._ask_time is None else self._ask_time(is_asked)
 
     def read_start(self, path: str, length: int) -> bytes:
         """Return the first bytes of the object."""

@@ -85,7 +85,7 @@ class World:
             self.ledger.writer_of[path] = operation.write_number
         return do() if process is self.observer else process.call(name, path, do)
 
-    def _store_time(self) -> int:
+    def _store_time(self, is_asked: bool) -> int:
         """Return what the process that runs takes for the store's time: what it was told last, and how long ago that was.
 
         While its machine sleeps, no time passes for it, so it may be behind.
@@ -93,7 +93,7 @@ class World:
         process = self._running
         told = process.memory.store_time
         monotonic = process.clock.monotonic()
-        if told is None or monotonic - told[1] > _TIME_LASTS_SECONDS:
+        if told is None or is_asked or monotonic - told[1] > _TIME_LASTS_SECONDS:
             told = process.memory.store_time = (self.call("time", "of the store", lambda: self.time.now_ms), monotonic)
         return told[0] + int((monotonic - told[1]) * 1000)
 
