@@ -494,7 +494,7 @@ class DocumentTable:
         counted = [0]
 
         def stage(stream: StreamLocator) -> tuple[list[Delta], str | None]:
-            staged = stage_updates(frame, stream, root=root)
+            staged = stage_updates(frame, stream, now_ms=now_ms(root), root=root)
             files = [entry for delta in staged for entry in delta.manifest.entries]
             counted[0] = sum(entry.record_count for entry in files)
             if "change_id" in frame.columns:

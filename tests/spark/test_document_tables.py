@@ -9,7 +9,8 @@ from tests.unit.documents.naming import t
 from tests.unit.documents.tables import NAME, ROOMY, Written, at, change_id, compact, kinds, make, rounds
 
 import siltstone
-from siltstone.documents.change_ids import change_id_at
+from siltstone import clock
+from siltstone.documents.change_ids import change_id_at, to_ms
 from siltstone.documents.rows import Change
 from siltstone.errors import AlreadyExistsError, InvalidInputError
 from siltstone.spark.merge import spark_engine
@@ -70,6 +71,22 @@ def test_a_frame_with_two_deltas_under_one_change_id_is_refused_and_the_same_one
     assert len(docs.table.deltas()) == 1
     assert docs.update_many(spark.createDataFrame([*same, *other], COLUMNS)) == 2
     assert (docs.get("a")["~version"], docs.get("b")["~version"]) == (1, 2)
+
+
+class FarAhead(clock.SystemClock):
+    """A clock that no executor has."""
+
+    def now_ms(self) -> int:
+        return super().now_ms() + 3_600_000
+
+
+def test_executors_take_the_time_of_change_ids_from_the_writer(spark: SparkSession, tmp_path: Path) -> None:
+    docs = make(str(tmp_path)).docs
+    with clock.replaced(FarAhead()):
+        before_ms = clock.now_ms()
+        docs.update_many(spark.createDataFrame([("a", '{"n":1}'), ("b", '{"n":2}')], ["key", "delta"]))
+    rows = docs.table.to_arrow(include_uncompacted=True)
+    assert all(to_ms(change_id) >= before_ms for change_id in rows.column("change_id").to_pylist())
 
 
 def test_an_export_under_a_hold_stays_the_same_on_spark(spark: SparkSession, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 import pyarrow as pa
 
-from siltstone.documents.change_ids import check_change_id, new_change_id
+from siltstone.documents.change_ids import check_change_id
 from siltstone.documents.language.builders import Builder
 from siltstone.documents.language.deltas import Delta
 from siltstone.documents.language.parser import parse_delta
@@ -84,7 +84,7 @@ def checked_updates(updates: Iterable[UpdateLike]) -> Iterator[Update]:
             raise InvalidInputError(f"update {number}, key {key!r:.60}: {error}") from error
 
 
-def stored_batches(updates: Iterable[Update], new_id: Callable[[], str] = new_change_id) -> Iterator[pa.RecordBatch]:
+def stored_batches(updates: Iterable[Update], new_id: Callable[[], str]) -> Iterator[pa.RecordBatch]:
     """Yield updates as rows to store; those without a change id get one, in order."""
     rows = (each._replace(change_id=each.change_id or new_id())._asdict() for each in updates)
     while waiting := list(itertools.islice(rows, _BATCH_ROWS)):

@@ -9,6 +9,7 @@ from pyspark.sql import functions as sf
 
 from siltstone.compactor.consistency import Hold
 from siltstone.compactor.job import RoundJob
+from siltstone.documents.change_ids import new_change_id
 from siltstone.documents.intake import WRITTEN_SCHEMA, batch_updates, check_columns, checked_updates, stored_batches
 from siltstone.documents.store import DOCUMENT_SCHEMA, bucket_documents
 from siltstone.model import Delta, StreamLocator
@@ -18,13 +19,13 @@ from siltstone.spark.types import spark_schema
 from siltstone.spark.writing import stage_on_spark
 
 
-def stage_updates(frame: DataFrame, stream: StreamLocator, *, root: str) -> list[Delta]:
-    """Check updates and stage them; executors make change ids where there are none. Raises: InvalidInputError."""
+def stage_updates(frame: DataFrame, stream: StreamLocator, *, now_ms: int, root: str) -> list[Delta]:
+    """Check updates and stage them; executors make change ids of now where there are none. Raises: InvalidInputError."""
     check_columns(frame.columns)
 
     def check(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            yield from stored_batches(checked_updates(batch_updates(batch)))
+            yield from stored_batches(checked_updates(batch_updates(batch)), lambda: new_change_id(now_ms))
 
     checked = frame.mapInArrow(reaching(root, check), spark_schema(WRITTEN_SCHEMA))
     try:
