@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass
 
+from dev.undone import UNDONE, undone
 from siltstone.testing.simulation import Counts, Outcome, Plan, make_plan, simulate
 from siltstone.testing.simulation.minimize import choose_steps, describe_steps, minimize
 
@@ -32,34 +33,39 @@ class Failure:
     history: list[str]
     seconds: float
     is_damaged: bool
+    undone: str | None
 
     @property
     def replay(self) -> str:
         """The command that shows the short history again."""
         damage = " --damage" if self.is_damaged else ""
-        return f"make simulate ARGS=\"--seed {self.seed}{damage} --steps '{self.steps}'\""
+        undo = f" --undo {self.undone}" if self.undone else ""
+        return f"make simulate ARGS=\"--seed {self.seed}{damage}{undo} --steps '{self.steps}'\""
 
 
-def run_seed(seed: int, length: int, damage: bool, ignored: Sequence[str]) -> tuple[int, Counts, str | None]:
+def run_seed(
+    seed: int, length: int, damage: bool, ignored: Sequence[str], undo: str | None
+) -> tuple[int, Counts, str | None]:
     """Run one seed; return what happened, and the kind of violation if there was one."""
     logging.getLogger("siltstone").setLevel(logging.CRITICAL)
-    outcome = simulate(make_plan(seed, length, damage=damage), ignored)
+    with undone(undo):
+        outcome = simulate(make_plan(seed, length, damage=damage), ignored)
     return seed, outcome.counts, None if outcome.violation is None else outcome.violation.kind
 
 
-def explain(whole: Plan, ignored: Sequence[str], found_after: float) -> Failure:
+def explain(whole: Plan, asked: argparse.Namespace, found_after: float) -> Failure:
     """Run a failing seed again, and make it short."""
     ends_at = time.monotonic() + _MINIMIZING_SECONDS
-    shortest = minimize(simulate(whole, ignored), ignored=ignored, may_go_on=lambda: time.monotonic() < ends_at)
-    return _failure(shortest, describe_steps(whole, shortest.plan.steps), found_after)
+    failed = simulate(whole, asked.ignore)
+    shortest = minimize(failed, ignored=asked.ignore, may_go_on=lambda: time.monotonic() < ends_at)
+    return _failure(shortest, describe_steps(whole, shortest.plan.steps), found_after, asked.undo)
 
 
-def _failure(outcome: Outcome, steps: str, seconds: float) -> Failure:
+def _failure(outcome: Outcome, steps: str, seconds: float, undo: str | None) -> Failure:
     violation = outcome.violation
     assert violation is not None
-    return Failure(
-        outcome.plan.seed, violation.kind, str(violation), steps, outcome.history, seconds, outcome.plan.has_damage
-    )
+    plan = outcome.plan
+    return Failure(plan.seed, violation.kind, str(violation), steps, outcome.history, seconds, plan.has_damage, undo)
 
 
 def search(asked: argparse.Namespace, total: Counts) -> list[Failure]:
@@ -72,9 +78,8 @@ def search(asked: argparse.Namespace, total: Counts) -> list[Failure]:
         total.add(counts)
         if kind is None or kind in failures:
             continue
-        failure = explain(
-            make_plan(seed, asked.length, damage=asked.damage), asked.ignore, time.monotonic() - started - explaining
-        )
+        plan = make_plan(seed, asked.length, damage=asked.damage)
+        failure = explain(plan, asked, time.monotonic() - started - explaining)
         explaining = time.monotonic() - started - failure.seconds
         failures[kind] = failure
         if not asked.json:
@@ -90,7 +95,7 @@ def _in_processes(asked: argparse.Namespace, seed: int, ends_at: float) -> Itera
         try:
             while time.monotonic() < ends_at:
                 while len(waiting) < 2 * asked.processes:
-                    waiting.add(pool.submit(run_seed, seed, asked.length, asked.damage, asked.ignore))
+                    waiting.add(pool.submit(run_seed, seed, asked.length, asked.damage, asked.ignore, asked.undo))
                     seed += 1
                 done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
                 for each in done:
@@ -111,10 +116,10 @@ def replay(asked: argparse.Namespace, total: Counts) -> list[Failure]:
         print("\n".join([*outcome.history, f"digest {outcome.digest}"]))
     if outcome.violation is None:
         return []
-    failures = [_failure(outcome, asked.steps, 0.0)] if asked.steps is not None else [explain(plan, asked.ignore, 0.0)]
+    found = explain(plan, asked, 0.0) if asked.steps is None else _failure(outcome, asked.steps, 0.0, asked.undo)
     if not asked.json:
-        show(failures[0])
-    return failures
+        show(found)
+    return [found]
 
 
 def show(failure: Failure) -> None:
@@ -148,12 +153,16 @@ def main() -> int:
     parser.add_argument("--failures", type=int, default=1, help="end after so many kinds of violation (1)")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1, help="seeds side by side (one per core)")
     parser.add_argument("--ignore", action="append", default=[], help="a kind of violation to ignore, e.g. 'torn read'")
+    parser.add_argument(
+        "--undo", choices=UNDONE, help="take back what closes a hole, to see that the search finds it; chain: --damage"
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     asked = parser.parse_args()
     logging.getLogger("siltstone").setLevel(logging.CRITICAL)
     started = time.monotonic()
     total = Counts()
-    failures = search(asked, total) if asked.seed is None else replay(asked, total)
+    with undone(asked.undo):
+        failures = search(asked, total) if asked.seed is None else replay(asked, total)
     report(total, failures, time.monotonic() - started, as_json=asked.json)
     return 1 if failures else 0
 

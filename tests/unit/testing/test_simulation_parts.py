@@ -15,7 +15,7 @@ from siltstone.testing.simulation.store import SimulatedObjects
 
 
 def new_store() -> SimulatedObjects:
-    return SimulatedObjects("memory://parts", TrueTime(), lambda name, path, do: do())
+    return SimulatedObjects("memory://parts", ProcessClock(TrueTime()), lambda name, path, do: do())
 
 
 def test_a_clock_is_ahead_stands_still_and_is_put_right() -> None:

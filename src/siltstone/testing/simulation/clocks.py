@@ -36,6 +36,7 @@ class ProcessClock:
         self._stopped_at: int | None = None
         self._slept_ms = 0
         self._asleep_since: int | None = None
+        self._latest_ms = self.now_ms()
 
     @property
     def is_right(self) -> bool:
@@ -45,6 +46,12 @@ class ProcessClock:
     def now_ms(self) -> int:
         """Return the time of day."""
         return (self._time.now_ms if self._stopped_at is None else self._stopped_at) + self._skew_ms
+
+    @property
+    def latest_ms(self) -> int:
+        """The latest time that it ever showed."""
+        self._latest_ms = max(self._latest_ms, self.now_ms())
+        return self._latest_ms
 
     def monotonic(self) -> float:
         """Return the seconds that the machine was awake."""
@@ -58,6 +65,7 @@ class ProcessClock:
 
     def change(self, change: ClockChange, skew_ms: int = 0) -> None:
         """Put the clock ahead or back, stop it, or put it right."""
+        self._latest_ms = self.latest_ms
         if change == "right":
             self._skew_ms, self._stopped_at = 0, None
         elif change == "stop":

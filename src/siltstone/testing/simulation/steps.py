@@ -76,6 +76,8 @@ class Profile:
     clocks: float
     sleeps: float
     skews_ms: tuple[int, ...]
+    is_local: bool = False
+    """Whether all processes are on one machine, whose disk is the store: there is no clock but that machine's."""
 
     @property
     def has_documents(self) -> bool:
@@ -122,7 +124,7 @@ def _make_profile(chance: random.Random) -> Profile:
         kind for kind in kinds if kind in _ALWAYS or chance.random() < (0.3 if kind in _TOGETHER.values() else 0.75)
     }
     chosen = [name for name in OPERATIONS if _TOGETHER.get(name, name) in drawn]
-    return Profile(
+    profile = Profile(
         processes=chance.choice((2, 3, 3, 4)),
         partitions=chance.choice((1, 1, 3)),
         operations={name: OPERATIONS[name] for name in chosen},
@@ -133,6 +135,8 @@ def _make_profile(chance: random.Random) -> Profile:
         sleeps=chance.choice((0.0, 0.0, 0.5)),
         skews_ms=tuple(chance.sample(SKEWS_MS, chance.choice((1, 1, 3)))),
     )
+    # While one machine sleeps, nothing happens at all.
+    return replace(profile, is_local=True, sleeps=0.0) if chance.random() < 0.25 else profile
 
 
 def _make_step(number: int, profile: Profile, chance: random.Random, left_ms: int) -> Step:

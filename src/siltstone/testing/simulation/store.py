@@ -9,7 +9,6 @@ from siltstone.errors import AlreadyExistsError, NotFoundError
 from siltstone.model.names import check_path
 from siltstone.objects import ObjectInfo
 from siltstone.objects.interface import as_chunks
-from siltstone.testing.simulation.clocks import TrueTime
 
 T = TypeVar("T")
 
@@ -21,17 +20,24 @@ class Gate(Protocol):
         """Let a call through."""
 
 
+class StoreClock(Protocol):
+    """What gives objects their time."""
+
+    def now_ms(self) -> int:
+        """Return the time of day."""
+
+
 class SimulatedObjects:
     """Objects in memory. Each object that one call deletes goes by itself: a process may die between two of them."""
 
-    has_clock = True
-
-    def __init__(self, root: str, time: TrueTime, gate: Gate, ask_time: Callable[[bool], int] | None = None) -> None:
+    def __init__(self, root: str, clock: StoreClock, gate: Gate, ask_time: Callable[[bool], int] | None = None) -> None:
+        """Make an empty store; one that is not asked for its time is a disk, and has no clock of its own."""
         self.root = root
+        self.has_clock = ask_time is not None
         self.changes = 0
         self.contents: dict[str, bytes] = {}
         self._modified_ms: dict[str, int] = {}
-        self._time = time
+        self._clock = clock
         self._gate = gate
         self._ask_time = ask_time
 
@@ -39,7 +45,7 @@ class SimulatedObjects:
         """Store an object."""
         self.changes += 1
         self.contents[check_path(path)] = data
-        self._modified_ms[path] = self._time.now_ms
+        self._modified_ms[path] = self._clock.now_ms()
 
     def remove(self, path: str) -> None:
         """Delete an object, if it is there."""
@@ -61,7 +67,7 @@ class SimulatedObjects:
 
     def now_ms(self, *, is_asked: bool = False) -> int:
         """Return the time that the process which runs has from the store."""
-        return self._time.now_ms if self._ask_time is None else self._ask_time(is_asked)
+        return self._clock.now_ms() if self._ask_time is None else self._ask_time(is_asked)
 
     def read_start(self, path: str, length: int) -> bytes:
         """Return the first bytes of the object."""

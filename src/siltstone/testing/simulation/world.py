@@ -4,7 +4,7 @@ import contextlib
 import functools
 import hashlib
 import random
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -15,7 +15,7 @@ from siltstone.testing.oracle import Oracle
 from siltstone.testing.simulation.actors import Actor, create_table
 from siltstone.testing.simulation.chance import determined
 from siltstone.testing.simulation.checker import Ledger, ViolationError
-from siltstone.testing.simulation.clocks import START_MS, ProcessClock, TrueTime
+from siltstone.testing.simulation.clocks import START_MS, ClockChange, ProcessClock, TrueTime
 from siltstone.testing.simulation.damage import damage_store
 from siltstone.testing.simulation.documents import DocumentActor, create_documents
 from siltstone.testing.simulation.judge import BlindError, Judge
@@ -70,8 +70,9 @@ class World:
     def __post_init__(self) -> None:
         """Make the processes, which have done nothing yet."""
         self.root = canonical_root(ROOT)
-        self.store = SimulatedObjects(self.root, self.time, self.call, self._store_time)
         self.observer = Process("observer", self.time)
+        ask_time = None if self.plan.profile.is_local else self._store_time
+        self.store = SimulatedObjects(self.root, self.observer.clock, self.call, ask_time)
         self.processes = [Process(f"p{number}", self.time) for number in range(self.plan.profile.processes)]
         self.service: Service | None = None
         self._running = self.observer
@@ -139,7 +140,7 @@ class World:
     def _begin(self) -> None:
         self.table = create_table(self.root)
         self.ledger = Ledger(Oracle.of_version(self.table.version), self.ignored)
-        self.judge = Judge(self.table, self.ledger, self.store, self.time)
+        self.judge = Judge(self.table, self.ledger, self.store, self.observer.clock)
         if self.plan.profile.has_documents:
             self.judge.documents = create_documents(self.root)
         if self.plan.profile.has_service:
@@ -156,7 +157,7 @@ class World:
             self._move_database_clock(step)
             return
         if step.clock is not None:
-            process.clock.change(step.clock, step.skew_ms)
+            self._change_clocks([process], step.clock, step.skew_ms)
             self.counts.clock_changes += 1
         if not process.is_busy:
             self._start(process, step)
@@ -169,6 +170,11 @@ class World:
         self.counts.deaths += process.deaths - before
         self._tell(process, step, ending)
         self._check(process.operation if is_over else None)
+
+    def _change_clocks(self, processes: Sequence[Process], change: ClockChange, skew_ms: int = 0) -> None:
+        """Change the clocks of processes; on one machine all have the same one, and so does the store."""
+        for process in [*self.processes, self.observer] if self.plan.profile.is_local else processes:
+            process.clock.change(change, skew_ms)
 
     def _damage(self, step: Step) -> None:
         damage = damage_store(self.store, random.Random(f"{self.plan.seed}/{step.number}/damage"))
@@ -188,7 +194,7 @@ class World:
         )
 
     def _start(self, process: Process, step: Step) -> None:
-        operation = Operation(step, self.time.now_ms, what=step.operation)
+        operation = Operation(step, self.observer.clock.now_ms(), what=step.operation)
         seed = f"{self.plan.seed}/{step.number}"
         data = random.Random(f"{seed}/data")
         rows = Actor(self.root, self.ledger, self.time, operation, data, self.plan.profile.partitions)
@@ -245,8 +251,8 @@ class World:
         number = _LAST_STEP
         if self.service is not None:
             self.service.clock.change("right")
+        self._change_clocks(self.processes, "right")
         for place, process in enumerate(self.processes):
-            process.clock.change("right")
             if process.is_busy:
                 self._carry_out(Step(number - len(self.processes) + place, place, ""))
         for place in range(len(self.processes)):
