@@ -315,7 +315,7 @@ class CommitLog(KeyedLog):
 
     def _is_sure(self, time_ms: int) -> bool:
         sure_ms = self._state.sure_ms
-        return self.objects.has_clock or sure_ms == 0 or time_ms - sure_ms <= MAX_STEP_MS
+        return self.objects.skew_ms() is not None or sure_ms == 0 or time_ms - sure_ms <= MAX_STEP_MS
 
     def confirm_time(self) -> None:
         """Record that this machine's clock is right, though it is far ahead of the last commit."""

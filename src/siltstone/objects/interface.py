@@ -24,14 +24,16 @@ class Objects(Protocol):
     def root(self) -> str:
         """The canonical address everything lives under."""
 
-    @property
-    def has_clock(self) -> bool:
-        """Whether the time is the store's own; else it is that of this machine."""
-
     def now_ms(self, *, is_asked: bool = False) -> int:
         """Return the time in milliseconds since 1970, the store's own where it has one.
 
         A machine that slept is behind by as much, for a while, unless the store `is_asked` again.
+        """
+
+    def skew_ms(self) -> int | None:
+        """Return how far this machine's clock is ahead of the store's time, as last measured; negative if behind.
+
+        None where the store has no clock of its own. No request is made while `now_ms` would not make any.
         """
 
     def read(self, path: str) -> bytes:

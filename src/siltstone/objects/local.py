@@ -35,11 +35,12 @@ class LocalObjects:
     def __repr__(self) -> str:
         return f"LocalObjects({self.root!r})"
 
-    has_clock = False
-
     def now_ms(self, *, is_asked: bool = False) -> int:
         """Return the time of this machine."""
         return clock.now_ms()
+
+    def skew_ms(self) -> None:
+        """Return nothing: the disk has no clock of its own."""
 
     def locate(self, path: str) -> str:
         """Return where an object is on the disk. Raises: InvalidInputError, CorruptionError where it leads out of the root."""

@@ -22,13 +22,13 @@ from siltstone.model.names import check_path
 from siltstone.objects.answers import is_in_progress, read_answer, translated
 from siltstone.objects.aws import S3Settings, store_options
 from siltstone.objects.interface import CHUNK_BYTES, NewObject, ObjectInfo, check_prefix
+from siltstone.objects.times import StoreClock
 
 # The first conditional write of a process shows whether the store honours them. It creates this object.
 MARKER = ".siltstone/create-if-absent"
 # What the store's clock is read from.
 CLOCK = ".siltstone/clock"
 PART_BYTES = 8 << 20
-_TIME_LASTS_SECONDS = 600
 _CONNECT_SECONDS = 5
 _FIRST_BACKOFF = datetime.timedelta(milliseconds=100)
 _LONGEST_BACKOFF = datetime.timedelta(seconds=10)
@@ -124,27 +124,25 @@ class StoreObjects:
         self._is_trusted = is_trusted
         self._trust_lock = threading.Lock()
 
-        self.has_clock = not isinstance(store, MemoryStore)
-        self._measured: tuple[int, float] | None = None
+        self._clock = None if isinstance(store, MemoryStore) else StoreClock(self._ask_time)
 
     def __repr__(self) -> str:
         return f"StoreObjects({self.root!r})"
 
     def now_ms(self, *, is_asked: bool = False) -> int:
-        """Return the store's time: what it gave an object that was just written, and how long ago that was.
+        """Return the store's time: what it gave an object that was just written, and how long ago that was."""
+        return clock.now_ms() if self._clock is None else self._clock.now_ms(is_asked=is_asked)
 
-        A machine that sleeps does not know for how long, so the time may be behind, until it is asked for again.
-        """
-        if not self.has_clock:
-            return clock.now_ms()
-        measured, monotonic = self._measured, clock.monotonic()
-        if measured is None or is_asked or monotonic - measured[1] > _TIME_LASTS_SECONDS:
-            self.replace(CLOCK, b"")
-            info = self.info(CLOCK)
-            if info is None:
-                raise StorageError(f"{self.root}/{CLOCK}: it vanished right after it was written; try again")
-            measured = self._measured = (info.modified_ms, monotonic)
-        return measured[0] + int((monotonic - measured[1]) * 1000)
+    def skew_ms(self) -> int | None:
+        """Return how far this machine's clock was ahead of the store's time when that was asked for."""
+        return None if self._clock is None else self._clock.skew_ms()
+
+    def _ask_time(self) -> int:
+        self.replace(CLOCK, b"")
+        info = self.info(CLOCK)
+        if info is None:
+            raise StorageError(f"{self.root}/{CLOCK}: it vanished right after it was written; try again")
+        return info.modified_ms
 
     def reopen(self, store: ObjectStore) -> None:
         """Go on with another connection to the same root."""

@@ -40,7 +40,6 @@ class FaultyObjects:
         act: Callable[[], object] = lambda: None,
     ) -> None:
         self.root = objects.root
-        self.has_clock = objects.has_clock
         self.calls = 0
         self.history: list[str] = []
         self._objects = objects
@@ -82,6 +81,10 @@ class FaultyObjects:
     def now_ms(self, *, is_asked: bool = False) -> int:
         """Return the store's time; that is not counted."""
         return self._objects.now_ms(is_asked=is_asked)
+
+    def skew_ms(self) -> int | None:
+        """Return how far this machine's clock is ahead of the store's time; that is not counted."""
+        return self._objects.skew_ms()
 
     def read(self, path: str) -> bytes:
         """Count, then read."""

@@ -6,6 +6,7 @@ from typing import Any
 
 from siltstone.documents import change_ids
 from siltstone.log import commit
+from siltstone.objects.times import StoreClock
 
 
 class Memory:
@@ -13,7 +14,7 @@ class Memory:
 
     def __init__(self) -> None:
         self.objects: dict[str, object] = {}
-        self.store_time: tuple[int, float] | None = None
+        self.store_clock: StoreClock | None = None
         self._logs: dict[Any, Any] = {}
         self._change_ids: dict[str, Any] | None = None
 

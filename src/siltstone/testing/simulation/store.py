@@ -9,6 +9,7 @@ from siltstone.errors import AlreadyExistsError, NotFoundError
 from siltstone.model.names import check_path
 from siltstone.objects import ObjectInfo
 from siltstone.objects.interface import as_chunks
+from siltstone.objects.times import StoreClock
 
 T = TypeVar("T")
 
@@ -20,7 +21,7 @@ class Gate(Protocol):
         """Let a call through."""
 
 
-class StoreClock(Protocol):
+class ObjectClock(Protocol):
     """What gives objects their time."""
 
     def now_ms(self) -> int:
@@ -30,16 +31,18 @@ class StoreClock(Protocol):
 class SimulatedObjects:
     """Objects in memory. Each object that one call deletes goes by itself: a process may die between two of them."""
 
-    def __init__(self, root: str, clock: StoreClock, gate: Gate, ask_time: Callable[[bool], int] | None = None) -> None:
-        """Make an empty store; one that is not asked for its time is a disk, and has no clock of its own."""
+    def __init__(
+        self, root: str, clock: ObjectClock, gate: Gate, known_clock: Callable[[], StoreClock] | None = None
+    ) -> None:
+        """Make an empty store. One whose clock is not known to processes is a disk, and has no clock of its own."""
         self.root = root
-        self.has_clock = ask_time is not None
+        self.has_clock = known_clock is not None
         self.changes = 0
         self.contents: dict[str, bytes] = {}
         self._modified_ms: dict[str, int] = {}
         self._clock = clock
         self._gate = gate
-        self._ask_time = ask_time
+        self._known_clock = known_clock
 
     def put(self, path: str, data: bytes) -> None:
         """Store an object."""
@@ -67,7 +70,11 @@ class SimulatedObjects:
 
     def now_ms(self, *, is_asked: bool = False) -> int:
         """Return the time that the process which runs has from the store."""
-        return self._clock.now_ms() if self._ask_time is None else self._ask_time(is_asked)
+        return self._clock.now_ms() if self._known_clock is None else self._known_clock().now_ms(is_asked=is_asked)
+
+    def skew_ms(self) -> int | None:
+        """Return how far the clock of the process which runs is ahead of the store's time."""
+        return None if self._known_clock is None else self._known_clock().skew_ms()
 
     def read_start(self, path: str, length: int) -> bytes:
         """Return the first bytes of the object."""

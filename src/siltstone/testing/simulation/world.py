@@ -10,6 +10,7 @@ from typing import TypeVar
 
 from siltstone import clock
 from siltstone.objects import canonical_root, replaced
+from siltstone.objects.times import StoreClock
 from siltstone.testing.faults import Killed
 from siltstone.testing.oracle import Oracle
 from siltstone.testing.simulation.actors import Actor, create_table
@@ -31,7 +32,6 @@ ROOT = "memory://simulation"
 _HEALING = ("write", "compact", "read fresh", "read", "vacuum", "read fresh", "read")
 _HEALING_DOCUMENTS = ("update documents", "compact documents", "read documents")
 _LAST_STEP = 100_000
-_TIME_LASTS_SECONDS = 600
 
 
 def actions(rows: Actor, documents: DocumentActor) -> dict[str, Callable[[], None]]:
@@ -71,8 +71,8 @@ class World:
         """Make the processes, which have done nothing yet."""
         self.root = canonical_root(ROOT)
         self.observer = Process("observer", self.time)
-        ask_time = None if self.plan.profile.is_local else self._store_time
-        self.store = SimulatedObjects(self.root, self.observer.clock, self.call, ask_time)
+        known_clock = None if self.plan.profile.is_local else self._store_clock
+        self.store = SimulatedObjects(self.root, self.observer.clock, self.call, known_clock)
         self.processes = [Process(f"p{number}", self.time) for number in range(self.plan.profile.processes)]
         self.service: Service | None = None
         self._running = self.observer
@@ -86,17 +86,12 @@ class World:
             self.ledger.writer_of[path] = operation.write_number
         return do() if process is self.observer else process.call(name, path, do)
 
-    def _store_time(self, is_asked: bool) -> int:
-        """Return what the process that runs takes for the store's time: what it was told last, and how long ago that was.
-
-        While its machine sleeps, no time passes for it, so it may be behind.
-        """
-        process = self._running
-        told = process.memory.store_time
-        monotonic = process.clock.monotonic()
-        if told is None or is_asked or monotonic - told[1] > _TIME_LASTS_SECONDS:
-            told = process.memory.store_time = (self.call("time", "of the store", lambda: self.time.now_ms), monotonic)
-        return told[0] + int((monotonic - told[1]) * 1000)
+    def _store_clock(self) -> StoreClock:
+        """Return what the process that runs knows of the store's time."""
+        memory = self._running.memory
+        if memory.store_clock is None:
+            memory.store_clock = StoreClock(lambda: self.call("time", "of the store", lambda: self.time.now_ms))
+        return memory.store_clock
 
     def run(self) -> Outcome:
         """Carry out the plan, then see whether all is well once nothing disturbs any more."""
