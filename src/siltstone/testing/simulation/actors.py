@@ -21,7 +21,7 @@ from siltstone.testing.simulation.processes import Operation
 
 TABLE = "shop.orders"
 _IDS = 6
-_BURST = 10
+_BURST = 16
 _ATTEMPTS = 3
 MIN_RETENTION_MS = HOUR_MS
 

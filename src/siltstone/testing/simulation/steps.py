@@ -76,6 +76,9 @@ class Profile:
     clocks: float
     sleeps: float
     skews_ms: tuple[int, ...]
+    checkpoint_interval: int
+    anchor_interval: int
+    recent_batches: int
     is_local: bool = False
     """Whether all processes are on one machine, whose disk is the store: there is no clock but that machine's."""
 
@@ -112,10 +115,26 @@ def make_plan(seed: int, length: int = 60, *, damage: bool = False) -> Plan:
         step = _make_step(number, profile, chance, left_ms)
         left_ms -= step.wait_ms
         steps.append(step)
+    if chance.random() < 0.6:
+        _leave_alone(steps, profile, chance)
     if damage:
         first = chance.randrange(length // 4, length)
         steps[first] = replace(steps[first], operation=DAMAGE, calls=None, fault=None)
     return Plan(seed, profile, tuple(steps), damage)
+
+
+def _leave_alone(steps: list[Step], profile: Profile, chance: random.Random) -> None:
+    """Let one process do nothing for long, most often in the middle of something, while the others go on."""
+    absent = chance.randrange(profile.processes)
+    first = chance.randrange(len(steps) // 10, len(steps) // 2)
+    last = first + chance.randrange(len(steps) // 3, len(steps) // 2)
+    own = [place for place, step in enumerate(steps[:first]) if step.process == absent]
+    if own and chance.random() < 0.7:
+        steps[own[-1]] = replace(steps[own[-1]], calls=steps[own[-1]].calls or 1 + int(chance.expovariate(1 / _CALLS)))
+    for place in range(first, last):
+        if steps[place].process == absent:
+            other = (absent + chance.randrange(1, profile.processes)) % profile.processes
+            steps[place] = replace(steps[place], process=other)
 
 
 def _make_profile(chance: random.Random) -> Profile:
@@ -134,6 +153,10 @@ def _make_profile(chance: random.Random) -> Profile:
         clocks=chance.choice((0.0, 0.0, 0.1, 0.2)),
         sleeps=chance.choice((0.0, 0.0, 0.5)),
         skews_ms=tuple(chance.sample(SKEWS_MS, chance.choice((1, 1, 3)))),
+        # As they are, or so small that logs are summed up and cleaned up all the time.
+        checkpoint_interval=chance.choice((2, 5, 10)),
+        anchor_interval=chance.choice((1, 4, 16)),
+        recent_batches=chance.choice((5, 100)),
     )
     # While one machine sleeps, nothing happens at all.
     return replace(profile, is_local=True, sleeps=0.0) if chance.random() < 0.25 else profile

@@ -7,8 +7,10 @@ import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
+from unittest.mock import patch
 
 from siltstone import clock
+from siltstone.log import commit
 from siltstone.objects import canonical_root, replaced
 from siltstone.objects.times import StoreClock
 from siltstone.testing.faults import Killed
@@ -113,8 +115,15 @@ class World:
 
     @contextlib.contextmanager
     def _in_place(self) -> Iterator[None]:
+        profile = self.plan.profile
         with (
             memory_kept(),
+            patch.multiple(
+                commit,
+                CHECKPOINT_INTERVAL=profile.checkpoint_interval,
+                ANCHOR_INTERVAL=profile.anchor_interval,
+                RECENT_BATCHES=profile.recent_batches,
+            ),
             clock.replaced(_RunningClock(self)),
             replaced(self.root, self.store),
             determined(lambda: self._running.chance, lambda: (self.time.now_ms - START_MS) / 1000),
