@@ -20,6 +20,7 @@ _SCHEME = re.compile(r"(?i:\b(Bearer)\s+)[\w.~+/=-]+|\b(Basic)\s+(?=[A-Za-z+/]*[
 _PARAMETER = re.compile(
     rf"""(?isx)
     (?P<name>(?:{_NAME}|{_SHORT_NAME})(?P<end>\\*["'])?\s*[=:]\s*)
+    (?!none(?:[\s,;]|\Z))
     (?:
         (?P<quote>\\*["'])(?:\\.|[^\\])*?(?:(?P=quote)|\Z)
         # A quoted name is of JSON, or the name of a column in a sentence, which goes on after the colon.

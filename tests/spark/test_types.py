@@ -119,7 +119,7 @@ def test_every_type_is_handed_over_with_equal_values(
     spark: SparkSession, table: siltstone.Table, way: str, arguments: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if way == "in Python":
-        monkeypatch.setattr(reading, "local_folder", lambda root: None)
+        monkeypatch.setattr(reading, "local_path", lambda root, path: None)
     spark.conf.set("spark.sql.session.timeZone", "America/New_York")
     try:
         frame = by_format(spark, table) if way == "by format" else table.to_spark(spark, **arguments)

@@ -359,7 +359,7 @@ class CommitLog(KeyedLog):
                 batch = self._read_chained(name)
             except NotFoundError:
                 break
-            if batch.head.get("log", self.folder) != self.folder:
+            if self.folder and batch.head.get("log", self.folder) != self.folder:
                 raise CorruptionError(
                     f"{self.address(name)}: it is the first batch of {batch.head['log']}, another log; restore the file from "
                     "a copy"
