@@ -40,8 +40,12 @@ def _horizon() -> Any:
 
 
 def _time() -> Any:
-    """Go by the clock of the machine that asks."""
-    return patch.object(SimulatedObjects, "now_ms", lambda objects, is_asked=False: clock.now_ms())
+    """Go by the clock of the machine that asks, and compare it with no other."""
+    return patch.multiple(
+        SimulatedObjects,
+        now_ms=lambda objects, is_asked=False: clock.now_ms(),
+        skew_ms=lambda objects: 0 if objects.has_clock else None,
+    )
 
 
 def _cut() -> Any:

@@ -36,7 +36,7 @@ from siltstone.compactor.rebase import TableRequest, partition_requests, request
 from siltstone.compactor.session import Progress, SessionResult
 from siltstone.compactor.state import RoundCompletion
 from siltstone.documents.change_ids import check_change_id, iso_time, new_change_id, order_key
-from siltstone.documents.committing import commit_changes, complete_up_to, latest_ms, now_ms
+from siltstone.documents.committing import commit_changes, complete_up_to, latest_ms, now_ms, refuse_skew
 from siltstone.documents.earlier import known_from_ms
 from siltstone.documents.history import HistoryEntry, history_of
 from siltstone.documents.importing import ImportResult, check_complete, imported_rows, stored_table
@@ -224,6 +224,7 @@ class DocumentTable:
             return storage.stage_deltas(stored_table(fresh), stream, type="append", root=root), None
 
         if fresh and not dry_run:
+            refuse_skew(self.name, root=root)
             close_stream(self._source(), now_ms(root), root=root)
             commit_changes(self.name, stage, root=root)
         return ImportResult(len(fresh), len(rows) - len(fresh))
@@ -317,7 +318,7 @@ class DocumentTable:
         Runs on the given Spark session, or on one in this process, which is started only if there is something to do.
         Raises: CorruptionError, ConflictError where others keep being faster.
         """
-        at_ms = now_ms(self.table.lake.root) if now is None else _to_ms(now)
+        at_ms = None if now is None else _to_ms(now)
         asked = partition_requests(TableRequest(self.name, self.lake.root, full=full))
         waiting = requests_with_work([replace(request, now_ms=at_ms) for request in asked])
         return compact_request(waiting[0], spark, progress) if waiting else SessionResult()

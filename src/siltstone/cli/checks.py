@@ -14,7 +14,7 @@ from pathlib import Path
 
 from siltstone.cli.results import Check
 from siltstone.cli.units import spell_bytes
-from siltstone.errors import AlreadyExistsError, InvalidInputError, SiltstoneError
+from siltstone.errors import AlreadyExistsError, InvalidInputError, SiltstoneError, StorageError
 from siltstone.java import MIN_JAVA, find_java
 from siltstone.masking import mask_secrets
 
@@ -24,9 +24,9 @@ MAX_TESTED_JAVA = 21
 RACERS = 8
 _LOW_DISK_BYTES = 10 << 30
 _NO_DISK_BYTES = 1 << 30
-# Clean-up compares the store's times with ours, and trusts them to a minute.
-_SKEW_WARNING_MS, _SKEW_LIMIT_MS = 5_000, 60_000
+_SKEW_WARNING_MS = 5_000
 _EARLIEST_YEAR = 2025
+_CLOCK_FIX = "set the clock, e.g. by NTP"
 _NO_CONDITIONS_FIX = "use a local disk, or a store with conditional writes; commits are not safe on this one"
 
 
@@ -207,23 +207,25 @@ def _create_if_absent(root: str, probe: str) -> Check:
 
 def _clock(root: str, probe: str) -> Check:
     from siltstone.objects import open_objects
+    from siltstone.objects.times import is_skewed, measure
 
     objects = open_objects(root)
-    objects.create(f"{probe}/clock", b"")
-    now_ms = time.time_ns() // 1_000_000
-    found = objects.info(f"{probe}/clock")
     if time.gmtime().tm_year < _EARLIEST_YEAR:
-        return Check(
-            "clock", "failed", time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime()), "set the clock, e.g. by NTP"
-        )
-    if found is None:
-        return Check("clock", "failed", "an object that was just created is not there", "choose another root")
-    # Stores tell whole seconds, rounded down.
-    skew_ms = max(0, abs(now_ms - found.modified_ms) - 1000)
-    detail = f"{skew_ms / 1000:.0f} s apart from the store's"
-    if skew_ms > _SKEW_LIMIT_MS:
-        return Check("clock", "failed", detail, "set the clock, e.g. by NTP")
-    if skew_ms > _SKEW_WARNING_MS:
+        return Check("clock", "failed", time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime()), _CLOCK_FIX)
+
+    def ask() -> int:
+        objects.create(f"{probe}/clock", b"")
+        created = objects.info(f"{probe}/clock")
+        if created is None:
+            raise StorageError(f"{probe}/clock: it was just created, and is not there")
+        return created.modified_ms
+
+    _, skew_ms = measure(ask)
+    detail = f"{abs(skew_ms) / 1000:.0f} s {'ahead of' if skew_ms > 0 else 'behind'} the store's"
+    if is_skewed(skew_ms):
+        fix = f"{_CLOCK_FIX}; until then, nothing expires and vacuums delete nothing"
+        return Check("clock", "failed", detail, fix)
+    if abs(skew_ms) > _SKEW_WARNING_MS:
         return Check("clock", "warning", detail, "let NTP keep the clock")
     return Check("clock", "ok", "agrees with the store's")
 

@@ -115,6 +115,7 @@ def vacuum_tables(
             gone.waiting,
             gone.skipped_links,
             gone.unclaimed,
+            gone.unsure_time,
         )
     return Vacuumed(dry_run, done, dropped)
 

@@ -78,7 +78,7 @@ def vacuum(
     ] = "1d",
     confirm_time: Annotated[
         bool,
-        typer.Option("--confirm-time", help="This machine's clock is right, though nobody wrote for over a day."),
+        typer.Option("--confirm-time", help="The time is right, though nobody wrote for over a day, or clocks differ."),
     ] = False,
     dry_run: DryRun = False,
     root: Root = None,

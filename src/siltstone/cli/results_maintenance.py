@@ -83,6 +83,7 @@ class DroppedVacuumed:
     waiting_folders: Sequence[str]
     skipped_links: Sequence[str] = ()
     unclaimed_folders: Sequence[str] = ()
+    unsure_time: str | None = None
 
 
 @dataclass(frozen=True)

@@ -70,8 +70,17 @@ def vacuumed_text(vacuumed: Vacuumed) -> Iterator[Shown]:
         forget = f"; {'would forget' if vacuumed.dry_run else 'forgot'} {rounds}" if table.expired_rounds else ""
         yield f"{table.table}: {would} {what}{forget}; {spell_count(table.kept_files, 'file')} stay."
         yield from (f"{link}: is a symbolic link, left alone." for link in table.skipped_links)
-        if table.unsure_time is not None:
-            yield f"{table.table}: {table.unsure_time}"
+    yield from _dropped_text(vacuumed, would)
+    doubts: dict[str | None, list[str]] = {}
+    for table in vacuumed.tables:
+        doubts.setdefault(table.unsure_time, []).append(table.table)
+    if vacuumed.dropped is not None:
+        doubts.setdefault(vacuumed.dropped.unsure_time, []).append("Dropped tables")
+    doubts.pop(None, None)
+    yield from (f"{names[0] if len(names) == 1 else 'All of these'}: {doubt}." for doubt, names in doubts.items())
+
+
+def _dropped_text(vacuumed: Vacuumed, would: str) -> Iterator[Shown]:
     dropped = vacuumed.dropped
     if dropped is None:
         return

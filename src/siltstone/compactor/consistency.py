@@ -32,14 +32,17 @@ def closed_before(properties: Mapping[str, str]) -> int | None:
 
 
 def close_stream(source: PartitionLocator, now_ms: int, *, root: str) -> bool:
-    """Close a table's stream up to the delay before now; tell whether that is news. Raises: InvalidInputError."""
+    """Close a table's stream up to the delay before now; return whether that is news. Raises: InvalidInputError.
+
+    `now_ms` is 0 where it is not sure what time it is: then nothing is closed.
+    """
     place = locate_stream(source, root=root)
     delay = delay_of(place.version.properties, place.version.locator)
     if delay is None:
         return False
     wanted = now_ms - delay
     known = closed_before(place.version.properties)
-    if known is not None and known >= wanted:
+    if wanted <= 0 or (known is not None and known >= wanted):
         return False
 
     def prepare(state: LogState) -> Changes:

@@ -29,6 +29,8 @@ class DroppedReport:
     unclaimed: list[str] = field(default_factory=list)
     # Symbolic links, which are neither followed nor removed.
     skipped_links: list[str] = field(default_factory=list)
+    # Why folders wait, where this machine's clock or the store's may be wrong.
+    unsure_time: str | None = None
 
 
 def vacuum_dropped(
@@ -41,9 +43,10 @@ def vacuum_dropped(
     Raises: CorruptionError, StorageError; a run that failed can be repeated.
     """
     log = catalog_log(root)
-    if confirm_time and not dry_run:
+    is_confirmed = confirm_time and not dry_run
+    if is_confirmed:
         log.confirm_time()
-    now_ms = log.expiry_ms()
+    now_ms = log.expiry_ms(is_confirmed=is_confirmed)
     report = DroppedReport(dry_run)
     objects = open_objects(root)
     refuse_doubt(log)
@@ -79,6 +82,8 @@ def vacuum_dropped(
     stale = [
         each for each in find_leftovers(root, CATALOG_FOLDER).half_written if each.modified_ms <= now_ms - retention_ms
     ]
+    if report.waiting:
+        report.unsure_time = log.doubt(now_ms)
     report.removed_files += len(stale)
     report.removed_bytes += sum(each.size for each in stale)
     if not dry_run:

@@ -123,7 +123,7 @@ class VacuumReport:
     kept_files: int = 0
     # Symbolic links, which are neither followed nor removed.
     skipped_links: list[str] = field(default_factory=list)
-    # Why nothing expired, where this machine's clock may be wrong.
+    # Why nothing expired, where this machine's clock or the store's may be wrong.
     unsure_time: str | None = None
 
     def add(self, files: Iterable[ObjectInfo]) -> None:
@@ -153,10 +153,17 @@ def vacuum(
     full disk, a reserve is given up, so that there is room for the commits that this takes.
     Raises: CorruptionError; then nothing is removed.
     """
-    if confirm_time and not dry_run:
+    is_confirmed = confirm_time and not dry_run
+    if is_confirmed:
         version_log(root, folder).confirm_time()
     vacuumed = partial(
-        _vacuum, folder, root=root, retention_ms=retention_ms, orphan_grace_ms=orphan_grace_ms, dry_run=dry_run
+        _vacuum,
+        folder,
+        root=root,
+        retention_ms=retention_ms,
+        orphan_grace_ms=orphan_grace_ms,
+        is_confirmed=is_confirmed,
+        dry_run=dry_run,
     )
     try:
         report = vacuumed()
@@ -169,9 +176,11 @@ def vacuum(
     return report
 
 
-def _vacuum(folder: str, *, root: str, retention_ms: int, orphan_grace_ms: int, dry_run: bool) -> VacuumReport:
+def _vacuum(
+    folder: str, *, root: str, retention_ms: int, orphan_grace_ms: int, is_confirmed: bool, dry_run: bool
+) -> VacuumReport:
     log = version_log(root, folder)
-    now_ms = log.expiry_ms()
+    now_ms = log.expiry_ms(is_confirmed=is_confirmed)
     sweep = _Sweep(root, folder, now_ms - orphan_grace_ms)
     refuse_doubt(log)
     expiring: dict[str, list[int]] = {}
@@ -180,7 +189,7 @@ def _vacuum(folder: str, *, root: str, retention_ms: int, orphan_grace_ms: int, 
         # Everything is read before anything is forgotten: a damaged completion file stops the vacuum here.
         expiring[destination.folder] = _expired_rounds(destination, now_ms - retention_ms, now_ms)
         _named_by_rounds(destination, [])
-    report = VacuumReport(dry_run, skipped_links=sweep.leftovers.links, unsure_time=_unsure_time(log, now_ms))
+    report = VacuumReport(dry_run, skipped_links=sweep.leftovers.links, unsure_time=log.doubt(now_ms))
     named = set(sweep.named_by_deltas)
     for destination in sweep.destinations:
         expired = expiring[destination.folder]
@@ -195,17 +204,6 @@ def _vacuum(folder: str, *, root: str, retention_ms: int, orphan_grace_ms: int, 
     report.add(doomed)
     report.kept_files = len(sweep.listed) - len({each.path for each in sweep.listed} & set(report.removed_files))
     return report
-
-
-def _unsure_time(log: CommitLog, expiry_ms: int) -> str | None:
-    """Return what to say where things expire by an earlier time than now."""
-    ahead_hours = (log.now_ms() - expiry_ms) // 3_600_000
-    if ahead_hours < 1:
-        return None
-    return (
-        f"this machine's clock is {ahead_hours} hours ahead of the last time that was sure, so nothing expires that is "
-        "younger than that time. If the clock is right, vacuum once with --confirm-time (confirm_time=True)"
-    )
 
 
 def _refused(sweep: "_Sweep", doomed: Sequence[ObjectInfo]) -> list[ObjectInfo]:

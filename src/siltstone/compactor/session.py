@@ -71,17 +71,15 @@ def _plan(request: Request, so_far: SessionResult) -> RoundPlan | None:
     if plan is None:
         return None
     is_new = follow(plan.destination, plan.source, plan.start_watermark)
-    if not close_stream(plan.source, plan.job.now_ms, root=request.root) and not is_new:
-        return _begun(plan, began, request)
-    plan = plan_round(replace(request, now_ms=plan.job.now_ms), is_first=is_first, is_alone=is_alone)
-    return None if plan is None else _begun(plan, began, request)
-
-
-def _begun(plan: RoundPlan, began: int, request: Request) -> RoundPlan:
-    """Return the plan of a round that began at a batch of its log, with the time by which tombstones may expire."""
-    expiry_ms = locate_stream(plan.source, root=request.root).log.expiry_ms()
-    if request.now_ms is not None:
-        expiry_ms = request.now_ms
+    expiry_ms = request.now_ms
+    if expiry_ms is None:
+        expiry_ms = locate_stream(plan.source, root=request.root).log.expiry_ms()
+    is_closed = close_stream(plan.source, min(plan.job.now_ms, expiry_ms), root=request.root)
+    if is_closed or is_new:
+        again = plan_round(replace(request, now_ms=plan.job.now_ms), is_first=is_first, is_alone=is_alone)
+        if again is None:
+            return None
+        plan = again
     return replace(plan, job=replace(plan.job, began=began, expiry_ms=expiry_ms))
 
 

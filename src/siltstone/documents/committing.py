@@ -11,6 +11,7 @@ from siltstone.errors import ConflictError, InvalidInputError
 from siltstone.model import Delta, StreamLocator
 from siltstone.model.properties import CLOSED_BEFORE_MS
 from siltstone.objects import open_objects
+from siltstone.objects.times import describe_skew, is_skewed
 from siltstone.storage import object_store as storage
 
 Stage = Callable[[StreamLocator], tuple[list[Delta], str | None]]
@@ -66,6 +67,16 @@ def latest_ms(name: str, *, root: str) -> int:
 def now_ms(root: str) -> int:
     """Return the time in milliseconds since 1970, that of the store where it has a clock."""
     return open_objects(root).now_ms()
+
+
+def refuse_skew(name: str, *, root: str) -> None:
+    """Refuse to close a table's stream where this machine's clock and the store's differ. Raises: InvalidInputError."""
+    skew_ms = open_objects(root).skew_ms()
+    if skew_ms is not None and is_skewed(skew_ms):
+        raise InvalidInputError(
+            f"{name}: after an import no earlier changes are accepted, and what is earlier is not sure: "
+            f"{describe_skew(skew_ms, root)}"
+        )
 
 
 def _wait_until(time_ms: int, root: str) -> None:

@@ -37,6 +37,7 @@ from siltstone.log.compactible import CLEANUP_DELAY_MS
 from siltstone.log.expiry import is_expired
 from siltstone.log.keyed import Entry, KeyedLog, StoredEntry, decoding
 from siltstone.objects import open_objects
+from siltstone.objects.times import describe_skew, is_skewed
 
 T = TypeVar("T")
 Changes = Mapping[str, Entry | None]
@@ -152,7 +153,7 @@ class LogState:
 
     @property
     def sure_ms(self) -> int:
-        """The time by which entries may expire: that of the newest commit, unless it came after a step of the clock."""
+        """The time by which entries may expire: that of the newest commit, unless it was not sure that it is right."""
         newest = self.get(COMMIT_KEY)
         if newest is None:
             return 0
@@ -276,8 +277,9 @@ class CommitLog(KeyedLog):
                     if is_newest:
                         return None
                     continue
-                commit_time = max(self.now_ms(), self._state.time_ms)
-                batch = self._next_batch(operation, commit_time, changes)
+                now_ms = self.now_ms()
+                commit_time = max(now_ms, self._state.time_ms)
+                batch = self._next_batch(operation, now_ms, changes)
                 if self._create(batch) and self._counts(batch):
                     if self._state.batch_id < batch.batch_id:
                         self._state.follow(batch.content, self.address(str(batch.batch_id)))
@@ -287,15 +289,17 @@ class CommitLog(KeyedLog):
                     clock.sleep(random.uniform(0, min(0.001 * 2**attempt, 0.25)))
         raise ConflictError(f"{self.address('')}: {_ATTEMPTS} other commits came first; try again when it is less busy")
 
-    def _next_batch(self, operation: str, commit_time: int, changes: Changes) -> _NewBatch:
+    def _next_batch(self, operation: str, now_ms: int, changes: Changes) -> _NewBatch:
         state = self._state
         batch_id, write_id = state.batch_id + 1, uuid.uuid4().hex
-        is_sure = self._is_sure(commit_time) or operation == CONFIRM_TIME
+        commit_time = max(now_ms, state.time_ms)
+        is_sure = operation == CONFIRM_TIME or self._is_sure(now_ms)
+        sure_time = max(now_ms, state.sure_ms) if is_sure else state.sure_ms
         head = {
             "write_id": write_id,
             "time": commit_time,
             "operation": operation,
-            **({} if is_sure else {"sure_time": state.sure_ms}),
+            **({} if sure_time == commit_time else {"sure_time": sure_time}),
             "anchor": write_id if batch_id % ANCHOR_INTERVAL == 0 else state.anchor,
             "previous": state.digest,
             **({"log": self.folder} if batch_id == 0 else {}),
@@ -304,21 +308,44 @@ class CommitLog(KeyedLog):
         data = chain.encode_batch(head, lines, self.version)
         return _NewBatch(batch_id, write_id, state.anchor, data, chain.decode(data, "", self.version, self.writer))
 
-    def expiry_ms(self) -> int:
+    def expiry_ms(self, *, is_confirmed: bool = False) -> int:
         """Return the time by which things may expire: now, if that is sure, else the last time that was.
 
-        A store with a clock of its own is believed. This machine's clock is believed for a day after the last time that
-        was sure: beyond, it may have been set wrong while nobody wrote, until somebody confirms it.
+        This machine's clock is believed for a day after the last time that was sure: beyond, it may have been set wrong
+        while nobody wrote, until somebody confirms it. A store with a clock of its own is believed while this machine's
+        clock agrees with it. Where it does not, one of them is wrong, and so may be the times that were stored since: this
+        is 0, so that nothing expires, unless the store's time `is_confirmed`.
         """
-        now_ms = max(self.now_ms(), self.read(lambda state: state.time_ms))
-        return now_ms if self._is_sure(now_ms) else self._state.sure_ms
+        now_ms = self.now_ms()
+        sure_ms = self.read(lambda state: state.sure_ms)
+        if self._is_sure(now_ms):
+            return max(now_ms, sure_ms)
+        return 0 if is_skewed(self.objects.skew_ms()) and not is_confirmed else sure_ms
 
-    def _is_sure(self, time_ms: int) -> bool:
-        sure_ms = self._state.sure_ms
-        return self.objects.skew_ms() is not None or sure_ms == 0 or time_ms - sure_ms <= MAX_STEP_MS
+    def _is_sure(self, now_ms: int) -> bool:
+        skew_ms, sure_ms = self.objects.skew_ms(), self._state.sure_ms
+        if skew_ms is not None:
+            return not is_skewed(skew_ms)
+        return sure_ms == 0 or now_ms - sure_ms <= MAX_STEP_MS
+
+    def doubt(self, expiry_ms: int) -> str | None:
+        """Return why things expire by an earlier time than now, and what to do; None where they do not."""
+        skew_ms = self.objects.skew_ms()
+        if skew_ms is not None and is_skewed(skew_ms) and expiry_ms == 0:
+            return (
+                f"nothing is deleted and nothing expires: {describe_skew(skew_ms, self.objects.root)}. If the store's time is "
+                "right, vacuum once with --confirm-time (confirm_time=True)"
+            )
+        ahead_hours = (self.now_ms() - expiry_ms) // 3_600_000
+        if ahead_hours < 1:
+            return None
+        return (
+            f"this machine's clock is {ahead_hours} hours ahead of the last time that was sure, so nothing expires that is "
+            "younger than that time. If the clock is right, vacuum once with --confirm-time (confirm_time=True)"
+        )
 
     def confirm_time(self) -> None:
-        """Record that this machine's clock is right, though it is far ahead of the last commit."""
+        """Record that the time is right, though the clock is far ahead of the last commit, or differs from the store's."""
         self.commit(CONFIRM_TIME, lambda _: {CONFIRMED_KEY: {"confirmed_at": self.now_ms()}})
 
     def checkpoint(self) -> int | None:

@@ -69,7 +69,7 @@ def is_skewed(skew_ms: int | None) -> bool:
 
 def describe_skew(skew_ms: int, root: str) -> str:
     """Return by how much the clocks are apart, and what to do about it."""
-    minutes = abs(skew_ms) // 60_000
+    minutes = round(abs(skew_ms) / 60_000)
     return (
         f"the clock of this machine ({platform.node()}) is {minutes} minutes {'ahead of' if skew_ms > 0 else 'behind'} the "
         f"time of the store {root}, and one of them is wrong. Set the clock by NTP; `siltstone doctor` measures the "

@@ -158,7 +158,7 @@ def delete_table(namespace: str, table: str, *, root: str) -> None:
 
     def prepare(state: LogState) -> Changes:
         known = known_table(state, namespace, table, root)
-        dropped: Entry = {"table": known.locator.full_name, "dropped_at": log.now_ms()}
+        dropped: Entry = {"table": known.locator.full_name, "dropped_at": max(log.now_ms(), state.time_ms)}
         return {table_key(namespace, table): None, **{dropped_key(each.folder): dropped for each in known.versions}}
 
     log.commit("delete table", prepare)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from siltstone import objects
+from siltstone import clock, objects
 from siltstone.cli import checks
 from siltstone.errors import AlreadyExistsError, StorageError
 from siltstone.objects import LocalObjects
@@ -108,6 +108,22 @@ def test_a_store_on_which_commits_are_not_safe_fails(cli: Cli, store: type[Local
         found = states(cli, exit_code=1)
     assert found[failed] == "failed"
     assert not cli.root.exists()
+
+
+@pytest.mark.parametrize(
+    ("seconds", "state", "detail"),
+    [(100, "warning", "s ahead of the store's"), (3600, "failed", "s ahead of"), (-3600, "failed", "s behind")],
+)
+def test_a_clock_apart_from_the_stores_is_found_with_the_bound_that_stops_maintenance(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch, seconds: int, state: str, detail: str
+) -> None:
+    real = clock.now_ms
+    monkeypatch.setattr(clock, "now_ms", lambda: real() + seconds * 1000)
+    checked = cli.json("doctor", exit_code=1 if state == "failed" else 0)
+    (found,) = [check for check in checked if check["name"] == "clock"]
+    assert found["state"] == state
+    assert detail in found["detail"]
+    assert ("vacuums delete nothing" in found["fix"]) == (state == "failed")
 
 
 def test_low_disk_space_is_told(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:

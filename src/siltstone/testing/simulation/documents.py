@@ -2,14 +2,13 @@
 
 import random
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from siltstone.compactor.consistency import closed_before
 from siltstone.compactor.rebase import TableRequest, partition_requests, requests_with_work
 from siltstone.compactor.session import run_session
 from siltstone.document_table import Document, DocumentTable
 from siltstone.documents.change_ids import new_change_id, to_ms
-from siltstone.documents.committing import now_ms
 from siltstone.documents.rounds import run_here
 from siltstone.errors import CommitUnknownError, StorageError
 from siltstone.lake import Lake
@@ -117,7 +116,6 @@ class DocumentActor:
 
     def compact(self) -> None:
         """Compact documents, as of now."""
-        at_ms = now_ms(self._root)
         asked = partition_requests(TableRequest(TABLE, self._root, full=self._chance.random() < 0.2))
-        for request in requests_with_work([replace(each, now_ms=at_ms) for each in asked]):
+        for request in requests_with_work(asked):
             run_session(request, run_here)
