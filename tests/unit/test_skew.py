@@ -17,6 +17,7 @@ from siltstone.errors import InvalidInputError
 from siltstone.log.commit import CommitLog
 from siltstone.objects import canonical_root, replaced
 from siltstone.objects.times import MAX_SKEW_MS, StoreClock
+from siltstone.service.lake_tables import LakeTables
 from siltstone.testing.simulation.clocks import DAY_MS, HOUR_MS, MINUTE_MS, ProcessClock, TrueTime
 from siltstone.testing.simulation.store import SimulatedObjects
 
@@ -158,6 +159,22 @@ def test_commit_times_that_were_ahead_are_not_taken_for_sure_once_the_store_is_r
     assert state == (site.time.now_ms + 40 * DAY_MS - ASKED_AGAIN_MS, site.time.now_ms, True)
     log.confirm_time()
     assert log.expiry_ms() == site.time.now_ms, "what is confirmed is the time now, not one that was stored"
+
+
+def test_the_service_trims_nothing_while_clocks_differ_and_logs_it_once(
+    site: Site, caplog: pytest.LogCaptureFixture
+) -> None:
+    table = make_table(site)
+    tables = LakeTables(table.lake, engine=run_here, delta_retention_seconds=3600)
+    (partition,) = table._sources()
+    compact(table)
+    site.time.pass_ms(30 * DAY_MS)
+    site.set_apart(machine_ms=HOUR_MS)
+    assert [tables.trim(partition, 1), tables.trim(partition, 1)] == [0, 0]
+    (record,) = caplog.records
+    assert "60 minutes ahead" in record.reason  # type: ignore[attr-defined]
+    site.set_apart()
+    assert tables.trim(partition, 1) == 1
 
 
 def test_document_streams_are_not_closed_while_clocks_differ(site: Site) -> None:

@@ -27,6 +27,7 @@ from siltstone.model.properties import DELTA_RETENTION_SECONDS
 from siltstone.service.partitions import CheckpointResult, KeepAlive, PendingPartition
 from siltstone.service.settings import DAY_SECONDS, to_ms
 from siltstone.storage import object_store as storage
+from siltstone.storage.streams import locate_stream
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -49,6 +50,7 @@ class LakeTables:
         self._session = session
         self._engine = engine
         self._retention_seconds = delta_retention_seconds
+        self._is_in_doubt = False
 
     def find_work(self, keep_alive: KeepAlive) -> Sequence[PendingPartition]:
         """Return the partitions with deltas after their watermark, or due without any. Raises: StorageError.
@@ -86,16 +88,19 @@ class LakeTables:
             written_bytes=sum(each.written_bytes for each in rounds),
         )
 
-    def trim(self, partition: PartitionLocator, high_watermark: int, now_ms: int) -> int | None:
+    def trim(self, partition: PartitionLocator, high_watermark: int) -> int | None:
         """Forget deltas up to a watermark that a partition has read, no other needs, and that are past their retention.
 
-        They are those of the table that the partition follows. Raises: SiltstoneError.
+        They are those of the table that the partition follows. How old they are goes by the time of their own log: no
+        clock of a node or of the database can make them older. Raises: SiltstoneError.
         """
         root = self.lake.root
         try:
             source = self._source(partition)
             known = storage.get_partition(source, root=root)
             version = self._version(source)
+            log = locate_stream(source, root=root).log
+            now_ms = log.expiry_ms()
             # The watermark may have been put back since, or be one of another stream.
             limit = trim_limit(source, now_ms, root=root)
             safe = min(high_watermark, limit.position)
@@ -103,6 +108,7 @@ class LakeTables:
                 _log.info("deltas kept for a follower", extra={"partition": str(source), "after": limit.position})
             if safe <= known.trimmed_stream_position:
                 return 0
+            self._tell_doubt(log.doubt(now_ms))
             before_ms = now_ms - to_ms(self._retention_of(version))
             deltas = storage.list_partition_deltas(source, last_stream_position=safe, root=root)
             last = _last_before(deltas, before_ms)
@@ -113,6 +119,12 @@ class LakeTables:
             if self._is_there(partition):
                 raise
             return None
+
+    def _tell_doubt(self, doubt: str | None) -> None:
+        """Log that deltas are kept because of a clock, once until it is right again."""
+        if doubt is not None and not self._is_in_doubt:
+            _log.warning("deltas not trimmed", extra={"reason": doubt})
+        self._is_in_doubt = doubt is not None
 
     def _compact(self, partition: PartitionLocator, progress: Progress) -> SessionResult:
         keys = self._version(partition).primary_keys

@@ -45,7 +45,7 @@ class Tables(Protocol):
         """Compact one partition. What `progress` raises ends it before the next commit. Raises: SiltstoneError."""
         ...
 
-    def trim(self, partition: PartitionLocator, high_watermark: int, now_ms: int) -> int | None:
+    def trim(self, partition: PartitionLocator, high_watermark: int) -> int | None:
         """Forget compacted deltas up to a watermark that are past their retention; return how many.
 
         None where the partition is gone. Raises: SiltstoneError.

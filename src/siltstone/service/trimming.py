@@ -22,18 +22,18 @@ def trim_tables(database: Database, lease: Lease, tables: Tables, keep_alive: Ca
     A partition that cannot be trimmed now is left for the next time. Raises: LeaseLostError, StorageError.
     """
 
-    def look(transaction: Transaction) -> tuple[int, list[tuple[str, str, int]]]:
-        now_ms = check_lead(transaction, lease)
+    def look(transaction: Transaction) -> list[tuple[str, str, int]]:
+        check_lead(transaction, lease)
         marks = transaction.execute(select(trim_marks).order_by(trim_marks.c.partition)).all()
-        return now_ms, [(each.partition, each.locator, each.high_watermark) for each in marks]
+        return [(each.partition, each.locator, each.high_watermark) for each in marks]
 
-    now_ms, marks = database.change("read the trim marks", look)
+    marks = database.change("read the trim marks", look)
     trimmed = 0
     gone = []
     for partition, locator, watermark in marks:
         keep_alive()
         try:
-            count = tables.trim(PartitionLocator.from_serializable(orjson.loads(locator)), watermark, now_ms)
+            count = tables.trim(PartitionLocator.from_serializable(orjson.loads(locator)), watermark)
         except SiltstoneError as error:
             _log.warning("partition not trimmed", extra={"partition": partition, "reason": str(error)})
             continue

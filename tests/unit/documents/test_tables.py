@@ -442,7 +442,7 @@ class TestHolds:
         for second in (30, 50, 70):
             written.compact(second)
             assert list(docs.scan(hold=held)) == before
-        trimmed = LakeTables(docs.lake, delta_retention_seconds=0).trim(docs._source(), 4, at(70))
+        trimmed = LakeTables(docs.lake, delta_retention_seconds=0).trim(docs._source(), 4)
         assert (trimmed, held.high_watermark, held.stream_position) == (1, 1, 2)
         docs.vacuum(retention_ms=0, orphan_grace_ms=0)
         assert list(docs.scan(hold=held)) == before

@@ -144,7 +144,7 @@ class FakeTables:
             known.watermark = max(known.watermark, position)
         return CheckpointResult(known.watermark, 1, rows, rows * known.bytes_each, rows * 10)
 
-    def trim(self, partition: PartitionLocator, high_watermark: int, now_ms: int) -> int | None:
+    def trim(self, partition: PartitionLocator, high_watermark: int) -> int | None:
         known = self.partitions.get(partition.table)
         if known is None:
             return None

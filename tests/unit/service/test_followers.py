@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 
 import siltstone
+from siltstone import clock
 from siltstone.compactor.completion import compacted_partition, current_entry, locate_destination
 from siltstone.compactor.following import trim_limit, waiting_partitions
 from siltstone.compactor.merge import run_here
@@ -100,7 +101,7 @@ def compact_all(tables: LakeTables) -> list[str]:
 
 
 def trim(tables: LakeTables, table: siltstone.Table, upto: int = 1 << 40) -> int | None:
-    return tables.trim(PartitionLocator(**table.version.locator, stream="deltas"), upto, LATER_MS)
+    return tables.trim(PartitionLocator(**table.version.locator, stream="deltas"), upto)
 
 
 def test_cycles_compact_a_table_on_behalf_of_another_and_trim_nothing_it_still_needs(
@@ -122,6 +123,20 @@ def test_cycles_compact_a_table_on_behalf_of_another_and_trim_nothing_it_still_n
         copy.to_arrow(include_uncompacted=True).to_pylist(), orders.to_arrow(include_uncompacted=True).to_pylist()
     )
     assert copy.fsck(deep=True) == []
+
+
+def test_a_database_whose_clock_is_a_month_ahead_trims_nothing_that_is_younger_than_the_retention(
+    orders: siltstone.Table, local_root: str, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake = siltstone.open(local_root)
+    world.tables = LakeTables(lake, engine=run_here, delta_retention_seconds=3600)  # type: ignore[assignment]
+    world.clock.now_ms = clock.now_ms() + 30 * 24 * 3_600_000
+    run_cycles(world, 3, lambda number: orders.write(rows([number])))
+    assert [delta.stream_position for delta in orders.deltas()] == [1, 2, 3, 4]
+    later_ms = clock.now_ms() + 2 * 3_600_000
+    monkeypatch.setattr(clock, "now_ms", lambda: later_ms)
+    run_cycles(world, 1, lambda number: orders.write(rows([number])))
+    assert [delta.stream_position for delta in orders.deltas()] == [5]
 
 
 def test_a_follower_that_is_behind_holds_trimming_back(
@@ -161,7 +176,7 @@ def test_partitions_that_begin_later_are_followed_too(local_root: str, tables: L
     orders.write(pa.table({"id": [2], "day": ["tue"]}))
     (tuesday,) = (each for each in orders._sources() if each != monday)
     tables.compact(tuesday, lambda event: None)
-    assert tables.trim(tuesday, 2, LATER_MS) == 0
+    assert tables.trim(tuesday, 2) == 0
     assert len(copy.to_arrow(include_uncompacted=True)) == 2
     run_cycles(world, 2, lambda number: orders.write(pa.table({"id": [number], "day": [f"day {number}"]})))
     same_as_orders(copy, orders)

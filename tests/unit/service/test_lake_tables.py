@@ -1,6 +1,7 @@
 """A real lake under the service: what waits, what compaction and trimming do, and what is told about tables."""
 
 import dataclasses
+from collections.abc import Callable
 from pathlib import Path
 
 import orjson
@@ -8,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 import siltstone
+from siltstone import clock
 from siltstone.catalog import main as catalog
 from siltstone.compactor.merge import run_here
 from siltstone.errors import InvalidInputError, LeaseLostError
@@ -23,6 +25,12 @@ from tests.unit.compactor.compacting import SCHEMA, make_table, rows
 from tests.unit.service.cycling import World
 
 DAY_MS = 24 * 3600 * 1000
+
+
+@pytest.fixture
+def at_time(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """Set this machine's clock."""
+    return lambda now_ms: monkeypatch.setattr(clock, "now_ms", lambda: now_ms)
 
 
 def lake_tables(root: str, *, delta_retention_seconds: float = 7 * 24 * 3600) -> LakeTables:
@@ -116,7 +124,7 @@ def test_a_table_dropped_meanwhile_is_no_failure(local_root: str) -> None:
     partition = only(tables)
     table.drop()
     assert tables.compact(partition, lambda event: None).high_watermark is None
-    assert tables.trim(partition, 1, DAY_MS) is None
+    assert tables.trim(partition, 1) is None
 
 
 def test_a_damaged_table_is_told_and_does_not_hide_others(local_root: str) -> None:
@@ -136,27 +144,33 @@ def test_a_damaged_table_is_told_and_does_not_hide_others(local_root: str) -> No
     assert [each.problem is None for each in list_overviews(siltstone.open(local_root))] == [False, True]
 
 
-def test_trimming_forgets_what_is_compacted_and_old_and_nothing_else(local_root: str) -> None:
+def test_trimming_forgets_what_is_compacted_and_old_and_nothing_else(
+    local_root: str, at_time: Callable[[int], None]
+) -> None:
     table = make_table(local_root, "shop.orders")
     for number in range(3):
         table.write(rows([number]))
     tables = lake_tables(local_root, delta_retention_seconds=3600)
     partition = only(tables)
     now_ms = table.deltas()[-1].committed_at
-    assert tables.trim(partition, 3, now_ms + DAY_MS) == 0
+    at_time(now_ms + DAY_MS)
+    assert tables.trim(partition, 3) == 0
+    at_time(now_ms)
     compact_all(tables)
     table.write(rows([9]))
-    assert tables.trim(partition, 3, now_ms + 60_000) == 0
-    assert tables.trim(partition, 2, now_ms + DAY_MS) == 2
-    assert tables.trim(partition, 2, now_ms + DAY_MS) == 0
-    assert tables.trim(partition, 10, now_ms + DAY_MS) == 1
+    at_time(now_ms + 60_000)
+    assert tables.trim(partition, 3) == 0
+    at_time(now_ms + DAY_MS)
+    assert tables.trim(partition, 2) == 2
+    assert tables.trim(partition, 2) == 0
+    assert tables.trim(partition, 10) == 1
     assert storage.get_partition(partition, root=local_root).trimmed_stream_position == 3
     assert [delta.stream_position for delta in table.deltas()] == [4]
     compact_all(tables)
     assert sorted(row["id"] for row in table.to_arrow().to_pylist()) == [0, 1, 2, 9]
 
 
-def test_the_retention_is_a_property_of_the_table(local_root: str) -> None:
+def test_the_retention_is_a_property_of_the_table(local_root: str, at_time: Callable[[int], None]) -> None:
     table = make_table(local_root, "shop.orders", properties={"delta_retention_seconds": "0"})
     table.write(rows([1]))
     tables = lake_tables(local_root)
@@ -164,10 +178,14 @@ def test_the_retention_is_a_property_of_the_table(local_root: str) -> None:
     compact_all(tables)
     now_ms = table.deltas()[-1].committed_at
     table.alter(properties={"delta_retention_seconds": "forever"})
-    assert tables.trim(partition, 1, now_ms + 10_000 * DAY_MS) == 0
-    table.alter(properties={"delta_retention_seconds": "10"})
-    assert tables.trim(partition, 1, now_ms + 9_999) == 0
-    assert tables.trim(partition, 1, now_ms + 10_000) == 1
+    at_time(now_ms + DAY_MS)
+    assert tables.trim(partition, 1) == 0
+    at_time(now_ms)
+    table.alter(properties={"delta_retention_seconds": "3600"})
+    at_time(now_ms + 3_599_999)
+    assert tables.trim(partition, 1) == 0
+    at_time(now_ms + 3_600_000)
+    assert tables.trim(partition, 1) == 1
 
 
 @pytest.mark.parametrize("wrong", ["soon", "-1", "nan", "inf"])
@@ -187,7 +205,7 @@ def test_a_retention_that_was_set_before_values_were_checked_and_means_nothing_t
     partition = only(tables)
     compact_all(tables)
     with pytest.raises(InvalidInputError, match=r"delta_retention_seconds is .* give seconds"):
-        tables.trim(partition, 1, table.deltas()[-1].committed_at + DAY_MS)
+        tables.trim(partition, 1)
 
 
 def test_after_a_rollback_the_deltas_that_are_needed_again_stay(local_root: str) -> None:
@@ -198,7 +216,7 @@ def test_after_a_rollback_the_deltas_that_are_needed_again_stay(local_root: str)
         partition = only(tables)
         compact_all(tables)
     table.rollback(1)
-    assert tables.trim(partition, 3, DAY_MS * 10**6) == 1
+    assert tables.trim(partition, 3) == 1
     compact_all(tables)
     assert len(table.to_arrow()) == 3
 

@@ -18,7 +18,7 @@ from siltstone.objects.times import is_skewed
 from siltstone.service.lake_tables import LakeTables, compacted_watermark
 from siltstone.storage import object_store as storage
 from siltstone.testing.simulation.checker import Ledger, Write
-from siltstone.testing.simulation.clocks import DAY_MS, HOUR_MS, TrueTime
+from siltstone.testing.simulation.clocks import DAY_MS, HOUR_MS
 from siltstone.testing.simulation.processes import Operation
 
 TABLE = "shop.orders"
@@ -42,13 +42,10 @@ def create_table(root: str) -> Table:
 class Actor:
     """One operation of one process: what it draws, and what it has to do with."""
 
-    def __init__(
-        self, root: str, ledger: Ledger, time: TrueTime, operation: Operation, chance: random.Random, partitions: int
-    ) -> None:
+    def __init__(self, root: str, ledger: Ledger, operation: Operation, chance: random.Random, partitions: int) -> None:
         self.table = Table(Lake(root), TABLE)
         self.ledger = ledger
         self.chance = chance
-        self._time = time
         self._operation = operation
         self._partitions = partitions
 
@@ -167,12 +164,12 @@ class Actor:
             self.table.rollback(chosen.round_id, partition_values=values)
 
     def trim(self) -> None:
-        """Forget deltas that are compacted, as the service does: by the time of its database."""
+        """Forget deltas that are compacted, as the service does."""
         tables = LakeTables(self.table.lake, delta_retention_seconds=self.chance.choice((0, 3600)))
         root = self.table.lake.root
         for partition in storage.list_partitions(delta_stream(self.table.name, root=root), root=root):
             watermark = compacted_watermark(partition.locator, root=root)
-            tables.trim(partition.locator, watermark, self._time.now_ms)
+            tables.trim(partition.locator, watermark)
 
     def vacuum_dropped(self) -> None:
         """Remove the files of dropped tables; none is ever dropped here."""

@@ -201,7 +201,7 @@ class World:
         operation = Operation(step, self.observer.clock.now_ms(), what=step.operation)
         seed = f"{self.plan.seed}/{step.number}"
         data = random.Random(f"{seed}/data")
-        rows = Actor(self.root, self.ledger, self.time, operation, data, self.plan.profile.partitions)
+        rows = Actor(self.root, self.ledger, operation, data, self.plan.profile.partitions)
         documents = DocumentActor(self.root, self.judge.document_ledger, operation, data)
         known = actions(rows, documents)
         if self.service is not None:
