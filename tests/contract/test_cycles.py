@@ -1067,3 +1067,41 @@ def test_what_a_result_says_is_what_the_books_keep(world: World) -> None:
     (attempt,) = cycle_details(world.database, 1).timeline
     assert (attempt.high_watermark, attempt.rounds, attempt.rows) == (7, 2, 30)
     assert (attempt.input_bytes, attempt.written_bytes) == (400, 50)
+
+
+def test_a_service_that_nobody_leads_is_unhealthy_once_a_cycle_is_overdue(world: World) -> None:
+    assert status_of(world).is_healthy, "it was never started"
+    one = world.leader("one")
+    one.tick()
+    world.run_cycle(one, world.worker())
+    world.clock.advance(world.settings.leader_lease_seconds + 1)
+    assert status_of(world).is_healthy, "no cycle is due yet"
+    world.due()
+    problem = status_of(world).health_problem
+    assert problem == ("a cycle is overdue, and no node leads (the last one was one); start one with `siltstone serve`")
+    controls.disable(world.database)
+    assert status_of(world).is_healthy
+    controls.enable(world.database)
+    controls.freeze(world.database, seconds=100)
+    assert status_of(world).is_healthy
+    controls.unfreeze(world.database)
+    assert not status_of(world).is_healthy
+    world.leader("two").tick()
+    assert status_of(world).is_healthy
+
+
+def test_a_cycle_whose_leader_died_is_unhealthy_when_the_next_one_is_due(world: World) -> None:
+    world.begin()
+    world.clock.advance(world.settings.leader_lease_seconds + 1)
+    assert status_of(world).is_healthy
+    world.due()
+    assert not status_of(world).is_healthy
+
+
+def test_a_dead_leader_of_the_future_makes_nothing_look_healthy(world: World) -> None:
+    one = world.leader()
+    one.tick()
+    world.run_cycle(one, world.worker())
+    assert status_of(world).is_healthy
+    world.clock.step(-3600)
+    assert not status_of(world).is_healthy

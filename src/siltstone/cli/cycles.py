@@ -1,7 +1,6 @@
 """What `siltstone cycle …` does: opens the service's database, asks or tells it something, and sums up."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 from siltstone.cli.results_cycles import Controlled, ServiceReport, Triggered
@@ -38,8 +37,8 @@ def open_books(root: str, address: str | None, *, create: bool = False) -> Datab
 
 
 def look_at_service(database: Database) -> ServiceReport:
-    """Tell all about now. When the next cycle is due depends on the interval of whoever leads, which is not known here."""
-    return ServiceReport(database.address, replace(service_status(database), next_due_at=None), list_nodes(database))
+    """Return all about now. When a cycle is due depends on the interval of whoever leads, which is not known here."""
+    return ServiceReport(database.address, service_status(database), list_nodes(database))
 
 
 def trigger_cycle(

@@ -170,10 +170,11 @@ class ServiceStatus:
     ended_at: int | None
     trigger_reason: str | None
     cycle_leader: str | None
-    # False after a FAILED cycle, until one is COMPLETED.
+    # False after a FAILED cycle, until one is COMPLETED; and while one is overdue and nobody leads. The problem says which.
     is_healthy: bool
+    health_problem: str | None
     last_completed_at: int | None
-    # When the interval is over; None while a cycle runs, or is disabled.
+    # When the interval is over; None while a cycle runs, or is disabled, or where the interval is not known.
     next_due_at: int | None
     leader: LeaderInfo | None
     disabled: Control | None

@@ -25,8 +25,8 @@ _TOTALS = ("completed_cycles", "failed_cycles", "evictions", "rows", "input_byte
 
 
 def service_status(database: Database, settings: ServiceSettings | None = None) -> ServiceStatus:
-    """Tell all about now. Raises: StorageError."""
-    interval_ms = to_ms((settings or ServiceSettings()).interval_seconds)
+    """Return all about now; without settings, it is not known when a cycle is due. Raises: StorageError."""
+    interval_ms = None if settings is None else to_ms(settings.interval_seconds)
 
     def look(transaction: Transaction) -> ServiceStatus:
         now_ms = transaction.now_ms()
@@ -34,6 +34,9 @@ def service_status(database: Database, settings: ServiceSettings | None = None) 
         checkpoints = _checkpoints(transaction)
         counts = [each.status for each in checkpoints]
         found = current_controls(transaction, now_ms)
+        due_at = None if row is None or "disable" in found else _due_at(row, interval_ms, found.get("freeze"), now_ms)
+        leader = _leader(transaction, now_ms)
+        problem = _health_problem(row, due_at, leader, now_ms)
         return ServiceStatus(
             now_ms=now_ms,
             status=row.status if row else None,
@@ -42,10 +45,11 @@ def service_status(database: Database, settings: ServiceSettings | None = None) 
             ended_at=row.ended_at if row else None,
             trigger_reason=row.trigger_reason if row else None,
             cycle_leader=row.leader if row else None,
-            is_healthy=row is None or row.last_result != "FAILED",
+            is_healthy=problem is None,
+            health_problem=problem,
             last_completed_at=row.last_completed_at if row else None,
-            next_due_at=_next_due(row, interval_ms, found.get("freeze"), now_ms, is_disabled="disable" in found),
-            leader=_leader(transaction, now_ms),
+            next_due_at=None if row is None or row.status == "STARTED" else due_at,
+            leader=leader,
             disabled=found.get("disable"),
             frozen=found.get("freeze"),
             pending_requests=pending_requests(transaction),
@@ -102,15 +106,21 @@ def cycle_details(database: Database, cycle: int) -> CycleDetails:
     return database.look("read the cycle", look)
 
 
-def _next_due(
-    row: ManagerRow | None, interval_ms: int, freeze: object, now_ms: int, *, is_disabled: bool
-) -> int | None:
-    if row is None or row.status == "STARTED" or is_disabled:
+def _due_at(row: ManagerRow, interval_ms: int | None, freeze: object, now_ms: int) -> int | None:
+    """Return when the cycle after the last one that began is due."""
+    if interval_ms is None:
         return None
     is_ahead = row.last_started_at > latest_ms(now_ms)
     due_at = now_ms if is_ahead else int(row.last_started_at) + interval_ms
     thawed_at: int | None = getattr(freeze, "expires_at", None)
     return due_at if thawed_at is None else max(due_at, thawed_at)
+
+
+def _health_problem(row: ManagerRow | None, due_at: int | None, leader: LeaderInfo | None, now_ms: int) -> str | None:
+    if due_at is not None and due_at <= now_ms and (leader is None or not leader.is_current):
+        last = "" if leader is None else f" (the last one was {leader.node})"
+        return f"a cycle is overdue, and no node leads{last}; start one with `siltstone serve`"
+    return "the last cycle failed" if row is not None and row.last_result == "FAILED" else None
 
 
 def _leader(transaction: Transaction, now_ms: int) -> LeaderInfo | None:

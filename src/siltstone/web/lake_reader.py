@@ -10,6 +10,7 @@ from typing import Generic, TypeVar
 from siltstone.errors import InvalidInputError, NotFoundError, SiltstoneError
 from siltstone.lake import Lake
 from siltstone.masking import mask_secrets
+from siltstone.objects import open_objects
 from siltstone.service import TableOverview, list_overviews
 from siltstone.web.table_details import TableDetails, table_details
 
@@ -56,6 +57,10 @@ class LakeReader:
     def tables(self) -> list[TableOverview]:
         """Return all tables. Raises: StorageError."""
         return self._tables.get()
+
+    def skew_ms(self) -> int | None:
+        """Return how far this machine's clock is ahead of the store's; None where it has none. Raises: StorageError."""
+        return open_objects(self._lake.root).skew_ms()
 
     def table(self, name: str) -> TableDetails:
         """Return one table in detail. Raises: NotFoundError, StorageError."""

@@ -1,13 +1,14 @@
 """The metrics of the service in Prometheus' format, read from the books and the lake at each scrape."""
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from siltstone.errors import SiltstoneError
+from siltstone.objects.times import measure
 from siltstone.service import TableOverview, cycle_records, list_nodes, service_status
 from siltstone.service.results import CycleRecord, NodeInfo, ServiceStatus
 from siltstone.web.site import Site
@@ -40,7 +41,14 @@ class _Collected(Collector):
 
 def render_metrics(site: Site) -> bytes:
     """Write all metrics; those of tables are left out while the lake does not answer. Raises: StorageError."""
-    status = service_status(site.database, site.settings)
+    looked: list[ServiceStatus] = []
+
+    def ask_database() -> int:
+        looked[:] = [service_status(site.database, site.settings)]
+        return looked[0].now_ms
+
+    skews: dict[str, int | None] = {"database": measure(ask_database)[1]}
+    status = looked[0]
     found = [
         *_of_cycles(status, cycle_records(site.database, 1)),
         *_of_nodes(list_nodes(site.database, site.settings)),
@@ -48,11 +56,25 @@ def render_metrics(site: Site) -> bytes:
     ]
     try:
         found += _of_tables(site.lake.tables(), status.now_ms)
+        skews["store"] = site.lake.skew_ms()
     except SiltstoneError as error:
         _log.warning("metrics of tables left out", extra={"reason": str(error)})
+    found.append(_of_clocks(skews))
     registry = CollectorRegistry()
     registry.register(_Collected(found))
     return generate_latest(registry)
+
+
+def _of_clocks(skews: Mapping[str, int | None]) -> Metric:
+    skew = GaugeMetricFamily(
+        "siltstone_clock_skew_seconds",
+        "How far this node's clock is ahead of the store's time, or the database's; negative if behind.",
+        labels=["of"],
+    )
+    for name, skew_ms in skews.items():
+        if skew_ms is not None:
+            skew.add_metric([name], skew_ms / 1000)
+    return skew
 
 
 def _of_cycles(status: ServiceStatus, newest: Sequence[CycleRecord]) -> Iterator[Metric]:
@@ -67,7 +89,11 @@ def _of_cycles(status: ServiceStatus, newest: Sequence[CycleRecord]) -> Iterator
     if status.last_completed_at is not None:
         since = max(status.now_ms - status.last_completed_at, 0) / 1000
         yield _gauge("siltstone_cycle_since_completed_seconds", "Time since a cycle was COMPLETED.", since)
-    yield _gauge("siltstone_healthy", "0 after a FAILED cycle, until one is COMPLETED.", status.is_healthy)
+    yield _gauge(
+        "siltstone_healthy",
+        "0 after a FAILED cycle, until one is COMPLETED, and while one is overdue and nobody leads.",
+        status.is_healthy,
+    )
     yield _gauge("siltstone_disabled", "1 while cycles are disabled.", status.disabled is not None)
     yield _gauge("siltstone_frozen", "1 while cycles are frozen.", status.frozen is not None)
     yield _gauge("siltstone_requests_pending", "Cycles asked for and not begun.", len(status.pending_requests))

@@ -6,6 +6,9 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from siltstone.errors import StorageError
+from siltstone.objects import LocalObjects
+from siltstone.service.database import Transaction
+from siltstone.service.tables import leader_lease, manager
 from tests.unit.web.serving import Browser, Service
 
 JSON = {"Content-Type": "application/json"}
@@ -189,3 +192,28 @@ def test_metrics_of_cycles_survive_a_lake_that_does_not_answer(
     answer = service.browser(raise_server_exceptions=False).get("/tables")
     assert answer.status_code == 503
     assert "secret" not in answer.text
+
+
+def test_the_metrics_show_how_far_the_clock_is_from_the_database_and_from_a_store_that_has_one(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = metrics(service.browser())
+    assert "siltstone_clock_skew_seconds{database}" in found
+    assert "siltstone_clock_skew_seconds{store}" not in found, "a disk has no clock of its own"
+    monkeypatch.setattr(LocalObjects, "skew_ms", lambda objects: -3_600_000)
+    assert metrics(service.browser())["siltstone_clock_skew_seconds{store}"] == -3600
+
+
+def test_a_service_without_a_leader_is_unhealthy_in_words_and_metrics(service: Service) -> None:
+    service.write(0)
+    service.run_cycle()
+    assert metrics(service.browser())["siltstone_healthy"] == 1
+
+    def long_ago(transaction: Transaction) -> None:
+        transaction.execute(manager.update().values(last_started_at=0))
+        transaction.execute(leader_lease.update().values(lease_until=0))
+
+    service.database.change("let it be long ago", long_ago)
+    assert metrics(service.browser())["siltstone_healthy"] == 0
+    assert "no node leads" in service.browser().get("/api/status").json()["health_problem"]
+    assert "a cycle is overdue, and no node leads" in service.browser().page("/")
