@@ -9,7 +9,15 @@ from typing import Any
 import pytest
 
 from siltstone.clock import replaced
-from siltstone.errors import CommitUnknownError, ConflictError, CorruptionError, InvalidInputError, StorageError
+from siltstone.errors import (
+    AccessDeniedError,
+    CommitUnknownError,
+    ConflictError,
+    CorruptionError,
+    InvalidInputError,
+    SiltstoneError,
+    StorageError,
+)
 from siltstone.log import commit as commit_module
 from siltstone.log.commit import CommitLog, commit_log, forget_logs, steady
 from siltstone.objects import open_objects
@@ -247,6 +255,61 @@ def test_a_writer_that_stands_still_at_any_call_commits_once_and_loses_nothing(
         assert content(other)["mine"] == 0
 
 
+class _LosingTwice(FaultyObjects):
+    """Loses the answer to the first put, and to the question what became of it; then others act, at a moment of choice."""
+
+    def __init__(self, root: str, act: Callable[[], object], moment: str) -> None:
+        super().__init__(open_objects(root))
+        self.act, self.moment = act, moment
+        self.puts = self.looks = 0
+
+    def create(self, path: str, data: Any) -> None:
+        self.puts += 1
+        if self.puts == 2 and self.moment == "put":
+            self.act()
+        super().create(path, data)
+        if self.puts == 1:
+            raise StorageError("lost answer")
+
+    def read_start(self, path: str, length: int) -> bytes:
+        self.looks += 1
+        if self.looks == 1:
+            raise StorageError("lost answer")
+        if self.looks == 2 and self.moment == "look":
+            self.act()
+        return super().read_start(path, length)
+
+
+@pytest.mark.parametrize("is_reused", [False, True])
+@pytest.mark.parametrize("moment", ["put", "look"])
+@pytest.mark.parametrize("known", [1, 16, 17])
+def test_a_commit_whose_answer_was_lost_and_that_was_cleaned_up_since_happens_once(
+    new_root: Callable[[str], str], monkeypatch: pytest.MonkeyPatch, known: int, moment: str, is_reused: bool
+) -> None:
+    monkeypatch.setattr(commit_module, "CLEANUP_DELAY_MS", -1000)
+    root = new_root("memory")
+    log, other, sleeper = (CommitLog(root, "log") for _ in range(3))
+    for _ in range(known):
+        log.commit("test", lambda state: {"count": {"value": (state.get("count") or {"value": 0})["value"] + 1}})
+    content(sleeper)
+
+    class Dying(FaultyObjects):
+        def create(self, path: str, data: Any) -> None:
+            super().create(path, data)
+            raise Killed
+
+    def clean_up() -> None:
+        go_on_far(other)
+        if is_reused:
+            sleeper.objects = Dying(open_objects(root))
+            with pytest.raises(Killed):
+                put(sleeper, never=1)
+
+    log.objects = _LosingTwice(root, clean_up, moment)
+    log.commit("test", lambda state: {"count": {"value": (state.get("count") or {"value": 0})["value"] + 1}})
+    assert content(CommitLog(root, "log")) == {"count": known + 1, "other": 59}
+
+
 def test_a_reader_never_sees_a_number_that_is_used_again(
     new_root: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -373,15 +436,16 @@ def test_a_store_that_never_answers_leaves_the_outcome_unknown(new_root: Callabl
         put(log, a=2)
 
 
+@pytest.mark.parametrize("failure", [StorageError, AccessDeniedError, CorruptionError, InvalidInputError])
 def test_a_failing_checkpoint_does_not_fail_the_commit(
-    new_root: Callable[[str], str], caplog: pytest.LogCaptureFixture
+    new_root: Callable[[str], str], caplog: pytest.LogCaptureFixture, failure: type[SiltstoneError]
 ) -> None:
     root = new_root("memory")
     log = CommitLog(root, "log")
 
     class NoCheckpoints(FaultyObjects):
         def replace(self, path: str, data: Any) -> None:
-            raise StorageError("disk full")
+            raise failure("disk full")
 
     log.objects = NoCheckpoints(open_objects(root))
     for number in range(12):

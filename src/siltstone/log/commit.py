@@ -82,7 +82,7 @@ class LogState:
     """What is live after batch `batch_id`: a mapping from keys to entries, parsed when asked for.
 
     `digest` is that of the batch, `anchor` whose batch the anchor of the next one is, `recent` whose the last ones were;
-    `find_file` returns the file of the log that has a line, for messages.
+    `log` is which log its files say that they are of, None where they are from before they said so; `find_file` returns the file of the log that has a line, for messages.
     """
 
     def __init__(self, find_file: Callable[[bytes], str] = lambda line: "commit log") -> None:
@@ -91,6 +91,7 @@ class LogState:
         self.digest: str | None = None
         self.anchor: str | None = None
         self.recent: dict[int, str] = {}
+        self.log: str | None = None
         self._lines: dict[str, bytes] = {}
         self._find_file = find_file
 
@@ -174,6 +175,7 @@ class LogState:
         self.batch_id += 1
         self.digest = batch.digest
         self.anchor = batch.head.get("anchor")
+        self.log = batch.head.get("log", self.log)
         if batch.head:
             self.recent[self.batch_id] = batch.head["write_id"]
 
@@ -187,6 +189,7 @@ class LogState:
         self.apply(checkpoint.lines, where)
         self.batch_id = self.checkpoint_id = batch_id
         self.digest = head.get("digest")
+        self.log = head.get("log")
         self.anchor = (self.get(COMMIT_KEY) or {}).get("anchor")
         recent = head.get("recent", [])
         self.recent = dict(enumerate(recent, batch_id + 1 - len(recent)))
@@ -200,6 +203,7 @@ class LogState:
             "batch": self.batch_id,
             "digest": self.digest,
             "recent": list(self.recent.values()),
+            **({} if self.log is None else {"log": self.log}),
         }
         return chain.encode_chunks(head, lambda: wire.chunks_of(self._lines.values()), len(self), version)
 
@@ -386,11 +390,6 @@ class CommitLog(KeyedLog):
                 batch = self._read_chained(name)
             except NotFoundError:
                 break
-            if self.folder and batch.head.get("log", self.folder) != self.folder:
-                raise CorruptionError(
-                    f"{self.address(name)}: it is the first batch of {batch.head['log']}, another log; restore the file from "
-                    "a copy"
-                )
             if batch.head.get("previous") != digest:
                 raise CorruptionError(
                     f"{self.address(name)}: it was not written after the batch before it, {batch_id - 1}: one of the two is "
@@ -413,7 +412,15 @@ class CommitLog(KeyedLog):
         return newest is None or newest.batch_id <= batch_id
 
     def _read_chained(self, name: str) -> chain.ChainedFile:
-        return chain.decode(self.objects.read(self.path(name)), self.address(name), self.version, self.writer)
+        where = self.address(name)
+        file = chain.decode(self.objects.read(self.path(name)), where, self.version, self.writer)
+        # The address, since who is given the path of a log does not know where its lake begins.
+        if "log" in file.head and not f"/{self.address()}".endswith(f"/{file.head['log']}"):
+            kind = "a checkpoint" if file.head["key"] == CHECKPOINT_KEY else "the first batch"
+            raise CorruptionError(
+                f"{where}: it is {kind} of {file.head['log']}, another log; restore the file from a copy"
+            )
+        return file
 
     def _load(self) -> None:
         """Read the log anew from a listing; a file that vanishes meanwhile means a newer checkpoint."""
@@ -437,6 +444,11 @@ class CommitLog(KeyedLog):
             if failure is not None:
                 raise failure
             if first_missing > latest:
+                if latest < self._state.batch_id:
+                    raise CorruptionError(
+                        f"{self.address(str(self._state.batch_id))}: this batch was there and is gone, with all after batch "
+                        f"{latest}. Restore it from a copy; if the whole log was set back on purpose, start this process anew"
+                    )
                 self._follow(state, batches)
                 self._state, self._is_loaded = state, True
                 return
@@ -472,9 +484,10 @@ class CommitLog(KeyedLog):
                 return True
             except AlreadyExistsError:
                 try:
-                    return self._is_ours(batch)
+                    return self._is_ours(batch, is_first=problem is None)
                 except NotFoundError:
-                    return False  # it was cleaned up
+                    if problem is None:
+                        return False  # it was cleaned up
                 except StorageError as error:
                     # It may be ours, from an attempt whose answer got lost: to fail here would say that it is not.
                     problem = error
@@ -483,27 +496,42 @@ class CommitLog(KeyedLog):
             except StorageError as error:
                 problem = error
                 with contextlib.suppress(StorageError, NotFoundError):
-                    return self._is_ours(batch)
+                    return self._is_ours(batch, is_first=False)
             clock.sleep(random.uniform(0, 0.05 * 2**attempt))
         raise CommitUnknownError(
             f"{where}: no answer to the commit in {_PUT_ATTEMPTS} attempts ({problem}); whether it happened is not "
             "known. Look at the table before writing again, or write again with the same idempotency id"
         ) from problem
 
-    def _is_ours(self, batch: _NewBatch) -> bool:
+    def _is_ours(self, batch: _NewBatch, *, is_first: bool) -> bool:
+        """Return whether the batch that is there is ours, or ours was: an earlier attempt's may have been cleaned up."""
         start = self.objects.read_start(self.path(str(batch.batch_id)), chain.START_BYTES)
-        return chain.write_id_in(start) == batch.write_id
+        return batch.write_id == chain.write_id_in(start) or (
+            not is_first and batch.write_id == self._freed_from(batch)
+        )
 
     def _counts(self, batch: _NewBatch) -> bool:
         """Return whether the batch just created is part of the log: not if its number was used before, and freed.
 
-        Where others went on far since, the newest checkpoint says whose number it was. Raises: CommitUnknownError.
+        Raises: CommitUnknownError.
+        """
+        owner = self._freed_from(batch)
+        if owner in (None, batch.write_id):
+            return True
+        with contextlib.suppress(StorageError):
+            self.objects.delete([self.path(str(batch.batch_id))])
+        return False
+
+    def _freed_from(self, batch: _NewBatch) -> str | None:
+        """Return who used the batch's number before it was freed; None where that never happened.
+
+        Where others went on far since, the newest checkpoint says whose it was. Raises: CommitUnknownError.
         """
         problem: SiltstoneError | None = None
         for attempt in range(_PUT_ATTEMPTS):
             try:
                 if self._is_intact_after(batch.batch_id - 1, batch.anchor):
-                    return True
+                    return None
                 self._load()
                 break
             except (StorageError, CorruptionError) as error:
@@ -514,10 +542,7 @@ class CommitLog(KeyedLog):
         owner = self._state.recent.get(batch.batch_id)
         if owner is None:
             raise self._unknown(batch, "so many commits came since that its number is not remembered")
-        if owner != batch.write_id:
-            with contextlib.suppress(StorageError):
-                self.objects.delete([self.path(str(batch.batch_id))])
-        return owner == batch.write_id
+        return owner
 
     def _unknown(self, batch: _NewBatch, reason: str) -> CommitUnknownError:
         return CommitUnknownError(
@@ -541,7 +566,8 @@ class CommitLog(KeyedLog):
             self._write_checkpoint()
             if self._cleaned_at is None or clock.monotonic() - self._cleaned_at > CLEANUP_PAUSE_SECONDS:
                 self._clean_up()
-        except (StorageError, NotFoundError, AlreadyExistsError) as error:
+        except SiltstoneError as error:
+            # Whatever it is, the commit happened: who heard otherwise would delete what it names.
             _log.warning(
                 "%s: no checkpoint after batch %d (%s); the next commit tries again",
                 self.address(""),
@@ -553,6 +579,8 @@ class CommitLog(KeyedLog):
         """Sum up the state. All that is written follows from the batches, whoever does it, and whenever."""
         state = self._state
         state.expire()
+        # Who is given the path of a log does not know what the lake calls it.
+        state.log = state.log or self.folder or None
         name = f"{state.batch_id}{COMPACT_SUFFIX}"
         self.objects.replace(self.path(name), state.checkpoint(self.version))
         state.checkpoint_id = state.batch_id

@@ -10,6 +10,7 @@ from siltstone.errors import CorruptionError
 from siltstone.log import chain
 from siltstone.log.commit import CommitLog
 from siltstone.log.proof import find_doubts, refuse_doubt
+from siltstone.log.repair import compact
 from siltstone.log.verification import verify
 
 Damage = Callable[[Path], None]
@@ -114,6 +115,39 @@ def test_a_first_batch_of_another_log_is_noticed(local_root: str) -> None:
     shutil.copy(fill(local_root, "elsewhere", batches=1) / "0", folder / "0")
     with pytest.raises(CorruptionError, match=r"log/0: it is the first batch of elsewhere"):
         values(local_root)
+
+
+def test_a_checkpoint_of_another_log_is_noticed(local_root: str) -> None:
+    folder = fill(local_root, batches=10)
+    shutil.copy(fill(local_root, "elsewhere", batches=10) / "9.compact", folder / "9.compact")
+    with pytest.raises(CorruptionError, match=r"log/9.compact: it is a checkpoint of elsewhere"):
+        values(local_root)
+
+
+def test_a_log_is_compacted_by_its_path_alone_and_keeps_its_name(local_root: str) -> None:
+    folder = fill(local_root, "tables/a/log", batches=5)
+    for batches in (5, 3):
+        assert compact(folder).compact_file is not None
+        assert find_doubts(CommitLog(local_root, "tables/a/log")) == []
+        fill(local_root, "tables/a/log", batches)
+    shutil.copy(folder / "9.compact", fill(local_root, "log", batches=10) / "9.compact")
+    with pytest.raises(CorruptionError, match=r"log/9.compact: it is a checkpoint of tables/a/log"):
+        values(local_root)
+
+
+def test_a_process_notices_that_batches_that_it_knows_are_gone(local_root: str) -> None:
+    folder = fill(local_root, batches=1)
+    log = CommitLog(local_root, "log")
+    fill(local_root, batches=19)
+    assert log.read(lambda state: state.batch_id) == 19
+    for file in folder.iterdir():
+        if file.name != "0":
+            file.unlink()
+    for _ in range(2):
+        with pytest.raises(CorruptionError, match=r"log/19: this batch was there and is gone"):
+            log.read(len)
+        with pytest.raises(CorruptionError, match=r"log/19: this batch was there and is gone"):
+            log.commit("test", lambda _: {"a": {"value": 1}})
 
 
 def test_a_checkpoint_in_place_of_a_batch_is_noticed(local_root: str) -> None:
