@@ -102,8 +102,19 @@ def commit_deltas(
         return changes
 
     if place.log.commit("commit deltas", prepare) is None:
-        discard_deltas(deltas, root=root)
+        _discard_repeated(deltas, place, stream, result[0].stream_position)
     return result[0]
+
+
+def _discard_repeated(deltas: Sequence[Delta], place: Located, stream: StreamLocator, position: int) -> None:
+    """Discard what was staged for a commit that had happened already, unless the commit is of these very deltas."""
+    prefix = f"{delta_prefix(stream.stream)}{position}/"
+    committed = place.log.read(lambda state: [read_delta(entry, stream) for entry in state.scan(prefix)])
+    named = {entry.uri for delta in committed for entry in delta.manifest.entries}
+    discard_deltas(
+        [delta for delta in deltas if named.isdisjoint(each.uri for each in delta.manifest.entries)],
+        root=place.log.objects.root,
+    )
 
 
 def find_commit(stream: StreamLocator, idempotency: Idempotency, *, root: str) -> int | None:

@@ -374,6 +374,18 @@ def an_idempotency_id_commits_once(storage: Any, root: str) -> None:
 
 
 @_check
+def deltas_that_are_committed_again_under_their_id_stay(storage: Any, root: str) -> None:
+    """Who did not hear that its commit happened may repeat it, with what it has staged."""
+    stream = _stream(storage, root)
+    staged = storage.stage_deltas(_rows((1, "a")), stream, root=root)
+    for _ in range(2):
+        found = storage.commit_deltas(staged, stream, idempotency=Idempotency(app_id="job", batch_id=1), root=root)
+        assert found.stream_position == 1
+    (delta,) = storage.list_deltas(stream, root=root)
+    assert storage.download_delta(delta, root=root).to_pylist() == [{"id": 1, "name": "a"}]
+
+
+@_check
 def one_commit_spans_partitions_at_one_position(storage: Any, root: str) -> None:
     """Rows go to the partition of their values, null and awkward ones too, all in one commit."""
     schema = _schema(id=pa.int64(), zone=pa.string(), shard=pa.int32())
