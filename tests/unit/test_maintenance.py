@@ -1,6 +1,6 @@
 """Rolling back, vacuuming and checking compacted tables."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,17 +16,18 @@ from siltstone.compactor import maintenance
 from siltstone.compactor.checking import check_partition
 from siltstone.compactor.completion import compacted_partition, list_rounds, locate_destination, write_completion
 from siltstone.compactor.index import write_index
+from siltstone.compactor.job import RoundJob
 from siltstone.compactor.merge import run_here
 from siltstone.compactor.plan import Request
 from siltstone.compactor.session import run_session
 from siltstone.errors import ConflictError
-from siltstone.log.commit import commit_log, forget_logs
+from siltstone.log.commit import CommitLog, commit_log, forget_logs
 from siltstone.model import PartitionLocator, StreamLocator
-from siltstone.objects import open_objects
+from siltstone.objects import open_objects, replaced
 from siltstone.storage import horizon
 from siltstone.storage import object_store as storage
 from siltstone.storage.layout import version_log
-from siltstone.testing import faults
+from siltstone.testing import FaultyObjects, faults
 from siltstone.testing.oracle import oracle_of, same_rows
 from tests.unit.compactor.compacting import destination_of
 
@@ -294,6 +295,67 @@ def test_work_that_announces_itself_is_not_refused_by_a_vacuum(
         commit()
     assert log.read(lambda state: state.keys(horizon.WORK_PREFIX)) == []
     assert orders.fsck(deep=True) == []
+
+
+class _Vacuuming(FaultyObjects):
+    """Lets another process vacuum right before the commit of an operation."""
+
+    def __init__(self, table: siltstone.Table, operation: str) -> None:
+        super().__init__(open_objects(table.lake.root))
+        self._vacuum = partial(table.vacuum, orphan_grace_ms=0)
+        self._mark = f'"operation":"{operation}"'.encode()
+        self.vacuums = 0
+
+    def create(self, path: str, data: Any) -> None:
+        if self._mark in data and not self.vacuums:
+            self.vacuums += 1
+            forget_logs(self.root)
+            self._vacuum()
+            forget_logs(self.root)
+        super().create(path, data)
+
+
+def test_long_work_is_not_refused_by_a_vacuum_that_comes_right_before_its_commit(
+    orders: siltstone.Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = orders.lake.root
+    log = version_log(root, catalog.version_folder(orders.name, root=root))
+    partition = destination_of(orders)
+
+    def wait_for_announcement(log: CommitLog) -> None:
+        while not CommitLog(root, log.folder).read(lambda state: state.keys(horizon.WORK_PREFIX)):
+            pass
+        monkeypatch.setattr(horizon, "ANNOUNCE_SECONDS", 600)
+
+    def slow_rows() -> Iterator[pa.RecordBatch]:
+        yield from changes(7).to_batches()
+        wait_for_announcement(log)
+
+    def slow_engine(job: RoundJob) -> Iterator[dict[str, Any]]:
+        yield from run_here(job)
+        wait_for_announcement(partition.log)
+
+    writing, compacting = _Vacuuming(orders, "commit deltas"), _Vacuuming(orders, "round")
+    forget_logs(root)
+    monkeypatch.setattr(horizon, "ANNOUNCE_SECONDS", 0.001)
+    with replaced(root, writing):
+        orders.write(slow_rows())
+    (source,) = orders._sources()
+    forget_logs(root)
+    monkeypatch.setattr(horizon, "ANNOUNCE_SECONDS", 0.001)
+    with replaced(root, compacting):
+        result = run_session(Request(source, compacted_partition(source), ("id",), root), slow_engine)
+    assert (len(result.rounds), result.conflicts) == (1, 0)
+    assert (writing.vacuums, compacting.vacuums) == (1, 1)
+    assert orders.fsck(deep=True) == []
+
+
+def test_work_whose_announcement_is_from_a_clock_far_ahead_is_taken_for_dead(orders: siltstone.Table) -> None:
+    root = orders.lake.root
+    log = version_log(root, catalog.version_folder(orders.name, root=root))
+    renewed_at = log.now_ms() + horizon.LEASE_MS + HOUR_MS
+    log.commit("announce work", lambda _: {f"{horizon.WORK_PREFIX}x": {"began": 0, "renewed_at": renewed_at}})
+    assert horizon.raise_horizon(log, 3) == 3
 
 
 def test_a_round_that_a_vacuum_went_over_at_any_call_is_planned_again(new_root: Callable[[str], str]) -> None:

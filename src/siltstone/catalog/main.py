@@ -186,20 +186,20 @@ def write_staged(
         place = locate_stream(stream, root=root)
         with announced(place.log, place.batch_id):
             staged = stage(stream)
-        try:
-            committed = storage.commit_deltas(
-                staged,
-                stream,
-                stream_position=stream_position,
-                idempotency=idempotency,
-                expected_properties=expected_properties,
-                root=root,
-            )
-        except CommitUnknownError:
-            raise  # the commit may name these files
-        except SiltstoneError:
-            storage.discard_deltas(staged, root=root)
-            raise
+            try:
+                committed = storage.commit_deltas(
+                    staged,
+                    stream,
+                    stream_position=stream_position,
+                    idempotency=idempotency,
+                    expected_properties=expected_properties,
+                    root=root,
+                )
+            except CommitUnknownError:
+                raise  # the commit may name these files
+            except SiltstoneError:
+                storage.discard_deltas(staged, root=root)
+                raise
         return committed.stream_position
 
 

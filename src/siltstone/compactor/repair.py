@@ -41,6 +41,7 @@ from siltstone.model.properties import KIND, ROWS_KIND
 from siltstone.model.schema import nullable, schema_from_json
 from siltstone.objects import open_objects
 from siltstone.storage import object_store as storage
+from siltstone.storage.horizon import announced
 from siltstone.storage.layout import new_round_name
 
 Cure = Literal["index", "round", "deltas", "loss"]
@@ -426,7 +427,8 @@ class _Repair:
     def run(self) -> PartitionRepair:
         """Raises: ConflictError, CorruptionError; then what was written is removed again."""
         try:
-            return self._run()
+            with announced(self.work.destination.log, self._began):
+                return self._run()
         except (ConflictError, CorruptionError):
             open_objects(self._root).delete(self._written)
             raise

@@ -85,15 +85,19 @@ def _plan(request: Request, so_far: SessionResult) -> RoundPlan | None:
 
 def run_round(plan: RoundPlan, engine: Engine, progress: Progress | None = None) -> RoundCompletion:
     """Run one round and commit it. Raises: ConflictError; then its files are deleted again."""
+    with announced(plan.destination.log, plan.job.began):
+        return _run_announced(plan, engine, progress)
+
+
+def _run_announced(plan: RoundPlan, engine: Engine, progress: Progress | None) -> RoundCompletion:
     started = time.perf_counter()
     tell = progress or (lambda event: None)
     tell({"event": "round_started", "round_id": plan.round_id, "deltas": plan.delta_count, "bytes": plan.input_bytes,
           "buckets": len(plan.job.buckets), "high_watermark": plan.high_watermark})  # fmt: skip
     results: list[dict[str, Any]] = []
-    with announced(plan.destination.log, plan.job.began):
-        for each in engine(plan.job):
-            results.append(each)
-            tell({"event": "bucket_merged", "round_id": plan.round_id, "action": each["action"], **each["accounting"]})
+    for each in engine(plan.job):
+        results.append(each)
+        tell({"event": "bucket_merged", "round_id": plan.round_id, "action": each["action"], **each["accounting"]})
     merged_at = time.perf_counter()
     completion = _complete(plan, results)
     completion.seconds = {
