@@ -7,7 +7,7 @@ MASK = "***"
 
 _NAME = (
     r"(?:password|passwd|passphrase|pwd|secret|token|credentials?|signature|authorization|cookie|"
-    r"(?:api|access|account|private|secret|shared)[-_]?key)(?:[-_]?(?:key|value))?"
+    r"(?:api|access|account|private|secret|shared)[-_.]?key)(?:[-_.]?(?:key|value))?"
 )
 # These are words of their own, not parts of others.
 _SHORT_NAME = r"(?<![A-Za-z0-9])(?:pass|pw|sig|sas)"
@@ -17,9 +17,11 @@ _USERINFO = re.compile(r"(://[^/\s:'\"]{0,256}:)[^\s'\"]{0,1024}@")
 _LONE_USERINFO = re.compile(r"(?i)(https?://)[^/\s:@'\"]+@")
 _HEADER = re.compile(r"(?i)((?:authorization|cookie)\\*[\"']?\s*[:=]\s*\\*[\"']?)[^\r\n\"']*[^\r\n\"'\\]")
 _SCHEME = re.compile(r"(?i:\b(Bearer)\s+)[\w.~+/=-]+|\b(Basic)\s+(?=[A-Za-z+/]*[0-9+/=])[A-Za-z0-9+/]{4,}=*")
+_ELEMENT = re.compile(rf"(?i)({_NAME}>)[^<]+")
+_PRIVATE_KEY = re.compile(r"(-----BEGIN [A-Z ]{0,20}PRIVATE KEY-----).*?(?=-----END|\Z)", re.DOTALL)
 _PARAMETER = re.compile(
     rf"""(?isx)
-    (?P<name>(?:{_NAME}|{_SHORT_NAME})(?P<end>\\*["'])?\s*[=:]\s*)
+    (?P<name>(?:{_NAME}|{_SHORT_NAME})(?P<end>\\*["'])?\s*(?:[=:]|%3d)\s*)
     (?!none(?:[\s,;]|\Z))
     (?:
         (?P<quote>\\*["'])(?:\\.|[^\\])*?(?:(?P=quote)|\Z)
@@ -40,6 +42,8 @@ def mask_secrets(text: str) -> str:
     text = _LONE_USERINFO.sub(rf"\1{MASK}@", text)
     text = _HEADER.sub(rf"\1{MASK}", text)
     text = _SCHEME.sub(lambda found: f"{found[1] or found[2]} {MASK}", text)
+    text = _ELEMENT.sub(rf"\1{MASK}", text)
+    text = _PRIVATE_KEY.sub(rf"\1{MASK}", text)
     return _PARAMETER.sub(_without_value, text)
 
 

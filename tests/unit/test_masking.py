@@ -63,6 +63,13 @@ SPELLINGS = [
     '{"headers": {"Authorization": "Bearer hu5h"}}',
     '{"SecretAccessKey": "hu5h"}',
     '{"sslpassword": "hu5h"}',
+    "spark.hadoop.fs.s3a.secret.key=hu5h",
+    "fs.s3a.bucket.b.access.key: hu5h",
+    "postgresql://host/db%3Fpassword%3Dhu5h",
+    "<Error><SecretAccessKey>hu5h</SecretAccessKey></Error>",
+    "<SessionToken>hu5h</SessionToken>",
+    "-----BEGIN RSA PRIVATE KEY-----\nhu5h\n-----END RSA PRIVATE KEY-----",
+    "-----BEGIN PRIVATE KEY-----\\nhu5h was cut",
 ]
 
 
