@@ -1,5 +1,6 @@
 """Rolling back, vacuuming and checking compacted tables."""
 
+import shutil
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -20,7 +21,7 @@ from siltstone.compactor.job import RoundJob
 from siltstone.compactor.merge import run_here
 from siltstone.compactor.plan import Request
 from siltstone.compactor.session import run_session
-from siltstone.errors import ConflictError
+from siltstone.errors import ConflictError, CorruptionError
 from siltstone.log.commit import CommitLog, commit_log, forget_logs
 from siltstone.model import PartitionLocator, StreamLocator
 from siltstone.objects import open_objects, replaced
@@ -295,6 +296,32 @@ def test_work_that_announces_itself_is_not_refused_by_a_vacuum(
         commit()
     assert log.read(lambda state: state.keys(horizon.WORK_PREFIX)) == []
     assert orders.fsck(deep=True) == []
+
+
+def test_a_log_that_was_set_back_behind_its_rounds_is_noticed_by_all_who_use_it(
+    orders: siltstone.Table, tmp_path: Path
+) -> None:
+    root = orders.lake.root
+    folder = Path(root, catalog.version_folder(orders.name, root=root), "log")
+    shutil.copytree(folder, tmp_path / "copy")
+    rounds = Path(root, destination_of(orders).folder)
+    orders.write(changes(7))
+    compact(orders)
+    for file in folder.iterdir():
+        if not (tmp_path / "copy" / file.name).exists():
+            file.unlink()
+    forget_logs(root)
+    assert {finding.code for finding in orders.fsck()} == {"lost-commits"}
+    before = {each for each in rounds.rglob("*") if each.is_file()}
+    for use in (
+        orders.to_arrow,
+        partial(orders.to_arrow, include_uncompacted=True),
+        partial(compact, orders),
+        orders.vacuum,
+    ):
+        with pytest.raises(CorruptionError, match=r"log: it ends at position 3 .* read it up to 4.* missing; restore"):
+            use()
+    assert {each for each in rounds.rglob("*") if each.is_file()} == before
 
 
 class _Vacuuming(FaultyObjects):

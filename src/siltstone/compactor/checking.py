@@ -8,7 +8,7 @@ import pyarrow as pa
 from siltstone.compactor.columns import equal_ids
 from siltstone.compactor.completion import Destination, current_completion, current_entry
 from siltstone.compactor.files import StoredFile
-from siltstone.compactor.following import unregistered_destinations
+from siltstone.compactor.following import refuse_lost_commits, unregistered_destinations
 from siltstone.compactor.hashing import hash_keys
 from siltstone.compactor.inventory import find_problems
 from siltstone.compactor.maintenance import reachable_rounds
@@ -32,6 +32,10 @@ def check_partition(destination: Destination, *, deep: bool = False) -> list[Fin
         return [Finding("state", str(destination.locator), str(error), _REBASE)]
     if completion is None:
         return []
+    try:
+        refuse_lost_commits(completion, destination.locator, root=destination.root)
+    except CorruptionError as error:
+        return [Finding("lost-commits", str(completion.source_partition_locator), str(error), "restore it from a copy")]
     findings = [
         Finding("compacted-file", each.uri, problem, _REPAIR)
         for each, problem in find_problems(destination, completion.buckets)

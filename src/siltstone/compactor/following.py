@@ -34,7 +34,7 @@ from siltstone.model import (
 )
 from siltstone.objects import open_objects
 from siltstone.storage import object_store as storage
-from siltstone.storage.stream_state import find_stream_in
+from siltstone.storage.stream_state import StreamState, find_stream_in
 
 
 class Followed(NamedTuple):
@@ -213,6 +213,24 @@ def trimmed_position(partition: PartitionLocator, *, root: str) -> int:
     if not storage.partition_exists(partition, root=root):
         return 0
     return storage.get_partition(partition, root=root).trimmed_stream_position
+
+
+def refuse_lost_commits(entry: Entry | RoundCompletion, destination: PartitionLocator, *, root: str) -> None:
+    """Refuse a log that ends before what a round has read of it: its newest batches are gone. Raises: CorruptionError."""
+    stream = find_stream_in(str(entry["source_folder"]).rpartition("/")[0], root=root)
+    if stream is not None:
+        # A stream that was deleted has no state to compare with.
+        with contextlib.suppress(NotFoundError):
+            stream.read(lambda state: refuse_end_before(int(entry["high_watermark"]), state, destination))
+
+
+def refuse_end_before(watermark: int, state: StreamState, destination: PartitionLocator) -> None:
+    """Refuse a state of a stream that is newer than a round, and has less than that has read. Raises: CorruptionError."""
+    if state.stream_position < watermark:
+        raise CorruptionError(
+            f"{state.log_address}: it ends at position {state.stream_position} of {state.locator}, but {destination} has "
+            f"read it up to {watermark}, so its newest batches are missing; restore them from a copy"
+        )
 
 
 class TrimLimit(NamedTuple):

@@ -18,7 +18,13 @@ from siltstone.compactor.completion import (
     read_completion,
     write_completion,
 )
-from siltstone.compactor.following import follow, own_partition, round_source, trimmed_position
+from siltstone.compactor.following import (
+    follow,
+    own_partition,
+    refuse_lost_commits,
+    round_source,
+    trimmed_position,
+)
 from siltstone.compactor.inventory import bucket_objects, find_problems
 from siltstone.compactor.leftovers import find_leftovers
 from siltstone.compactor.state import RoundCompletion
@@ -186,6 +192,9 @@ def _vacuum(
     expiring: dict[str, list[int]] = {}
     for destination in sweep.destinations:
         refuse_doubt(destination.log)
+        current = current_entry(destination)
+        if current is not None:
+            refuse_lost_commits(current, destination.locator, root=root)
         # Everything is read before anything is forgotten: a damaged completion file stops the vacuum here.
         expiring[destination.folder] = _expired_rounds(destination, now_ms - retention_ms, now_ms)
         _named_by_rounds(destination, [])

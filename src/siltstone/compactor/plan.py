@@ -15,6 +15,7 @@ from siltstone.compactor.completion import (
     locate_destination,
 )
 from siltstone.compactor.consistency import Hold, closed_before, hold_floor, is_due, list_holds
+from siltstone.compactor.following import refuse_lost_commits
 from siltstone.compactor.inventory import whole_completion
 from siltstone.compactor.job import ReadTask, RoundJob, Settings
 from siltstone.compactor.naming import SourceColumns, source_columns, version_of
@@ -111,6 +112,8 @@ def _plan_next(
     request, table = named_as_in_files(request)
     columns = source_columns(version, table)
     _check_compatible(request, source, source_folder, previous)
+    if previous is not None:
+        refuse_lost_commits(previous, request.destination, root=request.root)
     watermark = previous.high_watermark if previous else 0
     if is_first and request.rebase_high_watermark is not None:
         watermark = request.rebase_high_watermark

@@ -87,6 +87,12 @@ def decode(data: bytes, where: str, max_version: int, writer: str) -> ChainedFil
     return ChainedFile(head, lines if head["key"] == CHECKPOINT_KEY else [line, *lines], digest_of(data))
 
 
+def is_chained(start: bytes) -> bool:
+    """Return whether a file that begins with these bytes is of a version whose files have a head."""
+    version = start.partition(b"\n")[0].removeprefix(b"v")
+    return version.isdigit() and int(version) >= CHAINED_SINCE
+
+
 def write_id_in(start: bytes) -> str | None:
     """Return whose batch begins with these bytes."""
     match = _WRITE_ID.match(start)

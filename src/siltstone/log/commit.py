@@ -463,8 +463,18 @@ class CommitLog(KeyedLog):
         state = LogState(self._file_of)
         checkpoint = listing.newest_compact()
         if checkpoint is not None:
-            state.restore(checkpoint.batch_id, self._read_chained(checkpoint.name), self.address(checkpoint.name))
+            content, where = self._read_chained(checkpoint.name), self.address(checkpoint.name)
+            if not content.head and self._is_chained(checkpoint.batch_id):
+                raise CorruptionError(f"{where}: it is older than the batch it sums up; restore the file from a copy")
+            state.restore(checkpoint.batch_id, content, where)
         return state
+
+    def _is_chained(self, batch_id: int) -> bool:
+        """Return whether a batch has a head; one that was cleaned up does not matter."""
+        try:
+            return chain.is_chained(self.objects.read_start(self.path(self.name_of(batch_id)), chain.START_BYTES))
+        except NotFoundError:
+            return False
 
     def _follow(self, state: LogState, batches: Iterable[chain.ChainedFile]) -> None:
         try:

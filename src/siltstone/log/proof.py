@@ -61,6 +61,7 @@ class _Proof:
                 continue  # cleaned up meanwhile
             except CorruptionError as error:
                 yield Doubt("bad-file", file.name, str(error), self._cure(file))
+        self._pass_over_repeated()
         yield from self._broken_links()
         try:
             yield from self._wrong_sums()
@@ -83,6 +84,27 @@ class _Proof:
         if file.is_compact and all(number in self._plain for number in range(before + 1, file.batch_id + 1)):
             return "delete it: all that it sums up is still there"
         return _RESTORE
+
+    def _pass_over_repeated(self) -> None:
+        """Forget the first batches if they have a number that was freed: by writers that slept, and then died.
+
+        Only numbers below the checkpoint before the newest one are ever freed.
+        """
+        if len(self._compact) < 2:
+            return
+        freed_below = sorted(self._compact)[-2]
+        owners: dict[int, str] = {}
+        for number in self._compact:
+            checkpoint = self._read.get(f"{number}.compact")
+            if checkpoint is not None:
+                recent = checkpoint.head.get("recent", [])
+                owners |= enumerate(recent, number + 1 - len(recent))
+        for number in sorted(self._plain):
+            batch = self._read.get(str(number))
+            owner = owners.get(number)
+            if number >= freed_below or owner is None or batch is None or batch.head.get("write_id") == owner:
+                return
+            del self._plain[number], self._read[str(number)]
 
     def _broken_links(self) -> Iterator[Doubt]:
         for number in sorted(self._plain):

@@ -25,6 +25,7 @@ class StreamState:
     def __init__(self, place: Located, state: LogState, stream: StreamLocator) -> None:
         self.version: TableVersion = place.version
         self.locator = stream
+        self.log_address = place.log.address()
         self.stream_position: int = place.read(state, stream.stream).stream_position
         self._state = state
 

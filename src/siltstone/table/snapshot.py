@@ -21,6 +21,7 @@ from siltstone.compactor.completion import (
     compacted_partition,
     read_completion,
 )
+from siltstone.compactor.following import refuse_end_before
 from siltstone.compactor.moments import Moment
 from siltstone.compactor.state import RoundCompletion
 from siltstone.errors import CorruptionError, NotFoundError
@@ -312,6 +313,8 @@ def _cut_other(own: StreamLog, folder: str, followers: _Followers, rounds: _Know
 
 def _cut_stream(state: StreamState, members: Sequence[_Rounds], wanted: _Wanted) -> _StreamCut:
     """Choose a position of a stream, and what is read of each partition that follows it."""
+    for each in members:
+        refuse_end_before(each.watermark, state, compacted_partition(each.own))
     position = wanted.position(state, members)
     sources, keys = state.partitions(), state.delta_keys()
     partitions = []

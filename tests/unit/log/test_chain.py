@@ -3,15 +3,19 @@
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from siltstone.errors import CorruptionError
 from siltstone.log import chain
+from siltstone.log import commit as commit_module
 from siltstone.log.commit import CommitLog
 from siltstone.log.proof import find_doubts, refuse_doubt
 from siltstone.log.repair import compact
 from siltstone.log.verification import verify
+from siltstone.objects import open_objects
+from siltstone.testing import FaultyObjects, Killed
 
 Damage = Callable[[Path], None]
 BATCHES = 13
@@ -135,6 +139,19 @@ def test_a_log_is_compacted_by_its_path_alone_and_keeps_its_name(local_root: str
         values(local_root)
 
 
+@pytest.mark.parametrize("batches", [10, 13])
+def test_a_checkpoint_of_an_earlier_format_is_not_taken_for_that_of_a_batch_of_this_one(
+    local_root: str, batches: int
+) -> None:
+    folder = fill(local_root, batches=batches)
+    (folder / "9.compact").write_bytes(b'v2\n{"key":"k0","value":-1}')
+    with pytest.raises(
+        CorruptionError, match=r"log/(9.compact: it is older than the batch|10: it was not written after)"
+    ):
+        values(local_root)
+    assert "9.compact" in {Path(finding.file).name for finding in verify(folder).findings}
+
+
 def test_a_process_notices_that_batches_that_it_knows_are_gone(local_root: str) -> None:
     folder = fill(local_root, batches=1)
     log = CommitLog(local_root, "log")
@@ -190,6 +207,32 @@ def test_a_sound_log_gives_no_doubt_whoever_wrote_it_and_however_long_it_is(loca
         folder = f"log-{batches}"
         fill(local_root, folder, batches)
         assert find_doubts(CommitLog(local_root, folder)) == []
+
+
+def test_a_batch_that_a_writer_left_under_a_freed_number_gives_no_doubt(
+    local_root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(commit_module, "CLEANUP_DELAY_MS", -1000)
+    sleepers = []
+    for _ in range(70):
+        fill(local_root, batches=1)
+        sleepers.append(CommitLog(local_root, "log"))
+        sleepers[-1].read(len)
+    CommitLog(local_root, "log").checkpoint()
+    first = min(int(file.name) for file in Path(local_root, "log").iterdir() if file.name.isdecimal())
+
+    class Dying(FaultyObjects):
+        def create(self, path: str, data: Any) -> None:
+            super().create(path, data)
+            raise Killed
+
+    sleeper = sleepers[first - 2]
+    sleeper.objects = Dying(open_objects(local_root))
+    with pytest.raises(Killed):
+        sleeper.commit("test", lambda _: {"never": {"value": 1}})
+    assert Path(local_root, "log", str(first - 1)).exists()
+    assert find_doubts(CommitLog(local_root, "log")) == []
+    assert verify(Path(local_root, "log")).findings == []
 
 
 def test_the_first_bytes_of_a_batch_say_whose_it_is() -> None:
