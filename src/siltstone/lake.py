@@ -36,7 +36,9 @@ from siltstone.compactor.repair import PartitionRepair, repair
 from siltstone.compactor.session import Progress, SessionResult
 from siltstone.compactor.state import RoundCompletion
 from siltstone.errors import InvalidInputError, KeysInSeveralPartitionsWarning, NotFoundError
-from siltstone.log.verification import Finding, verify
+from siltstone.log.keyed import KeyedLog
+from siltstone.log.opening import OpenedLog
+from siltstone.log.verification import Finding, verify_opened
 from siltstone.model import (
     COMPACTED_STREAM,
     Delta,
@@ -392,13 +394,13 @@ class Table:
     def fsck(self, *, deep: bool = False) -> list[Finding]:
         """Check logs, files, deletion vectors and indices; `deep` reads every row. No findings means sound."""
         root = self.lake.root
-        findings = _check_log(f"{root}/{CATALOG_FOLDER}")
+        findings = _check_log(root, CATALOG_FOLDER)
         if findings:
             return findings
         folder = catalog.version_folder(self.name, root=root)
         partitions = open_objects(root).list_folders(f"{folder}/{COMPACTED_STREAM}")
         for log in ("log", *(f"{COMPACTED_STREAM}/{partition}/log" for partition in partitions)):
-            findings += _check_log(f"{root}/{folder}/{log}")
+            findings += _check_log(root, f"{folder}/{log}")
         if findings:
             return findings
         findings += check_registered(self.name, root=root)
@@ -504,12 +506,9 @@ class Table:
         self.lake.drop_table(self.name)
 
 
-def _check_log(path: str) -> list[Finding]:
+def _check_log(root: str, folder: str) -> list[Finding]:
     """Check a log of the table; a partition that was never compacted has none."""
-    try:
-        return verify(path, data_files=False).findings
-    except NotFoundError:
-        return []
+    return verify_opened(OpenedLog("siltstone", KeyedLog(open_objects(root), folder)), data_files=False).findings
 
 
 def compact_request(request: Request, spark: "SparkSession | None", progress: Progress | None) -> SessionResult:
