@@ -42,9 +42,12 @@ def digest_of(data: bytes) -> str:
     return hashlib.blake2b(data, digest_size=16).hexdigest()
 
 
-def encode_batch(head: Head, lines: list[bytes], version: int) -> bytes:
-    """Return a batch's content. The head is an entry of the log itself, under the key of commits."""
-    return b"".join(encode_chunks({"key": COMMIT_KEY, **head}, lambda: wire.chunks_of(lines), len(lines), version))
+def encode_batch(head: Head, lines: list[bytes], version: int) -> tuple[bytes, ChainedFile]:
+    """Return a batch's content, and what its readers see. The head is an entry of the log itself, under the key of commits."""
+    whole = {"key": COMMIT_KEY, **head}
+    first, *chunks = encode_chunks(whole, lambda: wire.chunks_of(lines), len(lines), version)
+    data = b"".join([first, *chunks])
+    return data, ChainedFile(whole, [first.partition(b"\n")[2], *lines], digest_of(data))
 
 
 def encode_chunks(head: Head, body: Callable[[], Iterable[bytes]], line_count: int, version: int) -> Iterator[bytes]:

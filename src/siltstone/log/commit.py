@@ -11,9 +11,9 @@ whole, and follow each other, is in `chain`.
 
 import contextlib
 import logging
+import os
 import random
 import threading
-import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple, TypeVar
 
@@ -93,6 +93,7 @@ class LogState:
         self.recent: dict[int, str] = {}
         self.log: str | None = None
         self._lines: dict[str, bytes] = {}
+        self._times: tuple[int, int] | None = None
         self._find_file = find_file
 
     def __len__(self) -> int:
@@ -138,14 +139,11 @@ class LogState:
     @property
     def time_ms(self) -> int:
         """When the newest commit happened; 0 in an empty log."""
-        newest = self.get(COMMIT_KEY)
-        if newest is None:
-            return 0
-        with decoding(newest):
-            return int(newest["time"])
+        return self._read_times()[0]
 
     def apply(self, lines: Iterable[bytes], where: str) -> None:
         """Take over a batch's lines. Raises: CorruptionError."""
+        self._times = None
         for line in lines:
             if line.endswith(b'"removed":true}'):
                 self._lines.pop(_key(line, where), None)
@@ -155,11 +153,17 @@ class LogState:
     @property
     def sure_ms(self) -> int:
         """The time by which entries may expire: that of the newest commit, unless it was not sure that it is right."""
-        newest = self.get(COMMIT_KEY)
-        if newest is None:
-            return 0
-        with decoding(newest):
-            return int(newest["sure_time"] if "sure_time" in newest else newest["time"])
+        return self._read_times()[1]
+
+    def _read_times(self) -> tuple[int, int]:
+        if self._times is None:
+            newest = self.get(COMMIT_KEY)
+            if newest is None:
+                return 0, 0
+            with decoding(newest):
+                time_ms = int(newest["time"])
+                self._times = time_ms, int(newest.get("sure_time", time_ms))
+        return self._times
 
     def expire(self) -> None:
         """Drop the entries whose time has come."""
@@ -295,7 +299,7 @@ class CommitLog(KeyedLog):
 
     def _next_batch(self, operation: str, now_ms: int, changes: Changes) -> _NewBatch:
         state = self._state
-        batch_id, write_id = state.batch_id + 1, uuid.uuid4().hex
+        batch_id, write_id = state.batch_id + 1, os.urandom(16).hex()
         commit_time = max(now_ms, state.time_ms)
         is_sure = operation == CONFIRM_TIME or self._is_sure(now_ms)
         sure_time = max(now_ms, state.sure_ms) if is_sure else state.sure_ms
@@ -309,8 +313,7 @@ class CommitLog(KeyedLog):
             **({"log": self.folder} if batch_id == 0 else {}),
         }
         lines = [_encode(key, entry) for key, entry in changes.items()]
-        data = chain.encode_batch(head, lines, self.version)
-        return _NewBatch(batch_id, write_id, state.anchor, data, chain.decode(data, "", self.version, self.writer))
+        return _NewBatch(batch_id, write_id, state.anchor, *chain.encode_batch(head, lines, self.version))
 
     def expiry_ms(self, *, is_confirmed: bool = False) -> int:
         """Return the time by which things may expire: now, if that is sure, else the last time that was.

@@ -4,7 +4,6 @@ import contextlib
 import errno
 import os
 import stat
-import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any, cast
@@ -82,8 +81,12 @@ class LocalObjects:
 
     def read_start(self, path: str, length: int) -> bytes:
         """Return the first bytes of the object."""
-        with self._translated(path), Path(self.locate(path)).open("rb") as file:
-            return file.read(length)
+        with self._translated(path):
+            file = os.open(self.locate(path), os.O_RDONLY)
+            try:
+                return os.read(file, length)
+            finally:
+                os.close(file)
 
     def stream(self, path: str) -> Iterator[bytes]:
         """Yield the object's bytes in chunks."""
@@ -111,7 +114,7 @@ class LocalObjects:
     def _publish(self, path: str, data: bytes | Iterable[bytes], publish: Any) -> None:
         final = self._locate_name(path)
         parent, name = os.path.split(final)
-        aside = f"{parent}/.{name}.{uuid.uuid4().hex}.tmp"
+        aside = f"{parent}/.{name}.{os.urandom(16).hex()}.tmp"
         with self._translated(path):
             try:
                 file = self._create_exclusively(aside)
@@ -136,10 +139,10 @@ class LocalObjects:
 
     def _create_exclusively(self, path: str) -> IO[bytes]:
         try:
-            return Path(path).open("xb")
+            return open(path, "xb")
         except FileNotFoundError:
             self._make_folders(os.path.dirname(path))
-            return Path(path).open("xb")
+            return open(path, "xb")
 
     def _make_folders(self, folder: str) -> None:
         if Path(folder).is_dir():

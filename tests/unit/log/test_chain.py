@@ -236,6 +236,6 @@ def test_a_batch_that_a_writer_left_under_a_freed_number_gives_no_doubt(
 
 
 def test_the_first_bytes_of_a_batch_say_whose_it_is() -> None:
-    batch = chain.encode_batch({"write_id": "ab" * 16, "time": 1, "operation": "x" * 1000}, [b"{}"], 3)
+    batch, _ = chain.encode_batch({"write_id": "ab" * 16, "time": 1, "operation": "x" * 1000}, [b"{}"], 3)
     assert chain.write_id_in(batch[: chain.START_BYTES]) == "ab" * 16
     assert chain.write_id_in(b'v2\n{"key":"x"}') is None
