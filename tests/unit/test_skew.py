@@ -1,5 +1,6 @@
 """While this machine's clock and the store's time are far apart, nothing is deleted and nothing expires."""
 
+import datetime
 from collections.abc import Callable, Iterator
 
 import pyarrow as pa
@@ -191,3 +192,46 @@ def test_document_streams_are_not_closed_while_clocks_differ(site: Site) -> None
     site.set_apart()
     compact(documents.table)
     assert closed_before(documents.table.properties) is not None
+
+
+class TestDisk:
+    """On a local disk, this machine's clock is all there is; a month ahead, it may have been set wrong."""
+
+    @pytest.fixture
+    def machine(self) -> Iterator[ProcessClock]:
+        machine = ProcessClock(TrueTime())
+        with clock.replaced(machine):
+            yield machine
+
+    @pytest.fixture
+    def documents(self, machine: ProcessClock, new_root: Callable[[str], str]) -> siltstone.DocumentTable:
+        lake = siltstone.open(new_root("local"))
+        documents = lake.create_document_table("shop.carts", full_consistency_delay=60)
+        documents.update("a", '{"n":1}')
+        return documents
+
+    def test_a_hold_ends_only_by_a_time_that_is_sure(
+        self, machine: ProcessClock, documents: siltstone.DocumentTable
+    ) -> None:
+        documents.hold(until=datetime.timedelta(hours=1))
+        machine.change("set", 31 * DAY_MS)
+        documents.update("a", '{..,"m":2}')
+        (job,) = compact(documents.table)
+        assert job.hold_floor_ms is not None
+
+    def test_nothing_is_due_by_a_time_that_is_not_sure_and_a_warning_says_why(
+        self, machine: ProcessClock, documents: siltstone.DocumentTable, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        compact(documents.table)
+        tables = LakeTables(documents.lake, engine=run_here)
+        machine.change("set", 31 * DAY_MS)
+        assert tables.find_work(lambda: None) == []
+        documents.update("b", '{"n":1}')
+        compact(documents.table)
+        assert "vacuum once with --confirm-time" in caplog.text
+        assert tables.find_work(lambda: None) == []
+        documents.table.vacuum(confirm_time=True)
+        machine.change("set", 31 * DAY_MS + HOUR_MS)
+        assert len(tables.find_work(lambda: None)) == 1
+        compact(documents.table)
+        assert tables.find_work(lambda: None) == []

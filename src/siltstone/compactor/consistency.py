@@ -7,7 +7,7 @@ that is closed can arrive after a round has relied on there being none.
 """
 
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 
 from siltstone.compactor.completion import CURRENT_KEY, HOLD_PREFIX, Destination, current_entry, list_hold_entries
@@ -137,10 +137,13 @@ def is_due(bucket: Bucket, now_ms: int, floor_ms: int | None) -> bool:
     return bucket.held_at is not None and (floor_ms is None or floor_ms > bucket.held_at)
 
 
-def is_partition_due(destination: Destination, now_ms: int) -> bool:
-    """Tell, by the log alone, whether any bucket of a compacted partition has something to do."""
+def is_partition_due(destination: Destination, ask_time: Callable[[], int]) -> bool:
+    """Return, by the log alone, whether any bucket of a compacted partition has something to do by a time."""
     entry = current_entry(destination)
     if entry is None:
         return False
     marks = Bucket(depth=0, bits=0, due_at=entry.get("due_at"), held_at=entry.get("held_at"))
+    if marks.due_at is None and marks.held_at is None:
+        return False
+    now_ms = ask_time()
     return is_due(marks, now_ms, hold_floor(list_holds(destination), now_ms))

@@ -21,7 +21,7 @@ from siltstone.compactor.completion import (
 from siltstone.compactor.consistency import held_watermark, is_partition_due
 from siltstone.compactor.state import RoundCompletion
 from siltstone.errors import AlreadyExistsError, CorruptionError, NotFoundError
-from siltstone.log.commit import commit_log
+from siltstone.log.commit import CommitLog, commit_log
 from siltstone.log.keyed import Entry
 from siltstone.model import (
     COMPACTED_STREAM,
@@ -35,6 +35,7 @@ from siltstone.model import (
 from siltstone.objects import open_objects
 from siltstone.storage import object_store as storage
 from siltstone.storage.stream_state import StreamState, find_stream_in
+from siltstone.storage.streams import locate_stream
 
 
 class Followed(NamedTuple):
@@ -125,11 +126,12 @@ def _waiting_in_stream(group: Sequence[Followed], root: str, keep_alive: Callabl
     assert group[0].source is not None
     stream = group[0].source.stream_locator
     newest = {each.locator.partition_id: each.stream_position for each in storage.list_partitions(stream, root=root)}
+    log = locate_stream(stream, root=root).log
     waiting: dict[str, Followed] = {}
     for each in group:
         keep_alive()
         key = each.own.partition_id
-        if newest.get(key, 0) > each.watermark or _is_due(each.own, root):
+        if newest.get(key, 0) > each.watermark or _is_due(each.own, log, root):
             waiting[key] = each
     deltas: dict[str, list[Delta]] = defaultdict(list)
     lowest = min((each.watermark for each in waiting.values()), default=0)
@@ -140,8 +142,8 @@ def _waiting_in_stream(group: Sequence[Followed], root: str, keep_alive: Callabl
     return [WaitingPartition(each.own, deltas[key]) for key, each in waiting.items()]
 
 
-def _is_due(own: PartitionLocator, root: str) -> bool:
-    return is_partition_due(locate_destination(compacted_partition(own), root=root), open_objects(root).now_ms())
+def _is_due(own: PartitionLocator, log: CommitLog, root: str) -> bool:
+    return is_partition_due(locate_destination(compacted_partition(own), root=root), log.expiry_ms)
 
 
 def register_destination(destination: Destination) -> None:

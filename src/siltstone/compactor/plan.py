@@ -29,6 +29,7 @@ from siltstone.model.properties import KIND, ROW_GROUP_ROWS, TOMBSTONE_RETENTION
 from siltstone.model.schema import evolve, schema_from_json, schema_to_json
 from siltstone.objects import open_objects
 from siltstone.storage import object_store as storage
+from siltstone.storage.streams import locate_stream
 
 MAX_ROUND_BYTES = 2 << 30
 
@@ -125,6 +126,7 @@ def _plan_next(
     reads = delta_reads(chosen, columns)
     holds = list_hold_entries(destination)
     job = make_job(request, version, columns, columns.schema_after(watermark), destination, previous, reads)
+    job = replace(job, expiry_ms=_expiry_ms(request, source))
     if len(chosen) == len(deltas) and request.last_stream_position is None:
         job = _reaching_the_end(job, version, list_holds(destination))
     if not chosen and not wants_full and not job.due_buckets:
@@ -160,9 +162,15 @@ def _reaching_the_end(job: RoundJob, version: TableVersion, holds: Sequence[Hold
 
     One that leaves out deltas must not: what it leaves out may belong before what it has read.
     """
-    floor = hold_floor(holds, job.now_ms)
-    due = frozenset(bucket.name for bucket in job.buckets if bucket.files and is_due(bucket, job.now_ms, floor))
+    now_ms = min(job.now_ms, job.expiry_ms)
+    floor = hold_floor(holds, now_ms)
+    due = frozenset(bucket.name for bucket in job.buckets if bucket.files and is_due(bucket, now_ms, floor))
     return replace(job, closed_before_ms=closed_before(version.properties), hold_floor_ms=floor, due_buckets=due)
+
+
+def _expiry_ms(request: Request, source: PartitionLocator) -> int:
+    """Return the time by which things may expire: the one that was asked for, else one that is sure."""
+    return locate_stream(source, root=request.root).log.expiry_ms() if request.now_ms is None else request.now_ms
 
 
 def _plan_rebase(request: Request, destination: Destination, on_behalf_of: PartitionLocator) -> RoundPlan:
@@ -179,8 +187,9 @@ def _plan_rebase(request: Request, destination: Destination, on_behalf_of: Parti
     _check_untrimmed(request, on_behalf_of, watermark)
     # Prior completions are not read, so that a rebase also cures damaged ones; only which one is current matters.
     current = current_entry(destination)
+    job = make_job(request, version, columns, evolve(columns.schema, found.schema), destination, None, found.reads)
     return RoundPlan(
-        job=make_job(request, version, columns, evolve(columns.schema, found.schema), destination, None, found.reads),
+        job=replace(job, expiry_ms=_expiry_ms(request, on_behalf_of)),
         destination=destination,
         previous_round_id=None if current is None else int(current["round_id"]),
         source=on_behalf_of,

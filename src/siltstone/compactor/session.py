@@ -1,12 +1,13 @@
 """A compaction session: rounds, each planned on the current state and committed by itself, until nothing is left."""
 
+import logging
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from siltstone.compactor.completion import commit_round, current_entry, locate_destination, write_completion
-from siltstone.compactor.consistency import close_stream
+from siltstone.compactor.consistency import close_stream, delay_of
 from siltstone.compactor.following import follow, register_destination
 from siltstone.compactor.inventory import bucket_objects
 from siltstone.compactor.job import Engine
@@ -18,6 +19,8 @@ from siltstone.model.schema import SchemaField
 from siltstone.objects import open_objects
 from siltstone.storage.horizon import announced
 from siltstone.storage.streams import locate_stream
+
+_log = logging.getLogger(__name__)
 
 Progress = Callable[[dict[str, Any]], None]
 _CONFLICTS = 20
@@ -71,16 +74,19 @@ def _plan(request: Request, so_far: SessionResult) -> RoundPlan | None:
     if plan is None:
         return None
     is_new = follow(plan.destination, plan.source, plan.start_watermark)
-    expiry_ms = request.now_ms
-    if expiry_ms is None:
-        expiry_ms = locate_stream(plan.source, root=request.root).log.expiry_ms()
-    is_closed = close_stream(plan.source, min(plan.job.now_ms, expiry_ms), root=request.root)
-    if is_closed or is_new:
-        again = plan_round(replace(request, now_ms=plan.job.now_ms), is_first=is_first, is_alone=is_alone)
-        if again is None:
-            return None
-        plan = again
-    return replace(plan, job=replace(plan.job, began=began, expiry_ms=expiry_ms))
+    _warn_of_doubt(plan, request.root)
+    if close_stream(plan.source, min(plan.job.now_ms, plan.job.expiry_ms), root=request.root) or is_new:
+        plan = plan_round(request, is_first=is_first, is_alone=is_alone)
+    return None if plan is None else replace(plan, job=replace(plan.job, began=began))
+
+
+def _warn_of_doubt(plan: RoundPlan, root: str) -> None:
+    """Say why changes of a table whose stream is to be closed are not compacted yet, where the time is not sure."""
+    place = locate_stream(plan.source, root=root)
+    if delay_of(place.version.properties, place.version.locator) is not None:
+        doubt = place.log.doubt(min(plan.job.now_ms, plan.job.expiry_ms))
+        if doubt is not None:
+            _log.warning("%s: later changes are compacted later: %s", plan.source, doubt)
 
 
 def run_round(plan: RoundPlan, engine: Engine, progress: Progress | None = None) -> RoundCompletion:
