@@ -31,7 +31,7 @@ def _chain() -> Any:
             return chain.ChainedFile(head, lines if head["key"] == chain.CHECKPOINT_KEY else [first, *lines], None)
         return chain.ChainedFile({}, [], None)
 
-    return patch.object(chain, "decode", decode)
+    return patch.multiple(chain, decode=decode, digest_of=lambda data: None)
 
 
 def _horizon() -> Any:

@@ -149,3 +149,18 @@ def test_earlier_documents_are_what_they_were_and_stay_so_when_compacted(earlier
     docs.update("r1", '{..,"stars":1}')
     assert docs.get("r1")["stars"] == 1
     assert docs.fsck(deep=True) == []
+
+
+def test_the_chain_of_an_earlier_log_begins_with_its_first_new_batch(earlier: Earlier) -> None:
+    orders = earlier.lake.table("shop.orders")
+    (folder,) = Path(earlier.lake.root).glob("tables/shop/orders/*/log")
+    before = {path.name for path in folder.iterdir()}
+    for _ in range(12):
+        orders.write(orders.to_arrow().slice(0, 1))
+    added = sorted((path for path in folder.iterdir() if path.name not in before), key=lambda path: path.name)
+    assert any(path.suffix == ".compact" for path in added)
+    assert all(b'"checksum":"' in path.read_bytes() for path in added)
+    assert orders.fsck(deep=True) == []
+    damaged = next(path for path in added if path.suffix == ".compact")
+    damaged.write_bytes(damaged.read_bytes().replace(b'"lines":', b'"lines": ', 1))
+    assert [found.file for found in orders.fsck()] == [str(damaged)]
