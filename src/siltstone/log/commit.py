@@ -54,6 +54,8 @@ ANCHOR_INTERVAL = 16
 # A checkpoint says whose the last batches were, so that a writer who was held up can find out what became of its own.
 RECENT_BATCHES = 100
 CLEANUP_PAUSE_SECONDS = 60.0
+# So often a process looks at the names of all batches: only they show that one is missing and others come after it.
+LISTING_SECONDS = 60.0
 _ATTEMPTS = 200
 _PUT_ATTEMPTS = 5
 _LOAD_ATTEMPTS = 5
@@ -250,6 +252,7 @@ class CommitLog(KeyedLog):
         self._lock = threading.RLock()
         self._state = LogState(self._file_of)
         self._is_loaded = False
+        self._listed_at = 0.0
         self._cleaned_at: float | None = None
 
     def read(self, look: Callable[[LogState], T]) -> T:
@@ -370,6 +373,19 @@ class CommitLog(KeyedLog):
         if not self._is_loaded:
             self._load()
             return
+        self._catch_up()
+        if clock.monotonic() - self._listed_at >= LISTING_SECONDS:
+            self._look_beyond()
+
+    def _look_beyond(self) -> None:
+        """Read the log anew if it goes on after a batch that is missing: what comes before that is not all there is."""
+        listing = self.listing()
+        self._listed_at = clock.monotonic()
+        latest, known = -1 if listing.latest is None else listing.latest, self._state.batch_id
+        if latest < known or (latest > known and listing.plain(known + 1) is None):
+            self._load()
+
+    def _catch_up(self) -> None:
         state = self._state
         try:
             batches = self._batches_after(state.batch_id, state.digest)
@@ -454,6 +470,7 @@ class CommitLog(KeyedLog):
                     )
                 self._follow(state, batches)
                 self._state, self._is_loaded = state, True
+                self._listed_at = clock.monotonic()
                 return
             raise CorruptionError(
                 f"{self.address(self.name_of(first_missing))}: missing, although batch {latest} is there: the log has a "

@@ -239,3 +239,19 @@ def test_the_first_bytes_of_a_batch_say_whose_it_is() -> None:
     batch, _ = chain.encode_batch({"write_id": "ab" * 16, "time": 1, "operation": "x" * 1000}, [b"{}"], 3)
     assert chain.write_id_in(batch[: chain.START_BYTES]) == "ab" * 16
     assert chain.write_id_in(b'v2\n{"key":"x"}') is None
+
+
+def test_a_process_notices_that_a_log_goes_on_after_a_batch_that_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(commit_module, "LISTING_SECONDS", 0.0)
+    known, other = CommitLog(str(tmp_path), "log"), CommitLog(str(tmp_path), "log")
+    known.commit("add", lambda _: {"a": {"n": 0}})
+    for number in range(1, 4):
+        other.commit("add", lambda _, number=number: {"a": {"n": number}})
+    (tmp_path / "log/2").unlink()
+    with pytest.raises(CorruptionError, match="log/2: missing, although batch 3 is there"):
+        known.read(lambda state: state.get("a"))
+    # Once a checkpoint has summed it up, it is not needed any more.
+    other.checkpoint()
+    assert known.read(lambda state: state.get("a")) == {"key": "a", "n": 3}

@@ -42,7 +42,7 @@ def test_two_commits_that_both_believe_to_have_won_are_found_and_made_short(monk
         for n in range(1, 10)
     ]
     steps = tuple(step for turn in turns for step in turn)
-    profile = replace(make_plan(1).profile, processes=2, partitions=1, operations={"write": 1})
+    profile = replace(make_plan(1).profile, processes=2, partitions=1, operations={"write": 1}, listing_seconds=60.0)
     whole = Plan(1, profile, steps)
     failed = simulate(whole)
     assert failed.violation is not None

@@ -68,6 +68,7 @@ def make_case_plan(case: Case, seed: int) -> Plan:
         checkpoint_interval=2,
         anchor_interval=4,
         recent_batches=100,
+        listing_seconds=0.0 if case.has_damage else 60.0,
         is_local=False,
     )
     return Plan(seed, profile, case.steps, case.has_damage)

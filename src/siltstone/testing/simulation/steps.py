@@ -79,6 +79,7 @@ class Profile:
     checkpoint_interval: int
     anchor_interval: int
     recent_batches: int
+    listing_seconds: float
     is_local: bool = False
     """Whether all processes are on one machine, whose disk is the store: there is no clock but that machine's."""
 
@@ -108,7 +109,8 @@ def make_plan(seed: int, length: int = 60, *, damage: bool = False) -> Plan:
     chance = random.Random(f"plan {seed}")
     profile = _make_profile(chance)
     if damage:
-        profile = replace(profile, clocks=0.0, sleeps=0.0, operations={**profile.operations, "restart": 6, "read": 4})
+        profile = replace(profile, clocks=0.0, sleeps=0.0, listing_seconds=0.0)
+        profile = replace(profile, operations={**profile.operations, "restart": 6, "read": 4})
     steps = []
     left_ms = LONGEST_MS
     for number in range(1, length + 1):
@@ -157,6 +159,7 @@ def _make_profile(chance: random.Random) -> Profile:
         checkpoint_interval=chance.choice((2, 5, 10)),
         anchor_interval=chance.choice((1, 4, 16)),
         recent_batches=chance.choice((5, 100)),
+        listing_seconds=chance.choice((0.0, 60.0)),
     )
     # While one machine sleeps, nothing happens at all.
     return replace(profile, is_local=True, sleeps=0.0) if chance.random() < 0.25 else profile

@@ -123,6 +123,7 @@ class World:
                 CHECKPOINT_INTERVAL=profile.checkpoint_interval,
                 ANCHOR_INTERVAL=profile.anchor_interval,
                 RECENT_BATCHES=profile.recent_batches,
+                LISTING_SECONDS=profile.listing_seconds,
             ),
             clock.replaced(_RunningClock(self)),
             replaced(self.root, self.store),
