@@ -12,7 +12,8 @@ from siltstone.compactor.consistency import closed_before
 from siltstone.compactor.job import RoundJob
 from siltstone.compactor.rebase import TableRequest, partition_requests
 from siltstone.compactor.session import run_session
-from siltstone.documents.change_ids import new_change_id
+from siltstone.documents import change_ids
+from siltstone.documents.change_ids import ChangeIds, new_change_id
 from siltstone.documents.rounds import run_here
 from siltstone.errors import InvalidInputError
 from siltstone.log.commit import CommitLog
@@ -198,7 +199,9 @@ class TestDisk:
     """On a local disk, this machine's clock is all there is; a month ahead, it may have been set wrong."""
 
     @pytest.fixture
-    def machine(self) -> Iterator[ProcessClock]:
+    def machine(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[ProcessClock]:
+        # Else ids would be later than all that this process made before, at another time.
+        monkeypatch.setattr(change_ids, "_ids", ChangeIds())
         machine = ProcessClock(TrueTime())
         with clock.replaced(machine):
             yield machine

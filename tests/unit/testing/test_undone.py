@@ -4,8 +4,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 import pytest
-
 from dev.undone import UNDONE, undone
+
 from siltstone.testing.simulation import Plan, Step, make_plan, simulate
 from siltstone.testing.simulation.clocks import DAY_MS, HOUR_MS, MINUTE_MS
 
