@@ -79,7 +79,9 @@ def test_a_fault_at_any_call_of_a_write_leaves_it_there_once_or_not_at_all(
     calls = count_calls(root := new_root(store), partial(make_table(root).write, ROWS, idempotency=("job", 1)))
     assert calls > 8, "the write must go through the store that counts"
     outcomes = set()
-    for at_call in range(1, calls + 1):
+    # On S3, which is slow, the two kinds of faults share the calls; on a disk, every call has every fault.
+    first, step = (1, 1) if store == "local" else (1 + (kind == "lose"), 2)
+    for at_call in range(first, calls + 1, step):
         root = new_root(store)
         table = make_table(root)
         before = rows_by_position(table)
