@@ -40,8 +40,16 @@ DATABASE_CLOCK = "database clock"
 _ALWAYS = ("write", "read fresh")
 # Of these, a seed has all or none.
 _TOGETHER = {name: name.split()[-1] for name in OPERATIONS if name.endswith(("documents", "service"))}
-# A process is interrupted after about so many calls: a write makes six, a round some dozens.
+# A process is interrupted after about so many calls: a write makes a dozen, a round some dozens.
 _CALLS = 6
+# What a process is left alone with, after so many calls at most, and what others do then, among other things.
+_INTERRUPTED = ("write", "burst", "compact")
+_MOST_CALLS = 16
+_MEANWHILE: tuple[tuple[tuple[str, int], ...], ...] = (
+    (),
+    (("vacuum", 25 * HOUR_MS),),
+    (("burst", 0), ("burst", 11 * MINUTE_MS), ("burst", 0)),
+)
 
 
 @dataclass(frozen=True)
@@ -131,12 +139,25 @@ def _leave_alone(steps: list[Step], profile: Profile, chance: random.Random) -> 
     first = chance.randrange(len(steps) // 10, len(steps) // 2)
     last = first + chance.randrange(len(steps) // 3, len(steps) // 2)
     own = [place for place, step in enumerate(steps[:first]) if step.process == absent]
-    if own and chance.random() < 0.7:
-        steps[own[-1]] = replace(steps[own[-1]], calls=steps[own[-1]].calls or 1 + int(chance.expovariate(1 / _CALLS)))
+    if own and chance.random() < 0.8:
+        steps[own[-1]] = replace(
+            steps[own[-1]],
+            operation=chance.choice([name for name in _INTERRUPTED if name in profile.operations]),
+            calls=chance.randint(1, _MOST_CALLS),
+            fault=None,
+        )
     for place in range(first, last):
         if steps[place].process == absent:
             other = (absent + chance.randrange(1, profile.processes)) % profile.processes
             steps[place] = replace(steps[place], process=other)
+    meanwhile = chance.choice(_MEANWHILE)
+    if all(operation in profile.operations for operation, _ in meanwhile):
+        for place, (operation, wait_ms) in zip(
+            sorted(chance.sample(range(first, last), len(meanwhile))), meanwhile, strict=True
+        ):
+            passed = sum(step.wait_ms for step in steps) - steps[place].wait_ms
+            wait_ms = min(wait_ms, max(LONGEST_MS - passed, 0))
+            steps[place] = replace(steps[place], operation=operation, calls=None, fault=None, wait_ms=wait_ms)
 
 
 def _make_profile(chance: random.Random) -> Profile:
