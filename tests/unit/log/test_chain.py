@@ -247,8 +247,8 @@ def test_a_process_notices_that_a_log_goes_on_after_a_batch_that_is_missing(
     monkeypatch.setattr(commit_module, "LISTING_SECONDS", 0.0)
     known, other = CommitLog(str(tmp_path), "log"), CommitLog(str(tmp_path), "log")
     known.commit("add", lambda _: {"a": {"n": 0}})
-    for number in range(1, 4):
-        other.commit("add", lambda _, number=number: {"a": {"n": number}})
+    for change in ({"a": {"n": number}} for number in range(1, 4)):
+        other.commit("add", lambda _, change=change: change)  # type: ignore[misc]
     (tmp_path / "log/2").unlink()
     with pytest.raises(CorruptionError, match="log/2: missing, although batch 3 is there"):
         known.read(lambda state: state.get("a"))
