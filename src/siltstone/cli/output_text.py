@@ -262,6 +262,8 @@ class TextOutput:
         )
         result = spell_count(len(report.findings), "finding") if report.findings else "all is well"
         self._say(f"{report.address}: {looked}: {result}.")
+        if report.not_known is not None:
+            self._say(f"  not known: {report.not_known}")
 
     def log_compacted(self, report: "CompactionReport") -> None:
         """Show what became smaller."""

@@ -48,11 +48,13 @@ def test_files_of_a_source_log_and_of_a_lake_show_too(cli: Cli, tmp_path: Path) 
     cli("table", "create", "shop.t", "--schema", cli.file("schema.json", '{"id": "int64"}'))
     keys = [json.loads(line)["key"] for line in cli("log", "files", str(cli.root / "catalog")).stdout.splitlines()]
     assert "table/shop/t" in keys
+    assert cli.json("log", "verify", str(cli.root / "catalog"))["not_known"] is None
 
 
 def test_verify_exits_with_1_on_findings_and_names_the_file(cli: Cli, events: Path) -> None:
     assert cli.json("log", "verify", str(events))["findings"] == []
     assert "all is well" in cli("log", "verify", str(events)).stdout
+    assert "not known: whether whole lines" in cli("log", "verify", str(events)).stdout
     (events / "part-00003.parquet").unlink()
     assert "part-00003.parquet" in cli("log", "verify", str(events), exit_code=1).stdout
     found = cli.json("log", "verify", str(events), exit_code=1)["findings"]
