@@ -34,7 +34,7 @@ from siltstone.log import chain, wire
 from siltstone.log.batches import COMPACT_SUFFIX, BatchListing
 from siltstone.log.chain import CHECKPOINT_KEY, COMMIT_KEY
 from siltstone.log.compactible import CLEANUP_DELAY_MS
-from siltstone.log.expiry import is_expired
+from siltstone.log.expiry import is_expired, may_expire
 from siltstone.log.keyed import Entry, KeyedLog, StoredEntry, decoding
 from siltstone.objects import open_objects
 from siltstone.objects.times import describe_skew, is_skewed
@@ -95,6 +95,7 @@ class LogState:
         self.recent: dict[int, str] = {}
         self.log: str | None = None
         self._lines: dict[str, bytes] = {}
+        self._expiring: set[str] = set()
         self._times: tuple[int, int] | None = None
         self._find_file = find_file
 
@@ -147,10 +148,13 @@ class LogState:
         """Take over a batch's lines. Raises: CorruptionError."""
         self._times = None
         for line in lines:
+            key = _key(line, where)
             if line.endswith(b'"removed":true}'):
-                self._lines.pop(_key(line, where), None)
-            else:
-                self._lines[_key(line, where)] = line
+                self._lines.pop(key, None)
+                continue
+            self._lines[key] = line
+            if may_expire(line):
+                self._expiring.add(key)
 
     @property
     def sure_ms(self) -> int:
@@ -170,8 +174,13 @@ class LogState:
     def expire(self) -> None:
         """Drop the entries whose time has come."""
         now_ms = self.sure_ms
-        for key in [key for key, line in self._lines.items() if is_expired(line, now_ms)]:
-            del self._lines[key]
+        for key in list(self._expiring):
+            line = self._lines.get(key)
+            if line is None or not may_expire(line):
+                self._expiring.remove(key)
+            elif is_expired(line, now_ms):
+                self._expiring.remove(key)
+                del self._lines[key]
 
     def follow(self, batch: chain.ChainedFile, where: str) -> None:
         """Take over the next batch. Raises: CorruptionError."""

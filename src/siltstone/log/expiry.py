@@ -8,10 +8,13 @@ _OLD_IDS = b'{"key":"transaction/'
 _OLD_IDS_LAST_MS = 30 * 24 * 3600 * 1000
 
 
+def may_expire(line: bytes) -> bool:
+    """Return whether an entry may expire some time."""
+    return _MARK in line or line.startswith(_OLD_IDS)
+
+
 def is_expired(line: bytes, now_ms: int) -> bool:
-    """Return whether an entry may be dropped; one that is damaged never is."""
-    if _MARK not in line and not line.startswith(_OLD_IDS):
-        return False
+    """Return whether an entry that may expire can be dropped by now; one that is damaged never is."""
     try:
         entry = orjson.loads(line)
         if EXPIRES_AT in entry:

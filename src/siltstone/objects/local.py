@@ -22,6 +22,7 @@ from siltstone.objects.interface import CHUNK_BYTES, NewObject, ObjectInfo, as_c
 
 OWN_FOLDER = ".siltstone"
 """What is in here is not listed."""
+_PLAIN_FOLDERS = 10_000
 
 
 class LocalObjects:
@@ -30,6 +31,8 @@ class LocalObjects:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.root = str(folder)
+        # Folders to which no link leads. They are not looked at each time, which takes longer than to read a small file.
+        self._plain_folders: set[str] = set()
 
     def __repr__(self) -> str:
         return f"LocalObjects({self.root!r})"
@@ -55,7 +58,9 @@ class LocalObjects:
 
     def _refuse_way_out(self, full: str) -> None:
         """Refuse what leads out of the root through a symbolic link: what lies there is not of this lake."""
-        end = len(self.root)
+        parent = full.rpartition("/")[0]
+        end = len(parent) if parent in self._plain_folders else len(self.root)
+        has_links = False
         while end >= 0:
             end = full.find("/", end + 1)
             part = full if end < 0 else full[:end]
@@ -64,11 +69,16 @@ class LocalObjects:
             except OSError:
                 # What is not there, or not to be looked at, is told by whoever opens it.
                 return
+            has_links |= is_link
             if is_link and not self._has(os.path.realpath(full)):
                 raise CorruptionError(
                     f"{full}: leads out of the root through the symbolic link {part}, which is not followed; put what "
                     "belongs to the lake into its root"
                 )
+        if not has_links:
+            if len(self._plain_folders) >= _PLAIN_FOLDERS:
+                self._plain_folders.clear()
+            self._plain_folders.add(parent)
 
     def _has(self, real: str) -> bool:
         root = os.path.realpath(self.root)

@@ -8,7 +8,9 @@ however long anybody sleeps. Work that takes long says so in the log, again and 
 
 import contextlib
 import logging
+import os
 import threading
+import time
 import uuid
 from collections.abc import Iterable, Iterator
 
@@ -20,6 +22,7 @@ from siltstone.storage.layout import began_at
 HORIZON_KEY = "horizon"
 WORK_PREFIX = "work/"
 ANNOUNCE_SECONDS = 600.0
+_TICK_SECONDS = 60.0
 # Work that was announced longer ago, and not since, is taken for dead. If it is not, it is refused, and begins anew.
 LEASE_MS = 3600 * 1000
 _FORGET_MS = 24 * 3600 * 1000
@@ -69,29 +72,90 @@ def _is_alive(work: dict[str, object], now_ms: int) -> bool:
 @contextlib.contextmanager
 def announced(log: CommitLog, began: int) -> Iterator[None]:
     """Keep vacuums from refusing what this thread works on, however long it takes; short work costs nothing."""
-    key = f"{WORK_PREFIX}{uuid.uuid4().hex}"
-    is_over = threading.Event()
-    is_announced = threading.Event()
-
-    def announce() -> None:
-        while not is_over.wait(ANNOUNCE_SECONDS):
-            with contextlib.suppress(SiltstoneError):
-                now_ms = log.now_ms()
-                entry = {"began": began, "renewed_at": now_ms, EXPIRES_AT: now_ms + _FORGET_MS}
-                log.commit("announce work", lambda _, entry=entry: {key: entry})  # type: ignore[misc]
-                is_announced.set()
-
-    thread = threading.Thread(target=announce, name="siltstone-announcement", daemon=True)
-    thread.start()
+    work = _Work(log, began, time.monotonic() + ANNOUNCE_SECONDS)
+    _announcer.add(work)
     try:
         yield
     finally:
-        is_over.set()
-        thread.join()
-        if is_announced.is_set():
+        _announcer.remove(work)
+        work.end()
+
+
+class _Work:
+    """Work under way, which is announced when it is due, and then again and again."""
+
+    def __init__(self, log: CommitLog, began: int, due_at: float) -> None:
+        self.due_at = due_at
+        self._log = log
+        self._began = began
+        self._key = f"{WORK_PREFIX}{uuid.uuid4().hex}"
+        self._lock = threading.Lock()
+        self._is_announced = False
+        self._is_over = False
+
+    def announce(self) -> None:
+        with self._lock, contextlib.suppress(SiltstoneError):
+            self.due_at = time.monotonic() + ANNOUNCE_SECONDS
+            if self._is_over:
+                return
+            now_ms = self._log.now_ms()
+            entry = {"began": self._began, "renewed_at": now_ms, EXPIRES_AT: now_ms + _FORGET_MS}
+            self._log.commit("announce work", lambda _: {self._key: entry})
+            self._is_announced = True
+
+    def end(self) -> None:
+        with self._lock:
+            self._is_over = True
+            if not self._is_announced:
+                return
             try:
-                log.commit("end work", lambda state: {key: None} if key in state else {})
+                self._log.commit("end work", lambda state: {self._key: None} if self._key in state else {})
             except SiltstoneError as error:
                 _log.warning(
-                    "%s: the end of work was not recorded (%s); it is forgotten in a day", log.address(), error
+                    "%s: the end of work was not recorded (%s); it is forgotten in a day", self._log.address(), error
                 )
+
+
+class _Announcer:
+    """One thread for all work of this process; it ends when there is none, and begins with the next."""
+
+    def __init__(self) -> None:
+        self._start_anew()
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self._start_anew)
+
+    def _start_anew(self) -> None:
+        # A forked process has neither its parent's threads nor its work, and a thread may have held the lock.
+        self._changed = threading.Condition()
+        self._works: set[_Work] = set()
+        self._is_running = False
+        self._wakes_at = 0.0
+
+    def add(self, work: _Work) -> None:
+        with self._changed:
+            self._works.add(work)
+            if not self._is_running:
+                self._is_running = True
+                threading.Thread(target=self._run, name="siltstone-announcer", daemon=True).start()
+            elif work.due_at < self._wakes_at:
+                self._changed.notify()
+
+    def remove(self, work: _Work) -> None:
+        with self._changed:
+            self._works.discard(work)
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                if not self._works:
+                    self._is_running = False
+                    return
+                # Work that comes is due later than this: who adds it need not wake this thread.
+                self._wakes_at = min(time.monotonic() + _TICK_SECONDS, *(work.due_at for work in self._works))
+                self._changed.wait(max(self._wakes_at - time.monotonic(), 0))
+                due = [work for work in self._works if work.due_at <= time.monotonic()]
+            for work in due:
+                work.announce()
+
+
+_announcer = _Announcer()
