@@ -86,7 +86,7 @@ class LocalObjects:
 
     def read(self, path: str) -> bytes:
         """Return the whole object."""
-        with self._translated(path), Path(self.locate(path)).open("rb") as file:
+        with self._translated(path), open(self.locate(path), "rb") as file:
             return file.read()
 
     def read_start(self, path: str, length: int) -> bytes:
@@ -100,7 +100,7 @@ class LocalObjects:
 
     def stream(self, path: str) -> Iterator[bytes]:
         """Yield the object's bytes in chunks."""
-        with self._translated(path), Path(self.locate(path)).open("rb") as file:
+        with self._translated(path), open(self.locate(path), "rb") as file:
             while chunk := file.read(CHUNK_BYTES):
                 yield chunk
 
