@@ -25,6 +25,7 @@ START_BYTES = 128
 _WRITE_ID = re.compile(rb'\Av[0-9]+\n\{"key":"commit","write_id":"([0-9a-f]{32})"')
 _CHECKSUM = b',"checksum":"%08x"}'
 _CHECKSUM_BYTES = len(_CHECKSUM % 0)
+_FEW_LINES = 100_000
 
 Head = Mapping[str, Any]
 
@@ -51,13 +52,17 @@ def encode_batch(head: Head, lines: list[bytes], version: int) -> tuple[bytes, C
 
 
 def encode_chunks(head: Head, body: Callable[[], Iterable[bytes]], line_count: int, version: int) -> Iterator[bytes]:
-    """Yield a file's content; `body` returns its chunks, each line with a newline before it, and is called twice."""
+    """Yield a file's content; `body` returns its chunks, each line with a newline before it.
+
+    It is called twice where the lines are many: the checksum comes first, and they need not be in memory once more.
+    """
     start = wire.header(version) + b"\n" + orjson.dumps({**head, "lines": line_count})[:-1]
+    chunks = list(body()) if line_count <= _FEW_LINES else None
     checksum = zlib.crc32(start)
-    for chunk in body():
+    for chunk in body() if chunks is None else chunks:
         checksum = zlib.crc32(chunk, checksum)
     yield start + _CHECKSUM % checksum
-    yield from body()
+    yield from body() if chunks is None else chunks
 
 
 def decode(data: bytes, where: str, max_version: int, writer: str) -> ChainedFile:
