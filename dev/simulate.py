@@ -20,6 +20,7 @@ from siltstone.testing.simulation.minimize import choose_steps, describe_steps, 
 
 LENGTH = 60
 _MINIMIZING_SECONDS = 120
+_PROGRESS_SECONDS = 60
 
 
 @dataclass(frozen=True)
@@ -73,9 +74,10 @@ def search(asked: argparse.Namespace, total: Counts) -> list[Failure]:
     started = time.monotonic()
     first = random.SystemRandom().getrandbits(31) if asked.first is None else asked.first
     failures: dict[str, Failure] = {}
-    explaining = 0.0
+    explaining, told = 0.0, started
     for seed, counts, kind in _in_processes(asked, first, started + asked.minutes * 60):
         total.add(counts)
+        told = _tell_progress(total, len(failures), started, told)
         if kind is None or kind in failures:
             continue
         plan = make_plan(seed, asked.length, damage=asked.damage)
@@ -87,6 +89,20 @@ def search(asked: argparse.Namespace, total: Counts) -> list[Failure]:
         if len(failures) >= asked.failures:
             break
     return list(failures.values())
+
+
+def _tell_progress(total: Counts, kinds: int, started: float, told: float) -> float:
+    """Print once a minute how far the search has come; return when that was last done."""
+    now = time.monotonic()
+    if now - told < _PROGRESS_SECONDS:
+        return told
+    found = f"{kinds} kinds of violation" if kinds else "no violation"
+    print(
+        f"{(now - started) / 60:.0f} min: {total.seeds} seeds, {total.steps} steps, {found}",
+        file=sys.stderr,
+        flush=True,
+    )
+    return now
 
 
 def _in_processes(asked: argparse.Namespace, seed: int, ends_at: float) -> Iterator[tuple[int, Counts, str | None]]:
