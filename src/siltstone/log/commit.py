@@ -84,7 +84,8 @@ class LogState:
     """What is live after batch `batch_id`: a mapping from keys to entries, parsed when asked for.
 
     `digest` is that of the batch, `anchor` whose batch the anchor of the next one is, `recent` whose the last ones were;
-    `log` is which log its files say that they are of, None where they are from before they said so; `find_file` returns the file of the log that has a line, for messages.
+    `log` is which log its files say that they are of, None where they are from before they said so; `find_file` returns
+    the file of the log that has a line, for messages.
     """
 
     def __init__(self, find_file: Callable[[bytes], str] = lambda line: "commit log") -> None:
@@ -297,20 +298,18 @@ class CommitLog(KeyedLog):
                     if is_newest:
                         return None
                     continue
-                now_ms = self.now_ms()
-                commit_time = max(now_ms, self._state.time_ms)
-                batch = self._next_batch(operation, now_ms, changes)
+                batch = self._next_batch(operation, changes)
                 if self._create(batch) and self._counts(batch):
                     if self._state.batch_id < batch.batch_id:
                         self._state.follow(batch.content, self.address(str(batch.batch_id)))
                     self._checkpoint_if_due()
-                    return Commit(batch.batch_id, commit_time)
+                    return Commit(batch.batch_id, batch.content.head["time"])
                 if attempt:
                     clock.sleep(random.uniform(0, min(0.001 * 2**attempt, 0.25)))
         raise ConflictError(f"{self.address('')}: {_ATTEMPTS} other commits came first; try again when it is less busy")
 
-    def _next_batch(self, operation: str, now_ms: int, changes: Changes) -> _NewBatch:
-        state = self._state
+    def _next_batch(self, operation: str, changes: Changes) -> _NewBatch:
+        state, now_ms = self._state, self.now_ms()
         batch_id, write_id = state.batch_id + 1, os.urandom(16).hex()
         commit_time = max(now_ms, state.time_ms)
         is_sure = operation == CONFIRM_TIME or self._is_sure(now_ms)
