@@ -2,8 +2,6 @@
 
 import dataclasses
 import threading
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from sqlalchemy import delete, insert, update
@@ -15,26 +13,13 @@ from siltstone.service.cycles import begin_cycle, finish_cycle
 from siltstone.service.history import cycle_records
 from siltstone.service.leadership import check_lead, take_lead
 from siltstone.service.partitions import CheckpointResult
-from siltstone.service.results import FailedPartition, ServiceStatus
+from siltstone.service.results import FailedPartition
 from siltstone.service.settings import ServiceSettings
-from siltstone.service.status import cycle_details, service_status
+from siltstone.service.status import cycle_details
 from siltstone.service.tables import active_checkpoints, cycle_history, manager
 from siltstone.service.worker import Heartbeat
 from siltstone.testing import Killed
-from tests.unit.service.cycling import World, count_rows
-
-
-@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.integration)])
-def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
-    is_sqlite = request.param == "sqlite"
-    made = World(f"sqlite:///{tmp_path}/books.db" if is_sqlite else request.getfixturevalue("postgres"))
-    yield made
-    made.close()
-
-
-def status_of(world: World) -> ServiceStatus:
-    return service_status(world.database, world.settings)
-
+from tests.unit.service.cycling import World, count_rows, status_of
 
 # Beginning
 

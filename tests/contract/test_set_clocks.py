@@ -1,6 +1,6 @@
 """The database's clock is set, forward or back: no lease, freeze or cycle of the future keeps the service from its work."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,24 +12,11 @@ from siltstone.service.cycles import bootstrap
 from siltstone.service.leader import Leader
 from siltstone.service.leadership import take_lead
 from siltstone.service.nodes import NodeIdentity, list_nodes, register_node
-from siltstone.service.results import ServiceStatus
 from siltstone.service.settings import ServiceSettings
-from siltstone.service.status import cycle_details, service_status
-from tests.unit.service.cycling import World
+from siltstone.service.status import cycle_details
+from tests.unit.service.cycling import World, status_of
 
 HOUR = 3600.0
-
-
-@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.integration)])
-def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
-    is_sqlite = request.param == "sqlite"
-    made = World(f"sqlite:///{tmp_path}/books.db" if is_sqlite else request.getfixturevalue("postgres"))
-    yield made
-    made.close()
-
-
-def status_of(world: World) -> ServiceStatus:
-    return service_status(world.database, world.settings)
 
 
 def begin(leader: Leader) -> None:

@@ -15,6 +15,7 @@ from siltstone.service.claims import Claim, claim_partition, release_partition
 from siltstone.service.database import Database, Transaction, open_database
 from siltstone.service.leader import Leader, Tick
 from siltstone.service.partitions import CheckpointResult, KeepAlive, PendingPartition
+from siltstone.service.results import ServiceStatus
 from siltstone.service.settings import ServiceSettings
 from siltstone.service.status import service_status
 from siltstone.service.tables import checkpoint_status, cycle_history, leader_lease, manager, metadata, schema
@@ -270,3 +271,8 @@ def count_rows(database: Database) -> tuple[int, int]:
         )
 
     return database.look("count rows", look)
+
+
+def status_of(world: World) -> ServiceStatus:
+    """Return what the service shows of itself."""
+    return service_status(world.database, world.settings)
