@@ -14,8 +14,8 @@ import typer
 from examples.demo import CITIES, say
 from siltstone.cli.output_text import TextOutput
 from siltstone.cli.serving import ServeOptions, run_service, service_settings, set_up_logs
-from siltstone.compactor.job import Engine
 from siltstone.lake import Lake
+from siltstone.rows.job import Engine
 from siltstone.service import default_address, open_database, trigger_cycle
 
 FIRST_ORDERS = 50_000

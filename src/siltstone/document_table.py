@@ -17,26 +17,13 @@ from siltstone.compactor.completion import (
     get_round,
     locate_destination,
 )
-from siltstone.compactor.consistency import (
-    Hold,
-    add_hold,
-    close_stream,
-    closed_before,
-    delay_of,
-    list_holds,
-    release_hold,
-)
 from siltstone.compactor.gathering import GatheredParts
-from siltstone.compactor.job import RoundJob
 from siltstone.compactor.live import job_on
 from siltstone.compactor.maintenance import ORPHAN_GRACE_MS, ROUND_RETENTION_MS, VacuumReport
-from siltstone.compactor.plan import Request
 from siltstone.compactor.reading import read_parts
 from siltstone.compactor.rebase import TableRequest, partition_requests, requests_with_work
-from siltstone.compactor.session import Progress, SessionResult
-from siltstone.compactor.state import RoundCompletion
 from siltstone.documents.change_ids import check_change_id, iso_time, new_change_id, order_key
-from siltstone.documents.committing import commit_changes, complete_up_to, latest_ms, now_ms, refuse_skew
+from siltstone.documents.commit import commit_changes, complete_up_to, latest_ms, now_ms, refuse_skew
 from siltstone.documents.earlier import known_from_ms
 from siltstone.documents.history import HistoryEntry, history_of
 from siltstone.documents.importing import ImportResult, check_complete, imported_rows, stored_table
@@ -83,8 +70,21 @@ from siltstone.model.properties import (
     MAX_DELAY_MS,
     ROW_GROUP_ROWS,
 )
+from siltstone.model.rounds import RoundCompletion
+from siltstone.rounds.plan import Request
+from siltstone.rounds.session import Progress, SessionResult
+from siltstone.rows.job import RoundJob
 from siltstone.storage import object_store as storage
 from siltstone.storage.parquet import read_data_file
+from siltstone.table.holds import (
+    Hold,
+    add_hold,
+    close_stream,
+    closed_before,
+    delay_of,
+    list_holds,
+    release_hold,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

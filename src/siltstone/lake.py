@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, TypeAlias, cast
 import pyarrow as pa
 
 from siltstone.catalog import main as catalog
-from siltstone.compactor.checking import check_deltas, check_partition, check_registered
 from siltstone.compactor.completion import (
     compacted_partition,
     current_rounds,
@@ -17,28 +16,20 @@ from siltstone.compactor.completion import (
     locate_destination,
     read_completion,
 )
-from siltstone.compactor.dropped import DROPPED_RETENTION_MS, DroppedReport, vacuum_dropped
-from siltstone.compactor.explain import Explanation, explain, find_told
-from siltstone.compactor.following import (
-    followed_partitions,
-    register_destination,
-    unregistered_destinations,
-)
 from siltstone.compactor.live import key_table
 from siltstone.compactor.maintenance import ORPHAN_GRACE_MS, ROUND_RETENTION_MS, VacuumReport, roll_back, vacuum
-from siltstone.compactor.plan import Request
 from siltstone.compactor.rebase import (
     TableRequest,
     partition_requests,
     requests_with_work,
 )
-from siltstone.compactor.repair import PartitionRepair, repair
-from siltstone.compactor.session import Progress, SessionResult
-from siltstone.compactor.state import RoundCompletion
 from siltstone.errors import InvalidInputError, KeysInSeveralPartitionsWarning, NotFoundError
 from siltstone.log.keyed import KeyedLog
 from siltstone.log.opening import OpenedLog
 from siltstone.log.verification import Finding, verify_opened
+from siltstone.maintenance.dropped import DROPPED_RETENTION_MS, DroppedReport, vacuum_dropped
+from siltstone.maintenance.fsck import check_deltas, check_partition, check_registered
+from siltstone.maintenance.recovery import PartitionRepair, repair
 from siltstone.model import (
     COMPACTED_STREAM,
     Delta,
@@ -51,10 +42,19 @@ from siltstone.model import (
     TableVersion,
 )
 from siltstone.model.properties import KIND, ROWS_KIND
+from siltstone.model.rounds import RoundCompletion
 from siltstone.model.schema import schema_from_json
 from siltstone.objects import canonical_root, open_objects
+from siltstone.rounds.plan import Request
+from siltstone.rounds.session import Progress, SessionResult
 from siltstone.storage.interface import ArrowData
 from siltstone.storage.layout import CATALOG_FOLDER
+from siltstone.table.explain import Explanation, explain, find_told
+from siltstone.table.followers import (
+    followed_partitions,
+    register_destination,
+    unregistered_destinations,
+)
 from siltstone.table.read import read_batches, read_key
 from siltstone.table.snapshot import TableSnapshot, take_snapshot
 
@@ -361,7 +361,7 @@ class Table:
         include_uncompacted: bool = False,
     ) -> "DataFrame":
         """Return the table's rows as a data frame; see `to_batches`. Raises: InvalidInputError, CorruptionError."""
-        from siltstone.spark.reading import read_snapshot
+        from siltstone.spark.read import read_snapshot
 
         return read_snapshot(spark, self.snapshot(as_of=as_of, fresh=include_uncompacted), columns)
 

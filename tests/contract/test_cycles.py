@@ -14,9 +14,9 @@ from siltstone.service.history import cycle_records
 from siltstone.service.leadership import check_lead, take_lead
 from siltstone.service.partitions import CheckpointResult
 from siltstone.service.results import FailedPartition
+from siltstone.service.schema import active_checkpoints, cycle_history, manager
 from siltstone.service.settings import ServiceSettings
 from siltstone.service.status import cycle_details
-from siltstone.service.tables import active_checkpoints, cycle_history, manager
 from siltstone.service.worker import Heartbeat
 from siltstone.testing import Killed
 from tests.unit.service.cycling import World, count_rows, status_of

@@ -23,9 +23,9 @@ TURNS = 15
 # Each says when its work is done, and commits when it is told to: so both have planned on the same round.
 COMPACTOR = """
 import sys, siltstone
-from siltstone.compactor.job import Settings
-from siltstone.compactor.merge import run_here
-from siltstone.compactor.session import run_session
+from siltstone.rows.job import Settings
+from siltstone.rows.merge import run_here
+from siltstone.rounds.session import run_session
 from tests.unit.compactor.compacting import request_for
 
 table = siltstone.open(sys.argv[1]).table("shop.orders")

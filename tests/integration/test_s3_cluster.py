@@ -28,7 +28,7 @@ SESSION = """
 import json, sys, siltstone
 from pyspark.sql import SparkSession
 from siltstone.compactor.completion import compacted_partition, source_partitions
-from siltstone.compactor.job import Settings
+from siltstone.rows.job import Settings
 from siltstone.spark.compaction import compact_partition
 from siltstone.spark.source import register
 master, root, number = sys.argv[1:]

@@ -7,13 +7,13 @@ import pytest
 
 import siltstone
 from siltstone.compactor.completion import compacted_partition, source_partitions
-from siltstone.compactor.merge import run_here
-from siltstone.compactor.plan import Request as CompactionRequest
-from siltstone.compactor.session import run_session
 from siltstone.errors import AccessDeniedError, InvalidInputError, StorageError
 from siltstone.objects import open_objects
 from siltstone.objects.aws import TIMEOUT_VARIABLE
 from siltstone.objects.store import PART_BYTES
+from siltstone.rounds.plan import Request as CompactionRequest
+from siltstone.rounds.session import run_session
+from siltstone.rows.merge import run_here
 from siltstone.testing.oracle import oracle_of, same_rows
 from tests.integration.s3_proxy import Fault, Proxy, Request, proxy_to
 

@@ -18,10 +18,10 @@ from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, e
 from siltstone.cli.output_text import TextOutput
 from siltstone.cli.results_cycles import Serving
 from siltstone.cli.serving import ServeOptions, run_service, service_settings
-from siltstone.compactor.job import RoundJob
-from siltstone.compactor.merge import run_here
 from siltstone.lake import Lake
 from siltstone.log.commit import forget_logs
+from siltstone.rows.job import RoundJob
+from siltstone.rows.merge import run_here
 from siltstone.service import Database, controls, default_address, open_database
 from tests.waiting import LIMIT_SECONDS
 

@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 
 import siltstone
 from siltstone.compactor.completion import compacted_partition
-from siltstone.compactor.job import Settings
-from siltstone.compactor.merge import run_here
-from siltstone.compactor.plan import Request
-from siltstone.compactor.session import run_session
+from siltstone.rounds.plan import Request
+from siltstone.rounds.session import run_session
+from siltstone.rows.job import Settings
+from siltstone.rows.merge import run_here
 from siltstone.testing.oracle import comparable, oracle_of, same_rows
 from siltstone.testing.strategies import histories
 

@@ -19,8 +19,7 @@ from siltstone.service.claims import Beat, Claim, ReleaseStatus, claim_partition
 from siltstone.service.database import Transaction
 from siltstone.service.leader import Leader
 from siltstone.service.partitions import CheckpointResult
-from siltstone.service.status import service_status
-from siltstone.service.tables import (
+from siltstone.service.schema import (
     active_checkpoints,
     checkpoint_detail,
     checkpoint_status,
@@ -28,6 +27,7 @@ from siltstone.service.tables import (
     leader_lease,
     manager,
 )
+from siltstone.service.status import service_status
 from siltstone.testing import Killed
 from tests.unit.service.cycling import Fault, World
 

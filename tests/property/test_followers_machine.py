@@ -13,12 +13,12 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 import siltstone
 from siltstone.compactor.completion import current_completion, list_rounds, locate_destination
 from siltstone.compactor.inventory import bucket_objects
-from siltstone.compactor.job import Settings
-from siltstone.compactor.merge import run_here
-from siltstone.compactor.plan import Request
-from siltstone.compactor.session import run_session
 from siltstone.model import PartitionLocator
 from siltstone.objects import open_objects
+from siltstone.rounds.plan import Request
+from siltstone.rounds.session import run_session
+from siltstone.rows.job import Settings
+from siltstone.rows.merge import run_here
 from siltstone.service.lake_tables import LakeTables
 from siltstone.testing import Killed, faults
 from siltstone.testing.faults import FAULT_KINDS

@@ -11,16 +11,16 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 import siltstone
-from siltstone.compactor.checking import check_partition
 from siltstone.compactor.completion import compacted_partition, current_completion, list_rounds, locate_destination
 from siltstone.compactor.inventory import bucket_objects
-from siltstone.compactor.job import Engine, RoundJob, Settings
 from siltstone.compactor.live import live_batches
-from siltstone.compactor.merge import run_here
-from siltstone.compactor.plan import Request
-from siltstone.compactor.session import run_session
+from siltstone.maintenance.fsck import check_partition
 from siltstone.model import PartitionLocator
 from siltstone.objects import open_objects
+from siltstone.rounds.plan import Request
+from siltstone.rounds.session import run_session
+from siltstone.rows.job import Engine, RoundJob, Settings
+from siltstone.rows.merge import run_here
 from siltstone.storage import object_store as storage
 from siltstone.table.read import read_batches
 from siltstone.testing import Killed, faults

@@ -24,11 +24,11 @@ from tests.unit.compactor.compacting import (
 )
 
 import siltstone
-from siltstone.compactor.job import Settings
-from siltstone.compactor.merge import run_here
-from siltstone.compactor.state import RoundCompletion
 from siltstone.errors import CorruptionError, InvalidInputError
 from siltstone.model import PartitionLocator
+from siltstone.model.rounds import RoundCompletion
+from siltstone.rows.job import Settings
+from siltstone.rows.merge import run_here
 from siltstone.spark.compaction import compact_partition
 from siltstone.spark.merge import spark_engine
 

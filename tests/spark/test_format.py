@@ -13,9 +13,9 @@ from tests.unit.compactor.compacting import MINOR, compact, completion_of
 
 import siltstone
 from siltstone.compactor.completion import compacted_partition
-from siltstone.compactor.merge import run_here
-from siltstone.compactor.plan import Request
-from siltstone.compactor.session import run_session
+from siltstone.rounds.plan import Request
+from siltstone.rounds.session import run_session
+from siltstone.rows.merge import run_here
 from siltstone.spark.source import register
 from siltstone.testing.oracle import same_rows
 

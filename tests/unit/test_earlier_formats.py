@@ -10,10 +10,10 @@ import pyarrow as pa
 import pytest
 
 import siltstone
-from siltstone.compactor.merge import run_here
 from siltstone.compactor.rebase import TableRequest, partition_requests, requests_with_work
-from siltstone.compactor.session import run_session
 from siltstone.documents import rounds as document_rounds
+from siltstone.rounds.session import run_session
+from siltstone.rows.merge import run_here
 
 FIXTURES = Path(__file__).parent.parent / "fixtures"
 ARCHIVES = sorted(path.name for path in FIXTURES.glob("*.tar.gz"))

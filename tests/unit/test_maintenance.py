@@ -14,17 +14,17 @@ import siltstone
 from siltstone import clock
 from siltstone.catalog import main as catalog
 from siltstone.compactor import maintenance
-from siltstone.compactor.checking import check_partition
 from siltstone.compactor.completion import compacted_partition, list_rounds, locate_destination, write_completion
-from siltstone.compactor.index import write_index
-from siltstone.compactor.job import RoundJob
-from siltstone.compactor.merge import run_here
-from siltstone.compactor.plan import Request
-from siltstone.compactor.session import run_session
 from siltstone.errors import ConflictError, CorruptionError
 from siltstone.log.commit import CommitLog, commit_log, forget_logs
+from siltstone.maintenance.fsck import check_partition
 from siltstone.model import PartitionLocator, StreamLocator
 from siltstone.objects import open_objects, replaced
+from siltstone.rounds.plan import Request
+from siltstone.rounds.session import run_session
+from siltstone.rows.index import write_index
+from siltstone.rows.job import RoundJob
+from siltstone.rows.merge import run_here
 from siltstone.storage import horizon
 from siltstone.storage import object_store as storage
 from siltstone.storage.layout import version_log

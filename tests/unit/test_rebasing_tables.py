@@ -8,10 +8,10 @@ import pytest
 
 import siltstone
 from siltstone.compactor.completion import compacted_partition
-from siltstone.compactor.merge import run_here
-from siltstone.compactor.state import RoundCompletion
 from siltstone.model import PartitionLocator
+from siltstone.model.rounds import RoundCompletion
 from siltstone.objects import open_objects
+from siltstone.rows.merge import run_here
 from siltstone.storage import object_store as storage
 from siltstone.testing.oracle import oracle_of, same_rows
 

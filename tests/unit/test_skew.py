@@ -8,10 +8,7 @@ import pytest
 
 import siltstone
 from siltstone import clock
-from siltstone.compactor.consistency import closed_before
-from siltstone.compactor.job import RoundJob
 from siltstone.compactor.rebase import TableRequest, partition_requests
-from siltstone.compactor.session import run_session
 from siltstone.documents import change_ids
 from siltstone.documents.change_ids import ChangeIds, new_change_id
 from siltstone.documents.rounds import run_here
@@ -19,7 +16,10 @@ from siltstone.errors import InvalidInputError
 from siltstone.log.commit import CommitLog
 from siltstone.objects import canonical_root, replaced
 from siltstone.objects.times import MAX_SKEW_MS, StoreClock
+from siltstone.rounds.session import run_session
+from siltstone.rows.job import RoundJob
 from siltstone.service.lake_tables import LakeTables
+from siltstone.table.holds import closed_before
 from siltstone.testing.simulation.clocks import DAY_MS, HOUR_MS, MINUTE_MS, ProcessClock, TrueTime
 from siltstone.testing.simulation.store import SimulatedObjects
 

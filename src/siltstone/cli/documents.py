@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 import orjson
 
-from siltstone.cli.exporting import replacing
 from siltstone.cli.hints import find_table
 from siltstone.cli.results import Exported
 from siltstone.cli.shell import Shell
@@ -17,9 +16,10 @@ from siltstone.cli.units import iso_time, spell_count, spell_duration, spell_tim
 from siltstone.document_table import Document, DocumentTable
 from siltstone.documents.language import value_text
 from siltstone.errors import AlreadyExistsError, InvalidInputError
+from siltstone.ingest.export import replacing
 
 if TYPE_CHECKING:
-    from siltstone.compactor.consistency import Hold
+    from siltstone.table.holds import Hold
 
 
 def find(shell: Shell, name: str) -> DocumentTable:

@@ -2,14 +2,14 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from siltstone.cli.exporting import plain
 from siltstone.cli.hints import find_table
 from siltstone.cli.reading import typed_key
 from siltstone.cli.results_maintenance import KeyEventLine, KeyStory
 from siltstone.cli.units import spell_count, spell_value
-from siltstone.compactor.explain import COMPACTED_ROW, REBASE, Explanation, KeyEvent
+from siltstone.ingest.export import plain
 from siltstone.lake import Lake, Table
 from siltstone.model import TableVersion
+from siltstone.table.explain import COMPACTED_ROW, REBASE, Explanation, KeyEvent
 
 _FROM_ROUNDS = (REBASE, COMPACTED_ROW)
 

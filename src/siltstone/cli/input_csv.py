@@ -9,9 +9,9 @@ import pyarrow as pa
 import pyarrow.csv
 
 from siltstone.cli.csv_quoting import CheckedText
-from siltstone.cli.inference import TextColumn
 from siltstone.cli.input_place import Looked, Place
 from siltstone.errors import InvalidInputError
+from siltstone.ingest.inference import TextColumn
 from siltstone.model.schema import check_columns
 
 # A row must fit into one block.

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Literal
 
 from siltstone.cli.input_csv import CsvFile
-from siltstone.cli.input_json import JsonLinesFile
 from siltstone.cli.input_parquet import ParquetFile
 from siltstone.cli.input_place import Compression, InputFile, Place
 from siltstone.errors import InvalidInputError
+from siltstone.ingest.json_lines import JsonLinesFile
 
 Format = Literal["parquet", "csv", "jsonl"]
 STANDARD_INPUT = "-"

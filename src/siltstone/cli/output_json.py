@@ -79,7 +79,7 @@ class JsonOutput:
 
     def rows(self, table: str, rows: "Rows", shown: int | None) -> None:
         """Write one row per line."""
-        from siltstone.cli.exporting import plain_rows
+        from siltstone.ingest.export import plain_rows
 
         for batch in rows.batches:
             for row in plain_rows(batch):
@@ -89,13 +89,13 @@ class JsonOutput:
         self, table: str, key: Mapping[str, str | None], rows: Sequence[Mapping[str, object]], uncompacted: int
     ) -> None:
         """Write an array of rows."""
-        from siltstone.cli.exporting import plain
+        from siltstone.ingest.export import plain
 
         self._document([plain(row) for row in rows])
 
     def explained(self, table: str, key: Mapping[str, str | None], stories: Sequence[KeyStory]) -> None:
         """Write an array with a story for each partition."""
-        from siltstone.cli.exporting import plain
+        from siltstone.ingest.export import plain
 
         self._document([plain(_fields(story)) for story in stories])
 

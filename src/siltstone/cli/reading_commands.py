@@ -55,8 +55,9 @@ def read(
 ) -> None:
     """Read the rows of a table, as compacted or as of any position or time; --json shows one object per line."""
     shell = shell_of(context, root, json, debug)
-    from siltstone.cli import exporting, reading
+    from siltstone.cli import reading
     from siltstone.cli.results import Exported
+    from siltstone.ingest import export as exporting
 
     file_format = exporting.check_output(to_file, overwrite=overwrite) if to_file is not None else None
     is_cut = limit is None and to_file is None and not shell.json

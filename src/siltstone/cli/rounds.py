@@ -14,11 +14,11 @@ from siltstone.compactor.completion import (
     locate_destination,
     read_completion,
 )
-from siltstone.compactor.state import Bucket, RoundCompletion
 from siltstone.errors import CorruptionError, InvalidInputError, NotFoundError
 from siltstone.lake import Lake
 from siltstone.log.keyed import Entry
 from siltstone.model import PartitionLocator
+from siltstone.model.rounds import Bucket, RoundCompletion
 from siltstone.storage import object_store as storage
 
 

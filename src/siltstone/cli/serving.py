@@ -31,7 +31,7 @@ from siltstone.service import (
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from siltstone.compactor.job import Engine
+    from siltstone.rows.job import Engine
 
 LEASE_SECONDS = 60.0
 _WATCH_SECONDS = 0.5

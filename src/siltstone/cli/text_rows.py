@@ -7,8 +7,8 @@ import orjson
 import pyarrow as pa
 from rich.text import Text
 
-from siltstone.cli.exporting import plain
 from siltstone.cli.text_parts import Shown, new_facts, new_grid
+from siltstone.ingest.export import plain
 
 _CHUNK_ROWS = 1000
 _NARROW = 16

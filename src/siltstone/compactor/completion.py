@@ -7,12 +7,12 @@ from typing import NamedTuple
 import orjson
 
 from siltstone.catalog import main as catalog
-from siltstone.compactor.state import RoundCompletion
 from siltstone.errors import ConflictError, CorruptionError, NotFoundError
 from siltstone.log.commit import Changes, CommitLog, LogState, commit_log
 from siltstone.log.keyed import Entry, decoding
 from siltstone.model import COMPACTED_STREAM, Model, PartitionLocator
 from siltstone.model.names import check_path
+from siltstone.model.rounds import RoundCompletion
 from siltstone.objects import open_objects
 from siltstone.storage import object_store as storage
 from siltstone.storage.horizon import refuse_late

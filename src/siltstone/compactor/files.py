@@ -9,13 +9,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyroaring import BitMap64
 
-from siltstone.compactor.columns import Flags, Integers, align, bare_rows
-from siltstone.compactor.hashing import Hashes, hash_keys
-from siltstone.compactor.index import StoredIndex, write_index
 from siltstone.compactor.pruning import Comparison, may_match
-from siltstone.compactor.state import CompactedFile, DeletionVector
 from siltstone.errors import CorruptionError, NotFoundError
+from siltstone.model.rounds import CompactedFile, DeletionVector
 from siltstone.objects import open_objects
+from siltstone.rows.columns import Flags, Integers, align, bare_rows
+from siltstone.rows.hashing import Hashes, hash_keys
+from siltstone.rows.index import StoredIndex, write_index
 from siltstone.storage.layout import new_round_name
 from siltstone.storage.parquet import DAMAGE_ERRORS, ROW_GROUP_ROWS, open_parquet, open_writer
 

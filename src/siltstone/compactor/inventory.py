@@ -4,10 +4,10 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from siltstone.compactor.completion import Destination, current_completion, current_entry
-from siltstone.compactor.index import index_bytes
-from siltstone.compactor.state import Bucket, RoundCompletion
 from siltstone.errors import CorruptionError
+from siltstone.model.rounds import Bucket, RoundCompletion
 from siltstone.objects import open_objects
+from siltstone.rows.index import index_bytes
 
 
 class NamedObject(NamedTuple):

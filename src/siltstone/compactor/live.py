@@ -6,22 +6,22 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from siltstone.compactor.columns import Integers, align, equal_ids
 from siltstone.compactor.completion import Destination
 from siltstone.compactor.files import StoredFile
 from siltstone.compactor.gathering import GatheredParts
-from siltstone.compactor.hashing import hash_keys
-from siltstone.compactor.job import RoundJob
-from siltstone.compactor.merge import resolve
-from siltstone.compactor.naming import source_columns, version_of
-from siltstone.compactor.plan import Request, delta_reads, make_job, named_as_in_files, new_deltas
 from siltstone.compactor.pruning import Comparison
 from siltstone.compactor.reading import read_parts
-from siltstone.compactor.state import RoundCompletion
 from siltstone.errors import InvalidInputError
 from siltstone.model import Delta, TableVersion
 from siltstone.model.names import did_you_mean
+from siltstone.model.rounds import RoundCompletion
 from siltstone.model.schema import schema_from_json
+from siltstone.rounds.plan import Request, delta_reads, make_job, named_as_in_files, new_deltas
+from siltstone.rows.columns import Integers, align, equal_ids
+from siltstone.rows.hashing import hash_keys
+from siltstone.rows.job import RoundJob
+from siltstone.rows.merge import resolve
+from siltstone.table.source_columns import source_columns, version_of
 
 
 def live_batches(root: str, completion: RoundCompletion, schema: pa.Schema | None = None) -> Iterator[pa.Table]:

@@ -18,26 +18,26 @@ from siltstone.compactor.completion import (
     read_completion,
     write_completion,
 )
-from siltstone.compactor.following import (
-    follow,
-    own_partition,
-    refuse_lost_commits,
-    round_source,
-    trimmed_position,
-)
 from siltstone.compactor.inventory import bucket_objects, find_problems
 from siltstone.compactor.leftovers import find_leftovers
-from siltstone.compactor.state import RoundCompletion
 from siltstone.errors import CommitUnknownError, ConflictError, InvalidInputError, StorageError
 from siltstone.log.batches import MAX_BATCH_ID
 from siltstone.log.chain import COMMIT_KEY
 from siltstone.log.commit import CONFIRMED_KEY, Changes, CommitLog, LogState, commit_log
 from siltstone.log.proof import refuse_doubt
 from siltstone.model import PartitionLocator
+from siltstone.model.rounds import RoundCompletion
 from siltstone.objects import ObjectInfo, open_objects
 from siltstone.storage.horizon import HORIZON_KEY, WORK_PREFIX, raise_horizon
 from siltstone.storage.layout import began_at, version_log
 from siltstone.storage.reserve import give_up_reserve, keep_reserve
+from siltstone.table.followers import (
+    follow,
+    own_partition,
+    refuse_lost_commits,
+    round_source,
+    trimmed_position,
+)
 
 DAY_MS = 24 * 3600 * 1000
 ROUND_RETENTION_MS = 7 * DAY_MS

@@ -8,11 +8,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from siltstone.compactor.columns import Flags, align
 from siltstone.compactor.files import read_vector
-from siltstone.compactor.hashing import hash_keys, hash_sequence
-from siltstone.compactor.job import Part, ReadTask, RoundJob, bucket_starts
 from siltstone.errors import CorruptionError
+from siltstone.rows.columns import Flags, align
+from siltstone.rows.hashing import hash_keys, hash_sequence
+from siltstone.rows.job import Part, ReadTask, RoundJob, bucket_starts
 from siltstone.storage.parquet import DAMAGE_ERRORS, open_parquet
 from siltstone.storage.staging import REMOVALS
 

@@ -5,15 +5,15 @@ from dataclasses import dataclass, replace
 
 from siltstone.catalog import main as catalog
 from siltstone.compactor.completion import compacted_partition, current_completion, current_entry, locate_destination
-from siltstone.compactor.following import followed_partition, followed_partitions
-from siltstone.compactor.job import Settings
-from siltstone.compactor.plan import Request, plan_round
-from siltstone.compactor.state import RoundCompletion
 from siltstone.errors import InvalidInputError, NotFoundError
 from siltstone.model import DEFAULT_STREAM, PartitionLocator, PartitionValue, StreamLocator, TableVersion
 from siltstone.model.locators import check_position
+from siltstone.model.rounds import RoundCompletion
 from siltstone.model.schema import evolve
+from siltstone.rounds.plan import Request, plan_round
+from siltstone.rows.job import Settings
 from siltstone.storage import object_store as storage
+from siltstone.table.followers import followed_partition, followed_partitions
 
 Source = str | StreamLocator
 """A table by name, or a stream of one: as a locator or as text such as `shop/orders/1/compacted`, with all its

@@ -3,13 +3,13 @@
 import math
 from collections.abc import Sequence
 
-from siltstone.compactor.job import Settings
-from siltstone.compactor.naming import version_of
-from siltstone.compactor.plan import Request
 from siltstone.errors import InvalidInputError
 from siltstone.model import PartitionLocator
+from siltstone.rounds.plan import Request
+from siltstone.rows.job import Settings
 from siltstone.storage import object_store as storage
 from siltstone.storage.streams import check_partition_values
+from siltstone.table.source_columns import version_of
 
 _HIGHEST = (1 << 63) - 1
 _COUNTS = ("target_file_bytes", "records_per_compacted_file", "bucket_rows", "max_files")

@@ -13,20 +13,20 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from siltstone.compactor.absorb import Change, Marks
-from siltstone.compactor.columns import Integers, align, equal_ids
-from siltstone.compactor.consistency import delay_of
 from siltstone.compactor.files import StoredFile
-from siltstone.compactor.hashing import hash_keys
-from siltstone.compactor.job import RoundJob, gather
 from siltstone.compactor.reading import decode_part
-from siltstone.compactor.state import Accounting, Bucket
 from siltstone.documents.change_ids import change_id_at, order_key
 from siltstone.documents.expand import BEFORE_ALL_MS, Expansion, expand
 from siltstone.documents.rows import ArchivedChange, CompactionRecord
 from siltstone.documents.stored import KEY, NAME_PROPERTY, SCHEMA, StoredRow, archive_rows, grouped, record_rows
 from siltstone.errors import CorruptionError, InvalidInputError
 from siltstone.model.properties import KEEP_HISTORY
+from siltstone.model.rounds import Accounting, Bucket
+from siltstone.rows.absorb import Change, Marks
+from siltstone.rows.columns import Integers, align, equal_ids
+from siltstone.rows.hashing import hash_keys
+from siltstone.rows.job import RoundJob, gather
+from siltstone.table.holds import delay_of
 
 _LIGHT = pa.schema([SCHEMA.field(name) for name in (KEY, "count")])
 _SEQUENCE_BITS = 14

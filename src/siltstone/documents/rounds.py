@@ -3,11 +3,11 @@
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from siltstone.compactor import merge
-from siltstone.compactor.job import RoundJob
 from siltstone.documents.compact import resolve_documents
 from siltstone.errors import InvalidInputError
 from siltstone.model.properties import DOCUMENTS_KIND, ROWS_KIND
+from siltstone.rows import merge
+from siltstone.rows.job import RoundJob
 
 _RESOLVERS: dict[str, merge.Resolve] = {ROWS_KIND: merge.resolve, DOCUMENTS_KIND: resolve_documents}
 

@@ -8,15 +8,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from siltstone.compactor.columns import Integers, align
 from siltstone.compactor.completion import Destination, current_completion
-from siltstone.compactor.consistency import Hold
 from siltstone.compactor.files import StoredFile
-from siltstone.compactor.hashing import Hashes, hash_keys
-from siltstone.compactor.job import RoundJob, gather
-from siltstone.compactor.plan import Request, new_deltas
 from siltstone.compactor.reading import decode_part
-from siltstone.compactor.state import Bucket, RoundCompletion
 from siltstone.documents.change_ids import iso_time, order_key, to_ms
 from siltstone.documents.compact import split_rows
 from siltstone.documents.earlier import is_gone, known_from_ms, row_as_of
@@ -25,7 +19,13 @@ from siltstone.documents.rows import ArchivedChange, Row
 from siltstone.documents.stored import KEY, NAME_PROPERTY, SCHEMA, StoredRow, grouped
 from siltstone.errors import CorruptionError, InvalidInputError
 from siltstone.model import Delta
+from siltstone.model.rounds import Bucket, RoundCompletion
+from siltstone.rounds.plan import Request, new_deltas
+from siltstone.rows.columns import Integers, align
+from siltstone.rows.hashing import Hashes, hash_keys
+from siltstone.rows.job import RoundJob, gather
 from siltstone.storage.parquet import read_data_file
+from siltstone.table.holds import Hold
 
 # Spark takes no other unit than microseconds.
 _TIME: Final = pa.timestamp("us", "UTC")

@@ -12,9 +12,9 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from siltstone.compactor.columns import Integers
 from siltstone.documents.rows import ArchivedChange, Change, CompactionRecord, Row
 from siltstone.model.properties import DOCUMENTS_NAME
+from siltstone.rows.columns import Integers
 
 NAME_PROPERTY: Final = DOCUMENTS_NAME.name
 KEY: Final = "key"

@@ -1,8 +1,8 @@
 """The compactible log: numbered batches of entries, of which every k-th holds all that is still needed."""
 
+from siltstone.log.batch_log import MetadataLog
 from siltstone.log.codec import Codec, JsonCodec, ObjectCodec, RecordCodec
 from siltstone.log.compactible import CompactibleLog
-from siltstone.log.plain import MetadataLog
 from siltstone.log.sink import SinkEntry, SinkLog
 from siltstone.log.source import SourceEntry, SourceLog
 

@@ -21,6 +21,7 @@ from siltstone.errors import (
     StorageError,
 )
 from siltstone.log import wire
+from siltstone.log.batch_log import Chunks, MetadataLog
 from siltstone.log.batches import (
     COMPACT_SUFFIX,
     BatchFile,
@@ -32,7 +33,6 @@ from siltstone.log.batches import (
     oldest_to_keep,
 )
 from siltstone.log.codec import DECODING_ERRORS, Codec, E
-from siltstone.log.plain import Chunks, MetadataLog
 from siltstone.objects import Objects
 
 COMPACT_INTERVAL = 10

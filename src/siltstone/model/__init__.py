@@ -1,5 +1,6 @@
 """Dict models of everything a lake holds, and the locators that identify them."""
 
+from siltstone.model.dict_model import Model, field
 from siltstone.model.entities import (
     COMPACTED_STREAM,
     DEFAULT_STREAM,
@@ -26,7 +27,6 @@ from siltstone.model.locators import (
     TableLocator,
     TableVersionLocator,
 )
-from siltstone.model.metafile import Model, field
 
 __all__ = [
     "COMPACTED_STREAM",

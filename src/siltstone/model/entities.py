@@ -6,6 +6,7 @@ from typing import Any, Literal, get_args
 import pyarrow as pa
 
 from siltstone.errors import InvalidInputError
+from siltstone.model.dict_model import Model, field
 from siltstone.model.locators import (
     DeltaLocator,
     Locator,
@@ -15,7 +16,6 @@ from siltstone.model.locators import (
     TableLocator,
     TableVersionLocator,
 )
-from siltstone.model.metafile import Model, field
 from siltstone.model.names import check_name, check_path
 from siltstone.model.schema import (
     SchemaField,

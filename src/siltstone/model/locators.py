@@ -8,7 +8,7 @@ import re
 from collections.abc import Sequence
 
 from siltstone.errors import InvalidInputError
-from siltstone.model.metafile import Model, field
+from siltstone.model.dict_model import Model, field
 from siltstone.model.names import check_name, check_namespace
 
 PartitionValue = None | bool | int | str

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from siltstone.errors import InvalidInputError
-from siltstone.model.metafile import Model, field
+from siltstone.model.dict_model import Model, field
 from siltstone.model.names import check_column, did_you_mean
 
 _SIMPLE: dict[str, pa.DataType] = {

@@ -12,8 +12,8 @@ from siltstone.service.controls import current_controls
 from siltstone.service.cycles import cut_error, end_attempt, lock_manager
 from siltstone.service.database import Database, Transaction
 from siltstone.service.partitions import CheckpointResult
+from siltstone.service.schema import active_checkpoints, checkpoint_detail, checkpoint_status
 from siltstone.service.settings import ServiceSettings, to_ms
-from siltstone.service.tables import active_checkpoints, checkpoint_detail, checkpoint_status
 from siltstone.service.times import latest_ms
 
 ReleaseStatus = Literal["COMPLETED", "FAILED", "ABANDONED"]

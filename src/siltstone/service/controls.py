@@ -10,8 +10,8 @@ from sqlalchemy import Row, delete, select
 from siltstone.errors import InvalidInputError, NotFoundError, StorageError
 from siltstone.service.database import Database, Transaction
 from siltstone.service.results import Control, TriggerRequest
+from siltstone.service.schema import controls, trigger_requests
 from siltstone.service.settings import FREEZE_SECONDS, to_ms
-from siltstone.service.tables import controls, trigger_requests
 from siltstone.service.times import latest_ms
 
 ControlName = Literal["freeze", "disable"]

@@ -15,8 +15,7 @@ from siltstone.service.database import Database, Transaction
 from siltstone.service.leadership import Lease, check_lead
 from siltstone.service.partitions import PendingPartition
 from siltstone.service.results import CycleRecord, FailedPartition
-from siltstone.service.settings import ServiceSettings, to_ms
-from siltstone.service.tables import (
+from siltstone.service.schema import (
     SINGLETON,
     CycleStatus,
     TriggerReason,
@@ -28,6 +27,7 @@ from siltstone.service.tables import (
     trigger_requests,
     trim_marks,
 )
+from siltstone.service.settings import ServiceSettings, to_ms
 from siltstone.service.times import latest_ms
 
 _ERRORS_KEPT = 100

@@ -9,8 +9,8 @@ from siltstone.errors import SiltstoneError
 from siltstone.service.database import Database, Transaction
 from siltstone.service.leadership import Lease, check_lead
 from siltstone.service.results import CycleRecord, FailedPartition
+from siltstone.service.schema import CycleStatus, checkpoint_detail, cycle_history, manager, trigger_requests
 from siltstone.service.settings import HISTORY_LIMIT
-from siltstone.service.tables import CycleStatus, checkpoint_detail, cycle_history, manager, trigger_requests
 
 _log = logging.getLogger(__name__)
 

@@ -10,24 +10,24 @@ from siltstone.compactor.completion import (
     current_entry,
     locate_destination,
 )
-from siltstone.compactor.following import (
+from siltstone.errors import NotFoundError, SiltstoneError
+from siltstone.lake import Lake
+from siltstone.model import Delta, PartitionLocator, TableVersion
+from siltstone.model.properties import DELTA_RETENTION_SECONDS
+from siltstone.rounds.plan import Request
+from siltstone.rounds.session import Progress, SessionResult, run_session
+from siltstone.rows.job import Engine
+from siltstone.service.partitions import CheckpointResult, KeepAlive, PendingPartition
+from siltstone.service.settings import DAY_SECONDS, to_ms
+from siltstone.storage import object_store as storage
+from siltstone.storage.streams import locate_stream
+from siltstone.table.followers import (
     followed_partition,
     followed_partitions,
     keep_following,
     trim_limit,
     waiting_partitions,
 )
-from siltstone.compactor.job import Engine
-from siltstone.compactor.plan import Request
-from siltstone.compactor.session import Progress, SessionResult, run_session
-from siltstone.errors import NotFoundError, SiltstoneError
-from siltstone.lake import Lake
-from siltstone.model import Delta, PartitionLocator, TableVersion
-from siltstone.model.properties import DELTA_RETENTION_SECONDS
-from siltstone.service.partitions import CheckpointResult, KeepAlive, PendingPartition
-from siltstone.service.settings import DAY_SECONDS, to_ms
-from siltstone.storage import object_store as storage
-from siltstone.storage.streams import locate_stream
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -25,8 +25,8 @@ from siltstone.service.leadership import Lease, give_up_lead, take_lead
 from siltstone.service.partitions import PendingPartition, Tables, largest_first
 from siltstone.service.policy import Backlog, Situation, decide
 from siltstone.service.results import CycleRecord
+from siltstone.service.schema import active_checkpoints, checkpoint_status, manager
 from siltstone.service.settings import ServiceSettings, to_ms
-from siltstone.service.tables import active_checkpoints, checkpoint_status, manager
 from siltstone.service.times import latest_ms
 from siltstone.service.trimming import trim_tables
 

@@ -6,7 +6,7 @@ from sqlalchemy import Row, select
 
 from siltstone.errors import LeaseLostError
 from siltstone.service.database import Database, Transaction
-from siltstone.service.tables import leader_lease
+from siltstone.service.schema import leader_lease
 from siltstone.service.times import latest_ms
 
 

@@ -12,8 +12,8 @@ from siltstone.errors import InvalidInputError
 from siltstone.service.database import Database, Transaction
 from siltstone.service.leadership import is_current
 from siltstone.service.results import NodeInfo
+from siltstone.service.schema import active_checkpoints, leader_lease, nodes
 from siltstone.service.settings import DAY_SECONDS, ServiceSettings, to_ms
-from siltstone.service.tables import active_checkpoints, leader_lease, nodes
 from siltstone.service.times import latest_ms
 
 _NAME_LIMIT = 200

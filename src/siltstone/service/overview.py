@@ -12,9 +12,9 @@ from siltstone.compactor.completion import (
     read_completion,
     source_partitions,
 )
-from siltstone.compactor.state import RoundCompletion
 from siltstone.errors import SiltstoneError
 from siltstone.lake import Lake
+from siltstone.model.rounds import RoundCompletion
 from siltstone.service.lake_tables import pending_partitions
 from siltstone.storage import object_store as storage
 

@@ -4,8 +4,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from siltstone.compactor.session import Progress
 from siltstone.model import PartitionLocator
+from siltstone.rounds.session import Progress
 
 KeepAlive = Callable[[], None]
 

@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from siltstone.service.schema import CycleStatus, TriggerReason
 from siltstone.service.settings import ServiceSettings, to_ms
-from siltstone.service.tables import CycleStatus, TriggerReason
 from siltstone.service.times import latest_ms
 
 

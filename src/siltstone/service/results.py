@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from siltstone.service.tables import AttemptStatus, CheckpointStatus, CycleStatus, RequestState
+from siltstone.service.schema import AttemptStatus, CheckpointStatus, CycleStatus, RequestState
 
 
 @dataclass(frozen=True)

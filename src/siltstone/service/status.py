@@ -9,8 +9,7 @@ from siltstone.service.database import Database, Transaction
 from siltstone.service.history import to_record
 from siltstone.service.leadership import is_current
 from siltstone.service.results import Attempt, Checkpoint, CycleDetails, LeaderInfo, ServiceStatus, Totals
-from siltstone.service.settings import ServiceSettings, to_ms
-from siltstone.service.tables import (
+from siltstone.service.schema import (
     MAX_NUMBER,
     active_checkpoints,
     checkpoint_detail,
@@ -19,6 +18,7 @@ from siltstone.service.tables import (
     leader_lease,
     manager,
 )
+from siltstone.service.settings import ServiceSettings, to_ms
 from siltstone.service.times import latest_ms
 
 _TOTALS = ("completed_cycles", "failed_cycles", "evictions", "rows", "input_bytes", "written_bytes")

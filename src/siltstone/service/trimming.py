@@ -11,7 +11,7 @@ from siltstone.model import PartitionLocator
 from siltstone.service.database import Database, Transaction
 from siltstone.service.leadership import Lease, check_lead
 from siltstone.service.partitions import Tables
-from siltstone.service.tables import cycle_history, manager, trigger_requests, trim_marks
+from siltstone.service.schema import cycle_history, manager, trigger_requests, trim_marks
 
 _log = logging.getLogger(__name__)
 

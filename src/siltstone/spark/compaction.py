@@ -5,12 +5,12 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from siltstone.compactor.job import RoundJob, Settings
-from siltstone.compactor.plan import MAX_ROUND_BYTES, Request
-from siltstone.compactor.session import Progress, SessionResult, run_session
 from siltstone.errors import InvalidInputError
 from siltstone.model import PartitionLocator
 from siltstone.objects import canonical_root
+from siltstone.rounds.plan import MAX_ROUND_BYTES, Request
+from siltstone.rounds.session import Progress, SessionResult, run_session
+from siltstone.rows.job import RoundJob, Settings
 from siltstone.spark.merge import spark_engine
 from siltstone.spark.session import local_session
 

@@ -7,16 +7,16 @@ from pyspark.errors import PythonException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
-from siltstone.compactor.consistency import Hold
-from siltstone.compactor.job import RoundJob
 from siltstone.documents.change_ids import new_change_id
 from siltstone.documents.intake import WRITTEN_SCHEMA, batch_updates, check_columns, checked_updates, stored_batches
 from siltstone.documents.store import DOCUMENT_SCHEMA, bucket_documents
 from siltstone.model import Delta, StreamLocator
+from siltstone.rows.job import RoundJob
 from siltstone.spark.access import reaching
 from siltstone.spark.merge import every_bucket, gathered_by_bucket, merge_tasks, read_on_spark, translated
 from siltstone.spark.types import spark_schema
 from siltstone.spark.writing import stage_on_spark
+from siltstone.table.holds import Hold
 
 
 def stage_updates(frame: DataFrame, stream: StreamLocator, *, now_ms: int, root: str) -> list[Delta]:

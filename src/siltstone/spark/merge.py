@@ -16,10 +16,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
 from siltstone import errors
-from siltstone.compactor.job import Engine, Merge, ReadTask, RoundJob
 from siltstone.compactor.reading import read_parts
-from siltstone.compactor.session import Progress
 from siltstone.documents.rounds import merge_any
+from siltstone.rounds.session import Progress
+from siltstone.rows.job import Engine, Merge, ReadTask, RoundJob
 from siltstone.spark.access import reaching
 from siltstone.spark.watching import collect
 

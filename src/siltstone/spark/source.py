@@ -19,18 +19,18 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructField, StructType
 
 from siltstone.catalog import main as catalog
-from siltstone.compactor.columns import align
 from siltstone.compactor.files import StoredFile
 from siltstone.compactor.gathering import GatheredParts
-from siltstone.compactor.hashing import hash_keys
-from siltstone.compactor.job import RoundJob
 from siltstone.compactor.live import live_rows, merged_rows
 from siltstone.compactor.pruning import Comparison, Operator
 from siltstone.compactor.reading import read_parts
-from siltstone.compactor.state import CompactedFile, RoundCompletion
 from siltstone.errors import InvalidInputError
+from siltstone.model.rounds import CompactedFile, RoundCompletion
 from siltstone.model.schema import check_known
 from siltstone.objects import share_access
+from siltstone.rows.columns import align
+from siltstone.rows.hashing import hash_keys
+from siltstone.rows.job import RoundJob
 from siltstone.spark.merge import merge_tasks
 from siltstone.spark.options import FORMAT, ReadOptions, is_creation, options_of_creation, read_options
 from siltstone.spark.types import handed_over, spark_schema

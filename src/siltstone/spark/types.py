@@ -12,8 +12,8 @@ import pyarrow.compute as pc
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
-from siltstone.compactor.columns import align
 from siltstone.errors import InvalidInputError
+from siltstone.rows.columns import align
 
 _MIDNIGHT_DISTANCE = pa.duration("us")
 _DAY_MICROSECONDS = 24 * 3600 * 1_000_000

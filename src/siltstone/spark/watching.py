@@ -7,7 +7,7 @@ from concurrent.futures import Future
 from pyspark import InheritableThread
 from pyspark.sql import DataFrame, Row, SparkSession
 
-from siltstone.compactor.session import Progress
+from siltstone.rounds.session import Progress
 
 _POLL_SECONDS = 0.1
 

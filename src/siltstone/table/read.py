@@ -5,15 +5,15 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from siltstone.compactor.columns import align
 from siltstone.compactor.completion import Destination, compacted_partition
-from siltstone.compactor.job import RoundJob
 from siltstone.compactor.live import Versions, key_table, live_batches, lookup, lookup_merged, merging_job, rows_after
-from siltstone.compactor.plan import Request
-from siltstone.compactor.state import RoundCompletion
 from siltstone.log.commit import commit_log
 from siltstone.model import TableVersion
+from siltstone.model.rounds import RoundCompletion
 from siltstone.model.schema import check_known
+from siltstone.rounds.plan import Request
+from siltstone.rows.columns import align
+from siltstone.rows.job import RoundJob
 from siltstone.table.snapshot import PartitionSnapshot, TableSnapshot
 
 

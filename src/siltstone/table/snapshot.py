@@ -21,16 +21,16 @@ from siltstone.compactor.completion import (
     compacted_partition,
     read_completion,
 )
-from siltstone.compactor.following import refuse_end_before
 from siltstone.compactor.moments import Moment
-from siltstone.compactor.state import RoundCompletion
 from siltstone.errors import CorruptionError, NotFoundError
 from siltstone.log.commit import LogState, commit_log
 from siltstone.log.keyed import Entry
 from siltstone.model import COMPACTED_STREAM, Delta, PartitionLocator, PartitionValue, StreamLocator, TableVersion
 from siltstone.model.locators import check_position
 from siltstone.model.names import split_table_name
+from siltstone.model.rounds import RoundCompletion
 from siltstone.storage.stream_state import StreamLog, StreamState, find_stream, find_stream_in
+from siltstone.table.followers import refuse_end_before
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,8 @@ from siltstone.compactor.completion import (
     read_completion,
     source_partitions,
 )
-from siltstone.compactor.state import Bucket, RoundCompletion
 from siltstone.lake import Lake
+from siltstone.model.rounds import Bucket, RoundCompletion
 from siltstone.service.overview import TableOverview, table_overview
 
 MAX_ROUNDS = 60

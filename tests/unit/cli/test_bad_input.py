@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from siltstone.compactor.state import RoundCompletion
 from siltstone.lake import Lake
+from siltstone.model.rounds import RoundCompletion
 from tests.unit.cli.command_line import Cli
 
 Damage = Callable[[Path], object]

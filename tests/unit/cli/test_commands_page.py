@@ -10,9 +10,9 @@ import pytest
 from typer.testing import CliRunner
 
 from siltstone.cli.main import app
-from siltstone.compactor.merge import run_here
 from siltstone.lake import Lake
 from siltstone.log import SinkLog
+from siltstone.rows.merge import run_here
 from siltstone.service import LakeTables, Node, ServiceSettings, default_address, open_database
 
 PAGE = Path(__file__).parents[3] / "docs" / "commands.md"

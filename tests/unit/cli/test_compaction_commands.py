@@ -158,7 +158,7 @@ def test_an_interrupt_leaves_rounds_that_the_next_run_goes_on_from(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("siltstone.compactor.session.write_completion", interrupted)
+        patch.setattr("siltstone.rounds.session.write_completion", interrupted)
         assert changed_orders("compact", "shop.orders", exit_code=130).stderr == "Interrupted.\n"
     assert len(Lake(changed_orders.root).table("shop.orders").rounds()) == 1
     assert changed_orders.json("compact", "shop.orders")["live_rows"] == 100

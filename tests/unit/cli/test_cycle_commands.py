@@ -9,8 +9,8 @@ import pytest
 
 import siltstone
 from siltstone.cli.units import spell_duration
-from siltstone.compactor.merge import run_here
 from siltstone.log.commit import forget_logs
+from siltstone.rows.merge import run_here
 from siltstone.service import LakeTables, Node, ServiceSettings, open_database
 from tests.unit.cli.command_line import Cli
 from tests.unit.compactor.compacting import make_table, rows

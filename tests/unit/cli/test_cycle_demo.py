@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from examples import demo_service
 
-from siltstone.compactor.merge import run_here
 from siltstone.lake import Lake
+from siltstone.rows.merge import run_here
 from siltstone.service import cycle_records, default_address, open_database, trigger_cycle, wait_for_request
 from tests.waiting import LIMIT_SECONDS
 

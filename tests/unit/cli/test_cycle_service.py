@@ -13,9 +13,9 @@ import pytest
 from siltstone.cli.output_text import TextOutput
 from siltstone.cli.results_cycles import Serving
 from siltstone.cli.serving import ServeOptions, TextFormatter, read_token, run_service, service_settings
-from siltstone.compactor.merge import run_here
 from siltstone.errors import InvalidInputError
 from siltstone.log.commit import forget_logs
+from siltstone.rows.merge import run_here
 from siltstone.service import JsonFormatter, controls, list_nodes, open_database
 from tests.unit.cli.command_line import Cli
 from tests.unit.compactor.compacting import make_table, rows

@@ -1,7 +1,7 @@
 import pyarrow as pa
 import pytest
 
-from siltstone.cli.inference import TextColumn
+from siltstone.ingest.inference import TextColumn
 
 
 @pytest.mark.parametrize(

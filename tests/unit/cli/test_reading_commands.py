@@ -11,9 +11,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from siltstone.cli.conditions import parse_condition
-from siltstone.cli.exporting import plain
 from siltstone.cli.text_rows import rows_text
 from siltstone.errors import InvalidInputError
+from siltstone.ingest.export import plain
 from siltstone.lake import Lake
 from tests.unit.cli.command_line import Cli
 
@@ -193,7 +193,7 @@ def test_an_output_that_fails_leaves_nothing(changed_orders: Cli, monkeypatch: p
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("siltstone.cli.exporting.plain_rows", interrupted)
+    monkeypatch.setattr("siltstone.ingest.export.plain_rows", interrupted)
     before = set(os.listdir(changed_orders.folder))
     changed_orders("read", "shop.orders", "--output", str(changed_orders.folder / "out.jsonl"), exit_code=130)
     assert set(os.listdir(changed_orders.folder)) == before
@@ -205,7 +205,7 @@ def test_outputs_that_cannot_be(changed_orders: Cli, name: str) -> None:
 
 
 def test_csv_holds_what_has_no_spelling_of_its_own(tmp_path: Path) -> None:
-    from siltstone.cli.exporting import write_rows
+    from siltstone.ingest.export import write_rows
 
     file = tmp_path / "all.csv"
     batch = pa.RecordBatch.from_pylist([ROW | {"tags": ["a"], "raw": b"\xff"}], schema=SCHEMA)

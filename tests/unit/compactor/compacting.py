@@ -9,14 +9,14 @@ import pyarrow as pa
 import siltstone
 from siltstone.catalog.main import delta_stream
 from siltstone.compactor.completion import Destination, current_completion, locate_destination
-from siltstone.compactor.job import Engine, RoundJob, Settings
 from siltstone.compactor.live import live_batches
-from siltstone.compactor.merge import run_here
-from siltstone.compactor.plan import Request
-from siltstone.compactor.session import SessionResult, run_session
-from siltstone.compactor.state import CompactedFile, RoundCompletion
 from siltstone.model import PartitionLocator
+from siltstone.model.rounds import CompactedFile, RoundCompletion
 from siltstone.objects import open_objects
+from siltstone.rounds.plan import Request
+from siltstone.rounds.session import SessionResult, run_session
+from siltstone.rows.job import Engine, RoundJob, Settings
+from siltstone.rows.merge import run_here
 from siltstone.storage import object_store as storage
 from siltstone.testing.oracle import oracle_of, same_rows
 

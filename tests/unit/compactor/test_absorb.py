@@ -10,17 +10,17 @@ import pyarrow as pa
 import pytest
 from pyroaring import BitMap64
 
-from siltstone.compactor import merge
-from siltstone.compactor.absorb import Change, absorb, choose
 from siltstone.compactor.completion import current_completion
 from siltstone.compactor.files import CompactedWriter, StoredFile, read_vector, write_vector
-from siltstone.compactor.hashing import hash_keys
-from siltstone.compactor.job import RoundJob, Settings
-from siltstone.compactor.merge import run_here
-from siltstone.compactor.state import Accounting, Bucket, CompactedFile, DeletionVector, check_cover, even_buckets
 from siltstone.errors import CorruptionError, InvalidInputError
+from siltstone.model.rounds import Accounting, Bucket, CompactedFile, DeletionVector, check_cover, even_buckets
 from siltstone.model.schema import schema_from_json, schema_to_json
 from siltstone.objects import canonical_root, open_objects
+from siltstone.rows import merge
+from siltstone.rows.absorb import Change, absorb, choose
+from siltstone.rows.hashing import hash_keys
+from siltstone.rows.job import RoundJob, Settings
+from siltstone.rows.merge import run_here
 from tests.unit.compactor.compacting import (
     MAJOR,
     MINOR,

@@ -8,13 +8,13 @@ import pyarrow as pa
 import pytest
 
 import siltstone
-from siltstone.compactor.columns import equal_ids, sort_ranks
-from siltstone.compactor.fold import NONE, DeleteRun, FoldInput, FoldResult, RowsRun, fold
-from siltstone.compactor.hashing import NULL_HASH, hash_keys
-from siltstone.compactor.job import RoundJob, Settings
-from siltstone.compactor.merge import merge_bucket
 from siltstone.compactor.reading import read_parts
 from siltstone.model import MergeEngine
+from siltstone.rows.columns import equal_ids, sort_ranks
+from siltstone.rows.fold import NONE, DeleteRun, FoldInput, FoldResult, RowsRun, fold
+from siltstone.rows.hashing import NULL_HASH, hash_keys
+from siltstone.rows.job import RoundJob, Settings
+from siltstone.rows.merge import merge_bucket
 from siltstone.testing.oracle import same_rows
 from tests.unit.compactor.compacting import MAJOR, MINOR, check_rows, compact, completion_of, found_rows, make_table
 

@@ -9,8 +9,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from siltstone.compactor.hashing import NULL_HASH, hash_keys, is_exact
 from siltstone.errors import InvalidInputError
+from siltstone.rows.hashing import NULL_HASH, hash_keys, is_exact
 
 NULL = 0x6E756C6C6E756C6C
 ZERO = 0xE220A8397B1DCDAF

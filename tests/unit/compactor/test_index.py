@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from siltstone.compactor.hashing import Hashes
-from siltstone.compactor.index import BLOCK_ROWS, MAGIC, StoredIndex, index_bytes, write_index
 from siltstone.errors import CorruptionError
 from siltstone.objects import canonical_root, open_objects
+from siltstone.rows.hashing import Hashes
+from siltstone.rows.index import BLOCK_ROWS, MAGIC, StoredIndex, index_bytes, write_index
 
 
 def hashes(*values: int) -> Hashes:

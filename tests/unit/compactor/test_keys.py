@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 import siltstone
-from siltstone.compactor.job import Settings
+from siltstone.rows.job import Settings
 from siltstone.testing.oracle import oracle_of, same_rows
 from tests.unit.compactor.compacting import MAJOR, MINOR, check_rows, compact, found_rows, make_table
 

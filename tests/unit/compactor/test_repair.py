@@ -16,14 +16,14 @@ from siltstone.compactor.completion import (
     locate_destination,
     write_completion,
 )
-from siltstone.compactor.following import trim_limit
-from siltstone.compactor.merge import run_here
-from siltstone.compactor.plan import Request
-from siltstone.compactor.repair import PartitionRepair
-from siltstone.compactor.session import run_session
-from siltstone.compactor.state import Bucket, RoundCompletion
 from siltstone.errors import CorruptionError, InvalidInputError
+from siltstone.maintenance.recovery import PartitionRepair
+from siltstone.model.rounds import Bucket, RoundCompletion
+from siltstone.rounds.plan import Request
+from siltstone.rounds.session import run_session
+from siltstone.rows.merge import run_here
 from siltstone.storage import object_store as storage
+from siltstone.table.followers import trim_limit
 from siltstone.testing.oracle import oracle_of, same_rows
 from tests.unit.compactor.compacting import (
     MAJOR,
@@ -282,7 +282,7 @@ def test_a_repair_that_another_one_overtakes_is_planned_again(
             others.pop(0)()
         return write_completion(*given)
 
-    monkeypatch.setattr("siltstone.compactor.repair.write_completion", meet)
+    monkeypatch.setattr("siltstone.maintenance.recovery.write_completion", meet)
     before = objects_below(root)
     with pytest.raises(InvalidInputError, match="nothing is damaged"):
         table.repair()

@@ -10,16 +10,16 @@ import pytest
 
 import siltstone
 from siltstone.compactor.completion import current_completion, get_round, list_rounds
-from siltstone.compactor.job import RoundJob, Settings
 from siltstone.compactor.live import live_batches
-from siltstone.compactor.merge import run_here
-from siltstone.compactor.plan import Request
-from siltstone.compactor.session import run_session
-from siltstone.compactor.state import RoundCompletion
 from siltstone.errors import ConflictError, CorruptionError, InvalidInputError, NotFoundError
 from siltstone.model import PartitionLocator
+from siltstone.model.rounds import RoundCompletion
 from siltstone.model.schema import MAX_NESTING
 from siltstone.objects import open_objects
+from siltstone.rounds.plan import Request
+from siltstone.rounds.session import run_session
+from siltstone.rows.job import RoundJob, Settings
+from siltstone.rows.merge import run_here
 from siltstone.storage import object_store as storage
 from siltstone.testing.oracle import oracle_of, same_rows
 from tests.unit.compactor.compacting import (

@@ -7,10 +7,6 @@ from typing import Any
 
 import siltstone
 from siltstone.compactor.completion import current_completion
-from siltstone.compactor.consistency import Hold
-from siltstone.compactor.job import Engine, Settings
-from siltstone.compactor.session import SessionResult, run_session
-from siltstone.compactor.state import RoundCompletion
 from siltstone.document_table import Document
 from siltstone.documents.change_ids import change_id_at, order_key
 from siltstone.documents.expand import resolve
@@ -19,6 +15,10 @@ from siltstone.documents.reading import to_document
 from siltstone.documents.rounds import run_here
 from siltstone.documents.rows import Change, Row
 from siltstone.documents.writing import sanitized
+from siltstone.model.rounds import RoundCompletion
+from siltstone.rounds.session import SessionResult, run_session
+from siltstone.rows.job import Engine, Settings
+from siltstone.table.holds import Hold
 
 NAME = "shop.reviews"
 DELAY = 10

@@ -10,10 +10,10 @@ from sqlalchemy.engine import make_url
 
 from siltstone.errors import InvalidInputError, StorageError
 from siltstone.service import database as databases
-from siltstone.service import tables
+from siltstone.service import schema as tables
 from siltstone.service.database import Database, Transaction, default_address, open_database
 from siltstone.service.leadership import take_lead
-from siltstone.service.tables import SCHEMA_VERSION, controls, schema
+from siltstone.service.schema import SCHEMA_VERSION, controls, schema
 
 
 def test_the_default_is_a_file_beside_the_lake() -> None:

@@ -10,15 +10,15 @@ import pytest
 import siltstone
 from siltstone import clock
 from siltstone.compactor.completion import compacted_partition, current_entry, locate_destination
-from siltstone.compactor.following import trim_limit, waiting_partitions
-from siltstone.compactor.merge import run_here
-from siltstone.compactor.plan import Request
-from siltstone.compactor.session import run_session
 from siltstone.errors import ConflictError, CorruptionError, InvalidInputError
 from siltstone.log.commit import forget_logs
 from siltstone.model import Follower, PartitionLocator
+from siltstone.rounds.plan import Request
+from siltstone.rounds.session import run_session
+from siltstone.rows.merge import run_here
 from siltstone.service.lake_tables import LakeTables
 from siltstone.storage import object_store as storage
+from siltstone.table.followers import trim_limit, waiting_partitions
 from siltstone.testing.oracle import oracle_of, same_rows
 from tests.unit.compactor.compacting import make_table, only_partition, rows
 from tests.unit.service.cycling import World

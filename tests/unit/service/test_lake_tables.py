@@ -11,11 +11,11 @@ import pytest
 import siltstone
 from siltstone import clock
 from siltstone.catalog import main as catalog
-from siltstone.compactor.merge import run_here
 from siltstone.errors import InvalidInputError, LeaseLostError
 from siltstone.log.commit import forget_logs
 from siltstone.model import PartitionLocator
 from siltstone.model.schema import schema_from_json
+from siltstone.rows.merge import run_here
 from siltstone.service.lake_tables import LakeTables, compacted_watermark
 from siltstone.service.overview import list_overviews, table_overview
 from siltstone.service.partitions import PendingPartition

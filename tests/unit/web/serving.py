@@ -7,7 +7,7 @@ from fastapi.testclient import TestClient
 from sqlalchemy import event
 
 import siltstone
-from siltstone.compactor.merge import run_here
+from siltstone.rows.merge import run_here
 from siltstone.service import Database, LakeTables, ServiceSettings, controls, open_database
 from siltstone.service.leader import Leader
 from siltstone.service.worker import Worker

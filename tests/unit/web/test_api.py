@@ -8,7 +8,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from siltstone.errors import StorageError
 from siltstone.objects import LocalObjects
 from siltstone.service.database import Transaction
-from siltstone.service.tables import leader_lease, manager
+from siltstone.service.schema import leader_lease, manager
 from tests.unit.web.serving import Browser, Service
 
 JSON = {"Content-Type": "application/json"}

@@ -11,11 +11,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 
 from siltstone.compactor.completion import CURRENT_KEY, HOLD_PREFIX, Destination, current_entry, list_hold_entries
-from siltstone.compactor.state import Bucket
 from siltstone.errors import NotFoundError
 from siltstone.log.commit import Changes, LogState
 from siltstone.model import PartitionLocator, TableVersion
 from siltstone.model.properties import CLOSED_BEFORE_MS, FULL_CONSISTENCY_DELAY_MS
+from siltstone.model.rounds import Bucket
 from siltstone.storage.layout import VERSION_KEY
 from siltstone.storage.streams import locate_stream
 from siltstone.storage.versions import named, nameless

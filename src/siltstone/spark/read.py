@@ -11,10 +11,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
 from siltstone.compactor.files import StoredFile
-from siltstone.compactor.job import RoundJob
 from siltstone.compactor.live import live_rows, merged_rows
-from siltstone.compactor.state import CompactedFile
+from siltstone.model.rounds import CompactedFile
 from siltstone.objects import local_path
+from siltstone.rows.job import RoundJob
 from siltstone.spark.access import reaching
 from siltstone.spark.merge import every_bucket, gathered_by_bucket, merge_tasks, read_on_spark
 from siltstone.spark.types import handed_over, spark_schema

@@ -13,7 +13,6 @@ from typing import Literal, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from siltstone.compactor.checking import check_bucket
 from siltstone.compactor.completion import (
     Destination,
     commit_round,
@@ -24,25 +23,26 @@ from siltstone.compactor.completion import (
     write_completion,
 )
 from siltstone.compactor.files import StoredFile
-from siltstone.compactor.following import own_partition, round_source, trimmed_position
 from siltstone.compactor.gathering import GatheredParts
-from siltstone.compactor.hashing import hash_keys
-from siltstone.compactor.index import write_index
 from siltstone.compactor.inventory import bucket_objects, find_problems
-from siltstone.compactor.job import Merge, RoundJob
-from siltstone.compactor.naming import source_columns, version_of
-from siltstone.compactor.plan import Request, delta_reads, make_job
 from siltstone.compactor.reading import read_parts
-from siltstone.compactor.state import Accounting, Bucket, CompactedFile, RoundCompletion
 from siltstone.errors import ConflictError, CorruptionError, InvalidInputError
 from siltstone.log.keyed import Entry
+from siltstone.maintenance.fsck import check_bucket
 from siltstone.model import Delta, PartitionLocator, PartitionValue, TableVersion
 from siltstone.model.properties import KIND, ROWS_KIND
+from siltstone.model.rounds import Accounting, Bucket, CompactedFile, RoundCompletion
 from siltstone.model.schema import nullable, schema_from_json
 from siltstone.objects import open_objects
+from siltstone.rounds.plan import Request, delta_reads, make_job
+from siltstone.rows.hashing import hash_keys
+from siltstone.rows.index import write_index
+from siltstone.rows.job import Merge, RoundJob
 from siltstone.storage import object_store as storage
 from siltstone.storage.horizon import announced
 from siltstone.storage.layout import new_round_name
+from siltstone.table.followers import own_partition, round_source, trimmed_position
+from siltstone.table.source_columns import source_columns, version_of
 
 Cure = Literal["index", "round", "deltas", "loss"]
 _CONFLICTS = 20

@@ -7,18 +7,18 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from siltstone.compactor.completion import commit_round, current_entry, locate_destination, write_completion
-from siltstone.compactor.consistency import close_stream, delay_of
-from siltstone.compactor.following import follow, register_destination
 from siltstone.compactor.inventory import bucket_objects
-from siltstone.compactor.job import Engine
-from siltstone.compactor.plan import Request, RoundPlan, plan_round
 from siltstone.compactor.requirements import check_request
-from siltstone.compactor.state import Accounting, Bucket, RoundCompletion
 from siltstone.errors import ConflictError, CorruptionError
+from siltstone.model.rounds import Accounting, Bucket, RoundCompletion
 from siltstone.model.schema import SchemaField
 from siltstone.objects import open_objects
+from siltstone.rounds.plan import Request, RoundPlan, plan_round
+from siltstone.rows.job import Engine
 from siltstone.storage.horizon import announced
 from siltstone.storage.streams import locate_stream
+from siltstone.table.followers import follow, register_destination
+from siltstone.table.holds import close_stream, delay_of
 
 _log = logging.getLogger(__name__)
 

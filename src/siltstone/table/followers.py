@@ -18,8 +18,6 @@ from siltstone.compactor.completion import (
     current_entry,
     locate_destination,
 )
-from siltstone.compactor.consistency import held_watermark, is_partition_due
-from siltstone.compactor.state import RoundCompletion
 from siltstone.errors import AlreadyExistsError, CorruptionError, NotFoundError
 from siltstone.log.commit import CommitLog, commit_log
 from siltstone.log.keyed import Entry
@@ -32,10 +30,12 @@ from siltstone.model import (
     PartitionValue,
     StreamLocator,
 )
+from siltstone.model.rounds import RoundCompletion
 from siltstone.objects import open_objects
 from siltstone.storage import object_store as storage
 from siltstone.storage.stream_state import StreamState, find_stream_in
 from siltstone.storage.streams import locate_stream
+from siltstone.table.holds import held_watermark, is_partition_due
 
 
 class Followed(NamedTuple):

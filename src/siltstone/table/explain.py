@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from siltstone.compactor.columns import align, equal_ids
 from siltstone.compactor.completion import (
     Destination,
     compacted_partition,
@@ -17,16 +16,17 @@ from siltstone.compactor.completion import (
     locate_destination,
     read_completion,
 )
-from siltstone.compactor.following import followed_partition, trimmed_position
-from siltstone.compactor.hashing import hash_keys
 from siltstone.compactor.live import FoundRow, lookup
-from siltstone.compactor.naming import SourceColumns, source_columns, version_of
-from siltstone.compactor.state import RoundCompletion
 from siltstone.model import Delta, PartitionLocator, TableVersion
+from siltstone.model.rounds import RoundCompletion
 from siltstone.model.schema import evolve
+from siltstone.rows.columns import align, equal_ids
+from siltstone.rows.hashing import hash_keys
 from siltstone.storage import object_store as storage
 from siltstone.storage.parquet import read_data_file
 from siltstone.storage.staging import REMOVALS
+from siltstone.table.followers import followed_partition, trimmed_position
+from siltstone.table.source_columns import SourceColumns, source_columns, version_of
 
 Row = dict[str, Any]
 BEFORE_IMAGE = "-U"

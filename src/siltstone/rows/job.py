@@ -6,9 +6,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from siltstone.compactor.state import Bucket, DeletionVector
 from siltstone.model import MergeEngine
 from siltstone.model.properties import MAX_ROW_GROUP_ROWS, ROWS_KIND, TOMBSTONE_RETENTION_SECONDS
+from siltstone.model.rounds import Bucket, DeletionVector
 from siltstone.model.schema import nullable, schema_from_json
 
 MIB = 1 << 20

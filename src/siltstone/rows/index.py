@@ -14,10 +14,10 @@ import zlib
 import numpy as np
 import numpy.typing as npt
 
-from siltstone.compactor.columns import Integers
-from siltstone.compactor.hashing import Hashes
 from siltstone.errors import CorruptionError, NotFoundError
 from siltstone.objects import local_path, open_objects
+from siltstone.rows.columns import Integers
+from siltstone.rows.hashing import Hashes
 
 MAGIC = b"SILTPKI1"
 BLOCK_ROWS = 4096

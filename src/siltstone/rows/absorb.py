@@ -8,13 +8,13 @@ import numpy as np
 import pyarrow as pa
 from pyroaring import BitMap64
 
-from siltstone.compactor.columns import Integers, align
 from siltstone.compactor.files import CompactedWriter, StoredFile, write_vector
-from siltstone.compactor.hashing import hash_keys
-from siltstone.compactor.job import RoundJob
-from siltstone.compactor.state import MAX_DEPTH, Accounting, Bucket, CompactedFile
-from siltstone.compactor.tombstones import Tombstones, write_tombstones
 from siltstone.errors import CorruptionError
+from siltstone.model.rounds import MAX_DEPTH, Accounting, Bucket, CompactedFile
+from siltstone.rows.columns import Integers, align
+from siltstone.rows.hashing import hash_keys
+from siltstone.rows.job import RoundJob
+from siltstone.rows.tombstones import Tombstones, write_tombstones
 
 Action = Literal["untouched", "minor", "major"]
 

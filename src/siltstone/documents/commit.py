@@ -5,7 +5,6 @@ from collections.abc import Callable
 
 from siltstone import clock
 from siltstone.catalog import main as catalog
-from siltstone.compactor.consistency import closed_before, delay_of
 from siltstone.documents.change_ids import to_iso_time, to_ms
 from siltstone.errors import ConflictError, InvalidInputError
 from siltstone.model import Delta, StreamLocator
@@ -13,6 +12,7 @@ from siltstone.model.properties import CLOSED_BEFORE_MS
 from siltstone.objects import open_objects
 from siltstone.objects.times import describe_skew, is_skewed
 from siltstone.storage import object_store as storage
+from siltstone.table.holds import closed_before, delay_of
 
 Stage = Callable[[StreamLocator], tuple[list[Delta], str | None]]
 """Stages changes, and tells the earliest change id among them."""

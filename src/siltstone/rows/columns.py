@@ -8,7 +8,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from siltstone.compactor.hashing import normalized
+from siltstone.rows.hashing import normalized
 
 Integers = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]

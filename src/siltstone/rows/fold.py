@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from siltstone.compactor.columns import Flags, Integers, are_among
 from siltstone.model import MergeEngine
+from siltstone.rows.columns import Flags, Integers, are_among
 
 NONE = -1
 

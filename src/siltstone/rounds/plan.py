@@ -14,22 +14,22 @@ from siltstone.compactor.completion import (
     list_hold_entries,
     locate_destination,
 )
-from siltstone.compactor.consistency import Hold, closed_before, hold_floor, is_due, list_holds
-from siltstone.compactor.following import refuse_lost_commits
 from siltstone.compactor.inventory import whole_completion
-from siltstone.compactor.job import ReadTask, RoundJob, Settings
-from siltstone.compactor.naming import SourceColumns, source_columns, version_of
-from siltstone.compactor.state import Bucket, Origin, RoundCompletion, even_buckets
 from siltstone.errors import CorruptionError, InvalidInputError, NotFoundError
 from siltstone.log.commit import steady
 from siltstone.log.keyed import Entry
 from siltstone.model import Delta, PartitionLocator, TableVersion
 from siltstone.model.locators import check_position
 from siltstone.model.properties import KIND, ROW_GROUP_ROWS, TOMBSTONE_RETENTION_SECONDS
+from siltstone.model.rounds import Bucket, Origin, RoundCompletion, even_buckets
 from siltstone.model.schema import evolve, schema_from_json, schema_to_json
 from siltstone.objects import open_objects
+from siltstone.rows.job import ReadTask, RoundJob, Settings
 from siltstone.storage import object_store as storage
 from siltstone.storage.streams import locate_stream
+from siltstone.table.followers import refuse_lost_commits
+from siltstone.table.holds import Hold, closed_before, hold_floor, is_due, list_holds
+from siltstone.table.source_columns import SourceColumns, source_columns, version_of
 
 MAX_ROUND_BYTES = 2 << 30
 

@@ -6,13 +6,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from siltstone.compactor.columns import align
-from siltstone.compactor.fold import NONE, FoldInput, FoldResult
-from siltstone.compactor.hashing import hash_keys
-from siltstone.compactor.job import RoundJob
-from siltstone.compactor.state import Bucket
 from siltstone.model import ManifestEntry
+from siltstone.model.rounds import Bucket
 from siltstone.objects import open_objects
+from siltstone.rows.columns import align
+from siltstone.rows.fold import NONE, FoldInput, FoldResult
+from siltstone.rows.hashing import hash_keys
+from siltstone.rows.job import RoundJob
 from siltstone.storage.layout import new_round_name
 from siltstone.storage.parquet import open_writer, read_data_file
 

@@ -1,0 +1,1 @@
+"""Rows from files, and rows to files: CSV, JSON lines and Parquet."""

@@ -1,0 +1,1 @@
+"""Keeping compacted tables whole and small: checks, repairs, vacuums and rollbacks."""
