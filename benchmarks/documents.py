@@ -20,7 +20,7 @@ from rich.table import Table
 from siltstone.documents.change_ids import change_id_at
 from siltstone.documents.expand import expand, resolve
 from siltstone.documents.language import Json, parse_delta
-from siltstone.documents.rows import Row
+from siltstone.documents.record import Row
 
 RESULTS = Path(__file__).parent / "results/documents.json"
 REPEATS = 5

@@ -9,7 +9,7 @@ import polars
 import pyarrow.parquet as pq
 
 from benchmarks.parquet_reads_files import Place, session
-from siltstone.objects.aws import S3Settings, find_settings, fresh_keys
+from siltstone.objects.s3 import S3Settings, find_settings, fresh_keys
 
 Columns = Sequence[str] | None
 

@@ -17,8 +17,8 @@ from siltstone.cli.compaction_commands import watched_progress
 from siltstone.cli.output_text import TextOutput
 from siltstone.cli.shell import Shell
 from siltstone.cli.units import spell_count
-from siltstone.compactor.rebase import TableRequest
 from siltstone.lake import Lake, Table
+from siltstone.rounds.request import TableRequest
 
 NAME = "shop.orders"
 FIRST_ORDERS = 200_000

@@ -15,9 +15,9 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 import siltstone
-from siltstone.compactor.completion import compacted_partition, source_partitions
 from siltstone.spark import local_session
 from siltstone.spark.compaction import compact_partition
+from siltstone.table.completion import compacted_partition, source_partitions
 
 SCHEMA = {"id": "int64", "city": "string"}
 KEYS = {"id"}

@@ -10,56 +10,48 @@ import numpy as np
 import pyarrow as pa
 
 from siltstone.catalog import main as catalog
-from siltstone.compactor.completion import (
-    Destination,
-    compacted_partition,
-    current_completion,
-    get_round,
-    locate_destination,
-)
-from siltstone.compactor.gathering import GatheredParts
-from siltstone.compactor.live import job_on
-from siltstone.compactor.maintenance import ORPHAN_GRACE_MS, ROUND_RETENTION_MS, VacuumReport
-from siltstone.compactor.reading import read_parts
-from siltstone.compactor.rebase import TableRequest, partition_requests, requests_with_work
+from siltstone.documents.cases import ImportResult, check_complete, imported_rows, stored_table
 from siltstone.documents.change_ids import check_change_id, iso_time, new_change_id, order_key
 from siltstone.documents.commit import commit_changes, complete_up_to, latest_ms, now_ms, refuse_skew
-from siltstone.documents.earlier import known_from_ms
-from siltstone.documents.history import HistoryEntry, history_of
-from siltstone.documents.importing import ImportResult, check_complete, imported_rows, stored_table
 from siltstone.documents.intake import (
     WRITTEN_SCHEMA,
     ChangeIdLike,
+    ChangeKey,
     DeltaLike,
     KeyLike,
+    Stored,
     Update,
     UpdateLike,
     batch_updates,
     check_columns,
     check_key,
     checked_updates,
+    not_stored,
     stored_batches,
+    with_own_ids,
 )
 from siltstone.documents.language import Json
-from siltstone.documents.reading import to_document
-from siltstone.documents.repeats import ChangeKey, Stored, not_stored, with_own_ids
-from siltstone.documents.rows import Row
-from siltstone.documents.store import (
+from siltstone.documents.read import (
     Snapshot,
+    TimelineEvent,
     bucket_documents,
     bucket_rows,
     earliest_of,
     hash_changes,
+    known_from_ms,
     resolved,
     snapshot_of,
+    timeline_of,
+    to_document,
     unabsorbed,
 )
-from siltstone.documents.stored import KEY, SCHEMA, grouped
-from siltstone.documents.timeline import TimelineEvent, timeline_of
+from siltstone.documents.record import KEY, SCHEMA, Row, grouped
+from siltstone.documents.resolve import HistoryEntry, history_of
 from siltstone.errors import AlreadyExistsError, InvalidInputError, NotFoundError
 from siltstone.lake import Lake, Table, compact_request
 from siltstone.log.commit import steady
-from siltstone.log.verification import Finding
+from siltstone.log.inspect import Finding
+from siltstone.maintenance.vacuum import ORPHAN_GRACE_MS, ROUND_RETENTION_MS, VacuumReport
 from siltstone.model import DEFAULT_STREAM, Delta, ManifestEntry, PartitionLocator, StreamLocator
 from siltstone.model.properties import (
     DOCUMENTS_KIND,
@@ -71,11 +63,20 @@ from siltstone.model.properties import (
     ROW_GROUP_ROWS,
 )
 from siltstone.model.rounds import RoundCompletion
-from siltstone.rounds.plan import Request
+from siltstone.rounds.plan import Request, job_on
+from siltstone.rounds.request import TableRequest, partition_requests, requests_with_work
 from siltstone.rounds.session import Progress, SessionResult
 from siltstone.rows.job import RoundJob
+from siltstone.rows.parts import GatheredParts, read_parts
 from siltstone.storage import object_store as storage
 from siltstone.storage.parquet import read_data_file
+from siltstone.table.completion import (
+    Destination,
+    compacted_partition,
+    current_completion,
+    get_round,
+    locate_destination,
+)
 from siltstone.table.holds import (
     Hold,
     add_hold,
@@ -301,7 +302,7 @@ class DocumentTable:
         In SQL, `get_json_object(content, '$.path')` or `parse_json(content)` look into it. With a hold, documents are as
         they were at its time. Raises: InvalidInputError, CorruptionError.
         """
-        from siltstone.spark.documents import documents_on_spark
+        from siltstone.spark.write import documents_on_spark
 
         held = self._hold(hold)
         return documents_on_spark(spark, self._job(held), hold=held, include_deleted=include_deleted)
@@ -489,7 +490,7 @@ class DocumentTable:
         return made
 
     def _write_frame(self, frame: "DataFrame") -> int:
-        from siltstone.spark.documents import stage_updates
+        from siltstone.spark.write import stage_updates
 
         root = self.lake.root
         counted = [0]

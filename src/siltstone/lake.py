@@ -9,27 +9,14 @@ from typing import TYPE_CHECKING, TypeAlias, cast
 import pyarrow as pa
 
 from siltstone.catalog import main as catalog
-from siltstone.compactor.completion import (
-    compacted_partition,
-    current_rounds,
-    list_rounds,
-    locate_destination,
-    read_completion,
-)
-from siltstone.compactor.live import key_table
-from siltstone.compactor.maintenance import ORPHAN_GRACE_MS, ROUND_RETENTION_MS, VacuumReport, roll_back, vacuum
-from siltstone.compactor.rebase import (
-    TableRequest,
-    partition_requests,
-    requests_with_work,
-)
 from siltstone.errors import InvalidInputError, KeysInSeveralPartitionsWarning, NotFoundError
-from siltstone.log.keyed import KeyedLog
-from siltstone.log.opening import OpenedLog
-from siltstone.log.verification import Finding, verify_opened
+from siltstone.log.entries import KeyedLog
+from siltstone.log.inspect import Finding, verify_opened
+from siltstone.log.opened import OpenedLog
 from siltstone.maintenance.dropped import DROPPED_RETENTION_MS, DroppedReport, vacuum_dropped
 from siltstone.maintenance.fsck import check_deltas, check_partition, check_registered
 from siltstone.maintenance.recovery import PartitionRepair, repair
+from siltstone.maintenance.vacuum import ORPHAN_GRACE_MS, ROUND_RETENTION_MS, VacuumReport, roll_back, vacuum
 from siltstone.model import (
     COMPACTED_STREAM,
     Delta,
@@ -46,16 +33,28 @@ from siltstone.model.rounds import RoundCompletion
 from siltstone.model.schema import schema_from_json
 from siltstone.objects import canonical_root, open_objects
 from siltstone.rounds.plan import Request
+from siltstone.rounds.request import (
+    TableRequest,
+    partition_requests,
+    requests_with_work,
+)
 from siltstone.rounds.session import Progress, SessionResult
 from siltstone.storage.interface import ArrowData
 from siltstone.storage.layout import CATALOG_FOLDER
+from siltstone.table.completion import (
+    compacted_partition,
+    current_rounds,
+    list_rounds,
+    locate_destination,
+    read_completion,
+)
 from siltstone.table.explain import Explanation, explain, find_told
 from siltstone.table.followers import (
     followed_partitions,
     register_destination,
     unregistered_destinations,
 )
-from siltstone.table.read import read_batches, read_key
+from siltstone.table.scan import key_table, read_batches, read_key
 from siltstone.table.snapshot import TableSnapshot, take_snapshot
 
 if TYPE_CHECKING:
@@ -447,7 +446,7 @@ class Table:
         Compacted partitions that the table does not know are registered. Raises: InvalidInputError, also where there
         is nothing to repair; CorruptionError, ConflictError.
         """
-        from siltstone.documents.rounds import merge_any
+        from siltstone.documents.merge import merge_any
 
         root = self.lake.root
         hidden = unregistered_destinations(self.name, root=root)
@@ -539,7 +538,7 @@ def _stage_on_spark(
     evolve: bool,
     root: str,
 ) -> list[Delta]:
-    from siltstone.spark.writing import stage_on_spark
+    from siltstone.spark.write import stage_on_spark
 
     return stage_on_spark(
         frame, stream, type=type, delete_columns=delete_columns, op_column=op_column, evolve=evolve, root=root

@@ -8,16 +8,13 @@ from sqlalchemy import delete, insert, update
 
 from siltstone.errors import CorruptionError, InvalidInputError, LeaseLostError, NotFoundError, StorageError
 from siltstone.service import controls, leader
-from siltstone.service.claims import Beat, claim_partition, release_partition, send_heartbeat
 from siltstone.service.cycles import begin_cycle, finish_cycle
-from siltstone.service.history import cycle_records
-from siltstone.service.leadership import check_lead, take_lead
-from siltstone.service.partitions import CheckpointResult
-from siltstone.service.results import FailedPartition
+from siltstone.service.history import cycle_details, cycle_records
+from siltstone.service.leases import check_lead, take_lead
+from siltstone.service.results import CheckpointResult, FailedPartition
 from siltstone.service.schema import active_checkpoints, cycle_history, manager
 from siltstone.service.settings import ServiceSettings
-from siltstone.service.status import cycle_details
-from siltstone.service.worker import Heartbeat
+from siltstone.service.worker import Beat, Heartbeat, claim_partition, release_partition, send_heartbeat
 from siltstone.testing import Killed
 from tests.unit.service.cycling import World, count_rows, status_of
 

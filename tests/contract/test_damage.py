@@ -10,13 +10,14 @@ import pyarrow as pa
 import pytest
 
 import siltstone
-from siltstone.compactor.completion import compacted_partition, source_partitions
 from siltstone.errors import NotFoundError, SiltstoneError
-from siltstone.log import SinkEntry, SinkLog, SourceEntry, SourceLog, inspection
+from siltstone.log import SinkEntry, SinkLog, SourceEntry, SourceLog
+from siltstone.log import inspect as inspection
 from siltstone.log.commit import CHECKPOINT_INTERVAL, forget_logs
 from siltstone.rounds.plan import Request
 from siltstone.rounds.session import run_session
 from siltstone.rows.merge import run_here
+from siltstone.table.completion import compacted_partition, source_partitions
 
 Read = Callable[[], object]
 WRONG_VALUES: tuple[object, ...] = (None, [], "x", -1, {"a": [None]})

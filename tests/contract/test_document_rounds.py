@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 
 import siltstone
-from siltstone.documents.rounds import run_here
+from siltstone.documents.merge import run_here
 from siltstone.errors import InvalidInputError, SiltstoneError
 from siltstone.objects import open_objects
 from siltstone.testing import FaultKind, Killed, faults

@@ -11,14 +11,14 @@ import pyarrow.parquet as pq
 import pytest
 
 import siltstone
-from siltstone.compactor.completion import CURRENT_KEY, ROUND_PREFIX
-from siltstone.compactor.rebase import TableRequest, partition_requests
 from siltstone.errors import CorruptionError, SiltstoneError
 from siltstone.log.commit import CommitLog, LogState
 from siltstone.objects import open_objects
+from siltstone.rounds.request import TableRequest, partition_requests
 from siltstone.rounds.session import run_session
 from siltstone.rows.merge import run_here
 from siltstone.storage.layout import catalog_log, version_log
+from siltstone.table.completion import CURRENT_KEY, ROUND_PREFIX
 from tests.unit.compactor.compacting import (
     MAJOR,
     MINOR,

@@ -8,7 +8,7 @@ import pytest
 
 from siltstone.errors import ConflictError
 from siltstone.log import SinkEntry, SinkLog
-from siltstone.log.inspection import compact, show, verify
+from siltstone.log.inspect import compact, show, verify
 from siltstone.objects import open_objects
 
 

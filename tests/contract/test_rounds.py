@@ -10,12 +10,12 @@ import pyarrow as pa
 import pytest
 
 import siltstone
-from siltstone.compactor.completion import current_completion, get_round, list_rounds
 from siltstone.errors import SiltstoneError
 from siltstone.objects import open_objects
 from siltstone.rounds.session import run_session
 from siltstone.rows.job import Settings
 from siltstone.rows.merge import run_here
+from siltstone.table.completion import current_completion, get_round, list_rounds
 from siltstone.testing import FaultKind, Killed, faults
 from siltstone.testing.faults import FAULT_KINDS
 from siltstone.testing.oracle import oracle_of, same_rows

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 import siltstone
-from siltstone.compactor.completion import get_round, list_rounds
+from siltstone.table.completion import get_round, list_rounds
 from tests.unit.compactor.compacting import (
     check_rows,
     completion_of,

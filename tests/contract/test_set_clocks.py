@@ -7,13 +7,12 @@ import pytest
 
 from siltstone.errors import LeaseLostError
 from siltstone.service import controls
-from siltstone.service.claims import Beat, claim_partition, release_partition, send_heartbeat
 from siltstone.service.cycles import bootstrap
+from siltstone.service.history import cycle_details
 from siltstone.service.leader import Leader
-from siltstone.service.leadership import take_lead
-from siltstone.service.nodes import NodeIdentity, list_nodes, register_node
+from siltstone.service.leases import NodeIdentity, list_nodes, register_node, take_lead
 from siltstone.service.settings import ServiceSettings
-from siltstone.service.status import cycle_details
+from siltstone.service.worker import Beat, claim_partition, release_partition, send_heartbeat
 from tests.unit.service.cycling import World, status_of
 
 HOUR = 3600.0

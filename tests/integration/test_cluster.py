@@ -26,7 +26,7 @@ COMPACT = """
 import sys, siltstone
 from pyspark.sql import SparkSession
 from siltstone.rows.job import Settings
-from siltstone.compactor.completion import compacted_partition, source_partitions
+from siltstone.table.completion import compacted_partition, source_partitions
 from siltstone.spark.compaction import compact_partition
 master, root, may_end = sys.argv[1:]
 told = []

@@ -27,7 +27,7 @@ HOME = Path(pyspark.__file__).parent
 SESSION = """
 import json, sys, siltstone
 from pyspark.sql import SparkSession
-from siltstone.compactor.completion import compacted_partition, source_partitions
+from siltstone.table.completion import compacted_partition, source_partitions
 from siltstone.rows.job import Settings
 from siltstone.spark.compaction import compact_partition
 from siltstone.spark.source import register

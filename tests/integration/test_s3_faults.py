@@ -6,14 +6,14 @@ import pyarrow as pa
 import pytest
 
 import siltstone
-from siltstone.compactor.completion import compacted_partition, source_partitions
 from siltstone.errors import AccessDeniedError, InvalidInputError, StorageError
 from siltstone.objects import open_objects
-from siltstone.objects.aws import TIMEOUT_VARIABLE
+from siltstone.objects.s3 import TIMEOUT_VARIABLE
 from siltstone.objects.store import PART_BYTES
 from siltstone.rounds.plan import Request as CompactionRequest
 from siltstone.rounds.session import run_session
 from siltstone.rows.merge import run_here
+from siltstone.table.completion import compacted_partition, source_partitions
 from siltstone.testing.oracle import oracle_of, same_rows
 from tests.integration.s3_proxy import Fault, Proxy, Request, proxy_to
 

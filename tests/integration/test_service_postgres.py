@@ -14,12 +14,11 @@ from siltstone.errors import NotFoundError
 from siltstone.rows.merge import run_here
 from siltstone.service import controls
 from siltstone.service.database import Database, open_database
-from siltstone.service.history import cycle_records
+from siltstone.service.history import cycle_details, cycle_records, service_status
 from siltstone.service.lake_tables import LakeTables
 from siltstone.service.node import Node
 from siltstone.service.schema import metadata
 from siltstone.service.settings import ServiceSettings
-from siltstone.service.status import cycle_details, service_status
 from siltstone.testing.oracle import oracle_of, same_rows
 from tests.unit.compactor.compacting import make_table, rows
 from tests.waiting import LIMIT_SECONDS

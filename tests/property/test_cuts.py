@@ -7,11 +7,11 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import siltstone
-from siltstone.compactor.completion import compacted_partition
 from siltstone.rounds.plan import Request
 from siltstone.rounds.session import run_session
 from siltstone.rows.job import Settings
 from siltstone.rows.merge import run_here
+from siltstone.table.completion import compacted_partition
 from siltstone.testing.oracle import comparable, oracle_of, same_rows
 from siltstone.testing.strategies import histories
 

@@ -15,10 +15,10 @@ from sqlalchemy import Row, insert, select
 
 from siltstone.errors import StorageError
 from siltstone.service import controls
-from siltstone.service.claims import Beat, Claim, ReleaseStatus, claim_partition, release_partition, send_heartbeat
 from siltstone.service.database import Transaction
+from siltstone.service.history import service_status
 from siltstone.service.leader import Leader
-from siltstone.service.partitions import CheckpointResult
+from siltstone.service.results import CheckpointResult
 from siltstone.service.schema import (
     active_checkpoints,
     checkpoint_detail,
@@ -27,7 +27,7 @@ from siltstone.service.schema import (
     leader_lease,
     manager,
 )
-from siltstone.service.status import service_status
+from siltstone.service.worker import Beat, Claim, ReleaseStatus, claim_partition, release_partition, send_heartbeat
 from siltstone.testing import Killed
 from tests.unit.service.cycling import Fault, World
 

@@ -11,8 +11,6 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 import siltstone
-from siltstone.compactor.completion import current_completion, list_rounds, locate_destination
-from siltstone.compactor.inventory import bucket_objects
 from siltstone.model import PartitionLocator
 from siltstone.objects import open_objects
 from siltstone.rounds.plan import Request
@@ -20,6 +18,7 @@ from siltstone.rounds.session import run_session
 from siltstone.rows.job import Settings
 from siltstone.rows.merge import run_here
 from siltstone.service.lake_tables import LakeTables
+from siltstone.table.completion import bucket_objects, current_completion, list_rounds, locate_destination
 from siltstone.testing import Killed, faults
 from siltstone.testing.faults import FAULT_KINDS
 

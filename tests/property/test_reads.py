@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import siltstone
-from siltstone.compactor.completion import current_completion
 from siltstone.log.commit import forget_logs
+from siltstone.table.completion import current_completion
 from siltstone.testing import faults
 from siltstone.testing.oracle import oracle_of, same_rows
 from tests.unit.compactor.compacting import compact, destination_of

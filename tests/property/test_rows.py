@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 
 import siltstone
 from siltstone.catalog.main import delta_stream
-from siltstone.compactor.completion import current_completion, locate_destination
-from siltstone.compactor.live import live_batches
 from siltstone.model import MergeEngine, PartitionLocator
 from siltstone.rounds.plan import Request
 from siltstone.rounds.session import SessionResult, run_session
 from siltstone.rows.job import Engine, RoundJob, Settings
 from siltstone.rows.merge import run_here
 from siltstone.storage import object_store as storage
+from siltstone.table.completion import current_completion, locate_destination
+from siltstone.table.scan import live_batches
 from siltstone.testing import FaultKind, Killed, faults
 from siltstone.testing.faults import FAULT_KINDS
 from siltstone.testing.oracle import oracle_of, same_rows

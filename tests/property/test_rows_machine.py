@@ -11,9 +11,6 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 import siltstone
-from siltstone.compactor.completion import compacted_partition, current_completion, list_rounds, locate_destination
-from siltstone.compactor.inventory import bucket_objects
-from siltstone.compactor.live import live_batches
 from siltstone.maintenance.fsck import check_partition
 from siltstone.model import PartitionLocator
 from siltstone.objects import open_objects
@@ -22,7 +19,14 @@ from siltstone.rounds.session import run_session
 from siltstone.rows.job import Engine, RoundJob, Settings
 from siltstone.rows.merge import run_here
 from siltstone.storage import object_store as storage
-from siltstone.table.read import read_batches
+from siltstone.table.completion import (
+    bucket_objects,
+    compacted_partition,
+    current_completion,
+    list_rounds,
+    locate_destination,
+)
+from siltstone.table.scan import live_batches, read_batches
 from siltstone.testing import Killed, faults
 from siltstone.testing.faults import FAULT_KINDS
 from siltstone.testing.oracle import Oracle, same_rows

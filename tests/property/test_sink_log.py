@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from siltstone.errors import CorruptionError
 from siltstone.log import SinkEntry, SinkLog
-from siltstone.log.sink import SINK_CODEC
+from siltstone.log.spark_logs import SINK_CODEC
 from siltstone.objects import open_objects
 
 SOUND = SINK_CODEC.encode(SinkEntry("file:///o/a", 3, False, 16))

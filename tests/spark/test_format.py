@@ -12,11 +12,11 @@ from pyspark.sql import DataFrame, SparkSession
 from tests.unit.compactor.compacting import MINOR, compact, completion_of
 
 import siltstone
-from siltstone.compactor.completion import compacted_partition
 from siltstone.rounds.plan import Request
 from siltstone.rounds.session import run_session
 from siltstone.rows.merge import run_here
 from siltstone.spark.source import register
+from siltstone.table.completion import compacted_partition
 from siltstone.testing.oracle import same_rows
 
 PUSH_DOWN = "spark.sql.python.filterPushdown.enabled"

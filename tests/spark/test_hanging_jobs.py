@@ -15,14 +15,13 @@ from tests.waiting import LIMIT_SECONDS, wait_for
 
 import siltstone
 from siltstone.errors import LeaseLostError
-from siltstone.service.claims import claim_partition
 from siltstone.service.database import Database, open_database
+from siltstone.service.history import cycle_details
 from siltstone.service.lake_tables import LakeTables
 from siltstone.service.leader import Leader, Tick
 from siltstone.service.settings import ServiceSettings
-from siltstone.service.status import cycle_details
-from siltstone.service.worker import Worker
-from siltstone.spark.watching import collect
+from siltstone.service.worker import Worker, claim_partition
+from siltstone.spark.tasks import collect
 from siltstone.testing.oracle import oracle_of, same_rows
 
 # The claim itself never runs out here, however late a heartbeat of this process comes.

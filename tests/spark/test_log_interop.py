@@ -16,9 +16,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 from siltstone.errors import CorruptionError
 from siltstone.log import CompactibleLog, SinkEntry, SinkLog, SourceEntry, SourceLog, wire
 from siltstone.log.batches import derive_interval, is_compaction_batch, next_compaction_batch
-from siltstone.log.inspection import compact, verify
-from siltstone.log.sink import SINK_CODEC
-from siltstone.log.uris import partition_folder
+from siltstone.log.inspect import compact, verify
+from siltstone.log.spark_logs import SINK_CODEC, partition_folder
 
 INTERVAL = 3
 SETTINGS = {

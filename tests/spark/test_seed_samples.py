@@ -9,11 +9,11 @@ from pyspark.sql import SparkSession
 
 import siltstone
 from siltstone.catalog.main import delta_stream
-from siltstone.compactor.completion import current_completion, locate_destination
-from siltstone.compactor.live import live_batches
 from siltstone.model import PartitionLocator
 from siltstone.model.rounds import RoundCompletion
 from siltstone.storage import object_store as storage
+from siltstone.table.completion import current_completion, locate_destination
+from siltstone.table.scan import live_batches
 from siltstone.testing.oracle import oracle_of, same_rows
 
 MIGRATE = """

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from siltstone.spark.class_archive import archive_options
+from siltstone.spark.session import archive_options
 
 CLASSES = bytes.fromhex("a8ab0bf0") + b"classes" * 1000
 

@@ -9,7 +9,7 @@ import pytest
 import siltstone
 from siltstone.catalog.main import delta_stream
 from siltstone.errors import ConflictError, CorruptionError, InvalidInputError
-from siltstone.log.keyed import KeyedLog
+from siltstone.log.entries import KeyedLog
 from siltstone.objects import open_objects
 from siltstone.storage import object_store as storage
 from siltstone.testing.oracle import same_rows

@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 
 import siltstone
-from siltstone.compactor.rebase import TableRequest, partition_requests, requests_with_work
-from siltstone.documents import rounds as document_rounds
+from siltstone.documents import merge as document_rounds
+from siltstone.rounds.request import TableRequest, partition_requests, requests_with_work
 from siltstone.rounds.session import run_session
 from siltstone.rows.merge import run_here
 

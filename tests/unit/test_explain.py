@@ -10,12 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import siltstone
-from siltstone.compactor.completion import compacted_partition, current_completion, locate_destination
 from siltstone.model import PartitionLocator
 from siltstone.rounds.plan import Request
 from siltstone.rounds.session import run_session
 from siltstone.rows.merge import run_here
 from siltstone.storage import object_store as storage
+from siltstone.table.completion import compacted_partition, current_completion, locate_destination
 from siltstone.testing.oracle import comparable, same_rows
 from siltstone.testing.strategies import TableSettings, Write, histories
 

@@ -13,10 +13,9 @@ import pytest
 import siltstone
 from siltstone import clock
 from siltstone.catalog import main as catalog
-from siltstone.compactor import maintenance
-from siltstone.compactor.completion import compacted_partition, list_rounds, locate_destination, write_completion
 from siltstone.errors import ConflictError, CorruptionError
 from siltstone.log.commit import CommitLog, commit_log, forget_logs
+from siltstone.maintenance import vacuum as maintenance
 from siltstone.maintenance.fsck import check_partition
 from siltstone.model import PartitionLocator, StreamLocator
 from siltstone.objects import open_objects, replaced
@@ -28,6 +27,7 @@ from siltstone.rows.merge import run_here
 from siltstone.storage import horizon
 from siltstone.storage import object_store as storage
 from siltstone.storage.layout import version_log
+from siltstone.table.completion import compacted_partition, list_rounds, locate_destination, write_completion
 from siltstone.testing import FaultyObjects, faults
 from siltstone.testing.oracle import oracle_of, same_rows
 from tests.unit.compactor.compacting import destination_of

@@ -9,7 +9,7 @@ import pytest
 from siltstone.cli.serving import TextFormatter
 from siltstone.errors import StorageError
 from siltstone.masking import is_secret_name, mask_secrets, mask_values
-from siltstone.service.logs import JsonFormatter
+from siltstone.service.node import JsonFormatter
 
 HUSH = "hu5h"
 SPELLINGS = [

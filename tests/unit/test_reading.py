@@ -8,10 +8,10 @@ import pyarrow as pa
 import pytest
 
 import siltstone
-from siltstone.compactor.completion import compacted_partition
 from siltstone.rounds.plan import Request
 from siltstone.rounds.session import run_session
 from siltstone.rows.merge import run_here
+from siltstone.table.completion import compacted_partition
 from siltstone.testing import faults
 from siltstone.testing.oracle import same_rows
 from tests.unit.compactor.compacting import compact, make_table, rows

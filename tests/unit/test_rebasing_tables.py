@@ -7,12 +7,12 @@ import pyarrow as pa
 import pytest
 
 import siltstone
-from siltstone.compactor.completion import compacted_partition
 from siltstone.model import PartitionLocator
 from siltstone.model.rounds import RoundCompletion
 from siltstone.objects import open_objects
 from siltstone.rows.merge import run_here
 from siltstone.storage import object_store as storage
+from siltstone.table.completion import compacted_partition
 from siltstone.testing.oracle import oracle_of, same_rows
 
 SCHEMA = {"id": "int64", "region": "string", "v": "string"}

@@ -10,8 +10,7 @@ import pytest
 
 from siltstone.errors import AccessDeniedError, InvalidInputError, StorageError
 from siltstone.objects import Access, open_objects, share_access
-from siltstone.objects.answers import read_answer, translated
-from siltstone.objects.aws import Keys, S3Settings, find_settings, shared, store_options
+from siltstone.objects.s3 import Keys, S3Settings, find_settings, read_answer, shared, store_options, translated
 from siltstone.objects.store import StoreObjects, open_s3
 
 CONFIG = """
@@ -222,7 +221,7 @@ def test_where_a_machine_has_no_role_the_error_says_that_no_credentials_were_fou
 
 
 def test_an_answer_that_is_no_role_is_none(no_role: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("siltstone.objects.aws._METADATA_HOST", no_role)
+    monkeypatch.setattr("siltstone.objects.s3._METADATA_HOST", no_role)
     with pytest.raises(AccessDeniedError, match="this machine has no role"):
         store_options(S3Settings())
 

@@ -8,14 +8,14 @@ import pytest
 
 import siltstone
 from siltstone import clock
-from siltstone.compactor.rebase import TableRequest, partition_requests
 from siltstone.documents import change_ids
 from siltstone.documents.change_ids import ChangeIds, new_change_id
-from siltstone.documents.rounds import run_here
+from siltstone.documents.merge import run_here
 from siltstone.errors import InvalidInputError
 from siltstone.log.commit import CommitLog
 from siltstone.objects import canonical_root, replaced
 from siltstone.objects.times import MAX_SKEW_MS, StoreClock
+from siltstone.rounds.request import TableRequest, partition_requests
 from siltstone.rounds.session import run_session
 from siltstone.rows.job import RoundJob
 from siltstone.service.lake_tables import LakeTables

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from siltstone.errors import InvalidInputError
-from siltstone.spark.options import NAMES, ReadOptions, read_options
+from siltstone.spark.source import NAMES, ReadOptions, read_options
 
 PAGE = Path(__file__).parents[2] / "docs" / "spark.md"
 PLACE = {"root": "memory://options", "path": "shop.orders"}

@@ -6,7 +6,7 @@ import pytest
 
 from siltstone import clock
 from siltstone.objects import ObjectInfo, StoreObjects, open_objects
-from siltstone.objects.aws import find_settings
+from siltstone.objects.s3 import find_settings
 from siltstone.objects.store import open_s3
 from siltstone.objects.times import MAX_SKEW_MS, StoreClock, is_skewed
 

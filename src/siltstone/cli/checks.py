@@ -135,7 +135,7 @@ def _root(root: str) -> Iterator[Check]:
 
 def _s3() -> Check:
     """Tell how S3 is reached, as the environment and its profiles say; no key is shown."""
-    from siltstone.objects.aws import find_settings
+    from siltstone.objects.s3 import find_settings
 
     settings = find_settings()
     who = "the role of this machine"

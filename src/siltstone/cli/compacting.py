@@ -14,19 +14,19 @@ from typing import TYPE_CHECKING, Any
 from siltstone.cli.hints import find_table
 from siltstone.cli.results_rounds import Compacted, RoundLine
 from siltstone.cli.rounds import amplification, round_line, table_partitions
-from siltstone.compactor.completion import compacted_partition, current_completion, locate_destination
-from siltstone.compactor.rebase import (
-    TableRequest,
-    partition_requests,
-    requests_with_work,
-)
 from siltstone.errors import InvalidInputError, NotFoundError
 from siltstone.lake import Lake, compact_request
 from siltstone.model import PartitionLocator
 from siltstone.model.rounds import RoundCompletion
 from siltstone.rounds.plan import Request
+from siltstone.rounds.request import (
+    TableRequest,
+    partition_requests,
+    requests_with_work,
+)
 from siltstone.rounds.session import SessionResult
 from siltstone.storage import object_store as storage
+from siltstone.table.completion import compacted_partition, current_completion, locate_destination
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

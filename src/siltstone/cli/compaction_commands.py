@@ -78,7 +78,7 @@ def compact(
         _plan(shell, name, to, full, rebase_from, on_behalf_of, high_watermark)
         return
     from siltstone.cli.compacting import compact_table
-    from siltstone.compactor.rebase import TableRequest
+    from siltstone.rounds.request import TableRequest
 
     output, lake = shell.output, shell.lake
     asked = TableRequest(name, lake.root, to, full, rebase_from, on_behalf_of, high_watermark)
@@ -126,7 +126,7 @@ def _plan(
     high_watermark: int | None,
 ) -> None:
     from siltstone.cli.planning import plan_table
-    from siltstone.compactor.rebase import TableRequest
+    from siltstone.rounds.request import TableRequest
 
     lake = shell.lake
     asked = TableRequest(name, lake.root, to, full, rebase_from, on_behalf_of, high_watermark)

@@ -207,7 +207,7 @@ def compact(
     from siltstone.cli import documents
     from siltstone.cli.compacting import compact_table
     from siltstone.cli.compaction_commands import watched_progress
-    from siltstone.compactor.rebase import TableRequest
+    from siltstone.rounds.request import TableRequest
 
     documents.find(shell, name)
     output = shell.output

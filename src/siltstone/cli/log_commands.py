@@ -29,7 +29,7 @@ def log(context: typer.Context, json: Json = False, debug: Debug = False) -> Non
 def show(context: typer.Context, path: LogPath, json: Json = False, debug: Debug = False) -> None:
     """Show the batches of a log, with their entries and sizes."""
     shell = shell_of(context, None, json, debug)
-    from siltstone.log import inspection
+    from siltstone.log import inspect as inspection
 
     with shell.progress() as report:
         report(f"Reading {path}")
@@ -41,7 +41,7 @@ def show(context: typer.Context, path: LogPath, json: Json = False, debug: Debug
 def files(context: typer.Context, path: LogPath, json: Json = False, debug: Debug = False) -> None:
     """List the entries that count now, oldest first; with --json one object per line."""
     shell = shell_of(context, None, json, debug)
-    from siltstone.log import inspection
+    from siltstone.log import inspect as inspection
 
     shell.output.log_entries(inspection.files(path))
 
@@ -58,7 +58,7 @@ def verify(
 ) -> None:
     """Check a log for gaps and damage; exit code 1 where something is wrong."""
     shell = shell_of(context, None, json, debug)
-    from siltstone.log import inspection
+    from siltstone.log import inspect as inspection
 
     with shell.progress() as report:
         report(f"Checking {path}")
@@ -86,7 +86,7 @@ def compact(
     """Make a log of Spark's small again, while no query uses it; sum up a lake's own log at any time."""
     shell = shell_of(context, None, json, debug)
     retention_ms = parse_duration_ms(retention, "--retention") if retention is not None else None
-    from siltstone.log import inspection
+    from siltstone.log import inspect as inspection
 
     with shell.progress() as report:
         report(f"Compacting {path}")

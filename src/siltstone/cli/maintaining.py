@@ -16,11 +16,11 @@ from siltstone.cli.results_maintenance import (
 )
 from siltstone.cli.rounds import find_round, list_table_rounds, round_line
 from siltstone.cli.shell import Report
-from siltstone.compactor.completion import current_completion
 from siltstone.errors import CorruptionError
 from siltstone.lake import Lake, Table
 from siltstone.model import DEFAULT_STREAM, PartitionLocator
 from siltstone.storage import object_store as storage
+from siltstone.table.completion import current_completion
 from siltstone.table.followers import followed_partition
 
 

@@ -10,8 +10,8 @@ from siltstone.cli.results_rounds import Compacted, RoundDetails, RoundLine, Tab
 
 if TYPE_CHECKING:
     from siltstone.cli.reading import Rows
-    from siltstone.log.inspection import CompactionReport, LogSummary, VerificationReport
-    from siltstone.log.opening import Entry
+    from siltstone.log.inspect import CompactionReport, LogSummary, VerificationReport
+    from siltstone.log.opened import Entry
     from siltstone.service.results import CycleDetails, CycleRecord
 
 

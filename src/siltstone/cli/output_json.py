@@ -14,8 +14,8 @@ from siltstone.cli.units import iso_time
 
 if TYPE_CHECKING:
     from siltstone.cli.reading import Rows
-    from siltstone.log.inspection import CompactionReport, LogSummary, VerificationReport
-    from siltstone.log.opening import Entry
+    from siltstone.log.inspect import CompactionReport, LogSummary, VerificationReport
+    from siltstone.log.opened import Entry
     from siltstone.service.results import CycleDetails, CycleRecord
 
 _TIMES = (

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from pyarrow import RecordBatch
 
     from siltstone.cli.reading import Rows
-    from siltstone.log.inspection import CompactionReport, LogSummary, VerificationReport
-    from siltstone.log.opening import Entry
+    from siltstone.log.inspect import CompactionReport, LogSummary, VerificationReport
+    from siltstone.log.opened import Entry
     from siltstone.service.results import CycleDetails, CycleRecord
 
 _STYLES = {"ok": "green", "warning": "yellow", "failed": "bold red"}

@@ -3,16 +3,15 @@
 from siltstone.cli.compacting import find_requests, newest_position
 from siltstone.cli.results_rounds import BucketPlan, RoundPreview, TablePlan
 from siltstone.cli.shell import Report
-from siltstone.compactor.completion import current_completion
-from siltstone.compactor.files import StoredFile
-from siltstone.compactor.gathering import GatheredParts
-from siltstone.compactor.reading import read_parts
-from siltstone.compactor.rebase import TableRequest, requests_with_work
-from siltstone.documents.rounds import resolver_of
+from siltstone.documents.merge import resolver_of
 from siltstone.lake import Lake
 from siltstone.rounds.plan import Request, RoundPlan, new_deltas, plan_round
+from siltstone.rounds.request import TableRequest, requests_with_work
 from siltstone.rows.absorb import choose
+from siltstone.rows.files import StoredFile
 from siltstone.rows.job import RoundJob
+from siltstone.rows.parts import GatheredParts, read_parts
+from siltstone.table.completion import current_completion
 
 
 def plan_table(lake: Lake, asked: TableRequest, *, report: Report) -> TablePlan:

@@ -5,15 +5,14 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from siltstone.cli.conditions import Condition, parse_condition
 from siltstone.cli.hints import find_table
-from siltstone.cli.literals import parse_literal
-from siltstone.compactor.moments import parse_moment
 from siltstone.errors import InvalidInputError
 from siltstone.lake import Lake
 from siltstone.model import TableVersion
 from siltstone.model.names import did_you_mean
-from siltstone.table.read import read_batches, read_key
+from siltstone.table.scan import read_batches, read_key
+from siltstone.table.snapshot import parse_moment
+from siltstone.table.where import Condition, parse_condition, parse_literal
 
 
 class Rows(NamedTuple):

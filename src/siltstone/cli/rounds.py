@@ -6,7 +6,13 @@ from siltstone.catalog import main as catalog
 from siltstone.cli.hints import find_table
 from siltstone.cli.results_rounds import BucketLine, FileLine, RoundDetails, RoundLine
 from siltstone.cli.units import spell_value
-from siltstone.compactor.completion import (
+from siltstone.errors import CorruptionError, InvalidInputError, NotFoundError
+from siltstone.lake import Lake
+from siltstone.log.entries import Entry
+from siltstone.model import PartitionLocator
+from siltstone.model.rounds import Bucket, RoundCompletion
+from siltstone.storage import object_store as storage
+from siltstone.table.completion import (
     Destination,
     compacted_partition,
     get_round,
@@ -14,12 +20,6 @@ from siltstone.compactor.completion import (
     locate_destination,
     read_completion,
 )
-from siltstone.errors import CorruptionError, InvalidInputError, NotFoundError
-from siltstone.lake import Lake
-from siltstone.log.keyed import Entry
-from siltstone.model import PartitionLocator
-from siltstone.model.rounds import Bucket, RoundCompletion
-from siltstone.storage import object_store as storage
 
 
 def table_partitions(lake: Lake, name: str) -> list[PartitionLocator]:

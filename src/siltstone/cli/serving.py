@@ -154,9 +154,8 @@ def run_service(options: ServeOptions, output: Output, stopping: threading.Event
         address = None
         if options.has_web:
             from siltstone.web.access import Access
-            from siltstone.web.lake_reader import LakeReader
             from siltstone.web.server import WebServer
-            from siltstone.web.site import Site
+            from siltstone.web.site import LakeReader, Site
 
             site = Site(
                 database,

@@ -10,18 +10,17 @@ import pyarrow.compute as pc
 
 from siltstone.catalog import main as catalog
 from siltstone.cli.hints import find_table
-from siltstone.cli.input_files import Format, open_input
-from siltstone.cli.input_place import InputFile
 from siltstone.cli.rehearsal import WriteRules, rehearse
 from siltstone.cli.results import DeltaLine, TableChanged, Written
 from siltstone.cli.tables import describe_table, distinct_files
 from siltstone.errors import InvalidInputError, SiltstoneError
+from siltstone.ingest.input import Format, open_input
+from siltstone.ingest.location import InputFile
 from siltstone.lake import Lake, Table
 from siltstone.model import Delta, Idempotency, StreamLocator, TableVersion
 from siltstone.model.schema import evolve, normalize_schema
 from siltstone.storage import object_store as storage
-from siltstone.storage.conversion import UnfitValueError, convert, stored_type
-from siltstone.storage.incoming import empty_batch
+from siltstone.storage.conversion import UnfitValueError, convert, empty_batch, stored_type
 from siltstone.storage.staging import REMOVALS
 
 Report = Callable[[str], None]

@@ -9,11 +9,10 @@ from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple, TypeAlias
 
 from siltstone.documents.change_ids import new_change_id, order_key, time_bound, to_ms
-from siltstone.documents.history import ArchiveBuilder
 from siltstone.documents.language.deltas import Delta
 from siltstone.documents.language.values import UNDEFINED, Value
-from siltstone.documents.resolve import Resolver, check_record, parse_stored
-from siltstone.documents.rows import ArchivedChange, CompactionRecord, Row
+from siltstone.documents.record import ArchivedChange, CompactionRecord, Row
+from siltstone.documents.resolve import ArchiveBuilder, Resolver, check_record, parse_stored
 from siltstone.errors import CorruptionError, InvalidInputError
 
 BEFORE_ALL_MS: Final = -(1 << 62)

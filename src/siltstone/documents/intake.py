@@ -1,20 +1,57 @@
-"""What comes in: updates as people write them, checked and brought into the rows that are stored."""
+"""Updates as people write them: checked, deduplicated by change id, and brought into stored rows."""
 
 import itertools
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias, TypeVar
 
 import pyarrow as pa
 
 from siltstone.documents.change_ids import check_change_id
 from siltstone.documents.language.builders import Builder
-from siltstone.documents.language.deltas import Delta
+from siltstone.documents.language.deltas import Conditional, Delta, Literal, MapDelta, SetDelta, conditional, map_delta
 from siltstone.documents.language.parser import parse_delta
-from siltstone.documents.rows import check_tags
-from siltstone.documents.stored import SCHEMA, WRITTEN
-from siltstone.documents.writing import sanitized
-from siltstone.errors import InvalidInputError
+from siltstone.documents.language.values import RESERVED
+from siltstone.documents.record import SCHEMA, WRITTEN, check_tags
+from siltstone.errors import AlreadyExistsError, InvalidInputError
+
+_T = TypeVar("_T")
+_SHOWN: Final = 60
+
+
+def sanitized(delta: Delta) -> Delta:
+    """Return a delta of a whole document without the reserved keys; itself, if it has none.
+
+    Raises: InvalidInputError where the result would be no map.
+    """
+    if isinstance(delta, Literal):
+        if not isinstance(delta.value, dict):
+            raise InvalidInputError(f'{str(delta)[:_SHOWN]}: a document is a map; write for example {{..,"key":1}}')
+        return delta if RESERVED.isdisjoint(delta.value) else Literal(_without_reserved(delta.value))
+    if isinstance(delta, SetDelta):
+        raise InvalidInputError(f"{str(delta)[:_SHOWN]}: a document is a map, not a set; put the set under a key")
+    if isinstance(delta, MapDelta):
+        if RESERVED.isdisjoint(delta.puts) and RESERVED.isdisjoint(delta.others):
+            return delta
+        return map_delta(
+            _without_reserved(delta.puts),
+            _without_reserved(delta.others),
+            keeps_rest=delta.keeps_rest,
+            deletes_if_empty=delta.deletes_if_empty,
+        )
+    if isinstance(delta, Conditional):
+        branches = [(condition, sanitized(then)) for condition, then in delta.branches]
+        otherwise = sanitized(delta.otherwise)
+        same = otherwise is delta.otherwise and all(
+            one[1] is other[1] for one, other in zip(branches, delta.branches, strict=True)
+        )
+        return delta if same else conditional(branches, otherwise)
+    return delta
+
+
+def _without_reserved(entries: dict[str, _T]) -> dict[str, _T]:
+    return {key: each for key, each in entries.items() if key not in RESERVED}
+
 
 DeltaLike = Delta | Builder | str | Mapping[str, object]
 """A delta, a builder of one, its text, or a map that becomes the whole document."""
@@ -29,7 +66,6 @@ UpdateLike = Mapping[str, object] | Sequence[object]
 """An update: a mapping with key, delta and perhaps tags and change_id, or these in this order."""
 
 WRITTEN_SCHEMA: Final = pa.schema([SCHEMA.field(name) for name in WRITTEN])
-_SHOWN: Final = 60
 _BATCH_ROWS: Final = 10_000
 
 
@@ -117,3 +153,50 @@ def batch_updates(batch: pa.RecordBatch) -> Iterator[UpdateLike]:
     columns = [batch.column(name).to_pylist() for name in batch.schema.names]
     for values in zip(*columns, strict=True):
         yield dict(zip(batch.schema.names, values, strict=True))
+
+
+ChangeKey: TypeAlias = tuple[str, str]
+"""A document's key and a change id."""
+
+Stored: TypeAlias = tuple[str, Sequence[str] | None]
+"""The text and the tags of a change that is stored."""
+
+
+def with_own_ids(table: str, updates: Iterable[Update]) -> list[Update]:
+    """Return updates without those that repeat an earlier one. Raises: AlreadyExistsError where two share an id."""
+    first: dict[ChangeKey, Update] = {}
+    kept = []
+    for update in updates:
+        if update.change_id is not None:
+            known = first.setdefault((update.key, update.change_id), update)
+            if known is not update:
+                _check_same(table, update, (known.delta, known.tags))
+                continue
+        kept.append(update)
+    return kept
+
+
+def not_stored(table: str, updates: Iterable[Update], stored: Mapping[ChangeKey, Stored]) -> list[Update]:
+    """Return the updates that are not stored already. Raises: AlreadyExistsError where their id is another delta's."""
+    kept = []
+    for update in updates:
+        known = None if update.change_id is None else stored.get((update.key, update.change_id))
+        if known is None:
+            kept.append(update)
+        else:
+            _check_same(table, update, known)
+    return kept
+
+
+def _check_same(table: str, update: Update, known: Stored) -> None:
+    text, tags = known
+    is_same = text == update.delta or parse_delta(text) == parse_delta(update.delta)
+    if not is_same or set(tags or ()) != set(update.tags):
+        raise AlreadyExistsError(
+            f"{table}: change {update.change_id} of document {update.key!r} is {_shown(text, tags)}, and never changes; "
+            f"give {_shown(update.delta, update.tags)} an id of its own"
+        )
+
+
+def _shown(text: str, tags: Sequence[str] | None) -> str:
+    return " ".join([f"{text:.60}", *(f"#{tag}" for tag in tags or ())])

@@ -10,9 +10,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json
 
-from siltstone.cli.input_place import Looked, Place, spell_limit
 from siltstone.errors import InvalidInputError
 from siltstone.ingest.inference import TextColumn
+from siltstone.ingest.location import Looked, Place, spell_limit
 from siltstone.model.schema import describe_type, has_map
 
 CHUNK_BYTES = 8 << 20

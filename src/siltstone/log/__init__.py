@@ -3,8 +3,7 @@
 from siltstone.log.batch_log import MetadataLog
 from siltstone.log.codec import Codec, JsonCodec, ObjectCodec, RecordCodec
 from siltstone.log.compactible import CompactibleLog
-from siltstone.log.sink import SinkEntry, SinkLog
-from siltstone.log.source import SourceEntry, SourceLog
+from siltstone.log.spark_logs import SinkEntry, SinkLog, SourceEntry, SourceLog
 
 __all__ = [
     "Codec",

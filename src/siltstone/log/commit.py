@@ -34,8 +34,7 @@ from siltstone.log import chain, wire
 from siltstone.log.batches import COMPACT_SUFFIX, BatchListing
 from siltstone.log.chain import CHECKPOINT_KEY, COMMIT_KEY
 from siltstone.log.compactible import CLEANUP_DELAY_MS
-from siltstone.log.expiry import is_expired, may_expire
-from siltstone.log.keyed import Entry, KeyedLog, StoredEntry, decoding
+from siltstone.log.entries import Entry, KeyedLog, StoredEntry, decoding, is_expired, may_expire
 from siltstone.objects import open_objects
 from siltstone.objects.times import describe_skew, is_skewed
 

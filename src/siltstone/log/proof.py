@@ -8,7 +8,7 @@ from siltstone.log import chain
 from siltstone.log.batches import BatchFile, BatchListing
 from siltstone.log.chain import CHECKPOINT_KEY
 from siltstone.log.commit import LogState
-from siltstone.log.keyed import KeyedLog
+from siltstone.log.entries import KeyedLog
 
 _RESTORE = "restore it from a copy"
 

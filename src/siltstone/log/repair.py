@@ -9,11 +9,9 @@ from siltstone import clock
 from siltstone.errors import CorruptionError, InvalidInputError
 from siltstone.log.batches import COMPACT_SUFFIX, BatchFile, BatchListing
 from siltstone.log.commit import CommitLog
-from siltstone.log.keyed import KeyedLog
-from siltstone.log.opening import Kind, open_log
-from siltstone.log.passed import passed_batches
-from siltstone.log.sink import SinkLog
-from siltstone.log.source import SourceLog
+from siltstone.log.entries import KeyedLog
+from siltstone.log.opened import Kind, open_log, passed_batches
+from siltstone.log.spark_logs import SinkLog, SourceLog
 
 
 @dataclass

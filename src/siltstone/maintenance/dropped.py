@@ -3,12 +3,11 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from siltstone.compactor.leftovers import find_leftovers
-from siltstone.compactor.maintenance import DAY_MS
 from siltstone.log.batches import batch_id_from_name
 from siltstone.log.commit import Changes, LogState
-from siltstone.log.keyed import Entry
+from siltstone.log.entries import Entry
 from siltstone.log.proof import refuse_doubt
+from siltstone.maintenance.vacuum import DAY_MS, find_leftovers
 from siltstone.objects import ObjectInfo, open_objects
 from siltstone.storage import object_store as storage
 from siltstone.storage.layout import CATALOG_FOLDER, DROPPED_PREFIX, TABLES_FOLDER, catalog_log, dropped_key

@@ -5,19 +5,18 @@ from collections.abc import Callable, Container, Sequence
 import numpy as np
 import pyarrow as pa
 
-from siltstone.compactor.completion import Destination, current_completion, current_entry
-from siltstone.compactor.files import StoredFile
-from siltstone.compactor.inventory import find_problems
-from siltstone.compactor.maintenance import reachable_rounds
 from siltstone.errors import CorruptionError
-from siltstone.log.verification import Finding
+from siltstone.log.inspect import Finding
+from siltstone.maintenance.vacuum import reachable_rounds
 from siltstone.model import Delta, ManifestEntry
 from siltstone.model.rounds import Bucket, RoundCompletion
 from siltstone.model.schema import nullable, schema_from_json
 from siltstone.objects import open_objects
 from siltstone.rows.columns import equal_ids
+from siltstone.rows.files import StoredFile
 from siltstone.rows.hashing import hash_keys
 from siltstone.storage.parquet import read_data_file
+from siltstone.table.completion import Destination, current_completion, current_entry, find_problems
 from siltstone.table.followers import refuse_lost_commits, unregistered_destinations
 
 _REBASE = "restore it from a copy, or rebase the partition"

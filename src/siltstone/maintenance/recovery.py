@@ -13,36 +13,35 @@ from typing import Literal, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from siltstone.compactor.completion import (
-    Destination,
-    commit_round,
-    current_entry,
-    list_hold_entries,
-    list_rounds,
-    read_completion,
-    write_completion,
-)
-from siltstone.compactor.files import StoredFile
-from siltstone.compactor.gathering import GatheredParts
-from siltstone.compactor.inventory import bucket_objects, find_problems
-from siltstone.compactor.reading import read_parts
 from siltstone.errors import ConflictError, CorruptionError, InvalidInputError
-from siltstone.log.keyed import Entry
+from siltstone.log.entries import Entry
 from siltstone.maintenance.fsck import check_bucket
 from siltstone.model import Delta, PartitionLocator, PartitionValue, TableVersion
 from siltstone.model.properties import KIND, ROWS_KIND
 from siltstone.model.rounds import Accounting, Bucket, CompactedFile, RoundCompletion
 from siltstone.model.schema import nullable, schema_from_json
 from siltstone.objects import open_objects
-from siltstone.rounds.plan import Request, delta_reads, make_job
+from siltstone.rows.files import StoredFile
 from siltstone.rows.hashing import hash_keys
 from siltstone.rows.index import write_index
 from siltstone.rows.job import Merge, RoundJob
+from siltstone.rows.parts import GatheredParts, read_parts
 from siltstone.storage import object_store as storage
 from siltstone.storage.horizon import announced
 from siltstone.storage.layout import new_round_name
+from siltstone.table.completion import (
+    Destination,
+    bucket_objects,
+    commit_round,
+    current_entry,
+    find_problems,
+    list_hold_entries,
+    list_rounds,
+    read_completion,
+    write_completion,
+)
 from siltstone.table.followers import own_partition, round_source, trimmed_position
-from siltstone.table.source_columns import source_columns, version_of
+from siltstone.table.jobs import Keys, delta_reads, make_job, source_columns, version_of
 
 Cure = Literal["index", "round", "deltas", "loss"]
 _CONFLICTS = 20
@@ -482,10 +481,10 @@ class _Repair:
     def _job(self, state: RoundCompletion, position: int) -> RoundJob:
         """Say what is done to a state by the deltas after a position."""
         work = self.work
-        request = Request(work.source, work.destination.locator, tuple(state.primary_keys), self._root)
         reads = delta_reads(work.since(position), self._columns)
         schema = self._columns.schema_after(position)
-        job = make_job(request, work.version, self._columns, schema, work.destination, state, reads)
+        keys = Keys(tuple(state.primary_keys))
+        job = make_job(work.destination, state, reads, self._columns, keys, work.version, schema)
         return replace(job, began=self._began)
 
     def _with_indices(self, completion: RoundCompletion, bucket: Bucket, damage: _Damage | None) -> Bucket:

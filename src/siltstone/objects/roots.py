@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from siltstone.errors import InvalidInputError
-from siltstone.objects.aws import S3Settings, completed, find_settings, shared
 from siltstone.objects.interface import Objects
 from siltstone.objects.local import LocalObjects
+from siltstone.objects.s3 import S3Settings, completed, find_settings, shared
 from siltstone.objects.store import StoreObjects, open_memory, open_s3, open_url
 
 MEMORY_SCHEME = "memory://"

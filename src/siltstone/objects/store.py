@@ -19,9 +19,8 @@ from obstore.store import LocalStore, MemoryStore, ObjectStore, S3Store, from_ur
 from siltstone import clock
 from siltstone.errors import AlreadyExistsError, InvalidInputError, NotFoundError, StorageError
 from siltstone.model.names import check_path
-from siltstone.objects.answers import is_in_progress, read_answer, translated
-from siltstone.objects.aws import S3Settings, store_options
 from siltstone.objects.interface import CHUNK_BYTES, NewObject, ObjectInfo, check_prefix
+from siltstone.objects.s3 import S3Settings, is_in_progress, read_answer, store_options, translated
 from siltstone.objects.times import StoreClock
 
 # The first conditional write of a process shows whether the store honours them. It creates this object.

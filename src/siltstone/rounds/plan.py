@@ -1,35 +1,32 @@
 """Planning: which deltas the next round reads, and what it starts from."""
 
-import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import pyarrow as pa
 
-from siltstone.compactor.completion import (
+from siltstone.errors import CorruptionError, InvalidInputError, NotFoundError
+from siltstone.log.commit import steady
+from siltstone.log.entries import Entry
+from siltstone.model import Delta, PartitionLocator, TableVersion
+from siltstone.model.locators import check_position
+from siltstone.model.rounds import Origin, RoundCompletion
+from siltstone.model.schema import evolve, schema_from_json
+from siltstone.rows.job import ReadTask, RoundJob, Settings
+from siltstone.storage import object_store as storage
+from siltstone.storage.streams import locate_stream
+from siltstone.table.completion import (
     Destination,
     current_completion,
     current_entry,
     list_hold_entries,
     locate_destination,
+    whole_completion,
 )
-from siltstone.compactor.inventory import whole_completion
-from siltstone.errors import CorruptionError, InvalidInputError, NotFoundError
-from siltstone.log.commit import steady
-from siltstone.log.keyed import Entry
-from siltstone.model import Delta, PartitionLocator, TableVersion
-from siltstone.model.locators import check_position
-from siltstone.model.properties import KIND, ROW_GROUP_ROWS, TOMBSTONE_RETENTION_SECONDS
-from siltstone.model.rounds import Bucket, Origin, RoundCompletion, even_buckets
-from siltstone.model.schema import evolve, schema_from_json, schema_to_json
-from siltstone.objects import open_objects
-from siltstone.rows.job import ReadTask, RoundJob, Settings
-from siltstone.storage import object_store as storage
-from siltstone.storage.streams import locate_stream
 from siltstone.table.followers import refuse_lost_commits
 from siltstone.table.holds import Hold, closed_before, hold_floor, is_due, list_holds
-from siltstone.table.source_columns import SourceColumns, source_columns, version_of
+from siltstone.table.jobs import Keys, SourceColumns, delta_reads, make_job, merging_job, source_columns, version_of
 
 MAX_ROUND_BYTES = 2 << 30
 
@@ -58,6 +55,11 @@ class Request:
         ):
             if position is not None:
                 check_position(position, f"{self.source}: {what}")
+
+    @property
+    def keys(self) -> Keys:
+        """The keys as the table names them."""
+        return Keys(self.primary_keys, self.sort_keys)
 
 
 @dataclass(frozen=True)
@@ -110,9 +112,9 @@ def _plan_next(
     source = request.rebase_source or request.source
     version = version_of(source, root=request.root)
     source_folder = locate_destination(source, root=request.root).folder
-    request, table = named_as_in_files(request)
-    columns = source_columns(version, table)
-    _check_compatible(request, source, source_folder, previous)
+    table = version_of(request.destination, root=request.root)
+    columns, keys = source_columns(version, table), request.keys.in_files(table)
+    _check_compatible(request.destination, keys, source, source_folder, previous)
     if previous is not None:
         refuse_lost_commits(previous, request.destination, root=request.root)
     watermark = previous.high_watermark if previous else 0
@@ -125,7 +127,10 @@ def _plan_next(
     wants_full = is_first and request.settings.full and previous is not None and bool(previous.files)
     reads = delta_reads(chosen, columns)
     holds = list_hold_entries(destination)
-    job = make_job(request, version, columns, columns.schema_after(watermark), destination, previous, reads)
+    schema = columns.schema_after(watermark)
+    job = make_job(
+        destination, previous, reads, columns, keys, version, schema, settings=request.settings, now_ms=request.now_ms
+    )
     job = replace(job, expiry_ms=_expiry_ms(request, source))
     if len(chosen) == len(deltas) and request.last_stream_position is None:
         job = _reaching_the_end(job, version, list_holds(destination))
@@ -180,14 +185,18 @@ def _plan_rebase(request: Request, destination: Destination, on_behalf_of: Parti
     _check_order(request, given or 0)
     last = request.last_stream_position if is_same else None
     version = version_of(on_behalf_of, root=request.root)
-    request, table = named_as_in_files(request)
+    table = version_of(request.destination, root=request.root)
     columns = source_columns(version, table)
-    found = _all_of(request, version, table, _sort_keys(request, columns), last)
+    keys = request.keys.in_files(table).with_default_sort(columns)
+    found = _all_of(request, version, table, keys, last)
     watermark = given if given is not None else found.read_watermark if is_same else 0
     _check_untrimmed(request, on_behalf_of, watermark)
     # Prior completions are not read, so that a rebase also cures damaged ones; only which one is current matters.
     current = current_entry(destination)
-    job = make_job(request, version, columns, evolve(columns.schema, found.schema), destination, None, found.reads)
+    schema = evolve(columns.schema, found.schema)
+    job = make_job(
+        destination, None, found.reads, columns, keys, version, schema, settings=request.settings, now_ms=request.now_ms
+    )
     return RoundPlan(
         job=replace(job, expiry_ms=_expiry_ms(request, on_behalf_of)),
         destination=destination,
@@ -218,16 +227,14 @@ class _Whole(NamedTuple):
     delta_count: int
 
 
-def _all_of(
-    request: Request, version: TableVersion, table: TableVersion, sort_keys: list[str], last: int | None
-) -> _Whole:
+def _all_of(request: Request, version: TableVersion, table: TableVersion, keys: Keys, last: int | None) -> _Whole:
     partition = request.source
     columns = source_columns(version_of(partition, root=request.root), table)
     compacted = current_completion(locate_destination(partition, root=request.root))
     if compacted is not None:
         reads = _file_reads(compacted, columns)
-        keys = columns.renamed(compacted.primary_keys), list(columns.renamed(compacted.sort_keys))
-        if version.drop_duplicates and _tombstones_hold(request, sort_keys, *keys):
+        then = Keys(columns.renamed(compacted.primary_keys), columns.renamed(compacted.sort_keys))
+        if version.drop_duplicates and _tombstones_hold(keys, then):
             reads += _tombstone_reads(compacted, columns, sum(read.record_count for read in reads))
         return _Whole(reads, _compacted_schema(compacted, columns), compacted.high_watermark, 0)
     trimmed = storage.get_partition(partition, root=request.root).trimmed_stream_position
@@ -274,7 +281,11 @@ def _check_order(request: Request, watermark: int) -> None:
 
 
 def _check_compatible(
-    request: Request, source: PartitionLocator, source_folder: str, previous: RoundCompletion | None
+    destination: PartitionLocator,
+    keys: Keys,
+    source: PartitionLocator,
+    source_folder: str,
+    previous: RoundCompletion | None,
 ) -> None:
     if previous is None:
         return
@@ -283,17 +294,17 @@ def _check_compatible(
         known = previous.source_partition_locator
         other = f"not from {source}" if known != source else "but that was another table of this name"
         raise InvalidInputError(
-            f"{request.destination}: was compacted from {known}, {other}; rebase to change the source, or "
+            f"{destination}: was compacted from {known}, {other}; rebase to change the source, or "
             "name the same one to go on with it"
         )
-    if set(previous.primary_keys) != set(request.primary_keys):
+    if set(previous.primary_keys) != set(keys.primary):
         raise InvalidInputError(
-            f"{request.destination}: was compacted by the keys {previous.primary_keys}, not {list(request.primary_keys)}; "
+            f"{destination}: was compacted by the keys {previous.primary_keys}, not {list(keys.primary)}; "
             "rebase to change them"
         )
-    if request.sort_keys is not None and previous.sort_keys != list(request.sort_keys):
+    if keys.sort is not None and previous.sort_keys != list(keys.sort):
         raise InvalidInputError(
-            f"{request.destination}: was compacted with the sort keys {previous.sort_keys}, not {list(request.sort_keys)}; "
+            f"{destination}: was compacted with the sort keys {previous.sort_keys}, not {list(keys.sort)}; "
             "rebase to change them"
         )
 
@@ -322,6 +333,13 @@ def new_deltas(request: Request, source: PartitionLocator, watermark: int) -> li
     )
 
 
+def job_on(request: Request, destination: Destination, base: RoundCompletion | None) -> RoundJob:
+    """Return what a round from one state up to the requested position would have to do. Raises: CorruptionError."""
+    source, table = version_of(request.source, root=request.root), version_of(request.destination, root=request.root)
+    deltas = new_deltas(request, request.source, base.high_watermark if base else 0)
+    return merging_job(destination, base, deltas, request.keys, source, table)
+
+
 def _that_fit(deltas: Sequence[Delta], max_bytes: int) -> list[Delta]:
     """Return the first deltas that fit one round, at least one."""
     chosen: list[Delta] = []
@@ -332,30 +350,6 @@ def _that_fit(deltas: Sequence[Delta], max_bytes: int) -> list[Delta]:
             break
         chosen.append(delta)
     return chosen
-
-
-def delta_reads(deltas: Sequence[Delta], columns: SourceColumns) -> list[ReadTask]:
-    """Return the files of deltas as tasks, numbered in stream order."""
-    reads = []
-    first_row = 0
-    for run, delta in enumerate(deltas):
-        for entry in delta.manifest.entries:
-            reads.append(
-                ReadTask(
-                    uri=entry.uri,
-                    run=run,
-                    first_row=first_row,
-                    record_count=entry.record_count,
-                    content_length=entry.content_length,
-                    is_delete=delta.type == "delete",
-                    columns=columns.renamed(delta.columns),
-                    op_column=delta.op_column,
-                    delete_columns=columns.renamed(delta.delete_columns or ()),
-                    names=tuple(columns.names.items()),
-                )
-            )
-            first_row += entry.record_count
-    return reads
 
 
 def _file_reads(completion: RoundCompletion, columns: SourceColumns) -> list[ReadTask]:
@@ -380,19 +374,12 @@ def _file_reads(completion: RoundCompletion, columns: SourceColumns) -> list[Rea
     return reads
 
 
-def _tombstones_hold(
-    request: Request, sort_keys: list[str], known_primary_keys: Sequence[str], known_sort_keys: list[str]
-) -> bool:
+def _tombstones_hold(keys: Keys, then: Keys) -> bool:
     """Return whether tombstones of a compacted partition mean the same in a fresh one.
 
     They know the keys and sort keys by which they were made, and no other column.
     """
-    is_same = set(known_primary_keys) == set(request.primary_keys) and known_sort_keys == sort_keys
-    return is_same and bool(sort_keys)
-
-
-def _sort_keys(request: Request, columns: SourceColumns) -> list[str]:
-    return list(columns.sort_keys if request.sort_keys is None else request.sort_keys)
+    return set(then.primary) == set(keys.primary) and then.sort == keys.sort and bool(keys.sort)
 
 
 def _tombstone_reads(completion: RoundCompletion, columns: SourceColumns, first_row: int) -> list[ReadTask]:
@@ -415,58 +402,3 @@ def _tombstone_reads(completion: RoundCompletion, columns: SourceColumns, first_
             )
             first_row += bucket.tombstones.record_count
     return reads
-
-
-def named_as_in_files(request: Request, table: TableVersion | None = None) -> tuple[Request, TableVersion]:
-    """Return a request whose keys are named as in files, and the version of the destination's table."""
-    table = table or version_of(request.destination, root=request.root)
-    sort_keys = None if request.sort_keys is None else tuple(table.names_in_files(request.sort_keys))
-    keys = tuple(table.names_in_files(request.primary_keys))
-    return replace(request, primary_keys=keys, sort_keys=sort_keys), table
-
-
-def make_job(
-    request: Request,
-    version: TableVersion,
-    columns: SourceColumns,
-    schema: pa.Schema,
-    destination: Destination,
-    previous: RoundCompletion | None,
-    reads: Sequence[ReadTask],
-) -> RoundJob:
-    """Say what a round does, starting from the one before, if any, and reading columns of `schema`.
-
-    The rules are those of the source's version, all names those of the files of the destination's table.
-    """
-    if previous is not None:
-        kept = [field for field in schema_from_json(previous.fields) if field.name not in columns.dropped_here]
-        schema = evolve(pa.schema(kept), schema)
-    buckets = previous.buckets if previous else _first_buckets(request, reads)
-    return RoundJob(
-        root=request.root,
-        folder=destination.folder,
-        fields=tuple(each.to_serializable() for each in schema_to_json(schema)),
-        # Hashes depend on the order of keys, so the order that was stored stays.
-        primary_keys=tuple(previous.primary_keys if previous else request.primary_keys),
-        sort_keys=tuple(previous.sort_keys if previous else _sort_keys(request, columns)),
-        merge_engine=version.merge_engine,
-        drop_duplicates=version.drop_duplicates,
-        buckets=tuple(sorted(buckets, key=lambda bucket: bucket.first_hash)),
-        reads=tuple(reads),
-        settings=request.settings,
-        now_ms=open_objects(request.root).now_ms() if request.now_ms is None else request.now_ms,
-        kind=KIND.of(version.properties, version.locator),
-        table=version.locator.table_locator.full_name,
-        properties=version.properties,
-        seed=uuid.uuid4().int >> 64,
-        row_group_rows=ROW_GROUP_ROWS.of(version.properties, version.locator),
-        tombstone_retention_ms=round(TOMBSTONE_RETENTION_SECONDS.of(version.properties, version.locator) * 1000),
-    )
-
-
-def _first_buckets(request: Request, reads: Sequence[ReadTask]) -> list[Bucket]:
-    rows = sum(read.record_count for read in reads if not read.is_delete)
-    depth = 0
-    while rows >> depth > request.settings.bucket_rows and depth < 12:
-        depth += 1
-    return even_buckets(depth)

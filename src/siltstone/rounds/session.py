@@ -6,17 +6,16 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from siltstone.compactor.completion import commit_round, current_entry, locate_destination, write_completion
-from siltstone.compactor.inventory import bucket_objects
-from siltstone.compactor.requirements import check_request
 from siltstone.errors import ConflictError, CorruptionError
 from siltstone.model.rounds import Accounting, Bucket, RoundCompletion
 from siltstone.model.schema import SchemaField
 from siltstone.objects import open_objects
 from siltstone.rounds.plan import Request, RoundPlan, plan_round
+from siltstone.rounds.request import check_request
 from siltstone.rows.job import Engine
 from siltstone.storage.horizon import announced
 from siltstone.storage.streams import locate_stream
+from siltstone.table.completion import bucket_objects, commit_round, current_entry, locate_destination, write_completion
 from siltstone.table.followers import follow, register_destination
 from siltstone.table.holds import close_stream, delay_of
 

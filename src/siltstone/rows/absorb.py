@@ -8,10 +8,10 @@ import numpy as np
 import pyarrow as pa
 from pyroaring import BitMap64
 
-from siltstone.compactor.files import CompactedWriter, StoredFile, write_vector
 from siltstone.errors import CorruptionError
 from siltstone.model.rounds import MAX_DEPTH, Accounting, Bucket, CompactedFile
 from siltstone.rows.columns import Integers, align
+from siltstone.rows.files import CompactedWriter, StoredFile, write_vector
 from siltstone.rows.hashing import hash_keys
 from siltstone.rows.job import RoundJob
 from siltstone.rows.tombstones import Tombstones, write_tombstones

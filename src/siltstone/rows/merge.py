@@ -9,17 +9,16 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from siltstone.compactor.files import StoredFile
-from siltstone.compactor.gathering import GatheredParts
-from siltstone.compactor.reading import decode_part, read_parts, removal_flags
 from siltstone.errors import InvalidInputError
 from siltstone.model.properties import ROWS_KIND
 from siltstone.model.rounds import Accounting, Bucket
 from siltstone.rows.absorb import Change, absorb
 from siltstone.rows.columns import Flags, Integers, align, equal_ids, sort_ranks
+from siltstone.rows.files import StoredFile
 from siltstone.rows.fold import NONE, DeleteRun, FoldInput, FoldResult, Match, RowsRun, fold, fold_appended
 from siltstone.rows.hashing import NULL_HASH, Hashes, hash_keys, is_exact
 from siltstone.rows.job import Merge, Part, RoundJob, gather
+from siltstone.rows.parts import GatheredParts, decode_part, read_parts, removal_flags
 from siltstone.rows.tombstones import Tombstones, read_tombstones
 
 Resolve = Callable[[RoundJob, Bucket, Sequence[StoredFile], Sequence[bytes]], Change]

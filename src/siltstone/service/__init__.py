@@ -10,14 +10,12 @@ from siltstone.service.controls import (
     wait_for_request,
 )
 from siltstone.service.database import Database, default_address, open_database
-from siltstone.service.history import cycle_records
+from siltstone.service.history import cycle_details, cycle_records, service_status
 from siltstone.service.lake_tables import LakeTables
-from siltstone.service.logs import JsonFormatter
-from siltstone.service.node import Node
-from siltstone.service.nodes import list_nodes
+from siltstone.service.leases import list_nodes
+from siltstone.service.node import JsonFormatter, Node
 from siltstone.service.overview import TableOverview, list_overviews, table_overview
 from siltstone.service.settings import ServiceSettings
-from siltstone.service.status import cycle_details, service_status
 
 __all__ = [
     "Database",

@@ -11,8 +11,7 @@ from siltstone.errors import InvalidInputError, NotFoundError, StorageError
 from siltstone.service.database import Database, Transaction
 from siltstone.service.results import Control, TriggerRequest
 from siltstone.service.schema import controls, trigger_requests
-from siltstone.service.settings import FREEZE_SECONDS, to_ms
-from siltstone.service.times import latest_ms
+from siltstone.service.settings import FREEZE_SECONDS, latest_ms, to_ms
 
 ControlName = Literal["freeze", "disable"]
 _MAX_PENDING = 1000

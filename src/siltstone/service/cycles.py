@@ -12,9 +12,8 @@ from sqlalchemy import ColumnElement, Row, delete, func, select
 
 from siltstone.service.controls import clear_expired, current_controls
 from siltstone.service.database import Database, Transaction
-from siltstone.service.leadership import Lease, check_lead
-from siltstone.service.partitions import PendingPartition
-from siltstone.service.results import CycleRecord, FailedPartition
+from siltstone.service.leases import Lease, check_lead
+from siltstone.service.results import CycleRecord, FailedPartition, PendingPartition
 from siltstone.service.schema import (
     SINGLETON,
     CycleStatus,
@@ -27,8 +26,7 @@ from siltstone.service.schema import (
     trigger_requests,
     trim_marks,
 )
-from siltstone.service.settings import ServiceSettings, to_ms
-from siltstone.service.times import latest_ms
+from siltstone.service.settings import ServiceSettings, latest_ms, to_ms
 
 _ERRORS_KEPT = 100
 _ERROR_CHARACTERS = 2000

@@ -5,11 +5,6 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from siltstone.catalog import main as catalog
-from siltstone.compactor.completion import (
-    compacted_partition,
-    current_entry,
-    locate_destination,
-)
 from siltstone.errors import NotFoundError, SiltstoneError
 from siltstone.lake import Lake
 from siltstone.model import Delta, PartitionLocator, TableVersion
@@ -17,10 +12,15 @@ from siltstone.model.properties import DELTA_RETENTION_SECONDS
 from siltstone.rounds.plan import Request
 from siltstone.rounds.session import Progress, SessionResult, run_session
 from siltstone.rows.job import Engine
-from siltstone.service.partitions import CheckpointResult, KeepAlive, PendingPartition
+from siltstone.service.results import CheckpointResult, KeepAlive, PendingPartition
 from siltstone.service.settings import DAY_SECONDS, to_ms
 from siltstone.storage import object_store as storage
 from siltstone.storage.streams import locate_stream
+from siltstone.table.completion import (
+    compacted_partition,
+    current_entry,
+    locate_destination,
+)
 from siltstone.table.followers import (
     followed_partition,
     followed_partitions,

@@ -1,4 +1,4 @@
-"""The leader: one tick looks at the cycle and does what is due. It never sleeps, and never trusts what it remembers."""
+"""The leader: it begins and finishes cycles, trims what is compacted, and keeps the history."""
 
 import logging
 import time
@@ -6,9 +6,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from sqlalchemy import func, select
+import orjson
+from sqlalchemy import delete, func, select
 
-from siltstone.errors import LeaseLostError
+from siltstone.errors import LeaseLostError, SiltstoneError
+from siltstone.model import PartitionLocator
 from siltstone.service.controls import current_controls, pending_requests
 from siltstone.service.cycles import (
     BegunCycle,
@@ -21,14 +23,65 @@ from siltstone.service.cycles import (
 )
 from siltstone.service.database import Database, Transaction
 from siltstone.service.history import prune_history
-from siltstone.service.leadership import Lease, give_up_lead, take_lead
-from siltstone.service.partitions import PendingPartition, Tables, largest_first
+from siltstone.service.leases import Lease, check_lead, give_up_lead, take_lead
 from siltstone.service.policy import Backlog, Situation, decide
-from siltstone.service.results import CycleRecord
-from siltstone.service.schema import active_checkpoints, checkpoint_status, manager
-from siltstone.service.settings import ServiceSettings, to_ms
-from siltstone.service.times import latest_ms
-from siltstone.service.trimming import trim_tables
+from siltstone.service.results import CycleRecord, PendingPartition, Tables, largest_first
+from siltstone.service.schema import (
+    active_checkpoints,
+    checkpoint_status,
+    cycle_history,
+    manager,
+    trigger_requests,
+    trim_marks,
+)
+from siltstone.service.settings import ServiceSettings, latest_ms, to_ms
+
+
+def trim_tables(database: Database, lease: Lease, tables: Tables, keep_alive: Callable[[], None]) -> int:
+    """Trim all partitions up to their marks and answer the requests that wait for it; return the count of deltas.
+
+    A partition that cannot be trimmed now is left for the next time. Raises: LeaseLostError, StorageError.
+    """
+
+    def look(transaction: Transaction) -> list[tuple[str, str, int]]:
+        check_lead(transaction, lease)
+        marks = transaction.execute(select(trim_marks).order_by(trim_marks.c.partition)).all()
+        return [(each.partition, each.locator, each.high_watermark) for each in marks]
+
+    marks = database.change("read the trim marks", look)
+    trimmed = 0
+    gone = []
+    for partition, locator, watermark in marks:
+        keep_alive()
+        try:
+            count = tables.trim(PartitionLocator.from_serializable(orjson.loads(locator)), watermark)
+        except SiltstoneError as error:
+            _log.warning("partition not trimmed", extra={"partition": partition, "reason": str(error)})
+            continue
+        if count is None:
+            gone.append(partition)
+        trimmed += count or 0
+    _remember(database, lease, trimmed, gone)
+    if trimmed:
+        _log.info("deltas trimmed", extra={"deltas": trimmed})
+    return trimmed
+
+
+def _remember(database: Database, lease: Lease, trimmed: int, gone: list[str]) -> None:
+    def change(transaction: Transaction) -> None:
+        now_ms = check_lead(transaction, lease)
+        for partition in gone:
+            transaction.execute(delete(trim_marks).where(trim_marks.c.partition == partition))
+        transaction.execute(manager.update().values(trim_due=False))
+        current = select(manager.c.cycle_count).scalar_subquery()
+        transaction.execute(
+            cycle_history.update().where(cycle_history.c.cycle_count == current).values(trimmed_deltas=trimmed)
+        )
+        waiting = trigger_requests.c.state == "TRIMMING"
+        transaction.execute(trigger_requests.update().where(waiting).values(state="DONE", ended_at=now_ms))
+
+    database.change("write down what was trimmed", change)
+
 
 TickAction = Literal["follows", "waits", "watches", "begun", "finished", "trimmed"]
 _log = logging.getLogger(__name__)

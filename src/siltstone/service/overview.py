@@ -4,7 +4,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from siltstone.catalog import main as catalog
-from siltstone.compactor.completion import (
+from siltstone.errors import SiltstoneError
+from siltstone.lake import Lake
+from siltstone.model.rounds import RoundCompletion
+from siltstone.service.lake_tables import pending_partitions
+from siltstone.storage import object_store as storage
+from siltstone.table.completion import (
     compacted_partition,
     current_rounds,
     list_rounds,
@@ -12,11 +17,6 @@ from siltstone.compactor.completion import (
     read_completion,
     source_partitions,
 )
-from siltstone.errors import SiltstoneError
-from siltstone.lake import Lake
-from siltstone.model.rounds import RoundCompletion
-from siltstone.service.lake_tables import pending_partitions
-from siltstone.storage import object_store as storage
 
 # Write amplification is that of the newest rounds of each partition; reading all of them would take long.
 ROUNDS_LOOKED_AT = 10

@@ -4,8 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from siltstone.service.schema import CycleStatus, TriggerReason
-from siltstone.service.settings import ServiceSettings, to_ms
-from siltstone.service.times import latest_ms
+from siltstone.service.settings import ServiceSettings, latest_ms, to_ms
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,4 @@
-"""Rounds on Spark: files are read where they are, parts of deltas are shuffled by bucket, buckets merge in parallel.
-
-Rows stay in Arrow. What travels between tasks is one binary value per file, row group and bucket, so that the JVM
-moves bytes and never looks at rows.
-"""
+"""Rounds on Spark: files are read where they are, parts of deltas are shuffled by bucket, buckets merge in parallel."""
 
 import json
 import re
@@ -16,12 +12,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
 from siltstone import errors
-from siltstone.compactor.reading import read_parts
-from siltstone.documents.rounds import merge_any
+from siltstone.documents.merge import merge_any
 from siltstone.rounds.session import Progress
 from siltstone.rows.job import Engine, Merge, ReadTask, RoundJob
-from siltstone.spark.access import reaching
-from siltstone.spark.watching import collect
+from siltstone.rows.parts import read_parts
+from siltstone.spark.tasks import collect, reaching
 
 _OUR_ERROR = re.compile(r"^siltstone\.errors\.(\w+): (.*)$", re.MULTILINE)
 STEPS = ("read", "merge")

@@ -10,15 +10,14 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
-from siltstone.compactor.files import StoredFile
-from siltstone.compactor.live import live_rows, merged_rows
 from siltstone.model.rounds import CompactedFile
 from siltstone.objects import local_path
+from siltstone.rows.files import StoredFile
 from siltstone.rows.job import RoundJob
-from siltstone.spark.access import reaching
 from siltstone.spark.merge import every_bucket, gathered_by_bucket, merge_tasks, read_on_spark
+from siltstone.spark.tasks import reaching
 from siltstone.spark.types import handed_over, spark_schema
-from siltstone.table.read import choose_columns, plan_reads
+from siltstone.table.scan import choose_columns, live_rows, merged_rows, plan_reads
 from siltstone.table.snapshot import TableSnapshot
 
 _DEAD = "_siltstone_dead"

@@ -1,14 +1,189 @@
-"""The one place that builds a SparkSession."""
+"""The one place that builds a SparkSession, with its folders and its archive of classes."""
 
+import atexit
+import contextlib
+import hashlib
+import json
 import os
+import shutil
 import sys
+import tempfile
+import time
+import uuid
+import zlib
 from collections.abc import Mapping
+from pathlib import Path
 
+import pyspark
 from pyspark.sql import SparkSession
 
 from siltstone.java import SUBMITTED, require_java
-from siltstone.spark.class_archive import archive_options
-from siltstone.spark.folders import make_folder
+
+_PREFIX = "siltstone-spark-"
+_OWNER = "owner.json"
+
+
+def make_folder() -> Path:
+    """Make a folder for this process, and remove those of processes that died without removing theirs."""
+    _sweep()
+    folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
+    owner = _identity(os.getpid())
+    if owner is not None:
+        (folder / _OWNER).write_text(json.dumps(owner))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
+
+
+def _sweep() -> None:
+    for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
+        with contextlib.suppress(OSError):
+            if not folder.is_symlink() and folder.stat().st_uid == os.getuid() and _is_abandoned(folder):
+                shutil.rmtree(folder, ignore_errors=True)
+
+
+def _is_abandoned(folder: Path) -> bool:
+    """Say whether the process that made a folder surely lives no more; in doubt, it does."""
+    try:
+        owner = json.loads((folder / _OWNER).read_text())
+        pid = int(owner["pid"])
+        here = _identity(os.getpid())
+    except (OSError, ValueError, TypeError, KeyError):
+        return False
+    if here is None or any(owner.get(name) != here[name] for name in ("boot", "namespace")):
+        # Of another machine or container that shares the folder, whose processes cannot be seen from here.
+        return False
+    return bool(_identity(pid) != owner)
+
+
+def _identity(pid: int) -> dict[str, object] | None:
+    """Return what no other process ever has in common with this one, None where it is not running or cannot be told."""
+    try:
+        status = Path(f"/proc/{pid}/stat").read_text()
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        namespace = os.readlink("/proc/self/ns/pid")
+    except OSError:
+        return None
+    # The name, which comes second, may hold anything; the start is the 20th field after it, the state the first.
+    fields = status.rpartition(")")[2].split()
+    if fields[0] in "ZX":
+        return None
+    return {"pid": pid, "started": int(fields[19]), "boot": boot, "namespace": namespace}
+
+
+_SWITCH = "SILTSTONE_CACHE"
+_OFF = "off"
+_STALE_SECONDS = 600
+_SETTLED_SECONDS = 10
+_LOCK = ".lock"
+_CHECKSUM = ".checksum"
+# How an archive of classes that were loaded beside those of Java itself begins, in either byte order.
+_MAGIC = bytes.fromhex("f00baba8")
+
+
+def archive_options() -> list[str]:
+    """Return the JVM options that use the archive, or make it; none where there is no place for it.
+
+    The environment variable SILTSTONE_CACHE names the folder; `off` means that there is to be none.
+    """
+    folder = _folder()
+    if folder is None:
+        return []
+    archive = folder / f"spark-{_fingerprint()}.jsa"
+    coming = archive.with_suffix(".coming")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        _adopt(coming, archive)
+        if _is_whole(archive):
+            # The warnings that are switched off go to the standard output, among them those of an archive that is unfit.
+            return ["-Xlog:disable", f"-XX:SharedArchiveFile={archive}"]
+        if _is_ours_to_make(archive.with_suffix(_LOCK)):
+            return ["-Xlog:disable", f"-XX:ArchiveClassesAtExit={coming}"]
+    except OSError:
+        # A cache that cannot be written costs time, nothing else.
+        return []
+    return []
+
+
+def _folder() -> Path | None:
+    chosen = os.environ.get(_SWITCH, "")
+    if chosen == _OFF:
+        return None
+    if chosen:
+        return Path(chosen)
+    base = os.environ.get("XDG_CACHE_HOME")
+    try:
+        return (Path(base) if base else Path.home() / ".cache") / "siltstone"
+    except RuntimeError:
+        return None
+
+
+def _fingerprint() -> str:
+    """Tell one pair of Java and Spark from another by what is installed where."""
+    home = os.environ.get("JAVA_HOME")
+    java = Path(home, "bin", "java") if home else Path(shutil.which("java") or "java")
+    jars = Path(os.environ.get("SPARK_HOME") or Path(pyspark.__file__).parent) / "jars"
+    parts = [pyspark.__version__]
+    for path in (java.resolve(), jars.resolve()):
+        parts += [str(path), str(path.stat().st_mtime_ns) if path.exists() else ""]
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
+
+
+def _adopt(coming: Path, archive: Path) -> None:
+    """Take over what an earlier JVM has written, once it is surely complete: the JVM writes the beginning last."""
+    if not coming.exists() or time.time() - coming.stat().st_mtime <= _SETTLED_SECONDS:
+        return
+    with coming.open("rb") as file:
+        is_complete = file.read(len(_MAGIC)) in (_MAGIC, _MAGIC[::-1])
+    if not is_complete:
+        _discard(coming)
+        return
+    checksum = archive.with_suffix(_CHECKSUM)
+    aside = checksum.with_suffix(f".{uuid.uuid4().hex}")
+    aside.write_text(_checksum(coming))
+    aside.replace(checksum)
+    coming.replace(archive)
+
+
+def _is_whole(archive: Path) -> bool:
+    """Say whether an archive is there and as it was; one that is not is removed, so that it is made again."""
+    if not archive.exists():
+        return False
+    try:
+        if archive.with_suffix(_CHECKSUM).read_text() == _checksum(archive):
+            return True
+    except (FileNotFoundError, UnicodeDecodeError):
+        pass
+    _discard(archive)
+    return False
+
+
+def _discard(file: Path) -> None:
+    file.unlink(missing_ok=True)
+    file.with_suffix(_LOCK).unlink(missing_ok=True)
+
+
+def _checksum(file: Path) -> str:
+    checksum = size = 0
+    with file.open("rb") as opened:
+        while chunk := opened.read(1 << 20):
+            checksum = zlib.crc32(chunk, checksum)
+            size += len(chunk)
+    return f"{size} {checksum:08x}"
+
+
+def _is_ours_to_make(lock: Path) -> bool:
+    """Let one process at a time make the archive; one that died is forgotten after a while."""
+    try:
+        if time.time() - lock.stat().st_mtime > _STALE_SECONDS:
+            lock.unlink(missing_ok=True)
+    except FileNotFoundError:
+        pass
+    try:
+        os.close(os.open(lock, os.O_CREAT | os.O_EXCL))
+    except FileExistsError:
+        return False
+    return True
+
 
 _LOGGING = """\
 rootLogger.level = error

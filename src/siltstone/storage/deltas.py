@@ -6,8 +6,7 @@ import pyarrow as pa
 
 from siltstone.errors import ConflictError, InvalidInputError, NotFoundError
 from siltstone.log.commit import Changes, LogState
-from siltstone.log.expiry import EXPIRES_AT
-from siltstone.log.keyed import Entry, decoding
+from siltstone.log.entries import EXPIRES_AT, Entry, decoding
 from siltstone.log.proof import refuse_doubt
 from siltstone.model import (
     Delta,
@@ -27,7 +26,6 @@ from siltstone.model.locators import MAX_STREAM_POSITION, check_position
 from siltstone.model.properties import SCHEMA_EVOLUTION, STRICT
 from siltstone.model.schema import check_known
 from siltstone.objects import open_objects
-from siltstone.storage.followers import read_followers
 from siltstone.storage.horizon import refuse_late
 from siltstone.storage.layout import (
     TRANSACTION_RETENTION_MS,
@@ -47,6 +45,7 @@ from siltstone.storage.streams import (
     locate_stream,
     partition_delta_keys,
     partition_entry,
+    read_followers,
     read_partition,
 )
 from siltstone.storage.versions import named, nameless, take_columns

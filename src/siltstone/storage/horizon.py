@@ -16,7 +16,9 @@ from collections.abc import Iterable, Iterator
 
 from siltstone.errors import ConflictError, SiltstoneError
 from siltstone.log.commit import Changes, CommitLog, LogState
-from siltstone.log.expiry import EXPIRES_AT
+from siltstone.log.entries import EXPIRES_AT
+from siltstone.objects import local_folder, open_objects
+from siltstone.objects.local import OWN_FOLDER
 from siltstone.storage.layout import began_at
 
 HORIZON_KEY = "horizon"
@@ -159,3 +161,26 @@ class _Announcer:
 
 
 _announcer = _Announcer()
+
+
+_RESERVE = f"{OWN_FOLDER}/reserve"
+_RESERVE_BYTES = 64 << 10
+
+
+def keep_reserve(root: str) -> None:
+    """Make the reserve of a local root, if it has none and there is room for it."""
+    if local_folder(root) is None:
+        return
+    with contextlib.suppress(SiltstoneError):
+        objects = open_objects(root)
+        if objects.info(_RESERVE) is None:
+            objects.replace(_RESERVE, bytes(_RESERVE_BYTES))
+
+
+def give_up_reserve(root: str) -> bool:
+    """Free the reserve; return whether there was one."""
+    objects = open_objects(root)
+    if local_folder(root) is None or objects.info(_RESERVE) is None:
+        return False
+    objects.delete([_RESERVE])
+    return True

@@ -14,18 +14,20 @@ from siltstone.storage.deltas import (
     list_deltas,
     list_partition_deltas,
 )
-from siltstone.storage.followers import add_follower, list_followers, remove_follower
 from siltstone.storage.staging import stage_delta, stage_deltas
 from siltstone.storage.streams import (
+    add_follower,
     commit_partition,
     commit_stream,
     delete_partition,
     delete_stream,
     get_partition,
     get_stream,
+    list_followers,
     list_partitions,
     list_streams,
     partition_exists,
+    remove_follower,
     stage_partition,
     stage_stream,
     stream_exists,

@@ -28,8 +28,7 @@ from siltstone.model.schema import (
     schema_to_json,
 )
 from siltstone.objects import open_objects
-from siltstone.storage.conversion import UnfitValueError, convert, stored_type
-from siltstone.storage.incoming import record_batches
+from siltstone.storage.conversion import UnfitValueError, convert, record_batches, stored_type
 from siltstone.storage.interface import ArrowData
 from siltstone.storage.layout import EVERY_PARTITION, new_data_file
 from siltstone.storage.parquet import DataFileWriter

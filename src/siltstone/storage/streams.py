@@ -1,17 +1,18 @@
-"""Streams and partitions of a table version, kept in the version's log."""
+"""Streams of deltas, their partitions, and who follows them."""
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from siltstone.errors import AlreadyExistsError, InvalidInputError, NotFoundError
 from siltstone.log.commit import Changes, CommitLog, LogState
-from siltstone.log.keyed import Entry, decoding
-from siltstone.model import Partition, PartitionLocator, PartitionValue, Stream, StreamLocator, TableVersion
+from siltstone.log.entries import Entry, decoding
+from siltstone.model import Follower, Partition, PartitionLocator, PartitionValue, Stream, StreamLocator, TableVersion
 from siltstone.model.properties import change_properties
 from siltstone.storage import tables
 from siltstone.storage.layout import (
     STREAM_PREFIX,
     delta_prefix,
+    follower_key,
     follower_prefix,
     partition_key,
     partition_prefix,
@@ -220,3 +221,72 @@ def read_partition(entry: Entry, stream: StreamLocator) -> Partition:
         )
         found: Partition = named(Partition, entry, locator)
         return found
+
+
+def list_followers(stream: StreamLocator, *, root: str) -> list[Follower]:
+    """List the followers of all partitions of a stream."""
+    place = locate_stream(stream, root=root)
+
+    def look(state: LogState) -> list[Follower]:
+        place.read(state, stream.stream)
+        return read_followers(state, stream)
+
+    return place.log.read(look)
+
+
+def add_follower(follower: Follower, *, root: str) -> bool:
+    """Let a compacted partition follow a partition; return whether that changed anything."""
+    place = locate_stream(follower.locator, root=root)
+    key = _key(follower)
+
+    def prepare(state: LogState) -> Changes:
+        place.read(state, follower.locator.stream)
+        entry = state.get(key)
+        known = None if entry is None else _read(entry, follower.locator.stream_locator)
+        if known is not None and (
+            known.after_round > follower.after_round
+            or (known.after_round == follower.after_round and known.start_position <= follower.start_position)
+        ):
+            return {}
+        return {key: _entry(follower)}
+
+    return place.log.commit("add follower", prepare) is not None
+
+
+def remove_follower(follower: Follower, *, root: str) -> bool:
+    """Forget a follower that is still exactly as given; return whether it was."""
+    place = locate_stream(follower.locator, root=root)
+    key = _key(follower)
+
+    def prepare(state: LogState) -> Changes:
+        place.read(state, follower.locator.stream)
+        entry = state.get(key)
+        is_same = entry is not None and _read(entry, follower.locator.stream_locator) == follower
+        return {key: None} if is_same else {}
+
+    return place.log.commit("remove follower", prepare) is not None
+
+
+def read_followers(state: LogState, stream: StreamLocator) -> list[Follower]:
+    """Return the followers of a stream from the state of its log."""
+    return [_read(entry, stream) for entry in state.scan(follower_prefix(stream.stream))]
+
+
+def _key(follower: Follower) -> str:
+    return follower_key(follower.locator.stream, follower.locator.partition_id, follower.folder)
+
+
+def _entry(follower: Follower) -> Entry:
+    return {"values": list(follower.locator.partition_values), **nameless(follower)}
+
+
+def _read(entry: Entry, stream: StreamLocator) -> Follower:
+    locator = PartitionLocator(
+        namespace=stream.namespace,
+        table=stream.table,
+        table_version=stream.table_version,
+        stream=stream.stream,
+        partition_values=entry.pop("values"),
+    )
+    found: Follower = named(Follower, entry, locator)
+    return found

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from siltstone.errors import AlreadyExistsError, ConflictError, CorruptionError, InvalidInputError, NotFoundError
 from siltstone.log.commit import Changes, CommitLog, LogState
-from siltstone.log.keyed import Entry, decoding
+from siltstone.log.entries import Entry, decoding
 from siltstone.model import (
     DEFAULT_STREAM,
     MergeEngine,
@@ -31,6 +31,7 @@ from siltstone.model.schema import (
     schema_to_json,
 )
 from siltstone.storage import tables
+from siltstone.storage.horizon import keep_reserve
 from siltstone.storage.layout import (
     STREAM_PREFIX,
     VERSION_KEY,
@@ -41,7 +42,6 @@ from siltstone.storage.layout import (
     table_key,
     version_log,
 )
-from siltstone.storage.reserve import keep_reserve
 
 # Every operation needs the version, several times; a copy of one that was checked costs a sixth of checking it anew.
 _parsed_versions: dict[tuple[bytes, str, str, str], bytes] = {}

@@ -8,15 +8,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from siltstone.compactor.completion import (
-    Destination,
-    compacted_partition,
-    current_completion,
-    list_rounds,
-    locate_destination,
-    read_completion,
-)
-from siltstone.compactor.live import FoundRow, lookup
 from siltstone.model import Delta, PartitionLocator, TableVersion
 from siltstone.model.rounds import RoundCompletion
 from siltstone.model.schema import evolve
@@ -25,8 +16,17 @@ from siltstone.rows.hashing import hash_keys
 from siltstone.storage import object_store as storage
 from siltstone.storage.parquet import read_data_file
 from siltstone.storage.staging import REMOVALS
+from siltstone.table.completion import (
+    Destination,
+    compacted_partition,
+    current_completion,
+    list_rounds,
+    locate_destination,
+    read_completion,
+)
 from siltstone.table.followers import followed_partition, trimmed_position
-from siltstone.table.source_columns import SourceColumns, source_columns, version_of
+from siltstone.table.jobs import SourceColumns, source_columns, version_of
+from siltstone.table.scan import FoundRow, lookup
 
 Row = dict[str, Any]
 BEFORE_IMAGE = "-U"

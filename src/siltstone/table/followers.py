@@ -11,16 +11,9 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from siltstone.catalog import main as catalog
-from siltstone.compactor.completion import (
-    Destination,
-    compacted_partition,
-    current_completion,
-    current_entry,
-    locate_destination,
-)
 from siltstone.errors import AlreadyExistsError, CorruptionError, NotFoundError
 from siltstone.log.commit import CommitLog, commit_log
-from siltstone.log.keyed import Entry
+from siltstone.log.entries import Entry
 from siltstone.model import (
     COMPACTED_STREAM,
     DEFAULT_STREAM,
@@ -35,6 +28,13 @@ from siltstone.objects import open_objects
 from siltstone.storage import object_store as storage
 from siltstone.storage.stream_state import StreamState, find_stream_in
 from siltstone.storage.streams import locate_stream
+from siltstone.table.completion import (
+    Destination,
+    compacted_partition,
+    current_completion,
+    current_entry,
+    locate_destination,
+)
 from siltstone.table.holds import held_watermark, is_partition_due
 
 

@@ -10,7 +10,6 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 
-from siltstone.compactor.completion import CURRENT_KEY, HOLD_PREFIX, Destination, current_entry, list_hold_entries
 from siltstone.errors import NotFoundError
 from siltstone.log.commit import Changes, LogState
 from siltstone.model import PartitionLocator, TableVersion
@@ -19,6 +18,7 @@ from siltstone.model.rounds import Bucket
 from siltstone.storage.layout import VERSION_KEY
 from siltstone.storage.streams import locate_stream
 from siltstone.storage.versions import named, nameless
+from siltstone.table.completion import CURRENT_KEY, HOLD_PREFIX, Destination, current_entry, list_hold_entries
 
 
 def delay_of(properties: Mapping[str, str], where: object) -> int | None:

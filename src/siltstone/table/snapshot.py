@@ -1,36 +1,44 @@
-"""A table at one moment: one position of each stream that it follows, and what is read of each partition for that.
-
-Partitions are compacted each by itself. So a table is not what its newest rounds hold, but what it was at one
-position: where a round has not come that far, the deltas up to the position are merged when it is read.
-
-The logs of the partitions are read first, then that of the stream they follow: its one state has all deltas up to every
-watermark that was seen, and a version with all columns of those rounds. What may have gone in between is noticed. Deltas
-are trimmed only after a newer round, which is then found; so is the round that follows one whose files are vacuumed.
-"""
+"""Moments of a table: a position of its stream, or a time."""
 
 import datetime
+import re
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from siltstone.compactor.completion import (
+from siltstone.errors import CorruptionError, InvalidInputError, NotFoundError
+from siltstone.log.commit import LogState, commit_log
+from siltstone.log.entries import Entry
+from siltstone.model import COMPACTED_STREAM, Delta, PartitionLocator, PartitionValue, StreamLocator, TableVersion
+from siltstone.model.locators import check_position
+from siltstone.model.names import split_table_name
+from siltstone.model.rounds import RoundCompletion
+from siltstone.storage.stream_state import StreamLog, StreamState, find_stream, find_stream_in
+from siltstone.table.completion import (
     CURRENT_KEY,
     ROUND_PREFIX,
     Destination,
     compacted_partition,
     read_completion,
 )
-from siltstone.compactor.moments import Moment
-from siltstone.errors import CorruptionError, NotFoundError
-from siltstone.log.commit import LogState, commit_log
-from siltstone.log.keyed import Entry
-from siltstone.model import COMPACTED_STREAM, Delta, PartitionLocator, PartitionValue, StreamLocator, TableVersion
-from siltstone.model.locators import check_position
-from siltstone.model.names import split_table_name
-from siltstone.model.rounds import RoundCompletion
-from siltstone.storage.stream_state import StreamLog, StreamState, find_stream, find_stream_in
 from siltstone.table.followers import refuse_end_before
+
+Moment = int | datetime.datetime
+"""A stream position, or the time by which deltas were committed."""
+
+
+def parse_moment(text: str) -> Moment:
+    """Read a stream position or an ISO 8601 time, in UTC where it has no zone. Raises: InvalidInputError."""
+    if re.fullmatch(r"[0-9]+", text, re.ASCII):
+        return int(text)
+    try:
+        time = datetime.datetime.fromisoformat(text)
+    except ValueError as error:
+        raise InvalidInputError(
+            f"{text!r} is neither a position nor a time; write e.g. 120 or 2024-05-01T08:00:00Z"
+        ) from error
+    return time.replace(tzinfo=time.tzinfo or datetime.UTC)
 
 
 @dataclass(frozen=True)

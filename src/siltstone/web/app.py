@@ -17,7 +17,7 @@ from siltstone._version import __version__
 from siltstone.errors import InvalidInputError, NotFoundError, SiltstoneError, StorageError
 from siltstone.service import service_status
 from siltstone.web import actions, api, pages
-from siltstone.web.guard import Guard
+from siltstone.web.access import Guard
 from siltstone.web.metrics import render_metrics
 from siltstone.web.site import Site
 

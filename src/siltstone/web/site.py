@@ -1,11 +1,98 @@
-"""What the pages are about: the books, the lake, and the node that serves them."""
+"""What the pages show: the service, the node that serves them, and tables as read once in a while."""
 
+import logging
+import threading
+import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Generic, TypeVar
 
-from siltstone.service import Database, ServiceSettings
+from siltstone.errors import InvalidInputError, NotFoundError, SiltstoneError
+from siltstone.lake import Lake
+from siltstone.masking import mask_secrets
+from siltstone.objects import open_objects
+from siltstone.service import Database, ServiceSettings, TableOverview, list_overviews
 from siltstone.web.access import Access
-from siltstone.web.lake_reader import LakeReader
+from siltstone.web.table_details import TableDetails, table_details
+
+T = TypeVar("T")
+FRESH_SECONDS = 4.0
+# A lake that takes long to look at is looked at less often, so that looking is never most of what is done.
+_REST = 10
+_MAX_TABLES = 64
+_log = logging.getLogger(__name__)
+
+
+class _Kept(Generic[T]):
+    """A value that is found anew once it is old; who comes meanwhile waits for the one that looks."""
+
+    def __init__(self, find: Callable[[], T], monotonic: Callable[[], float]) -> None:
+        self._find = find
+        self._monotonic = monotonic
+        self._lock = threading.Lock()
+        self._found: tuple[float, T] | None = None
+        self._fresh_seconds = FRESH_SECONDS
+
+    def get(self) -> T:
+        with self._lock:
+            started = self._monotonic()
+            if self._found is None or started - self._found[0] > self._fresh_seconds:
+                value = self._find()
+                ended = self._monotonic()
+                self._found = (ended, value)
+                self._fresh_seconds = max(FRESH_SECONDS, _REST * (ended - started))
+            return self._found[1]
+
+
+class LakeReader:
+    """Looks at tables for pages, the API and metrics; what is wrong with one is logged, and told in our own words."""
+
+    def __init__(self, lake: Lake, *, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self.root = mask_secrets(lake.root)
+        self._lake = lake
+        self._monotonic = monotonic
+        self._tables = _Kept(self._list, monotonic)
+        self._details: dict[str, _Kept[TableDetails]] = {}
+        self._lock = threading.Lock()
+
+    def tables(self) -> list[TableOverview]:
+        """Return all tables. Raises: StorageError."""
+        return self._tables.get()
+
+    def skew_ms(self) -> int | None:
+        """Return how far this machine's clock is ahead of the store's; None where it has none. Raises: StorageError."""
+        return open_objects(self._lake.root).skew_ms()
+
+    def table(self, name: str) -> TableDetails:
+        """Return one table in detail. Raises: NotFoundError, StorageError."""
+        try:
+            is_known = self._lake.has_table(name)
+        except InvalidInputError:
+            is_known = False
+        if not is_known:
+            raise NotFoundError(f"{self.root}: there is no table {name}; `siltstone table list` lists them")
+        with self._lock:
+            if len(self._details) >= _MAX_TABLES:
+                self._details.clear()
+            kept = self._details.setdefault(name, _Kept(lambda: self._look_at(name), self._monotonic))
+        return kept.get()
+
+    def _list(self) -> list[TableOverview]:
+        return [_in_our_words(each) for each in list_overviews(self._lake)]
+
+    def _look_at(self, name: str) -> TableDetails:
+        try:
+            found = table_details(self._lake, name)
+        except SiltstoneError as error:
+            found = TableDetails(TableOverview(name, problem=str(error)))
+        return replace(found, overview=_in_our_words(found.overview))
+
+
+def _in_our_words(overview: TableOverview) -> TableOverview:
+    if overview.problem is None:
+        return overview
+    _log.warning("table not readable", extra={"table": overview.name, "reason": overview.problem})
+    return replace(overview, problem=f"cannot be read; `siltstone fsck {overview.name}` tells why")
 
 
 def _nobody_to_wake() -> None:

@@ -3,7 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from siltstone.compactor.completion import (
+from siltstone.lake import Lake
+from siltstone.model.rounds import Bucket, RoundCompletion
+from siltstone.service.overview import TableOverview, table_overview
+from siltstone.table.completion import (
     compacted_partition,
     current_rounds,
     list_rounds,
@@ -11,9 +14,6 @@ from siltstone.compactor.completion import (
     read_completion,
     source_partitions,
 )
-from siltstone.lake import Lake
-from siltstone.model.rounds import Bucket, RoundCompletion
-from siltstone.service.overview import TableOverview, table_overview
 
 MAX_ROUNDS = 60
 MAX_BUCKETS = 256

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from siltstone.documents.rounds import run_here
+from siltstone.documents.merge import run_here
 from tests.unit.cli.command_line import Cli
 
 

@@ -9,10 +9,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from siltstone.cli import input_csv
-from siltstone.cli.input_files import open_input
 from siltstone.errors import InvalidInputError
+from siltstone.ingest import csv as input_csv
 from siltstone.ingest import json_lines as input_json
+from siltstone.ingest.input import open_input
 from tests.unit.cli.command_line import Cli
 
 Orders = Callable[..., Cli]

@@ -10,11 +10,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from siltstone.cli.conditions import parse_condition
 from siltstone.cli.text_rows import rows_text
 from siltstone.errors import InvalidInputError
 from siltstone.ingest.export import plain
 from siltstone.lake import Lake
+from siltstone.table.where import parse_condition
 from tests.unit.cli.command_line import Cli
 
 

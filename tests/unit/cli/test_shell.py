@@ -50,7 +50,7 @@ def test_every_command_has_help_with_an_example_and_json(cli: Cli, command: list
 def test_choices_are_those_of_the_model() -> None:
     from typing import get_args
 
-    from siltstone.cli.input_files import Format
+    from siltstone.ingest.input import Format
     from siltstone.model import DeltaType, MergeEngine
 
     assert {str(each) for each in DeltaTypeChoice} == set(get_args(DeltaType))

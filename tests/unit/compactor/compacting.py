@@ -8,8 +8,6 @@ import pyarrow as pa
 
 import siltstone
 from siltstone.catalog.main import delta_stream
-from siltstone.compactor.completion import Destination, current_completion, locate_destination
-from siltstone.compactor.live import live_batches
 from siltstone.model import PartitionLocator
 from siltstone.model.rounds import CompactedFile, RoundCompletion
 from siltstone.objects import open_objects
@@ -18,6 +16,8 @@ from siltstone.rounds.session import SessionResult, run_session
 from siltstone.rows.job import Engine, RoundJob, Settings
 from siltstone.rows.merge import run_here
 from siltstone.storage import object_store as storage
+from siltstone.table.completion import Destination, current_completion, locate_destination
+from siltstone.table.scan import live_batches
 from siltstone.testing.oracle import oracle_of, same_rows
 
 MINOR = Settings(max_dead_fraction=1.0, max_delta_fraction=100.0, max_files=100)

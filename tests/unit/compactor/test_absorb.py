@@ -10,17 +10,17 @@ import pyarrow as pa
 import pytest
 from pyroaring import BitMap64
 
-from siltstone.compactor.completion import current_completion
-from siltstone.compactor.files import CompactedWriter, StoredFile, read_vector, write_vector
 from siltstone.errors import CorruptionError, InvalidInputError
 from siltstone.model.rounds import Accounting, Bucket, CompactedFile, DeletionVector, check_cover, even_buckets
 from siltstone.model.schema import schema_from_json, schema_to_json
 from siltstone.objects import canonical_root, open_objects
 from siltstone.rows import merge
 from siltstone.rows.absorb import Change, absorb, choose
+from siltstone.rows.files import CompactedWriter, StoredFile, read_vector, write_vector
 from siltstone.rows.hashing import hash_keys
 from siltstone.rows.job import RoundJob, Settings
 from siltstone.rows.merge import run_here
+from siltstone.table.completion import current_completion
 from tests.unit.compactor.compacting import (
     MAJOR,
     MINOR,
@@ -263,7 +263,7 @@ def test_deletion_vectors_are_read_back_and_damaged_ones_are_named(local_root: s
 
 
 def test_rows_of_a_file_are_read_by_number(local_root: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("siltstone.compactor.files.ROW_GROUP_ROWS", 4)
+    monkeypatch.setattr("siltstone.rows.files.ROW_GROUP_ROWS", 4)
     root = canonical_root(local_root)
     schema = schema_from_json({"id": "int64", "v": "string", "later": "int32"})
     writer = CompactedWriter(root, "compacted", schema, ["id"], target_bytes=1 << 30, target_rows=100, began=0)

@@ -8,13 +8,13 @@ import pyarrow as pa
 import pytest
 
 import siltstone
-from siltstone.compactor.reading import read_parts
 from siltstone.model import MergeEngine
 from siltstone.rows.columns import equal_ids, sort_ranks
 from siltstone.rows.fold import NONE, DeleteRun, FoldInput, FoldResult, RowsRun, fold
 from siltstone.rows.hashing import NULL_HASH, hash_keys
 from siltstone.rows.job import RoundJob, Settings
 from siltstone.rows.merge import merge_bucket
+from siltstone.rows.parts import read_parts
 from siltstone.testing.oracle import same_rows
 from tests.unit.compactor.compacting import MAJOR, MINOR, check_rows, compact, completion_of, found_rows, make_table
 
@@ -325,7 +325,7 @@ class TestThroughARound:
         self, local_root: str, how: Settings, parts: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr("siltstone.storage.parquet.ROW_GROUP_ROWS", 3)
-        monkeypatch.setattr("siltstone.compactor.files.ROW_GROUP_ROWS", 4)
+        monkeypatch.setattr("siltstone.rows.files.ROW_GROUP_ROWS", 4)
 
         def engine(job: RoundJob) -> Iterator[dict[str, Any]]:
             found = list(read_parts(job, job.reads))

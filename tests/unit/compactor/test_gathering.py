@@ -2,7 +2,7 @@
 
 import pytest
 
-from siltstone.compactor.gathering import GatheredParts
+from siltstone.rows.parts import GatheredParts
 
 
 @pytest.mark.parametrize("memory_bytes", [1, 40, 1 << 20])

@@ -9,8 +9,6 @@ import pyarrow.parquet as pq
 import pytest
 
 import siltstone
-from siltstone.compactor.completion import CURRENT_KEY, commit_round, current_completion, write_completion
-from siltstone.compactor.inventory import named_objects
 from siltstone.errors import CorruptionError, InvalidInputError, NotFoundError
 from siltstone.model import PartitionLocator
 from siltstone.model import rounds as state
@@ -18,6 +16,7 @@ from siltstone.model.rounds import CompactedFile, RoundCompletion
 from siltstone.objects import open_objects
 from siltstone.rounds.plan import plan_round
 from siltstone.storage import object_store as storage
+from siltstone.table.completion import CURRENT_KEY, commit_round, current_completion, named_objects, write_completion
 from siltstone.testing.oracle import oracle_of, same_rows
 from tests.unit.compactor.compacting import (
     MAJOR,

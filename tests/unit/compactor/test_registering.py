@@ -6,12 +6,12 @@ import pyarrow as pa
 import pytest
 
 import siltstone
-from siltstone.compactor.completion import current_entry, locate_destination
 from siltstone.model import PartitionLocator
 from siltstone.rounds.plan import Request
 from siltstone.rounds.session import run_session
 from siltstone.rows.merge import run_here
 from siltstone.storage import object_store as storage
+from siltstone.table.completion import current_entry, locate_destination
 from siltstone.testing import Killed, faults
 from tests.unit.compactor.compacting import make_table, only_partition, rows
 

@@ -8,14 +8,6 @@ import pyarrow as pa
 import pytest
 
 import siltstone
-from siltstone.compactor.completion import (
-    compacted_partition,
-    current_completion,
-    get_round,
-    list_rounds,
-    locate_destination,
-    write_completion,
-)
 from siltstone.errors import CorruptionError, InvalidInputError
 from siltstone.maintenance.recovery import PartitionRepair
 from siltstone.model.rounds import Bucket, RoundCompletion
@@ -23,6 +15,14 @@ from siltstone.rounds.plan import Request
 from siltstone.rounds.session import run_session
 from siltstone.rows.merge import run_here
 from siltstone.storage import object_store as storage
+from siltstone.table.completion import (
+    compacted_partition,
+    current_completion,
+    get_round,
+    list_rounds,
+    locate_destination,
+    write_completion,
+)
 from siltstone.table.followers import trim_limit
 from siltstone.testing.oracle import oracle_of, same_rows
 from tests.unit.compactor.compacting import (

@@ -8,13 +8,13 @@ import pyarrow as pa
 import pytest
 
 import siltstone
-from siltstone.compactor.completion import current_completion, locate_destination
 from siltstone.errors import InvalidInputError, NotFoundError
 from siltstone.model import PartitionLocator
 from siltstone.objects import open_objects
 from siltstone.rows.job import Settings
 from siltstone.rows.merge import run_here
 from siltstone.spark.compaction import compact_partition
+from siltstone.table.completion import current_completion, locate_destination
 from tests.unit.compactor.compacting import compacted, make_table, only_partition, rows
 
 Compact = Callable[..., Any]

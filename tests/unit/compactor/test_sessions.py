@@ -9,8 +9,6 @@ import pyarrow as pa
 import pytest
 
 import siltstone
-from siltstone.compactor.completion import current_completion, get_round, list_rounds
-from siltstone.compactor.live import live_batches
 from siltstone.errors import ConflictError, CorruptionError, InvalidInputError, NotFoundError
 from siltstone.model import PartitionLocator
 from siltstone.model.rounds import RoundCompletion
@@ -21,6 +19,8 @@ from siltstone.rounds.session import run_session
 from siltstone.rows.job import RoundJob, Settings
 from siltstone.rows.merge import run_here
 from siltstone.storage import object_store as storage
+from siltstone.table.completion import current_completion, get_round, list_rounds
+from siltstone.table.scan import live_batches
 from siltstone.testing.oracle import oracle_of, same_rows
 from tests.unit.compactor.compacting import (
     MAJOR,

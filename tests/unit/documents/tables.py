@@ -6,18 +6,18 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import siltstone
-from siltstone.compactor.completion import current_completion
 from siltstone.document_table import Document
 from siltstone.documents.change_ids import change_id_at, order_key
 from siltstone.documents.expand import resolve
+from siltstone.documents.intake import sanitized
 from siltstone.documents.language import parse_delta
-from siltstone.documents.reading import to_document
-from siltstone.documents.rounds import run_here
-from siltstone.documents.rows import Change, Row
-from siltstone.documents.writing import sanitized
+from siltstone.documents.merge import run_here
+from siltstone.documents.read import to_document
+from siltstone.documents.record import Change, Row
 from siltstone.model.rounds import RoundCompletion
 from siltstone.rounds.session import SessionResult, run_session
 from siltstone.rows.job import Engine, Settings
+from siltstone.table.completion import current_completion
 from siltstone.table.holds import Hold
 
 NAME = "shop.reviews"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from siltstone.documents.rounds import run_here
+from siltstone.documents.merge import run_here
 
 HOME = Path(__file__).parents[3]
 

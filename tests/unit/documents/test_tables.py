@@ -10,21 +10,21 @@ import pyarrow as pa
 import pytest
 
 import siltstone
-from siltstone.compactor.completion import HOLD_PREFIX
 from siltstone.documents.cases import record_fields
 from siltstone.documents.change_ids import to_ms
 from siltstone.documents.commit import commit_changes
 from siltstone.documents.expand import expand
 from siltstone.documents.language import Condition, Delta
-from siltstone.documents.rounds import run_here
-from siltstone.documents.rows import Change, CompactionRecord, Row
-from siltstone.documents.store import earliest_of
+from siltstone.documents.merge import run_here
+from siltstone.documents.read import earliest_of
+from siltstone.documents.record import Change, CompactionRecord, Row
 from siltstone.errors import AlreadyExistsError, CorruptionError, InvalidInputError, NotFoundError
 from siltstone.model import StreamLocator
 from siltstone.rows import merge
 from siltstone.rows.job import RoundJob
 from siltstone.service.lake_tables import LakeTables, pending_partitions
 from siltstone.storage import object_store as storage
+from siltstone.table.completion import HOLD_PREFIX
 from tests.unit.documents.naming import change as old
 from tests.unit.documents.naming import record, t
 from tests.unit.documents.tables import (

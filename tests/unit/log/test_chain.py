@@ -11,9 +11,9 @@ from siltstone.errors import CorruptionError
 from siltstone.log import chain
 from siltstone.log import commit as commit_module
 from siltstone.log.commit import CommitLog
+from siltstone.log.inspect import verify
 from siltstone.log.proof import find_doubts, refuse_doubt
 from siltstone.log.repair import compact
-from siltstone.log.verification import verify
 from siltstone.objects import open_objects
 from siltstone.testing import FaultyObjects, Killed
 

@@ -12,8 +12,8 @@ from tests.unit.log.conftest import names, spelled
 from siltstone.errors import CorruptionError, InvalidInputError, NotFoundError
 from siltstone.log import CompactibleLog, ObjectCodec, SinkEntry, SinkLog, SourceEntry, SourceLog
 from siltstone.log.commit import CommitLog
-from siltstone.log.inspection import compact, files, open_log, show, verify
-from siltstone.log.sink import SINK_CODEC
+from siltstone.log.inspect import compact, files, open_log, show, verify
+from siltstone.log.spark_logs import SINK_CODEC
 from siltstone.objects import open_objects
 
 _numbers = itertools.count()

@@ -8,8 +8,7 @@ import pytest
 
 from siltstone.errors import CorruptionError, InvalidInputError, NotFoundError
 from siltstone.log import SinkEntry, SinkLog
-from siltstone.log.sink import SINK_CODEC
-from siltstone.log.uris import base_uri, decoded, file_uri, partition_folder
+from siltstone.log.spark_logs import SINK_CODEC, base_uri, decoded, file_uri, partition_folder
 from siltstone.objects import open_objects
 
 _numbers = itertools.count()

@@ -7,7 +7,7 @@ import pytest
 
 from siltstone.errors import CorruptionError
 from siltstone.log import SourceEntry, SourceLog
-from siltstone.log.source import SOURCE_CODEC
+from siltstone.log.spark_logs import SOURCE_CODEC
 from siltstone.objects import open_objects
 
 _numbers = itertools.count()

@@ -6,7 +6,7 @@ import pytest
 from siltstone.errors import CorruptionError, InvalidInputError
 from siltstone.log import JsonCodec, SinkEntry
 from siltstone.log.codec import dumps
-from siltstone.log.sink import SINK_CODEC
+from siltstone.log.spark_logs import SINK_CODEC
 from siltstone.log.wire import (
     check_objects,
     decode,

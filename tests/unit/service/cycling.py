@@ -11,15 +11,13 @@ from sqlalchemy.exc import OperationalError
 
 from siltstone.model import PartitionLocator
 from siltstone.rounds.session import Progress
-from siltstone.service.claims import Claim, claim_partition, release_partition
 from siltstone.service.database import Database, Transaction, open_database
+from siltstone.service.history import service_status
 from siltstone.service.leader import Leader, Tick
-from siltstone.service.partitions import CheckpointResult, KeepAlive, PendingPartition
-from siltstone.service.results import ServiceStatus
+from siltstone.service.results import CheckpointResult, KeepAlive, PendingPartition, ServiceStatus
 from siltstone.service.schema import checkpoint_status, cycle_history, leader_lease, manager, metadata, schema
 from siltstone.service.settings import ServiceSettings
-from siltstone.service.status import service_status
-from siltstone.service.worker import Worker
+from siltstone.service.worker import Claim, Worker, claim_partition, release_partition
 from siltstone.testing import Killed
 
 T = TypeVar("T")

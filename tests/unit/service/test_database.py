@@ -12,7 +12,7 @@ from siltstone.errors import InvalidInputError, StorageError
 from siltstone.service import database as databases
 from siltstone.service import schema as tables
 from siltstone.service.database import Database, Transaction, default_address, open_database
-from siltstone.service.leadership import take_lead
+from siltstone.service.leases import take_lead
 from siltstone.service.schema import SCHEMA_VERSION, controls, schema
 
 

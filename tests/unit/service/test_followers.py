@@ -9,7 +9,6 @@ import pytest
 
 import siltstone
 from siltstone import clock
-from siltstone.compactor.completion import compacted_partition, current_entry, locate_destination
 from siltstone.errors import ConflictError, CorruptionError, InvalidInputError
 from siltstone.log.commit import forget_logs
 from siltstone.model import Follower, PartitionLocator
@@ -18,6 +17,7 @@ from siltstone.rounds.session import run_session
 from siltstone.rows.merge import run_here
 from siltstone.service.lake_tables import LakeTables
 from siltstone.storage import object_store as storage
+from siltstone.table.completion import compacted_partition, current_entry, locate_destination
 from siltstone.table.followers import trim_limit, waiting_partitions
 from siltstone.testing.oracle import oracle_of, same_rows
 from tests.unit.compactor.compacting import make_table, only_partition, rows

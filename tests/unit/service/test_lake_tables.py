@@ -18,7 +18,7 @@ from siltstone.model.schema import schema_from_json
 from siltstone.rows.merge import run_here
 from siltstone.service.lake_tables import LakeTables, compacted_watermark
 from siltstone.service.overview import list_overviews, table_overview
-from siltstone.service.partitions import PendingPartition
+from siltstone.service.results import PendingPartition
 from siltstone.storage import object_store as storage
 from siltstone.testing.oracle import oracle_of, same_rows
 from tests.unit.compactor.compacting import SCHEMA, make_table, rows

@@ -4,7 +4,7 @@ import json
 import logging
 import sys
 
-from siltstone.service.logs import JsonFormatter
+from siltstone.service.node import JsonFormatter
 
 
 def formatted(message: str, *given: object, **extra: object) -> dict[str, object]:

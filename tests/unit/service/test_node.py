@@ -9,12 +9,11 @@ import pytest
 from siltstone.errors import InvalidInputError
 from siltstone.service import controls
 from siltstone.service.database import Database, open_database
-from siltstone.service.history import cycle_records
+from siltstone.service.history import cycle_details, cycle_records, service_status
+from siltstone.service.leases import NodeIdentity, list_nodes, register_node
 from siltstone.service.node import Node
-from siltstone.service.nodes import NodeIdentity, list_nodes, register_node
 from siltstone.service.results import TriggerRequest
 from siltstone.service.settings import ServiceSettings
-from siltstone.service.status import cycle_details, service_status
 from tests.unit.service.cycling import FakeTables
 from tests.waiting import LIMIT_SECONDS
 

@@ -11,14 +11,14 @@ import pytest
 
 import siltstone
 from siltstone import clock
-from siltstone.compactor.completion import compacted_partition
 from siltstone.objects import open_objects
 from siltstone.rounds.plan import Request
 from siltstone.rounds.session import run_session
 from siltstone.rows.job import Settings
 from siltstone.rows.merge import run_here
 from siltstone.storage import object_store as storage
-from siltstone.table.read import read_batches, read_key
+from siltstone.table.completion import compacted_partition
+from siltstone.table.scan import read_batches, read_key
 from siltstone.testing import faults
 from siltstone.testing.oracle import oracle_of, same_rows
 

@@ -11,11 +11,9 @@ from siltstone.rows.merge import run_here
 from siltstone.service import Database, LakeTables, ServiceSettings, controls, open_database
 from siltstone.service.leader import Leader
 from siltstone.service.worker import Worker
-from siltstone.web.access import Access
+from siltstone.web.access import LOOPBACK_HOSTS, Access
 from siltstone.web.app import create_app
-from siltstone.web.guard import LOOPBACK_HOSTS
-from siltstone.web.lake_reader import LakeReader
-from siltstone.web.site import Site
+from siltstone.web.site import LakeReader, Site
 from tests.unit.compactor.compacting import make_table, rows
 
 TOKEN = "a-long-enough-token-for-tests"

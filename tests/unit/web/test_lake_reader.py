@@ -5,9 +5,10 @@ import pytest
 import siltstone
 from siltstone.errors import NotFoundError
 from siltstone.service import TableOverview
-from siltstone.web import lake_reader, table_details
+from siltstone.web import site as lake_reader
+from siltstone.web import table_details
 from siltstone.web.charts import size_chart
-from siltstone.web.lake_reader import FRESH_SECONDS, LakeReader
+from siltstone.web.site import FRESH_SECONDS, LakeReader
 from tests.unit.compactor.compacting import make_table, rows
 from tests.unit.web.serving import Service
 

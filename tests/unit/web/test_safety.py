@@ -8,11 +8,17 @@ import pytest
 
 from siltstone.errors import InvalidInputError
 from siltstone.service import service_status
-from siltstone.web.access import SESSION_COOKIE, SESSION_SECONDS, VISIT_COOKIE, Access, is_from_elsewhere
-from siltstone.web.guard import MAX_REQUEST_BYTES, host_name
-from siltstone.web.lake_reader import LakeReader
+from siltstone.web.access import (
+    MAX_REQUEST_BYTES,
+    SESSION_COOKIE,
+    SESSION_SECONDS,
+    VISIT_COOKIE,
+    Access,
+    host_name,
+    is_from_elsewhere,
+)
 from siltstone.web.server import WebServer, check_address, is_loopback
-from siltstone.web.site import Site
+from siltstone.web.site import LakeReader, Site
 from tests.unit.web.serving import HERE, TOKEN, Service
 
 JSON = {"Content-Type": "application/json"}

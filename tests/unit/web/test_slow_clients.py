@@ -9,11 +9,11 @@ from contextlib import ExitStack
 import pytest
 from fastapi.testclient import TestClient
 
-from siltstone.web import connections, guard
+from siltstone.web import access as guard
+from siltstone.web import server as connections
 from siltstone.web.app import create_app
-from siltstone.web.lake_reader import LakeReader
 from siltstone.web.server import WebServer
-from siltstone.web.site import Site
+from siltstone.web.site import LakeReader, Site
 from tests.unit.web.serving import HERE, Service
 from tests.waiting import LIMIT_SECONDS
 

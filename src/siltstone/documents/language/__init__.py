@@ -4,8 +4,7 @@ from siltstone.documents.language.builders import ConditionalBuilder, MapBuilder
 from siltstone.documents.language.conditions import Condition
 from siltstone.documents.language.deltas import Delta
 from siltstone.documents.language.parser import parse_condition, parse_delta, parse_deltas, parse_value
-from siltstone.documents.language.text import value_text
-from siltstone.documents.language.values import UNDEFINED, Json, Undefined, Value, strictly_equal
+from siltstone.documents.language.values import UNDEFINED, Json, Undefined, Value, strictly_equal, value_text
 
 __all__ = [
     "UNDEFINED",

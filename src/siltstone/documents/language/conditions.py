@@ -3,8 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping
 from typing import NoReturn
 
-from siltstone.documents.language.intrinsics import Intrinsics
-from siltstone.documents.language.values import Json, Value, checked
+from siltstone.documents.language.values import Intrinsics, Json, Value, checked
 
 
 class Condition:

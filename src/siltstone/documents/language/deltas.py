@@ -4,10 +4,19 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from siltstone.documents.language.conditions import Condition
-from siltstone.documents.language.intrinsics import Intrinsics
 from siltstone.documents.language.questions import Constant
-from siltstone.documents.language.text import ordered_keys, string_text, value_text
-from siltstone.documents.language.values import UNDEFINED, Json, Value, checked, identity, in_order
+from siltstone.documents.language.values import (
+    UNDEFINED,
+    Intrinsics,
+    Json,
+    Value,
+    checked,
+    identity,
+    in_order,
+    ordered_keys,
+    string_text,
+    value_text,
+)
 from siltstone.errors import InvalidInputError
 
 if TYPE_CHECKING:

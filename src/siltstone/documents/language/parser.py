@@ -19,7 +19,6 @@ from siltstone.documents.language.deltas import (
     conditional,
     map_delta,
 )
-from siltstone.documents.language.plain import read_plain
 from siltstone.documents.language.questions import (
     ALWAYS,
     COMPARISONS,
@@ -31,10 +30,9 @@ from siltstone.documents.language.questions import (
     MapCondition,
     Partition,
 )
-from siltstone.documents.language.scanner import Scanner
+from siltstone.documents.language.scanner import Scanner, read_plain
 from siltstone.documents.language.simplification import all_of, any_of, containing, is_a, like, negate, one_of
-from siltstone.documents.language.text import value_text
-from siltstone.documents.language.values import UNDEFINED, Json, identity
+from siltstone.documents.language.values import UNDEFINED, Json, identity, value_text
 from siltstone.errors import InvalidInputError
 
 _Taken = TypeVar("_Taken")

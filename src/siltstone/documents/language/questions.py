@@ -5,9 +5,20 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from siltstone.documents.language.conditions import Condition
-from siltstone.documents.language.intrinsics import ASKABLE, Intrinsics
-from siltstone.documents.language.text import ordered_keys, string_text, value_text
-from siltstone.documents.language.values import UNDEFINED, Json, Value, identity, number_order, strictly_equal, utf16
+from siltstone.documents.language.values import (
+    ASKABLE,
+    UNDEFINED,
+    Intrinsics,
+    Json,
+    Value,
+    identity,
+    number_order,
+    ordered_keys,
+    strictly_equal,
+    string_text,
+    utf16,
+    value_text,
+)
 from siltstone.errors import InvalidInputError
 
 STATES: Final[Mapping[str, tuple[type, ...]]] = {

@@ -18,8 +18,7 @@ from siltstone.documents.language.questions import (
     Not,
     Or,
 )
-from siltstone.documents.language.text import string_text
-from siltstone.documents.language.values import Json, checked, distinct
+from siltstone.documents.language.values import Json, checked, distinct, string_text
 from siltstone.errors import InvalidInputError
 
 

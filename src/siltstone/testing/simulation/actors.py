@@ -6,13 +6,13 @@ from dataclasses import replace
 import pyarrow as pa
 
 from siltstone.catalog.main import delta_stream
-from siltstone.compactor.rebase import TableRequest, partition_requests, requests_with_work
-from siltstone.documents.rounds import run_here
+from siltstone.documents.merge import run_here
 from siltstone.errors import CommitUnknownError, StorageError
 from siltstone.lake import Lake, Table
 from siltstone.objects import open_objects
 from siltstone.objects.times import is_skewed
 from siltstone.rounds.plan import Request
+from siltstone.rounds.request import TableRequest, partition_requests, requests_with_work
 from siltstone.rounds.session import run_session
 from siltstone.rows.job import Settings
 from siltstone.service.lake_tables import LakeTables, compacted_watermark

@@ -4,12 +4,12 @@ import random
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from siltstone.compactor.rebase import TableRequest, partition_requests, requests_with_work
 from siltstone.document_table import Document, DocumentTable
 from siltstone.documents.change_ids import new_change_id, to_ms
-from siltstone.documents.rounds import run_here
+from siltstone.documents.merge import run_here
 from siltstone.errors import CommitUnknownError, StorageError
 from siltstone.lake import Lake
+from siltstone.rounds.request import TableRequest, partition_requests, requests_with_work
 from siltstone.rounds.session import run_session
 from siltstone.storage import object_store as storage
 from siltstone.table.holds import closed_before

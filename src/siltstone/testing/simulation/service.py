@@ -8,15 +8,14 @@ from typing import TypeVar
 from sqlalchemy import event
 
 from siltstone import clock
-from siltstone.documents.rounds import run_here
+from siltstone.documents.merge import run_here
 from siltstone.errors import LeaseLostError, SiltstoneError
 from siltstone.lake import Lake
-from siltstone.service.claims import Claim, claim_partition, release_partition
 from siltstone.service.database import Database, Transaction, open_database
 from siltstone.service.lake_tables import LakeTables
 from siltstone.service.leader import Leader
 from siltstone.service.settings import ServiceSettings
-from siltstone.service.worker import Heartbeat
+from siltstone.service.worker import Claim, Heartbeat, claim_partition, release_partition
 from siltstone.testing.simulation.checker import ViolationError
 from siltstone.testing.simulation.clocks import SECOND_MS, ProcessClock, TrueTime
 from siltstone.testing.simulation.processes import Operation, Process

@@ -1,1 +1,0 @@
-"""Compaction of rows by primary key: plan, kernels (Arrow in, Arrow out), rounds, completion, index."""

@@ -1,0 +1,216 @@
+"""Compaction of documents, and how rounds merge tables of any kind."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from siltstone.documents.change_ids import change_id_at, order_key
+from siltstone.documents.expand import BEFORE_ALL_MS, Expansion, expand
+from siltstone.documents.record import (
+    KEY,
+    NAME_PROPERTY,
+    SCHEMA,
+    ArchivedChange,
+    CompactionRecord,
+    StoredRow,
+    archive_rows,
+    grouped,
+    record_rows,
+)
+from siltstone.errors import CorruptionError, InvalidInputError
+from siltstone.model.properties import DOCUMENTS_KIND, KEEP_HISTORY, ROWS_KIND
+from siltstone.model.rounds import Accounting, Bucket
+from siltstone.rows import merge
+from siltstone.rows.absorb import Change, Marks
+from siltstone.rows.columns import Integers, align, equal_ids
+from siltstone.rows.files import StoredFile
+from siltstone.rows.hashing import hash_keys
+from siltstone.rows.job import RoundJob, gather
+from siltstone.rows.parts import decode_part
+from siltstone.table.holds import delay_of
+
+_LIGHT = pa.schema([SCHEMA.field(name) for name in (KEY, "count")])
+_SEQUENCE_BITS = 14
+_NODE_BITS = 48
+# The lowest bit of a node's first byte tells that it is no network card's address.
+_NO_CARD = 1 << 40
+
+
+def resolve_documents(job: RoundJob, bucket: Bucket, stored: Sequence[StoredFile], parts: Sequence[bytes]) -> Change:
+    """Find out what a bucket's parts of deltas, and the time, change. Raises: CorruptionError naming the document."""
+    arrived = [align(part.table, SCHEMA) for part in gather(map(decode_part, parts))]
+    new = pa.concat_tables([SCHEMA.empty_table(), *arrived])
+    is_visited = job.visits(bucket)
+    rows = [each.unsettled for each in split_rows(stored, new)] if is_visited else _touched(job, stored, new)
+    found = [file.read_rows(places, SCHEMA) for file, places in zip(stored, rows, strict=True) if len(places)]
+    base_count = sum(map(len, rows))
+    pass_ = _Pass(job, base_count + new.num_rows)
+    for each in grouped(pa.concat_tables([*found, new]), job.properties.get(NAME_PROPERTY, job.table)):
+        pass_.expand(each)
+    dead, gone = pass_.is_gone[:base_count], pass_.is_gone[base_count:]
+    kept = new.filter(pa.array(~gone))
+    # Rows of one document beside each other, in their order: a reader then finds them in one place.
+    kept = kept.take(pa.array(np.argsort(hash_keys(kept, [KEY]), kind="stable")))
+    return Change(
+        dead=_by_file(rows, dead),
+        rows=pa.concat_tables([kept, record_rows(pass_.records), archive_rows(pass_.archived)]),
+        accounting=Accounting(
+            base_rows=bucket.live_count,
+            delta_rows=new.num_rows,
+            added_rows=len(pass_.records) + len(pass_.archived),
+            deleted_rows=int(pass_.is_gone.sum()) - pass_.doubles,
+            duplicate_rows=pass_.doubles,
+        ),
+        marks=pass_.marks(bucket, is_whole=is_visited),
+    )
+
+
+def _touched(job: RoundJob, stored: Sequence[StoredFile], new: pa.Table) -> list[Integers]:
+    """Return, by file, the rows of all documents that rows came for; archived ones are left out where there are many."""
+    wanted = np.unique(hash_keys(new, [KEY]))
+    found = [file.live_among(file.index.find(wanted)[0]) for file in stored]
+    if not KEEP_HISTORY.of(job.properties, job.table):
+        return found
+    return [rows[_is_current(file.read_rows(rows, _LIGHT))] for file, rows in zip(stored, found, strict=True)]
+
+
+class FileRows(NamedTuple):
+    """The live rows of a file: of documents that are just one record, and of all others. Archived rows are in neither."""
+
+    settled: Integers
+    unsettled: Integers
+
+
+def split_rows(stored: Sequence[StoredFile], new: pa.Table) -> list[FileRows]:
+    """Tell documents that are just one record from those that are more, given the rows that came for them."""
+    places = [np.flatnonzero(file.live_flags()) for file in stored]
+    light = [file.read_rows(rows, _LIGHT) for file, rows in zip(stored, places, strict=True)]
+    ids, count = equal_ids([*light, new], [KEY])
+    current = [_is_current(table) for table in (*light, new)]
+    sizes = np.bincount(np.concatenate([own[flags] for own, flags in zip(ids, current, strict=True)]), minlength=count)
+    found = []
+    for rows, table, own, flags in zip(places, light, ids[:-1], current[:-1], strict=True):
+        is_settled = np.asarray(table.column("count").is_valid()) & (sizes[own] == 1)
+        found.append(FileRows(rows[flags & is_settled], rows[flags & ~is_settled]))
+    return found
+
+
+def _is_current(rows: pa.Table) -> "np.typing.NDArray[np.bool_]":
+    """Flag rows that are not archived."""
+    flags: np.typing.NDArray[np.bool_] = np.asarray(pc.fill_null(pc.greater_equal(rows.column("count"), 0), True))
+    return flags
+
+
+def _by_file(rows: Sequence[Integers], dead: "np.typing.NDArray[np.bool_]") -> list[Integers]:
+    flags = np.split(dead, np.cumsum([len(each) for each in rows])[:-1]) if rows else []
+    return [each[flag] for each, flag in zip(rows, flags, strict=True)]
+
+
+class _Pass:
+    """One round's pass over documents of a bucket; places count the rows that were found, then those that came."""
+
+    def __init__(self, job: RoundJob, row_count: int) -> None:
+        closed = BEFORE_ALL_MS if job.closed_before_ms is None else job.closed_before_ms
+        self._job = job
+        self._closed_ms = closed
+        self._delay_ms = delay_of(job.properties, job.table) or 0
+        self._new_id = record_id(job.now_ms, job.seed)
+        self._due_at: int | None = None
+        self._is_held = False
+        self.is_gone = np.zeros(row_count, np.bool_)
+        self._keeps_history = KEEP_HISTORY.of(job.properties, job.table)
+        self.records: list[tuple[str, CompactionRecord]] = []
+        self.archived: list[tuple[str, ArchivedChange]] = []
+        self.doubles = 0
+
+    def expand(self, found: StoredRow) -> None:
+        """Do to one document what is to be done."""
+        row = found.row
+        try:
+            result = expand(
+                row,
+                fct=self._closed_ms,
+                raw=self._closed_ms,
+                ctl=self._job.hold_floor_ms,
+                new_id=self._new_id,
+                keep_history=self._keeps_history,
+            )
+        except InvalidInputError as error:
+            raise CorruptionError(f"{self._job.table}: document {row.key!r}: {error}") from error
+        self.is_gone[found.doubles] = True
+        self.doubles += len(found.doubles)
+        if result.write is not None:
+            self.records.append((row.key, result.write))
+            self.archived += [(row.key, each) for each in result.archived]
+        if result.delete:
+            self._delete(found, result)
+        if result.due_ms is not None:
+            self._remember(result.due_ms)
+
+    def _delete(self, found: StoredRow, result: Expansion) -> None:
+        doomed = set(result.delete)
+        self.is_gone[
+            [
+                place
+                for place, record in zip(found.records, found.row.records, strict=True)
+                if record.change_id in doomed
+            ]
+        ] = True
+        # Ids of records and changes are not told apart in the list; a change goes only if a record owns it.
+        cutoff = order_key(result.base.cutoff) if result.base is not None and result.base.cutoff is not None else ""
+        self.is_gone[
+            [
+                place
+                for place, (change_id, _, _) in zip(found.changes, found.row.changes, strict=True)
+                if change_id in doomed and order_key(change_id) <= cutoff
+            ]
+        ] = True
+
+    def _remember(self, due_ms: int) -> None:
+        if due_ms <= self._closed_ms and self._job.hold_floor_ms is not None:
+            self._is_held = True
+            return
+        due_at = due_ms + self._delay_ms
+        self._due_at = due_at if self._due_at is None else min(self._due_at, due_at)
+
+    def marks(self, bucket: Bucket, *, is_whole: bool) -> Marks:
+        """Say when the bucket will have something to do; what was not looked at keeps its time."""
+        held_at = self._job.hold_floor_ms if self._is_held else None
+        if is_whole:
+            return Marks(self._due_at, held_at)
+        return Marks(_earlier(self._due_at, bucket.due_at), _earlier(held_at, bucket.held_at))
+
+
+def record_id(now_ms: int, seed: int) -> str:
+    """Return the id for the records of a round: of its time, the same for a task that is run again, and nobody else's."""
+    sequence = seed & (1 << _SEQUENCE_BITS) - 1
+    node = seed >> _SEQUENCE_BITS & (1 << _NODE_BITS) - 1 | _NO_CARD
+    return change_id_at(now_ms, clock_sequence=sequence, node=node)
+
+
+def _earlier(one: int | None, other: int | None) -> int | None:
+    return min((each for each in (one, other) if each is not None), default=None)
+
+
+_RESOLVERS: dict[str, merge.Resolve] = {ROWS_KIND: merge.resolve, DOCUMENTS_KIND: resolve_documents}
+
+
+def resolver_of(job: RoundJob) -> merge.Resolve:
+    """Return what finds out the changes of a bucket. Raises: InvalidInputError where the kind is not known."""
+    found = _RESOLVERS.get(job.kind)
+    if found is None:
+        raise InvalidInputError(f"{job.table}: is a table of {job.kind!r}; this version knows {', '.join(_RESOLVERS)}")
+    return found
+
+
+def merge_any(job: RoundJob, number: int, parts: Sequence[bytes]) -> dict[str, Any] | None:
+    """Absorb a bucket's parts of deltas, by the rules of the table's kind."""
+    return merge.merge_bucket(job, number, parts, resolver_of(job))
+
+
+def run_here(job: RoundJob) -> Iterator[dict[str, Any]]:
+    """Run all tasks of a round in this process, one after another, by the rules of the table's kind."""
+    return merge.run_here(job, merge_any)

@@ -1,0 +1,396 @@
+"""Reading documents: by the primary key index or bucket by bucket, as of now or of an earlier time."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from siltstone.documents.change_ids import iso_time, order_key, time_bound, to_iso_time, to_ms
+from siltstone.documents.expand import Expansion, effective_record, recent_changes, resolve
+from siltstone.documents.language.values import (
+    DELETED,
+    FIRST_UPDATE_AT,
+    ID,
+    LAST_MUTATE_AT,
+    LAST_UPDATE_AT,
+    SIGNATURE,
+    TABLE,
+    VERSION,
+    Json,
+)
+from siltstone.documents.merge import split_rows
+from siltstone.documents.record import (
+    KEY,
+    NAME_PROPERTY,
+    SCHEMA,
+    ArchivedChange,
+    CompactionRecord,
+    Row,
+    StoredRow,
+    grouped,
+)
+from siltstone.errors import CorruptionError, InvalidInputError
+from siltstone.model import Delta
+from siltstone.model.rounds import Bucket, RoundCompletion
+from siltstone.rounds.plan import Request, new_deltas
+from siltstone.rows.columns import Integers, align
+from siltstone.rows.files import StoredFile
+from siltstone.rows.hashing import Hashes, hash_keys
+from siltstone.rows.job import RoundJob, gather
+from siltstone.rows.parts import decode_part
+from siltstone.storage.parquet import read_data_file
+from siltstone.table.completion import Destination, current_completion
+from siltstone.table.holds import Hold
+
+
+def to_document(found: Expansion, row: Row) -> dict[str, Json]:
+    """Return the document of a row: content, then intrinsics over it. The inner values are shared with `found`.
+
+    Its table is called as conditions know it, by the name that it was created under: were it another one after a
+    rename, what a condition on it decided would depend on when it was compacted.
+    """
+    document: dict[str, Json] = dict(found.content) if isinstance(found.content, dict) else {}
+    document[ID] = row.key
+    document[TABLE] = row.table
+    document[VERSION] = found.version
+    document[SIGNATURE] = found.signature
+    document[DELETED] = found.deleted
+    for name, change_id in (
+        (FIRST_UPDATE_AT, found.first_update_at),
+        (LAST_UPDATE_AT, found.last_update_at),
+        (LAST_MUTATE_AT, found.last_mutate_at),
+    ):
+        if change_id is not None:
+            document[name] = to_iso_time(change_id)
+    return document
+
+
+class TimelineEvent(NamedTuple):
+    """One row of a document's history. `note` says why a delta is redundant, or what a compaction stands for."""
+
+    kind: Literal["delta", "compaction"]
+    change_id: str
+    at: str
+    delta: str
+    tags: tuple[str, ...]
+    is_redundant: bool
+    is_owned: bool
+    note: str
+
+
+def timeline_of(row: Row, found: Expansion) -> list[TimelineEvent]:
+    """Return what a row has, given what it resolves to."""
+    events = [_delta_event(*change, found) for change in row.changes]
+    events += [_record_event(record, is_in_effect=record is found.base) for record in row.records]
+    return sorted(events, key=lambda event: (order_key(event.change_id), event.kind))
+
+
+def _record_event(record: CompactionRecord, *, is_in_effect: bool) -> TimelineEvent:
+    state = "in effect" if is_in_effect else "obsolete"
+    note = f"{state}: stands for {record.count} deltas up to {record.cutoff}"
+    at, text, tags = to_iso_time(record.change_id), record.compacted_delta or "", tuple(record.last_tags or ())
+    return TimelineEvent("compaction", record.change_id, at, text, tags, False, False, note)
+
+
+def _delta_event(change_id: str, text: str, tags: Sequence[str] | None, found: Expansion) -> TimelineEvent:
+    base = found.base
+    is_owned = base is not None and base.cutoff is not None and order_key(change_id) <= order_key(base.cutoff)
+    is_redundant = change_id in found.redundant
+    note = ""
+    if is_owned and base is not None:
+        note = f"owned by compaction {base.change_id}"
+        if is_redundant:
+            note += f", after its last mutation {base.last_mutation}"
+    elif is_redundant:
+        note = "leaves content and tags as they were"
+    at = to_iso_time(change_id)
+    return TimelineEvent("delta", change_id, at, text, tuple(tags or ()), is_redundant, is_owned, note)
+
+
+def row_as_of(row: Row, time_ms: int) -> Row:
+    """Return what is stored of a document up to a time; a record counts by its cutoff, whenever it was written."""
+    bound = time_bound(time_ms + 1)
+    return row._replace(
+        changes=[each for each in row.changes if order_key(each[0]) < bound],
+        records=[each for each in row.records if each.cutoff is not None and order_key(each.cutoff) < bound],
+    )
+
+
+def known_from_ms(row: Row, time_ms: int) -> int | None:
+    """Return the earliest time after `time_ms` from which a document is known, None where it is known at that time.
+
+    A record owns all deltas up to its cutoff, and says how many. They may be deleted; then only a record of fewer of
+    them, together with the deltas after its cutoff, still tells what the document was in between.
+    """
+    record, older = effective_record(row.records)
+    if record is None or record.first is None or record.cutoff is None:
+        return None
+    bound = time_bound(time_ms + 1)
+    cutoff = order_key(record.cutoff)
+    if cutoff < bound or order_key(record.first) >= bound:
+        return None
+    owned = sorted(key for key in (order_key(each[0]) for each in row.changes) if key <= cutoff)
+    if len(owned) == _count(record):
+        return None
+    starts = [
+        each.cutoff
+        for each in older
+        if each.cutoff is not None
+        and each.count > 0
+        and _count(each) + sum(key > order_key(each.cutoff) for key in owned) == _count(record)
+    ]
+    earliest = min(starts, key=order_key, default=record.cutoff)
+    return None if order_key(earliest) < bound else to_ms(earliest)
+
+
+def is_gone(row: Row, time_ms: int) -> bool:
+    """Tell whether nothing is left of a document that was there at a time."""
+    record, _ = effective_record(row.records)
+    if record is None or record.first is None or order_key(record.first) >= time_bound(time_ms + 1):
+        return False
+    then = row_as_of(row, time_ms)
+    return not then.changes and not then.records
+
+
+def _count(record: CompactionRecord) -> int:
+    """Return how many deltas a record owns; a legacy one does not count its last."""
+    return record.count + (record.compacted_delta is None)
+
+
+# Spark takes no other unit than microseconds.
+_TIME: Final = pa.timestamp("us", "UTC")
+DOCUMENT_SCHEMA: Final = pa.schema(
+    [
+        pa.field(KEY, pa.string(), nullable=False),
+        pa.field("content", pa.string()),
+        pa.field("version", pa.int64(), nullable=False),
+        pa.field("signature", pa.string(), nullable=False),
+        pa.field("deleted", pa.bool_(), nullable=False),
+        pa.field("first_update_at", _TIME),
+        pa.field("last_update_at", _TIME),
+        pa.field("last_mutate_at", _TIME),
+    ]
+)
+"""One row a document: its content as JSON, null where it is deleted, and what is known about it."""
+
+
+_CHANGE_KEYS: Final = pa.schema([SCHEMA.field(name) for name in (KEY, "change_id")])
+
+
+def hash_changes(table: pa.Table | pa.RecordBatch) -> Hashes:
+    """Return a hash of each row's key and change id."""
+    return hash_keys(table, _CHANGE_KEYS.names)
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """A state of a table of documents: what was compacted, and the deltas since."""
+
+    root: str
+    completion: RoundCompletion | None
+    deltas: Sequence[Delta]
+
+    def rows_of(self, keys: Sequence[str]) -> pa.Table:
+        """Return the rows of some documents, in the order in which they were committed. Raises: CorruptionError."""
+        wanted = pa.table({KEY: pa.array(keys, pa.string())})
+        found = [SCHEMA.empty_table()]
+        if self.completion is not None:
+            found += self._compacted(self.completion, wanted)
+        for delta in self.deltas:
+            for entry in delta.manifest.entries:
+                own = pc.is_in(read_data_file(self.root, entry, [KEY]).column(KEY), wanted.column(KEY))
+                if pc.any(own).as_py():
+                    found.append(align(read_data_file(self.root, entry).filter(own), SCHEMA))
+        return pa.concat_tables(found)
+
+    def keys_among(self, keys: Sequence[str]) -> set[str]:
+        """Return those of some keys that anything is stored of. Raises: CorruptionError."""
+        wanted = pa.table({KEY: pa.array(keys, pa.string())})
+        schema = pa.schema([SCHEMA.field(KEY)])
+        tables = list(self._compacted(self.completion, wanted, schema)) if self.completion is not None else []
+        tables += [read_data_file(self.root, entry, [KEY]) for delta in self.deltas for entry in delta.manifest.entries]
+        own = (table.column(KEY).filter(pc.is_in(table.column(KEY), wanted.column(KEY))) for table in tables)
+        return {key for column in own for key in column.to_pylist()}
+
+    def changes_among(self, hashes: Hashes) -> pa.Table:
+        """Return the rows whose key and change id have one of these hashes, see `hash_changes`. Raises: CorruptionError."""
+        found = [SCHEMA.empty_table()]
+        for bucket in self.completion.buckets if self.completion is not None else ():
+            # A bucket that is never due has nothing but one record of each document.
+            for file in bucket.files if bucket.due_at is not None or bucket.held_at is not None else ():
+                stored = StoredFile(self.root, file)
+                live = np.flatnonzero(stored.live_flags())
+                own = live[np.isin(hash_changes(stored.read_rows(live, _CHANGE_KEYS)), hashes)]
+                if len(own):
+                    found.append(stored.read_rows(own, SCHEMA))
+        for delta in self.deltas:
+            for entry in delta.manifest.entries:
+                is_own = np.isin(hash_changes(read_data_file(self.root, entry, _CHANGE_KEYS.names)), hashes)
+                if is_own.any():
+                    found.append(align(read_data_file(self.root, entry).filter(pa.array(is_own)), SCHEMA))
+        return pa.concat_tables(found)
+
+    def _compacted(
+        self, completion: RoundCompletion, wanted: pa.Table, schema: pa.Schema = SCHEMA
+    ) -> Iterator[pa.Table]:
+        hashes = np.unique(hash_keys(wanted, [KEY]))
+        for bucket in completion.buckets:
+            own = hashes[_is_of(bucket, hashes)]
+            if not len(own):
+                continue
+            for file in bucket.files:
+                stored = StoredFile(self.root, file)
+                places = stored.live_among(stored.index.find(own)[0])
+                if len(places):
+                    rows = stored.read_rows(places, schema)
+                    yield rows.filter(pc.is_in(rows.column(KEY), wanted.column(KEY)))
+
+
+def _is_of(bucket: Bucket, hashes: Hashes) -> "np.typing.NDArray[np.bool_]":
+    """Flag the hashes of keys that belong into a bucket."""
+    if not bucket.depth:
+        return np.ones(len(hashes), np.bool_)
+    flags: np.typing.NDArray[np.bool_] = hashes >> np.uint64(64 - bucket.depth) == np.uint64(bucket.bits)
+    return flags
+
+
+def snapshot_of(request: Request, destination: Destination) -> Snapshot:
+    """Return the newest state. Raises: CorruptionError."""
+    completion = current_completion(destination)
+    deltas = new_deltas(request, request.source, completion.high_watermark if completion else 0)
+    return Snapshot(request.root, completion, deltas)
+
+
+def resolved(table: str, row: Row) -> Expansion:
+    """Resolve a document. Raises: CorruptionError that names it."""
+    try:
+        return resolve(row)
+    except InvalidInputError as error:
+        raise CorruptionError(f"{table}: document {row.key!r}: {error}") from error
+
+
+def unabsorbed(table: str, row: Row) -> list[ArchivedChange]:
+    """Return the changes of a document that no record has absorbed. Raises: CorruptionError that names it."""
+    try:
+        return recent_changes(row)
+    except InvalidInputError as error:
+        raise CorruptionError(f"{table}: document {row.key!r}: {error}") from error
+
+
+def bucket_documents(
+    job: RoundJob, number: int, parts: Sequence[bytes], *, hold: Hold | None = None, include_deleted: bool = False
+) -> Iterator[pa.Table]:
+    """Yield the documents of a bucket, resolved; with a hold, as of its time, where the job starts from its state.
+
+    Raises: CorruptionError, InvalidInputError where what is stored no longer tells what they were.
+    """
+    if hold is not None:
+        held = [_as_of(job.table, each.row, hold) for each in bucket_rows(job, number, parts)]
+        yield _resolved_documents(job.table, [row for row in held if row is not None], include_deleted)
+        return
+    stored, new = _opened(job, number, parts)
+    found = [new]
+    for file, rows in zip(stored, split_rows(stored, new), strict=True):
+        found.insert(-1, file.read_rows(rows.unsettled, SCHEMA))
+        for table in _settled(file, rows.settled):
+            yield table if include_deleted else table.filter(pc.invert(table.column("deleted")))
+    unsettled = grouped(pa.concat_tables(found), _name(job))
+    yield _resolved_documents(job.table, [each.row for each in unsettled], include_deleted)
+
+
+def bucket_rows(job: RoundJob, number: int, parts: Sequence[bytes]) -> Iterator[StoredRow]:
+    """Yield all that is stored of each document of a bucket. Raises: CorruptionError."""
+    stored, new = _opened(job, number, parts)
+    found = [file.read_rows(np.flatnonzero(file.live_flags()), SCHEMA) for file in stored]
+    return grouped(pa.concat_tables([*found, new]), _name(job))
+
+
+def _opened(job: RoundJob, number: int, parts: Sequence[bytes]) -> tuple[list[StoredFile], pa.Table]:
+    """Return the files of a bucket, and the rows that came for it."""
+    arrived = [align(part.table, SCHEMA) for part in gather(map(decode_part, parts))]
+    stored = [StoredFile(job.root, file) for file in job.buckets[number].files]
+    return stored, pa.concat_tables([SCHEMA.empty_table(), *arrived])
+
+
+def _name(job: RoundJob) -> str:
+    return job.properties.get(NAME_PROPERTY, job.table)
+
+
+def _as_of(table: str, row: Row, hold: Hold) -> Row | None:
+    """Return the row as of a hold's time, None where it was not there yet. Raises: InvalidInputError."""
+    # A hold without a state of its own has kept from deletion what is of its time, but not what came later.
+    is_known = known_from_ms(row, hold.since_ms) is None if hold.keeps_state else not is_gone(row, hold.since_ms)
+    if not is_known:
+        raise InvalidInputError(
+            f"{table}: document {row.key!r} is not known as of {iso_time(hold.since_ms)} any more, since compaction has "
+            "deleted deltas of that time; make a hold of a later time"
+        )
+    then = row_as_of(row, hold.since_ms)
+    return then if then.changes or then.records else None
+
+
+def _resolved_documents(table: str, rows: Sequence[Row], include_deleted: bool) -> pa.Table:
+    documents = [
+        _document(row.key, expansion)
+        for row in rows
+        for expansion in [resolved(table, row)]
+        if include_deleted or not expansion.deleted
+    ]
+    return pa.Table.from_pylist(documents, schema=DOCUMENT_SCHEMA)
+
+
+def _settled(file: StoredFile, rows: Integers) -> Iterator[pa.Table]:
+    """Yield documents that are one record each, without looking into their content."""
+    if not len(rows):
+        return
+    flags = np.zeros(file.file.record_count, np.bool_)
+    flags[rows] = True
+    for start, table in file.scan(SCHEMA, groups_with=rows):
+        records = table.filter(pa.array(flags[start : start + table.num_rows]))
+        deleted = pc.equal(records.column("delta"), "~")
+        yield pa.Table.from_arrays(
+            [
+                records.column(KEY),
+                pc.if_else(deleted, pa.scalar(None, pa.string()), records.column("delta")),
+                records.column("count"),
+                records.column("cutoff_signature"),
+                deleted,
+                times_of(records.column("first")),
+                times_of(records.column("cutoff")),
+                times_of(pc.coalesce(records.column("last_content_mutation"), records.column("last_mutation"))),
+            ],
+            schema=DOCUMENT_SCHEMA,
+        )
+
+
+def _document(key: str, found: Expansion) -> dict[str, object]:
+    from siltstone.documents.language.values import value_text
+
+    return {
+        KEY: key,
+        "content": None if found.deleted else value_text(found.content),
+        "version": found.version,
+        "signature": found.signature,
+        "deleted": found.deleted,
+        "first_update_at": _time_of(found.first_update_at),
+        "last_update_at": _time_of(found.last_update_at),
+        "last_mutate_at": _time_of(found.last_mutate_at),
+    }
+
+
+def times_of(change_ids: pa.ChunkedArray) -> pa.Array:
+    """Return the times of change ids, null for none."""
+    return pa.array([_time_of(each) for each in change_ids.to_pylist()], pa.int64()).cast(_TIME)
+
+
+def _time_of(change_id: str | None) -> int | None:
+    return None if change_id is None else to_ms(change_id) * 1000
+
+
+def earliest_of(change_ids: pa.ChunkedArray | pa.Array) -> str | None:
+    """Return the earliest of some change ids, None of none."""
+    ids = change_ids.to_pylist()
+    return min(ids, key=order_key) if ids else None

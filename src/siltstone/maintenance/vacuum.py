@@ -1,0 +1,416 @@
+"""What lies in a folder of a local root beside its objects: half-written files, and links to elsewhere."""
+
+import errno
+import itertools
+import os
+from collections.abc import Container, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+from siltstone.errors import CommitUnknownError, ConflictError, InvalidInputError, StorageError
+from siltstone.log.batches import MAX_BATCH_ID
+from siltstone.log.chain import COMMIT_KEY
+from siltstone.log.commit import CONFIRMED_KEY, Changes, CommitLog, LogState, commit_log
+from siltstone.log.proof import refuse_doubt
+from siltstone.model import PartitionLocator
+from siltstone.model.rounds import RoundCompletion
+from siltstone.objects import ObjectInfo, local_folder, open_objects
+from siltstone.storage.horizon import HORIZON_KEY, WORK_PREFIX, give_up_reserve, keep_reserve, raise_horizon
+from siltstone.storage.layout import began_at, version_log
+from siltstone.table.completion import (
+    CURRENT_KEY,
+    HOLD_PREFIX,
+    ROUND_PREFIX,
+    Destination,
+    bucket_objects,
+    commit_round,
+    current_entry,
+    find_problems,
+    get_round,
+    list_rounds,
+    read_completion,
+    write_completion,
+)
+from siltstone.table.followers import (
+    follow,
+    own_partition,
+    refuse_lost_commits,
+    round_source,
+    trimmed_position,
+)
+
+
+class Leftovers(NamedTuple):
+    """Files that writers began and nobody sees, and symbolic links, through which nothing is ever deleted."""
+
+    half_written: list[ObjectInfo]
+    links: list[str]
+
+    def are_beyond_a_link(self, path: str) -> bool:
+        """Tell whether a path is a link, or leads through one."""
+        return any(path == link or path.startswith(f"{link}/") for link in self.links)
+
+
+def find_leftovers(root: str, folder: str) -> Leftovers:
+    """Look through a folder, following no link; files that vanish meanwhile are left out. Raises: StorageError."""
+    found = Leftovers([], [])
+    base = local_folder(root)
+    if base is None:
+        return found
+    parts = folder.split("/")
+    for count in range(1, len(parts) + 1):
+        above = "/".join(parts[:count])
+        if (base / above).is_symlink():
+            found.links.append(above)
+            return found
+    pending = [folder]
+    while pending:
+        _look(base, pending, found)
+    return found
+
+
+def _look(base: Path, pending: list[str], found: Leftovers) -> None:
+    folder = pending.pop()
+    try:
+        with os.scandir(base / folder) as entries:
+            for entry in entries:
+                path = f"{folder}/{entry.name}"
+                if entry.is_symlink():
+                    found.links.append(path)
+                elif entry.is_dir(follow_symlinks=False):
+                    pending.append(path)
+                elif entry.name.startswith(".") and entry.name.endswith(".tmp"):
+                    _add(found, path, entry)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise StorageError(f"{base}/{folder}: {error.strerror or error}") from error
+
+
+def _add(found: Leftovers, path: str, entry: os.DirEntry[str]) -> None:
+    try:
+        status = entry.stat(follow_symlinks=False)
+    except FileNotFoundError:
+        # A writer is done with it.
+        return
+    found.half_written.append(ObjectInfo(path, status.st_size, status.st_mtime_ns // 1_000_000))
+
+
+DAY_MS = 24 * 3600 * 1000
+ROUND_RETENTION_MS = 7 * DAY_MS
+ORPHAN_GRACE_MS = DAY_MS
+_LOG = "log"
+_DELTAS = "delta/"
+_ANY_BATCH = MAX_BATCH_ID
+
+
+def roll_back(destination: Destination, round_id: int, *, dry_run: bool = False) -> RoundCompletion:
+    """Make the state after an earlier round current again, by a new round that says so; deltas since are read anew.
+
+    The current round is not read, so that this also cures a damaged one. A dry run returns what would be current.
+    A round after which deltas are trimmed is refused: it could never be compacted further.
+    Raises: NotFoundError, InvalidInputError, ConflictError, CorruptionError.
+    """
+    began = destination.log.read(lambda state: state.batch_id)
+    target = get_round(destination, round_id)
+    current = current_entry(destination)
+    assert current is not None
+    current_id = int(current["round_id"])
+    if current_id == round_id:
+        raise InvalidInputError(f"{destination.locator}: round {round_id} is the current one; choose an earlier one")
+    refuse_trimmed(destination, target)
+    problems = find_problems(destination, target.buckets)
+    if problems:
+        bad, problem = problems[0]
+        raise InvalidInputError(
+            f"{destination.locator}: {bad.uri} of round {round_id} is gone or damaged ({problem}); choose a later round"
+        )
+    completion = RoundCompletion.from_serializable(
+        {
+            **target.to_serializable(),
+            "round_id": current_id + 1,
+            "previous_round_id": current_id,
+            "rolled_back_to": round_id,
+            "completed_at": open_objects(destination.root).now_ms(),
+        }
+    )
+    if dry_run:
+        return completion
+    source = round_source(target, own_partition(destination.locator), root=destination.root)
+    if source is not None and follow(destination, source, target.high_watermark):
+        # Until this was recorded, a trim may have gone by the watermark of the current round.
+        refuse_trimmed(destination, target)
+    written = write_completion(destination, completion, began)
+    try:
+        # A vacuum may forget the target, and remove its files, while it is being looked at.
+        commit_round(destination, completion, written, current_id, needs=[round_id])
+    except ConflictError:
+        open_objects(destination.root).delete([written.uri])
+        raise
+    return completion
+
+
+def refuse_trimmed(destination: Destination, target: RoundCompletion) -> None:
+    """Refuse a round after which deltas are trimmed, naming the oldest one that can be reached."""
+    reachable = reachable_rounds(destination)
+    if target.round_id in reachable:
+        return
+    others = (
+        f"the oldest round that can be reached is {reachable[0]}" if reachable else "no round that is kept has them"
+    )
+    raise InvalidInputError(
+        f"{destination.locator}: round {target.round_id} is compacted up to position {target.high_watermark}, and deltas "
+        f"after it are trimmed, so that it could not be compacted further; {others}"
+    )
+
+
+def reachable_rounds(destination: Destination) -> list[int]:
+    """Return the rounds, oldest first, after which all deltas of their source are still there."""
+    root, own = destination.root, own_partition(destination.locator)
+    found = []
+    for entry in list_rounds(destination):
+        source = round_source(entry, own, root=root)
+        if source is None or trimmed_position(source, root=root) <= int(entry["high_watermark"]):
+            found.append(int(entry["round_id"]))
+    return found
+
+
+@dataclass
+class VacuumReport:
+    """What a vacuum removed, or would remove in a dry run."""
+
+    dry_run: bool
+    expired_rounds: list[int] = field(default_factory=list)
+    removed_files: list[str] = field(default_factory=list)
+    removed_bytes: int = 0
+    kept_files: int = 0
+    # Symbolic links, which are neither followed nor removed.
+    skipped_links: list[str] = field(default_factory=list)
+    # Why nothing expired, where this machine's clock or the store's may be wrong.
+    unsure_time: str | None = None
+
+    def add(self, files: Iterable[ObjectInfo]) -> None:
+        """Count files as removed, each of them once."""
+        known = set(self.removed_files)
+        for each in files:
+            if each.path not in known:
+                self.removed_files.append(each.path)
+                self.removed_bytes += each.size
+
+
+def vacuum(
+    folder: str,
+    *,
+    root: str,
+    retention_ms: int = ROUND_RETENTION_MS,
+    orphan_grace_ms: int = ORPHAN_GRACE_MS,
+    confirm_time: bool = False,
+    dry_run: bool = False,
+) -> VacuumReport:
+    """Forget rounds past the retention, then remove files of a table version that nothing readable names.
+
+    All that is compacted into the version's folder counts, from whatever source, and all streams of its deltas. The
+    current round stays, however old. Files younger than the grace stay too: a write or a round may be about to name
+    them. Whoever wrote the others, and might still be about to name them, is refused from now on: see `horizon`. What a
+    writer on local disk left behind half written is removed, too. Symbolic links are neither followed nor removed. On a
+    full disk, a reserve is given up, so that there is room for the commits that this takes.
+    Raises: CorruptionError; then nothing is removed.
+    """
+    is_confirmed = confirm_time and not dry_run
+    if is_confirmed:
+        version_log(root, folder).confirm_time()
+    vacuumed = partial(
+        _vacuum,
+        folder,
+        root=root,
+        retention_ms=retention_ms,
+        orphan_grace_ms=orphan_grace_ms,
+        is_confirmed=is_confirmed,
+        dry_run=dry_run,
+    )
+    try:
+        report = vacuumed()
+    except (StorageError, CommitUnknownError) as error:
+        if not _is_out_of_space(error) or not give_up_reserve(root):
+            raise
+        report = vacuumed()
+    if not dry_run:
+        keep_reserve(root)
+    return report
+
+
+def _vacuum(
+    folder: str, *, root: str, retention_ms: int, orphan_grace_ms: int, is_confirmed: bool, dry_run: bool
+) -> VacuumReport:
+    log = version_log(root, folder)
+    now_ms = log.expiry_ms(is_confirmed=is_confirmed)
+    sweep = _Sweep(root, folder, now_ms - orphan_grace_ms)
+    refuse_doubt(log)
+    expiring: dict[str, list[int]] = {}
+    for destination in sweep.destinations:
+        refuse_doubt(destination.log)
+        current = current_entry(destination)
+        if current is not None:
+            refuse_lost_commits(current, destination.locator, root=root)
+        # Everything is read before anything is forgotten: a damaged completion file stops the vacuum here.
+        expiring[destination.folder] = _expired_rounds(destination, now_ms - retention_ms, now_ms)
+        _named_by_rounds(destination, [])
+    report = VacuumReport(dry_run, skipped_links=sweep.leftovers.links, unsure_time=log.doubt(now_ms))
+    named = set(sweep.named_by_deltas)
+    for destination in sweep.destinations:
+        expired = expiring[destination.folder]
+        if expired and not dry_run:
+            expired = _forget_rounds(destination, expired, now_ms)
+        report.expired_rounds += expired
+        named |= _named_by_rounds(destination, expired)
+    doomed = sweep.unnamed(named)
+    if not dry_run:
+        doomed = _refused(sweep, doomed)
+        open_objects(root).delete([each.path for each in doomed])
+    report.add(doomed)
+    report.kept_files = len(sweep.listed) - len({each.path for each in sweep.listed} & set(report.removed_files))
+    return report
+
+
+def _refused(sweep: "_Sweep", doomed: Sequence[ObjectInfo]) -> list[ObjectInfo]:
+    """Refuse whoever could still name files, and return those that nobody named before."""
+    horizons: dict[str, int] = {}
+    for log, files in sweep.by_log(doomed).items():
+        wanted = 1 + max(began_at(file.path).batch_id for file in files)
+        horizons |= dict.fromkeys((file.path for file in files), raise_horizon(log, wanted))
+    named = _named_by_deltas(sweep.root, sweep.folder)
+    for destination in sweep.destinations:
+        named |= _named_by_rounds(destination, [])
+    return [
+        file
+        for file in doomed
+        if file.path not in named and began_at(file.path).batch_id < horizons.get(file.path, _ANY_BATCH)
+    ]
+
+
+class _Sweep:
+    """What is in the folder of a table version, listed once, before any log says what is named."""
+
+    def __init__(self, root: str, folder: str, before_ms: int) -> None:
+        self.root = root
+        self.folder = folder
+        self._before_ms = before_ms
+        self.leftovers = find_leftovers(root, folder)
+        self.listed = open_objects(root).list_objects(folder, recursive=True)
+        self.named_by_deltas = _named_by_deltas(root, folder)
+        found = list(_destinations(root, folder, self.listed))
+        self.destinations = [each for each in found if not _is_foreign(each)]
+        self._kept_folders = tuple(f"{each.folder}/" for each in found if each not in self.destinations)
+
+    def by_log(self, files: Iterable[ObjectInfo]) -> dict[CommitLog, list[ObjectInfo]]:
+        """Return the files by the log that they would be committed to; half-written ones could be to none."""
+        half_written = set(self.leftovers.half_written)
+        found: dict[CommitLog, list[ObjectInfo]] = {}
+        for file in files:
+            if file not in half_written:
+                found.setdefault(self._log_of(file.path), []).append(file)
+        return found
+
+    def _log_of(self, path: str) -> CommitLog:
+        place = "/".join(path.split("/")[: self.folder.count("/") + 3])
+        is_of_old_round = began_at(path).batch_id < 0 and place in (each.folder for each in self.destinations)
+        if began_at(path).is_round or is_of_old_round:
+            return commit_log(self.root, f"{place}/{_LOG}")  # which a first round has not made yet
+        return version_log(self.root, self.folder)
+
+    def unnamed(self, named: Container[str]) -> list[ObjectInfo]:
+        """Return the files that are old enough and not among those that are named."""
+        candidates = [each for each in self.listed if not _is_log(each.path, self.folder) and each.path not in named]
+        candidates = [each for each in candidates if not each.path.startswith(self._kept_folders)]
+        return [
+            each
+            for each in [*candidates, *self.leftovers.half_written]
+            if each.modified_ms <= self._before_ms and not self.leftovers.are_beyond_a_link(each.path)
+        ]
+
+
+def _is_out_of_space(error: BaseException | None) -> bool:
+    while error is not None:
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            return True
+        error = error.__cause__
+    return False
+
+
+def _is_log(path: str, folder: str) -> bool:
+    """Tell logs from partitions that are called like them: by where they are."""
+    parts = path.removeprefix(f"{folder}/").split("/")
+    return (len(parts) == 2 and parts[0] == _LOG) or (len(parts) == 4 and parts[2] == _LOG)
+
+
+def _destinations(root: str, folder: str, listed: Iterable[ObjectInfo]) -> Iterator[Destination]:
+    """Yield everything with a log of its own in a version's folder, whoever compacted it from wherever."""
+    below = {each.path.rpartition("/")[0] for each in listed if _is_log(each.path, folder)}
+    for log_folder in sorted(below - {f"{folder}/{_LOG}"}):
+        place = log_folder.removesuffix(f"/{_LOG}")
+        stream, partition_id = place.split("/")[-2:]
+        # Only messages show it: the folder tells what it is, but not the name of the table today.
+        _, namespace, table, version = folder.split("/")
+        locator = PartitionLocator(
+            namespace=namespace,
+            table=table,
+            table_version=version.rpartition("-")[0],
+            stream=stream,
+            partition_values=[] if partition_id == "_" else [partition_id],
+        )
+        yield Destination(locator, place, commit_log(root, log_folder), root)
+
+
+def _is_foreign(destination: Destination) -> bool:
+    """Tell whether a log holds anything but rounds, so that what its entries name is not known here."""
+    keys = destination.log.read(lambda state: state.keys())
+    own, prefixes = (CURRENT_KEY, COMMIT_KEY, HORIZON_KEY, CONFIRMED_KEY), (ROUND_PREFIX, HOLD_PREFIX, WORK_PREFIX)
+    return any(key not in own and not key.startswith(prefixes) for key in keys)
+
+
+def _named_by_deltas(root: str, folder: str) -> set[str]:
+    entries = version_log(root, folder).read(lambda state: state.scan(_DELTAS))
+    return {file["uri"] for delta in entries for file in delta.get("manifest", {}).get("entries", [])}
+
+
+def _named_by_rounds(destination: Destination, expired: Sequence[int]) -> set[str]:
+    named: set[str] = set()
+    for entry in list_rounds(destination):
+        if int(entry["round_id"]) not in expired:
+            named |= {entry["uri"], *bucket_objects(read_completion(destination, entry).buckets)}
+    return named
+
+
+def _expired_rounds(destination: Destination, before_ms: int, now_ms: int) -> list[int]:
+    current = current_entry(destination)
+    if current is None:
+        return []
+    rounds = list_rounds(destination)
+    kept = destination.log.read(lambda state: _kept_by_holds(state, now_ms))
+    # A state is readable until the next one replaced it, so what counts is when that happened.
+    replaced_at = {int(one["round_id"]): int(other["completed_at"]) for one, other in itertools.pairwise(rounds)}
+    return [
+        round_id
+        for round_id, time_ms in replaced_at.items()
+        if time_ms <= before_ms and round_id != int(current["round_id"]) and round_id not in kept
+    ]
+
+
+def _kept_by_holds(state: LogState, now_ms: int) -> set[int | None]:
+    """Return the rounds of states that holds keep."""
+    return {hold.get("round_id") for hold in state.scan(HOLD_PREFIX) if int(hold["until_ms"]) > now_ms}
+
+
+def _forget_rounds(destination: Destination, expired: Sequence[int], now_ms: int) -> list[int]:
+    """Take rounds out of the log, but for those that became current or held meanwhile; return which."""
+    forgotten: list[int] = []
+
+    def prepare(state: LogState) -> Changes:
+        needed = {(state.get(CURRENT_KEY) or {}).get("round_id"), *_kept_by_holds(state, now_ms)}
+        forgotten[:] = [each for each in expired if f"{ROUND_PREFIX}{each}" in state and each not in needed]
+        return {f"{ROUND_PREFIX}{each}": None for each in forgotten}
+
+    destination.log.commit("expire rounds", prepare)
+    return forgotten

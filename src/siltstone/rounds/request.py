@@ -1,0 +1,341 @@
+"""What a compaction is asked for: requests for tables and partitions, rebases among them, and what they need."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from siltstone.catalog import main as catalog
+from siltstone.errors import InvalidInputError, NotFoundError
+from siltstone.model import DEFAULT_STREAM, PartitionLocator, PartitionValue, StreamLocator, TableVersion
+from siltstone.model.locators import check_position
+from siltstone.model.rounds import RoundCompletion
+from siltstone.model.schema import evolve
+from siltstone.rounds.plan import Request, plan_round
+from siltstone.rows.job import Settings
+from siltstone.storage import object_store as storage
+from siltstone.storage.streams import check_partition_values
+from siltstone.table.completion import compacted_partition, current_completion, current_entry, locate_destination
+from siltstone.table.followers import followed_partition, followed_partitions
+from siltstone.table.jobs import version_of
+
+_HIGHEST = (1 << 63) - 1
+_COUNTS = ("target_file_bytes", "records_per_compacted_file", "bucket_rows", "max_files")
+_FRACTIONS = ("max_dead_fraction", "max_delta_fraction")
+
+
+def check_request(request: Request) -> None:
+    """Refuse what can only be a mistake. Raises: InvalidInputError, NotFoundError."""
+    _check_settings(request.settings)
+    _check_count("max_round_bytes", request.max_round_bytes, 1)
+    _check_destination(request)
+    _check_delta_columns(request)
+
+
+def _check_settings(settings: Settings) -> None:
+    for name in _COUNTS:
+        _check_count(name, getattr(settings, name), 1)
+    for name in _FRACTIONS:
+        value = getattr(settings, name)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
+            raise InvalidInputError(f"{name} is {value!r}; give a number from 0 on")
+
+
+def _check_count(name: str, value: object, lowest: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or not lowest <= value <= _HIGHEST:
+        raise InvalidInputError(f"{name} is {value!r}; give a whole number from {lowest} to {_HIGHEST}")
+
+
+def _check_destination(request: Request) -> None:
+    destination = request.destination
+    followed = request.rebase_source or request.source
+    if storage.stream_exists(destination.stream_locator, root=request.root):
+        raise InvalidInputError(
+            f"{destination}: holds deltas, so rows cannot be compacted into it; give a destination of its own, e.g. "
+            f"{PartitionLocator(**{**destination, 'stream': 'compacted'})}"
+        )
+    if destination.partition_id != followed.partition_id:
+        raise InvalidInputError(
+            f"{destination}: has the partition values {destination.partition_values}, but {followed}, whose deltas it is "
+            f"compacted from, has {followed.partition_values}; a partition goes into the one with the same values"
+        )
+    version = version_of(destination, root=request.root)
+    check_partition_values(version, destination.partition_values)
+    if set(request.primary_keys) != set(version.primary_keys) or len(set(request.primary_keys)) != len(
+        request.primary_keys
+    ):
+        raise InvalidInputError(
+            f"{destination}: cannot be compacted by the keys {_listed(request.primary_keys)}: those of its table are "
+            f"{_listed(version.primary_keys)}"
+        )
+    if request.rebase_source is not None:
+        # The deltas of the rounds to come are read from there.
+        newest = storage.get_stream(followed.stream_locator, root=request.root).stream_position
+        watermark = request.rebase_high_watermark
+        if watermark is not None and watermark > newest:
+            raise InvalidInputError(
+                f"{destination}: high watermark {watermark} is after the newest delta of {followed}, {newest}, so that "
+                "deltas to come would be left out; give one that is there"
+            )
+
+
+def _check_delta_columns(request: Request) -> None:
+    sources = [request.source, *([] if request.rebase_source is None else [request.rebase_source])]
+    schemas = {str(each): version_of(each, root=request.root).schema for each in sources}
+    for what, names in (("key", request.primary_keys), ("sort key", request.sort_keys or ())):
+        for name in names:
+            for where, schema in schemas.items():
+                if name not in schema.names:
+                    raise InvalidInputError(
+                        f"{request.destination}: cannot be compacted by the {what} {name!r}, which {where} does not "
+                        f"have; its columns are {', '.join(schema.names)}"
+                    )
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names) or "none"
+
+
+Source = str | StreamLocator
+"""A table by name, or a stream of one: as a locator or as text such as `shop/orders/1/compacted`, with all its
+partitions or with one."""
+
+_SHAPE = "write namespace.table, or namespace/table/version/stream"
+
+
+@dataclass(frozen=True)
+class TableRequest:
+    """What is asked of a table. S1 is `rebase_from`, S2 is `on_behalf_of`, by default the table itself."""
+
+    name: str
+    root: str
+    to: int | None = None
+    full: bool = False
+    rebase_from: Source | None = None
+    on_behalf_of: Source | None = None
+    high_watermark: int | None = None
+
+
+@dataclass(frozen=True)
+class _Stream:
+    """One stream, all partitions of it or one; `is_table` where only a table was named."""
+
+    locator: StreamLocator
+    partition_id: str | None = None
+    is_table: bool = False
+
+    def partition(self, values: Sequence[PartitionValue]) -> PartitionLocator:
+        return _partition(self.locator, values)
+
+
+def partition_requests(asked: TableRequest) -> list[Request]:
+    """Say what is to be compacted in each partition.
+
+    Each is rebased from the partition that has the same values. A table that was compacted on behalf of another one
+    goes on with that one. Raises: InvalidInputError, NotFoundError.
+    """
+    root = asked.root
+    own = _Stream(catalog.delta_stream(asked.name, root=root))
+    if asked.on_behalf_of is None and asked.rebase_from is None:
+        return _following_requests(asked, own)
+    behalf = own if asked.on_behalf_of is None else _stream(asked.on_behalf_of, root)
+    version = _version(own, root)
+    _check_positions(asked, behalf.locator)
+    if behalf.locator != own.locator:
+        _check_rules(version, _version(behalf, root))
+    sources = [behalf]
+    if asked.rebase_from is not None:
+        sources = [own, behalf, _stream(asked.rebase_from, root)]
+        _check_columns(version, _version(sources[-1], root))
+    requests = []
+    for values in _all_values(sources, root):
+        request = _request(asked, version, behalf.partition(values), own.partition(values))
+        requests.append(request if asked.rebase_from is None else _rebased(request, sources[-1], asked))
+    return requests
+
+
+def _following_requests(asked: TableRequest, own: _Stream) -> list[Request]:
+    root, version = asked.root, _version(own, asked.root)
+    requests = []
+    for partition in followed_partitions(asked.name, root=root):
+        source = partition.source
+        if source is None or (source.stream_locator != own.locator and _has_deltas(partition.own, root)):
+            # Which deltas are meant has to be said; planning says what it was compacted from.
+            source = partition.own
+        requests.append(_request(asked, version, source, partition.own))
+    streams = {str(each.source.stream_locator): each.source.stream_locator for each in requests}
+    for stream in streams.values() or [own.locator]:
+        _check_positions(asked, stream)
+    return requests
+
+
+def _request(asked: TableRequest, version: TableVersion, source: PartitionLocator, own: PartitionLocator) -> Request:
+    return Request(
+        source=source,
+        destination=compacted_partition(own),
+        primary_keys=tuple(version.primary_keys),
+        root=asked.root,
+        last_stream_position=asked.to,
+        rebase_high_watermark=asked.high_watermark,
+        settings=Settings(full=asked.full),
+    )
+
+
+def _has_deltas(partition: PartitionLocator, root: str) -> bool:
+    return storage.partition_exists(partition, root=root) and bool(
+        storage.get_partition(partition, root=root).stream_position
+    )
+
+
+def requests_with_work(requests: Sequence[Request]) -> list[Request]:
+    """Return the requests for which there is something to do; all are checked before any is run.
+
+    Raises: as `plan_round`.
+    """
+    waiting = [request for request in requests if plan_round(request, is_first=True) is not None]
+    watermark = requests[0].rebase_high_watermark if requests else None
+    if watermark is not None and not waiting:
+        raise InvalidInputError(
+            f"{requests[0].destination}: no delta of {requests[0].source} is after position {watermark}, so there is no "
+            "round to start from there; give a lower high watermark"
+        )
+    return waiting
+
+
+def _is_compacted_from(completion: RoundCompletion, source: PartitionLocator, root: str) -> bool:
+    # Tables can be renamed; their folders stay.
+    return completion.source_folder == locate_destination(source, root=root).folder
+
+
+def _rebased(request: Request, source: _Stream, asked: TableRequest) -> Request:
+    """Return a request that starts anew from what the source holds of the same partition."""
+    behalf, root = request.source, request.root
+    origin = source.partition(request.destination.partition_values)
+    if source.is_table and source.locator != behalf.stream_locator:
+        origin = _held(origin, root)
+    if not _exists(origin, root):
+        if current_entry(locate_destination(request.destination, root=root)) is not None:
+            raise InvalidInputError(
+                f"{origin}: there is no such partition, so {request.destination} cannot be rebased from it; rebase from "
+                f"a table that has it, or from {asked.name} itself"
+            )
+        return request
+    watermark = request.rebase_high_watermark
+    if watermark is None and origin.stream_locator != behalf.stream_locator:
+        # Where the source is known to be compacted from the same deltas, it is also known how far.
+        compacted = current_completion(locate_destination(origin, root=root))
+        if compacted is not None and _is_compacted_from(compacted, behalf, root):
+            watermark = compacted.high_watermark
+    return replace(request, source=origin, rebase_source=behalf, rebase_high_watermark=watermark)
+
+
+def _held(deltas: PartitionLocator, root: str) -> PartitionLocator:
+    """Return where all that a partition of a table holds is: its compacted rows, or its deltas before any round."""
+    destination = locate_destination(compacted_partition(deltas), root=root)
+    completion = current_completion(destination)
+    if completion is None:
+        return deltas
+    first = completion.high_watermark + 1
+    source = followed_partition(deltas, completion, root=root)
+    waiting = (
+        storage.list_partition_deltas(source, first_stream_position=first, root=root) if _exists(source, root) else []
+    )
+    if waiting:
+        raise InvalidInputError(
+            f"{deltas}: is compacted up to position {completion.high_watermark}, and {len(waiting)} of its deltas are "
+            f"not; compact it before you rebase from it, or rebase from {destination.locator} without them"
+        )
+    return destination.locator
+
+
+def _exists(partition: PartitionLocator, root: str) -> bool:
+    return storage.partition_exists(partition, root=root) or (
+        current_entry(locate_destination(partition, root=root)) is not None
+    )
+
+
+def _stream(given: Source, root: str) -> _Stream:
+    if isinstance(given, StreamLocator):
+        locator = StreamLocator(**{name: given[name] for name in StreamLocator._fields})
+        return _Stream(locator, given.partition_id if isinstance(given, PartitionLocator) else None)
+    if "/" not in given:
+        return _Stream(catalog.delta_stream(given, root=root), is_table=True)
+    parts = given.split("/")
+    if len(parts) not in (4, 5):
+        raise InvalidInputError(f"{given!r} names no stream; {_SHAPE}")
+    locator = StreamLocator(namespace=parts[0], table=parts[1], table_version=parts[2], stream=parts[3])
+    return _Stream(locator, parts[4] if len(parts) == 5 else None)
+
+
+def _all_values(streams: Sequence[_Stream], root: str) -> list[list[PartitionValue]]:
+    """Return the values of the partitions that any of the streams has, but only of those that all of them may mean."""
+    found: dict[str, list[PartitionValue]] = {}
+    for stream in streams:
+        found.update((each.partition_id, each.partition_values) for each in _partitions(stream.locator, root))
+    for stream in streams:
+        if stream.partition_id is not None:
+            if stream.partition_id not in found:
+                raise NotFoundError(f"{stream.locator}/{stream.partition_id}: there is no such partition")
+            found = {stream.partition_id: found[stream.partition_id]}
+    return list(found.values())
+
+
+def _partitions(stream: StreamLocator, root: str) -> list[PartitionLocator]:
+    if storage.stream_exists(stream, root=root):
+        return [each.locator for each in storage.list_partitions(stream, root=root)]
+    deltas = StreamLocator(**{**stream, "stream": DEFAULT_STREAM})
+    beside = [_partition(stream, each.partition_values) for each in _partitions(deltas, root)]
+    found = [each for each in beside if _exists(each, root)]
+    if not found:
+        raise NotFoundError(f"{stream}: nothing was compacted there")
+    return found
+
+
+def _partition(stream: StreamLocator, values: Sequence[PartitionValue]) -> PartitionLocator:
+    return PartitionLocator(**stream, partition_values=list(values))
+
+
+def _version(stream: _Stream, root: str) -> TableVersion:
+    locator = stream.locator
+    return storage.get_table_version(locator.namespace, locator.table, locator.table_version, root=root)
+
+
+def _check_positions(asked: TableRequest, stream: StreamLocator) -> None:
+    for what, position in (("position", asked.to), ("high watermark", asked.high_watermark)):
+        if position is not None:
+            check_position(position, f"{asked.name}: {what}")
+    newest = storage.get_stream(stream, root=asked.root).stream_position
+    if asked.high_watermark is not None and asked.high_watermark > newest:
+        raise InvalidInputError(
+            f"{asked.name}: high watermark {asked.high_watermark} is after the newest delta of {stream.table_version_locator.table_locator.full_name}, {newest}, "
+            "so that deltas to come would be left out; give one that is there"
+        )
+
+
+def _check_rules(version: TableVersion, other: TableVersion) -> None:
+    """Refuse to compact the deltas of a table whose rows mean something else."""
+    for rule in ("primary_keys", "sort_keys", "partition_keys", "merge_engine", "drop_duplicates"):
+        if version[rule] != other[rule]:
+            raise InvalidInputError(
+                f"{version.locator}: has {rule} {version[rule]}, but {other.locator} has {other[rule]}; a table can be "
+                "compacted on behalf of one with the same rules only"
+            )
+    _check_columns(version, other)
+
+
+def _check_columns(version: TableVersion, other: TableVersion) -> None:
+    if version.partition_keys != other.partition_keys:
+        raise InvalidInputError(
+            f"{version.locator}: is partitioned by {version.partition_keys}, but {other.locator} by "
+            f"{other.partition_keys}; partitions are rebased from those with the same values"
+        )
+    missing = [name for name in version.primary_keys if name not in other.schema.names]
+    if missing:
+        raise InvalidInputError(f"{other.locator}: has no column {missing[0]!r}, which is a key of {version.locator}")
+    schema = evolve(version.schema, other.schema)
+    strange = [field.name for field in schema if field.name not in version.schema.names]
+    strange += [field.name for field in version.schema if schema.field(field.name).type != field.type]
+    if strange:
+        raise InvalidInputError(
+            f"{version.locator}: would not show {', '.join(strange)} of {other.locator} in full; add or widen "
+            f"{'it' if len(strange) == 1 else 'them'} first with `siltstone table alter --add-column`"
+        )

@@ -1,0 +1,280 @@
+"""Compacted files: reading them with their deletion vectors and statistics, and writing new ones."""
+
+import operator
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import IO, Any, Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyroaring import BitMap64
+
+from siltstone.errors import CorruptionError, NotFoundError
+from siltstone.model.rounds import CompactedFile, DeletionVector
+from siltstone.objects import open_objects
+from siltstone.rows.columns import Flags, Integers, align, bare_rows
+from siltstone.rows.hashing import Hashes, hash_keys
+from siltstone.rows.index import StoredIndex, write_index
+from siltstone.storage.layout import new_round_name
+from siltstone.storage.parquet import DAMAGE_ERRORS, ROW_GROUP_ROWS, open_parquet, open_writer
+
+Operator = Literal["=", "<", "<=", ">", ">=", "in"]
+_AGAINST_MINIMUM: dict[str, Callable[[Any, Any], bool]] = {"<": operator.lt, "<=": operator.le}
+_AGAINST_MAXIMUM: dict[str, Callable[[Any, Any], bool]] = {">": operator.gt, ">=": operator.ge}
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A column compared with a value, or with several that it may be equal to."""
+
+    column: str
+    operator: Operator
+    value: object
+
+
+def may_match(file: pq.ParquetFile, group: int, comparisons: Sequence[Comparison]) -> bool:
+    """Tell whether a row group may have rows that fulfil all comparisons; no is certain, yes is not."""
+    if not comparisons:
+        return True
+    metadata = file.metadata.row_group(group)
+    places = {metadata.column(place).path_in_schema: place for place in range(metadata.num_columns)}
+    for comparison in comparisons:
+        place = places.get(comparison.column)
+        if place is None:
+            continue
+        statistics = metadata.column(place).statistics
+        if statistics is None or not statistics.has_min_max:
+            continue
+        # NaN is left out of statistics, and is greater than everything to those who ask.
+        if pa.types.is_floating(file.schema_arrow.field(comparison.column).type):
+            continue
+        try:
+            if not _may_be(comparison, statistics.min, statistics.max):
+                return False
+        except TypeError:
+            # Values of another kind than the statistics', e.g. with a time zone and without, rule out nothing.
+            continue
+    return True
+
+
+def _may_be(comparison: Comparison, least: Any, greatest: Any) -> bool:
+    kind, value = comparison.operator, comparison.value
+    if kind in _AGAINST_MINIMUM:
+        return _AGAINST_MINIMUM[kind](least, value)
+    if kind in _AGAINST_MAXIMUM:
+        return _AGAINST_MAXIMUM[kind](greatest, value)
+    values: Sequence[Any] = list(value) if kind == "in" else [value]  # type: ignore[call-overload]
+    return any(each is not None and least <= each <= greatest for each in values)
+
+
+class StoredFile:
+    """One compacted file being read; nothing is opened before it is needed."""
+
+    def __init__(self, root: str, file: CompactedFile) -> None:
+        self._root = root
+        self.file = file
+        self._parquet: pq.ParquetFile | None = None
+        self._index: StoredIndex | None = None
+        self._dead: BitMap64 | None = None
+
+    @property
+    def parquet(self) -> pq.ParquetFile:
+        """The data file. Raises: CorruptionError."""
+        if self._parquet is None:
+            opened = open_parquet(self._root, self.file.uri)
+            if opened.metadata.num_rows != self.file.record_count:
+                raise CorruptionError(
+                    f"{self._root}/{self.file.uri}: has {opened.metadata.num_rows} rows instead of "
+                    f"{self.file.record_count}; restore it, or rebase the partition"
+                )
+            self._parquet = opened
+        return self._parquet
+
+    @property
+    def index(self) -> StoredIndex:
+        """The primary key index. Raises: CorruptionError."""
+        if self._index is None:
+            self._index = StoredIndex(self._root, self.file.index_uri or "", self.file.record_count)
+        return self._index
+
+    @property
+    def dead(self) -> BitMap64:
+        """The dead rows. Raises: CorruptionError."""
+        if self._dead is None:
+            vector = self.file.deletion_vector
+            self._dead = read_vector(self._root, vector) if vector is not None else BitMap64()
+        return self._dead
+
+    def live_flags(self) -> Flags:
+        """Flag each row that is not dead."""
+        flags = np.ones(self.file.record_count, np.bool_)
+        if self.file.deletion_vector is not None:
+            flags[np.fromiter(self.dead, np.int64, len(self.dead))] = False
+        return flags
+
+    def live_among(self, rows: Integers) -> Integers:
+        """Return those of `rows` that are not dead."""
+        return rows[self.live_flags()[rows]] if self.file.deletion_vector is not None else rows
+
+    def read_rows(self, rows: Integers, schema: pa.Schema) -> pa.Table:
+        """Read some rows, given in rising order, reading only the row groups that have them."""
+        pieces = []
+        for start, table in self.scan(schema, groups_with=rows):
+            inside = rows[(rows >= start) & (rows < start + table.num_rows)] - start
+            pieces.append(table.take(pa.array(inside)))
+        return pa.concat_tables(pieces) if pieces else schema.empty_table()
+
+    def encoded_columns(self) -> set[str]:
+        """Return the names of text columns that are stored with a dictionary."""
+        if not self.parquet.num_row_groups:
+            return set()
+        group = self.parquet.metadata.row_group(0)
+        columns = [group.column(position) for position in range(group.num_columns)]
+        return {
+            column.path_in_schema
+            for column in columns
+            if column.physical_type == "BYTE_ARRAY" and column.has_dictionary_page
+        }
+
+    def scan(
+        self, schema: pa.Schema, *, groups_with: Integers | None = None, where: Sequence[Comparison] = ()
+    ) -> Iterator[tuple[int, pa.Table]]:
+        """Yield (first row, rows) of each row group, dead rows included, with the columns of `schema`.
+
+        Left out are row groups with none of the rows `groups_with`, and those that rule out `where`.
+        """
+        stored = set(self.parquet.schema_arrow.names)
+        columns = [name for name in schema.names if name in stored]
+        encoded = [each.name for each in schema if pa.types.is_dictionary(each.type)]
+        file = open_parquet(self._root, self.file.uri, encoded) if encoded else self.parquet
+        start = 0
+        for group in range(file.num_row_groups):
+            size = file.metadata.row_group(group).num_rows
+            has_wanted = groups_with is None or np.any((groups_with >= start) & (groups_with < start + size))
+            if has_wanted and may_match(file, group, where):
+                yield start, self._read_group(file, group, columns, schema)
+            start += size
+
+    def _read_group(self, file: pq.ParquetFile, group: int, columns: Sequence[str], schema: pa.Schema) -> pa.Table:
+        if not columns:
+            return align(bare_rows(file.metadata.row_group(group).num_rows), schema)
+        try:
+            return align(file.read_row_group(group, columns=list(columns)), schema)
+        except DAMAGE_ERRORS as error:
+            raise CorruptionError(
+                f"{self._root}/{self.file.uri}: the data file is damaged ({error}); restore it, or rebase the partition"
+            ) from error
+
+
+def read_vector(root: str, vector: DeletionVector) -> BitMap64:
+    """Read a deletion vector. Raises: CorruptionError."""
+    try:
+        data = open_objects(root).read(vector.uri)
+    except NotFoundError as error:
+        raise CorruptionError(f"{root}/{vector.uri}: the deletion vector is missing; rebase the partition") from error
+    if zlib.crc32(data) != vector.checksum:
+        raise CorruptionError(
+            f"{root}/{vector.uri}: the deletion vector is damaged (wrong checksum); restore it, or rebase the partition"
+        )
+    try:
+        dead = BitMap64.deserialize(data)
+    except (ValueError, TypeError) as error:
+        raise CorruptionError(f"{root}/{vector.uri}: the deletion vector is damaged ({error}); rebase") from error
+    if len(dead) != vector.record_count:
+        raise CorruptionError(
+            f"{root}/{vector.uri}: has {len(dead)} rows instead of {vector.record_count}; rebase the partition"
+        )
+    return dead
+
+
+def write_vector(root: str, folder: str, dead: BitMap64, began: int) -> DeletionVector:
+    """Write a deletion vector under a new name."""
+    path = f"{folder}/{new_round_name(began)}.dv"
+    data = dead.serialize()
+    with open_objects(root).open_writer(path) as file:
+        file.write(data)
+    return DeletionVector(uri=path, record_count=len(dead), content_length=len(data), checksum=zlib.crc32(data))
+
+
+class CompactedWriter:
+    """Writes rows of one schema to new files of bounded size, each with its index."""
+
+    def __init__(
+        self,
+        root: str,
+        folder: str,
+        schema: pa.Schema,
+        keys: Sequence[str],
+        *,
+        target_bytes: int,
+        target_rows: int,
+        began: int,
+        group_rows: int = ROW_GROUP_ROWS,
+    ) -> None:
+        self._root = root
+        self._folder = folder
+        self._began = began
+        self._schema = schema
+        self._keys = list(keys)
+        self._target_bytes = target_bytes
+        self._target_rows = target_rows
+        self._group_rows = group_rows
+        self._waiting: list[pa.Table] = []
+        self._waiting_rows = 0
+        self._rows = 0
+        self._hashes: list[Hashes] = []
+        self._name = ""
+        self._file: IO[bytes] | None = None
+        self._writer: pq.ParquetWriter | None = None
+        self.files: list[CompactedFile] = []
+
+    def write(self, table: pa.Table) -> None:
+        """Take over rows; they are written a row group at a time."""
+        while table.num_rows:
+            room = min(ROW_GROUP_ROWS - self._waiting_rows, self._target_rows - self._rows - self._waiting_rows)
+            part = table.slice(0, room)
+            table = table.slice(part.num_rows)
+            self._waiting.append(part)
+            self._waiting_rows += part.num_rows
+            if self._waiting_rows == ROW_GROUP_ROWS or self._rows + self._waiting_rows == self._target_rows:
+                self._flush()
+
+    def _flush(self) -> None:
+        if not self._waiting_rows:
+            return
+        group = pa.concat_tables(self._waiting).combine_chunks()
+        self._waiting, self._waiting_rows = [], 0
+        if self._writer is None or self._file is None:
+            self._name = f"{self._folder}/{new_round_name(self._began)}"
+            self._file = open_objects(self._root).open_writer(f"{self._name}.parquet")
+            self._writer = open_writer(self._file, group, self._schema)
+        self._writer.write_table(group, row_group_size=self._group_rows)
+        self._rows += group.num_rows
+        if self._keys:
+            self._hashes.append(hash_keys(group, self._keys))
+        if self._file.tell() >= self._target_bytes or self._rows >= self._target_rows:
+            self._finish_file()
+
+    def _finish_file(self) -> None:
+        if self._writer is None or self._file is None:
+            return
+        self._writer.close()
+        size = self._file.tell()
+        self._file.close()
+        index = None
+        if self._keys:
+            index = f"{self._name}.pki"
+            write_index(self._root, index, np.concatenate(self._hashes))
+        self.files.append(
+            CompactedFile(uri=f"{self._name}.parquet", record_count=self._rows, content_length=size, index_uri=index)
+        )
+        self._writer = self._file = None
+        self._rows, self._hashes = 0, []
+
+    def close(self) -> list[CompactedFile]:
+        """Write what waits and return all files; no rows, no file."""
+        self._flush()
+        self._finish_file()
+        return self.files

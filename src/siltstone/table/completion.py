@@ -1,0 +1,268 @@
+"""The state of a compacted partition: its log of rounds, and the round completion files that the log names."""
+
+import zlib
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+import orjson
+
+from siltstone.catalog import main as catalog
+from siltstone.errors import ConflictError, CorruptionError, NotFoundError
+from siltstone.log.commit import Changes, CommitLog, LogState, commit_log
+from siltstone.log.entries import Entry, decoding
+from siltstone.model import COMPACTED_STREAM, Model, PartitionLocator
+from siltstone.model.names import check_path
+from siltstone.model.rounds import Bucket, RoundCompletion
+from siltstone.objects import open_objects
+from siltstone.rows.index import index_bytes
+from siltstone.storage import object_store as storage
+from siltstone.storage.horizon import refuse_late
+from siltstone.storage.layout import new_round_name
+from siltstone.storage.streams import locate_stream
+
+CURRENT_KEY = "round"
+ROUND_PREFIX = "round/"
+HOLD_PREFIX = "hold/"
+
+
+class Destination(NamedTuple):
+    """Where a compacted partition is."""
+
+    locator: PartitionLocator
+    folder: str
+    log: CommitLog
+    root: str
+
+
+def locate_destination(partition: PartitionLocator, *, root: str) -> Destination:
+    """Find a compacted partition's folder and log; neither needs to exist. Raises: NotFoundError without the table."""
+    place = locate_stream(partition, root=root)
+    folder = f"{place.folder}/{partition.stream}/{partition.partition_id}"
+    return Destination(partition, folder, commit_log(root, f"{folder}/log"), root)
+
+
+def compacted_partition(source: PartitionLocator) -> PartitionLocator:
+    """Return where a table keeps the compacted rows of a partition of its deltas."""
+    return PartitionLocator(**{**source, "stream": COMPACTED_STREAM})
+
+
+def source_partitions(name: str, *, root: str) -> list[PartitionLocator]:
+    """Return the partitions of a table's deltas. Raises: NotFoundError."""
+    stream = catalog.delta_stream(name, root=root)
+    return [partition.locator for partition in storage.list_partitions(stream, root=root)]
+
+
+def current_rounds(name: str, *, root: str) -> list[RoundCompletion]:
+    """Return the round that is current in each partition of a table that has one. Raises: CorruptionError."""
+    places = (locate_destination(compacted_partition(each), root=root) for each in source_partitions(name, root=root))
+    return [completion for completion in map(current_completion, places) if completion is not None]
+
+
+def current_completion(destination: Destination) -> RoundCompletion | None:
+    """Return the completion of the round that is current, None before the first. Raises: CorruptionError."""
+    entry = current_entry(destination)
+    return None if entry is None else read_completion(destination, entry)
+
+
+def list_rounds(destination: Destination) -> list[Entry]:
+    """Return what the log tells about each round, oldest first."""
+    return destination.log.read(lambda state: state.scan(ROUND_PREFIX))
+
+
+def get_round(destination: Destination, round_id: int) -> RoundCompletion:
+    """Return the completion of one round. Raises: NotFoundError, CorruptionError."""
+    entry = destination.log.read(lambda state: state.get(f"{ROUND_PREFIX}{round_id}"))
+    if entry is None:
+        raise NotFoundError(f"{destination.locator}: there is no round {round_id}; `siltstone rounds` lists them")
+    return read_completion(destination, entry)
+
+
+def read_completion(destination: Destination, entry: Entry) -> RoundCompletion:
+    """Read a round completion file, with the names that tables have today. Raises: CorruptionError that names it."""
+    with decoding(entry):
+        uri, checksum = check_path(entry["uri"]), int(entry["checksum"])
+    where = f"{destination.root}/{uri}"
+    try:
+        data = open_objects(destination.root).read(uri)
+        if zlib.crc32(data) != checksum:
+            raise CorruptionError(
+                f"{where}: the round completion file is damaged (wrong checksum); restore it, or rebase the partition"
+            )
+        return _renamed(RoundCompletion.from_serializable(orjson.loads(data)), destination.locator)
+    except NotFoundError as error:
+        raise CorruptionError(f"{where}: the round completion file is missing; restore it, or rebase") from error
+    except (TypeError, ValueError, AttributeError) as error:
+        raise CorruptionError(
+            f"{where}: the round completion file is damaged ({error}); restore it, or rebase the partition"
+        ) from error
+
+
+def _renamed(completion: RoundCompletion, today: PartitionLocator) -> RoundCompletion:
+    """Call the destination's own table by the name it has today, since tables can be renamed."""
+    then = completion.destination_partition_locator
+    places: list[tuple[Model, str]] = [
+        (completion, "source_partition_locator"),
+        (completion, "destination_partition_locator"),
+        (completion, "rebase_source_partition_locator"),
+        *([] if completion.origin is None else [(completion.origin, "partition")]),
+    ]
+    for model, name in places:
+        known = model[name]
+        if known is not None and (known.namespace, known.table) == (then.namespace, then.table):
+            model[name] = PartitionLocator(**{**known, "namespace": today.namespace, "table": today.table})
+    return completion
+
+
+class Written(NamedTuple):
+    """A round completion file that was written: where, and the CRC-32 of its bytes."""
+
+    uri: str
+    checksum: int
+
+
+def write_completion(destination: Destination, completion: RoundCompletion, began: int) -> Written:
+    """Write a round completion file under a new name, which says at which batch of the log the round began."""
+    path = f"{destination.folder}/rounds/{completion.round_id}-{new_round_name(began)}.json"
+    data = orjson.dumps(completion.to_serializable())
+    open_objects(destination.root).create(path, data)
+    return Written(path, zlib.crc32(data))
+
+
+def commit_round(
+    destination: Destination,
+    completion: RoundCompletion,
+    written: Written,
+    planned_on: int | None,
+    *,
+    needs: Collection[int] = (),
+    holds: Sequence[Entry] | None = None,
+) -> None:
+    """Make a round real, if the one it was planned on is still the current one and those it `needs` still there.
+
+    With `holds`, also only if these are still all holds that there are. Raises: ConflictError.
+    """
+    entry: Entry = {
+        "round_id": completion.round_id,
+        "uri": written.uri,
+        "checksum": written.checksum,
+        "high_watermark": completion.high_watermark,
+        "source": str(completion.source_partition_locator),
+        "source_folder": completion.source_folder,
+        "completed_at": completion.completed_at,
+        "live_rows": completion.live_rows,
+        "files": len(completion.files),
+        **_marks(completion),
+    }
+
+    def prepare(state: LogState) -> Changes:
+        current = state.get(CURRENT_KEY)
+        found = None if current is None else int(current["round_id"])
+        if found != planned_on:
+            raise ConflictError(
+                f"{destination.locator}: round {completion.round_id} was planned on round {planned_on}, but round "
+                f"{found} is current; plan again"
+            )
+        refuse_late(state, [written.uri], str(destination.locator))
+        for needed in needs:
+            if f"{ROUND_PREFIX}{needed}" not in state:
+                raise ConflictError(
+                    f"{destination.locator}: round {needed}, which round {completion.round_id} needs, was vacuumed; "
+                    "plan again"
+                )
+        if holds is not None and state.scan(HOLD_PREFIX) != list(holds):
+            raise ConflictError(
+                f"{destination.locator}: holds changed while round {completion.round_id} was under way; plan again"
+            )
+        return {CURRENT_KEY: entry, f"{ROUND_PREFIX}{completion.round_id}": entry}
+
+    destination.log.commit("round", prepare)
+
+
+def _marks(completion: RoundCompletion) -> Entry:
+    """Return when the partition has something to do even if no delta comes, so that the log alone tells."""
+    marks: Entry = {}
+    for name in ("due_at", "held_at"):
+        found = [bucket[name] for bucket in completion.buckets if bucket.get(name) is not None]
+        if found:
+            marks[name] = min(found)
+    return marks
+
+
+def list_hold_entries(destination: Destination) -> list[Entry]:
+    """Return what the log tells about each hold."""
+    return destination.log.read(lambda state: state.scan(HOLD_PREFIX))
+
+
+def current_entry(destination: Destination) -> Entry | None:
+    """Return what the log tells about the current round, None before the first."""
+    return destination.log.read(lambda state: state.get(CURRENT_KEY))
+
+
+class NamedObject(NamedTuple):
+    """An object that a round completion file names, and how large it must be."""
+
+    uri: str
+    size: int
+    kind: str
+
+
+def named_objects(buckets: Iterable[Bucket]) -> Iterator[NamedObject]:
+    """Yield everything that buckets name."""
+    for bucket in buckets:
+        if bucket.tombstones is not None:
+            yield NamedObject(bucket.tombstones.uri, bucket.tombstones.content_length, "tombstone file")
+        for file in bucket.files:
+            yield NamedObject(file.uri, file.content_length, "data file")
+            if file.index_uri is not None:
+                yield NamedObject(file.index_uri, index_bytes(file.record_count), "primary key index")
+            if file.deletion_vector is not None:
+                yield NamedObject(file.deletion_vector.uri, file.deletion_vector.content_length, "deletion vector")
+
+
+def bucket_objects(buckets: Iterable[Bucket]) -> list[str]:
+    """Return the paths of everything that buckets name."""
+    return [each.uri for each in named_objects(buckets)]
+
+
+def find_problems(destination: Destination, buckets: Iterable[Bucket]) -> list[tuple[NamedObject, str]]:
+    """Return the objects that are missing or have another size, each with what is wrong; one listing tells them all."""
+    listed = open_objects(destination.root).list_objects(destination.folder)
+    sizes = {each.path: each.size for each in listed}
+    problems = []
+    for each in named_objects(buckets):
+        found = sizes.get(each.uri)
+        if found is None:
+            problems.append((each, f"the {each.kind} is missing"))
+        elif found != each.size:
+            problems.append((each, f"the {each.kind} is damaged: it has {found} bytes instead of {each.size}"))
+    return problems
+
+
+def whole_completion(destination: Destination) -> RoundCompletion | None:
+    """Return the completion of the current round, None before the first, if everything that it names is there.
+
+    Raises: CorruptionError that names what is missing or has another size.
+    """
+    while True:
+        entry = current_entry(destination)
+        try:
+            completion = current_completion(destination)
+            if completion is not None:
+                _refuse_problems(destination, completion)
+        except CorruptionError:
+            # Another round may have been committed, and this one vacuumed, between two looks.
+            if current_entry(destination) != entry:
+                continue
+            raise
+        return completion
+
+
+def _refuse_problems(destination: Destination, completion: RoundCompletion) -> None:
+    problems = find_problems(destination, completion.buckets)
+    if problems:
+        first, problem = problems[0]
+        others = f" ({len(problems) - 1} more objects of round {completion.round_id} are missing or damaged)"
+        raise CorruptionError(
+            f"{destination.root}/{first.uri}: {problem}; restore it from a copy, or rebase the partition"
+            f"{others if len(problems) > 1 else ''}"
+        )

@@ -1,0 +1,205 @@
+"""What a merge of deltas into a compacted partition has to do, and how columns are called for it.
+
+Columns can be renamed and dropped; inside files they keep their names. Rounds and reads work with the names inside the
+files of the destination's table. Where the source is another table, columns that have the same name in both tables
+today belong together, and of the others those with the same name in files.
+"""
+
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import pyarrow as pa
+
+from siltstone.errors import InvalidInputError
+from siltstone.model import Delta, PartitionLocator, TableVersion
+from siltstone.model.properties import KIND, ROW_GROUP_ROWS, TOMBSTONE_RETENTION_SECONDS
+from siltstone.model.rounds import Bucket, RoundCompletion, even_buckets
+from siltstone.model.schema import SchemaField, evolve, schema_from_json, schema_to_json
+from siltstone.objects import open_objects
+from siltstone.rows.job import ReadTask, RoundJob, Settings
+from siltstone.storage import object_store as storage
+from siltstone.table.completion import Destination
+
+
+@dataclass(frozen=True)
+class SourceColumns:
+    """The columns of a source with the names and ids of the destination's files.
+
+    `names` has those that are called otherwise in the source's own files. `dropped_at` has the columns that were
+    dropped from the source, and the newest position there was at that time; `dropped_here` those that the destination's
+    table has dropped.
+    """
+
+    schema: pa.Schema
+    dropped: pa.Schema
+    dropped_at: Mapping[str, int]
+    dropped_here: frozenset[str]
+    sort_keys: list[str]
+    names: Mapping[str, str]
+
+    def schema_after(self, watermark: int) -> pa.Schema:
+        """Return the columns that a round has to keep which reads deltas after a watermark.
+
+        A column stays until the last delta from before it was dropped is compacted: one of them may be a delete that has to
+        find its rows by it.
+        """
+        return pa.schema([*self.schema, *(each for each in self.dropped if self.dropped_at[each.name] > watermark)])
+
+    def renamed(self, columns: Iterable[str]) -> tuple[str, ...]:
+        """Return what columns of the source's files are called in the destination's."""
+        return tuple(self.names.get(column, column) for column in columns)
+
+
+def version_of(partition: PartitionLocator, *, root: str) -> TableVersion:
+    """Return the table version that a partition belongs to. Raises: NotFoundError."""
+    return storage.get_table_version(partition.namespace, partition.table, partition.table_version, root=root)
+
+
+def source_columns(source: TableVersion, table: TableVersion) -> SourceColumns:
+    """Find out how the columns of a source are called in the files of a destination's table.
+
+    Raises: InvalidInputError where one would get the name of another.
+    """
+    by_name = {column.name: column.name_in_files for column in table.fields}
+    names = {column.name: by_name[column.name] for column in source.fields if column.name in by_name}
+    for column in source.fields:
+        if column.name in names:
+            continue
+        if column.name_in_files in names.values():
+            raise InvalidInputError(
+                f"{source.locator}: column {column.name!r} is called {column.name_in_files!r} in files, as another "
+                f"column of {table.locator} is; add a column {column.name!r} to that table first"
+            )
+        names[column.name] = column.name_in_files
+    ids = {column.name_in_files: column.id for column in [*table.fields, *table.dropped_fields]}
+    own = {column.name_in_files: names[column.name] for column in source.fields}
+    is_same = source.locator == table.locator
+    for column in source.dropped_fields:
+        # The other table may come to have a column of that name, in which none of these values belong.
+        own[column.name_in_files] = column.name_in_files if is_same else f"{column.name_in_files}_dropped_{column.id}"
+    return SourceColumns(
+        schema=_named(source.fields, own, ids),
+        dropped=_named(source.dropped_fields, own, ids),
+        dropped_at={own[column.name_in_files]: column.stream_position for column in source.dropped_fields},
+        dropped_here=frozenset(column.name_in_files for column in table.dropped_fields),
+        sort_keys=[names[key] for key in source.sort_keys],
+        names={stored: name for stored, name in own.items() if stored != name},
+    )
+
+
+def _named(columns: Sequence[SchemaField], names: Mapping[str, str], ids: Mapping[str, int | None]) -> pa.Schema:
+    fields = []
+    for column in columns:
+        name = names[column.name_in_files]
+        fields.append(SchemaField(name=name, type=column.type, nullable=column.nullable, id=ids.get(name)))
+    return schema_from_json(fields) if fields else pa.schema([])
+
+
+class Keys(NamedTuple):
+    """By what rows are merged; `sort` is None where the rules of the source's table tell."""
+
+    primary: tuple[str, ...]
+    sort: tuple[str, ...] | None = None
+
+    def in_files(self, table: TableVersion) -> "Keys":
+        """Return them as they are called in the files of their table."""
+        sort = None if self.sort is None else tuple(table.names_in_files(self.sort))
+        return Keys(tuple(table.names_in_files(self.primary)), sort)
+
+    def with_default_sort(self, columns: SourceColumns) -> "Keys":
+        """Return them with the sort keys of the source where none are given."""
+        return self if self.sort is not None else Keys(self.primary, tuple(columns.sort_keys))
+
+
+def delta_reads(deltas: Sequence[Delta], columns: SourceColumns) -> list[ReadTask]:
+    """Return the files of deltas as tasks, numbered in stream order."""
+    reads = []
+    first_row = 0
+    for run, delta in enumerate(deltas):
+        for entry in delta.manifest.entries:
+            reads.append(
+                ReadTask(
+                    uri=entry.uri,
+                    run=run,
+                    first_row=first_row,
+                    record_count=entry.record_count,
+                    content_length=entry.content_length,
+                    is_delete=delta.type == "delete",
+                    columns=columns.renamed(delta.columns),
+                    op_column=delta.op_column,
+                    delete_columns=columns.renamed(delta.delete_columns or ()),
+                    names=tuple(columns.names.items()),
+                )
+            )
+            first_row += entry.record_count
+    return reads
+
+
+def merging_job(
+    destination: Destination,
+    base: RoundCompletion | None,
+    deltas: Sequence[Delta],
+    keys: Keys,
+    source: TableVersion,
+    table: TableVersion,
+) -> RoundJob:
+    """Return what a round from one state would have to do that reads the given deltas, all of them after that state."""
+    columns = source_columns(source, table)
+    schema = columns.schema_after(base.high_watermark if base else 0)
+    reads = delta_reads(deltas, columns)
+    return make_job(destination, base, reads, columns, keys.in_files(table), source, schema)
+
+
+def make_job(
+    destination: Destination,
+    previous: RoundCompletion | None,
+    reads: Sequence[ReadTask],
+    columns: SourceColumns,
+    keys: Keys,
+    version: TableVersion,
+    schema: pa.Schema,
+    *,
+    settings: Settings | None = None,
+    now_ms: int | None = None,
+) -> RoundJob:
+    """Say what a round does, starting from the one before, if any, and reading columns of `schema`.
+
+    The rules are those of the source's version, all names those of the files of the destination's table.
+    """
+    settings = settings or Settings()
+    if previous is not None:
+        kept = [field for field in schema_from_json(previous.fields) if field.name not in columns.dropped_here]
+        schema = evolve(pa.schema(kept), schema)
+        # Hashes depend on the order of keys, so the order that was stored stays.
+        keys = Keys(tuple(previous.primary_keys), tuple(previous.sort_keys))
+    keys = keys.with_default_sort(columns)
+    buckets = previous.buckets if previous else _first_buckets(settings, reads)
+    return RoundJob(
+        root=destination.root,
+        folder=destination.folder,
+        fields=tuple(each.to_serializable() for each in schema_to_json(schema)),
+        primary_keys=keys.primary,
+        sort_keys=keys.sort or (),
+        merge_engine=version.merge_engine,
+        drop_duplicates=version.drop_duplicates,
+        buckets=tuple(sorted(buckets, key=lambda bucket: bucket.first_hash)),
+        reads=tuple(reads),
+        settings=settings,
+        now_ms=open_objects(destination.root).now_ms() if now_ms is None else now_ms,
+        kind=KIND.of(version.properties, version.locator),
+        table=version.locator.table_locator.full_name,
+        properties=version.properties,
+        seed=uuid.uuid4().int >> 64,
+        row_group_rows=ROW_GROUP_ROWS.of(version.properties, version.locator),
+        tombstone_retention_ms=round(TOMBSTONE_RETENTION_SECONDS.of(version.properties, version.locator) * 1000),
+    )
+
+
+def _first_buckets(settings: Settings, reads: Sequence[ReadTask]) -> list[Bucket]:
+    rows = sum(read.record_count for read in reads if not read.is_delete)
+    depth = 0
+    while rows >> depth > settings.bucket_rows and depth < 12:
+        depth += 1
+    return even_buckets(depth)
