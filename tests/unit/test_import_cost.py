@@ -1,8 +1,11 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+
+import siltstone
 
 HEAVY = ("pyarrow", "obstore", "pyspark", "pandas", "numpy", "rich")
 
@@ -30,6 +33,32 @@ def test_opening_a_lake_does_not_load_spark() -> None:
     loaded = heavy_modules_after("import siltstone; siltstone.open('memory://import-cost').tables()")
     assert "pyarrow" in loaded
     assert "pyspark" not in loaded
+
+
+def test_opening_and_listing_do_not_load_pandas_though_it_is_installed(tmp_path: Path) -> None:
+    lake = siltstone.open(tmp_path)
+    lake.create_table("shop.orders", schema={"id": "int64"}, primary_keys=["id"]).write([{"id": 1}])
+    opened = heavy_modules_after(f"import siltstone; siltstone.open({str(tmp_path)!r}).table('shop.orders').deltas()")
+    assert "pandas" not in opened
+    line = ["siltstone", "--root", str(tmp_path), "deltas", "shop.orders"]
+    listed = heavy_modules_after(f"from siltstone.cli.main import main; sys.argv = {line!r}; main()")
+    assert "pandas" not in listed
+
+
+@pytest.mark.parametrize(
+    ("package", "code", "extra"),
+    [
+        ("sqlalchemy", "import siltstone.service", "service"),
+        ("fastapi", "import siltstone.web", "service"),
+        ("hypothesis", "import siltstone.testing.strategies", "testing"),
+    ],
+)
+def test_a_missing_extra_is_one_sentence_with_the_line_that_installs_it(package: str, code: str, extra: str) -> None:
+    program = f"import sys; sys.modules[{package!r}] = None\n{code}"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    (last,) = done.stderr.splitlines()[-1:]
+    assert last.startswith("siltstone.errors.NotInstalledError: ")
+    assert f"needs {package}: run pip install 'siltstone[{extra}]'" in last
 
 
 @pytest.mark.parametrize("line", ["--version", "--help", "write --help", "table create --help", "log --help", "tabel"])

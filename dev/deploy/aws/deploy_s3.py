@@ -26,7 +26,10 @@ def tell(wheel: StoredWheel) -> None:
     if credentials is not None and credentials.token:
         print("the signed address below ends with your temporary credentials, maybe sooner than in 7 days")
     print("to install run:")
-    print(f"pip install 'siltstone @ {wheel.signed_url()}'")
+    address = wheel.signed_url()
+    print(f"pip install 'siltstone @ {address}'")
+    print("or, to serve pages and compact in cycles, too:")
+    print(f"pip install 'siltstone[service] @ {address}'")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -18,8 +18,6 @@ from siltstone.storage.parquet import DAMAGE_ERRORS, open_parquet
 from siltstone.storage.staging import REMOVALS
 
 REMOVAL = "_siltstone_removal"
-_REMOVALS = pa.array(REMOVALS)
-_BEFORE_IMAGES = pa.array(["-U"])
 _METADATA_KEY = b"siltstone.part"
 
 
@@ -73,10 +71,10 @@ def _typed(job: RoundJob, read: ReadTask, table: pa.Table) -> pa.Table:
     removals = np.full(table.num_rows, read.is_tombstones)
     if read.op_column is not None:
         operations = table.column(read.op_column)
-        removals = pc.is_in(operations, _REMOVALS).to_numpy()
+        removals = pc.is_in(operations, pa.array(REMOVALS)).to_numpy()
     typed = typed.append_column(REMOVAL, pa.array(removals))
     if read.op_column is not None:
-        images = pc.is_in(table.column(read.op_column), _BEFORE_IMAGES)
+        images = pc.equal(table.column(read.op_column), "-U")
         if pc.any(images).as_py():
             typed = typed.filter(pc.invert(images))
     return typed

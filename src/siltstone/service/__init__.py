@@ -1,5 +1,9 @@
 """The compaction service: one leader, many workers, cycles over all tables, and their history."""
 
+from siltstone.extras import require_packages
+
+require_packages("the service", ("sqlalchemy", "psycopg"), "siltstone[service]")
+
 from siltstone.service.controls import (
     disable,
     enable,

@@ -13,6 +13,11 @@ from decimal import Decimal
 from typing import TypeVar
 
 import pyarrow as pa
+
+from siltstone.extras import require_packages
+
+require_packages("random tables", ("hypothesis",), "siltstone[testing]")
+
 from hypothesis import strategies as st
 
 from siltstone.lake import Lake, Table
