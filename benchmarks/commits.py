@@ -81,7 +81,7 @@ def measure_log(folder: Path, commits: int, threads: int) -> dict[str, Any]:
     def commit(number: int) -> int:
         entry = {"rows": number, "uri": f"tables/shop/orders/1/deltas/{number:032x}.parquet"}
         made = log.commit("benchmark", lambda _: {f"delta/{number}": entry})
-        assert made is not None
+        assert made.batch_id is not None
         return made.batch_id
 
     batches, done = run(commits, threads, commit)

@@ -105,9 +105,7 @@ def put_instead(table: siltstone.Table, place: str, path: str) -> str:
         assert lines
         return {key: orjson.loads(line.replace(orjson.dumps(named), orjson.dumps(path))) for key, line in lines}
 
-    commit = log.commit("hostile", prepare)
-    assert commit is not None
-    return log.address(str(commit.batch_id))
+    return log.address(str(log.commit("hostile", prepare).batch_id))
 
 
 def work_on(table: siltstone.Table) -> dict[str, Callable[[], object]]:

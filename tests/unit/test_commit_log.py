@@ -19,7 +19,7 @@ from siltstone.errors import (
     StorageError,
 )
 from siltstone.log import commit as commit_module
-from siltstone.log.commit import CommitLog, commit_log, forget_logs, steady
+from siltstone.log.commit import Commit, CommitLog, LogState, commit_log, forget_logs, steady
 from siltstone.objects import open_objects
 from siltstone.testing import FaultyObjects, Killed
 
@@ -83,8 +83,7 @@ def open_log(new_root: Callable[[str], str], clock: Clock) -> Iterator[Callable[
 
 def put(log: CommitLog, **entries: int | None) -> int | None:
     changes = {key: None if value is None else {"value": value} for key, value in entries.items()}
-    made = log.commit("test", lambda _: changes)
-    return None if made is None else made.batch_id
+    return log.commit("test", lambda _: changes).batch_id
 
 
 def content(log: CommitLog) -> dict[str, int]:
@@ -108,8 +107,22 @@ def test_later_entries_replace_and_removals_drop(open_log: Callable[[], CommitLo
 
 def test_no_changes_commit_nothing(open_log: Callable[[], CommitLog]) -> None:
     log = open_log()
-    assert log.commit("test", lambda _: {}) is None
+    assert log.commit("test", lambda _: {}).batch_id is None
     assert names(log) == []
+
+
+def test_a_commit_returns_what_was_decided_on_the_state_it_was_made_on(open_log: Callable[[], CommitLog]) -> None:
+    log, other = open_log(), open_log()
+    content(log)
+    put(other, count=1)
+
+    def count_up(state: LogState) -> Commit[int]:
+        count = (state.get("count") or {"value": 0})["value"] + 1
+        return Commit({"count": {"value": count}}, result=count)
+
+    committed = log.commit("test", count_up)
+    assert (committed.result, committed.batch_id) == (2, 1)
+    assert log.commit("test", lambda state: Commit({}, result=len(state))).result == 2
 
 
 def test_processes_see_each_others_commits_and_take_turns(open_log: Callable[[], CommitLog]) -> None:
@@ -540,6 +553,4 @@ def test_commit_times_never_go_back(open_log: Callable[[], CommitLog], clock: Cl
     first = log.commit("test", lambda _: {"a": {"value": 1}})
     clock.seconds -= 100
     second = log.commit("test", lambda _: {"a": {"value": 2}})
-    assert first is not None
-    assert second is not None
     assert second.time_ms == first.time_ms

@@ -15,7 +15,7 @@ import os
 import random
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar, overload
 
 import orjson
 
@@ -39,6 +39,7 @@ from siltstone.objects import open_objects
 from siltstone.objects.times import describe_skew, is_skewed
 
 T = TypeVar("T")
+R = TypeVar("R")
 Changes = Mapping[str, Entry | None]
 
 CHECKPOINT_INTERVAL = 10
@@ -62,10 +63,18 @@ _KEY_START = b'{"key":"'
 _log = logging.getLogger(__name__)
 
 
-class Commit(NamedTuple):
-    """A commit that happened."""
+class Commit(NamedTuple, Generic[R]):
+    """What is to be committed, and what the caller of `CommitLog.commit` gets to know of it."""
 
-    batch_id: int
+    changes: Changes
+    result: R
+
+
+class Committed(NamedTuple, Generic[R]):
+    """A commit that happened; without a `batch_id` where nothing had to change."""
+
+    result: R
+    batch_id: int | None
     time_ms: int
 
 
@@ -274,8 +283,16 @@ class CommitLog(KeyedLog):
                 seen.add(self)
             return look(self._state)
 
-    def commit(self, operation: str, prepare: Callable[[LogState], Changes]) -> Commit | None:
-        """Commit what `prepare` makes of the newest state; with no changes, commit nothing and return None.
+    @overload
+    def commit(self, operation: str, prepare: Callable[[LogState], Changes]) -> Committed[None]: ...
+
+    @overload
+    def commit(self, operation: str, prepare: Callable[[LogState], Commit[R]]) -> Committed[R]: ...
+
+    def commit(
+        self, operation: str, prepare: Callable[[LogState], Commit[R]] | Callable[[LogState], Changes]
+    ) -> Committed[Any]:
+        """Commit what `prepare` makes of the newest state, and return its result; without changes, commit nothing.
 
         The state known already is good enough to begin with: where another writer was faster, the batch is taken,
         and `prepare` is called again on the state that writer left. What it raises on the newest state escapes, and
@@ -288,21 +305,22 @@ class CommitLog(KeyedLog):
                     self._refresh()
                     is_newest = True
                 try:
-                    changes = prepare(self._state)
+                    prepared = prepare(self._state)
                 except SiltstoneError:
                     if is_newest:
                         raise
                     continue
+                changes, result = prepared if isinstance(prepared, Commit) else (prepared, None)
                 if not changes:
                     if is_newest:
-                        return None
+                        return Committed(result, None, self._state.time_ms)
                     continue
                 batch = self._next_batch(operation, changes)
                 if self._create(batch) and self._counts(batch):
                     if self._state.batch_id < batch.batch_id:
                         self._state.follow(batch.content, self.address(str(batch.batch_id)))
                     self._checkpoint_if_due()
-                    return Commit(batch.batch_id, batch.content.head["time"])
+                    return Committed(result, batch.batch_id, batch.content.head["time"])
                 if attempt:
                     clock.sleep(random.uniform(0, min(0.001 * 2**attempt, 0.25)))
         raise ConflictError(f"{self.address('')}: {_ATTEMPTS} other commits came first; try again when it is less busy")

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from siltstone.errors import CommitUnknownError, ConflictError, InvalidInputError, StorageError
 from siltstone.log.batches import MAX_BATCH_ID
 from siltstone.log.chain import COMMIT_KEY
-from siltstone.log.commit import CONFIRMED_KEY, Changes, CommitLog, LogState, commit_log
+from siltstone.log.commit import CONFIRMED_KEY, Commit, CommitLog, LogState, commit_log
 from siltstone.log.proof import refuse_doubt
 from siltstone.model import PartitionLocator
 from siltstone.model.rounds import RoundCompletion
@@ -405,12 +405,10 @@ def _kept_by_holds(state: LogState, now_ms: int) -> set[int | None]:
 
 def _forget_rounds(destination: Destination, expired: Sequence[int], now_ms: int) -> list[int]:
     """Take rounds out of the log, but for those that became current or held meanwhile; return which."""
-    forgotten: list[int] = []
 
-    def prepare(state: LogState) -> Changes:
+    def prepare(state: LogState) -> Commit[list[int]]:
         needed = {(state.get(CURRENT_KEY) or {}).get("round_id"), *_kept_by_holds(state, now_ms)}
-        forgotten[:] = [each for each in expired if f"{ROUND_PREFIX}{each}" in state and each not in needed]
-        return {f"{ROUND_PREFIX}{each}": None for each in forgotten}
+        forgotten = [each for each in expired if f"{ROUND_PREFIX}{each}" in state and each not in needed]
+        return Commit({f"{ROUND_PREFIX}{each}": None for each in forgotten}, forgotten)
 
-    destination.log.commit("expire rounds", prepare)
-    return forgotten
+    return destination.log.commit("expire rounds", prepare).result

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 import pyarrow as pa
 
 from siltstone.errors import ConflictError, InvalidInputError, NotFoundError
-from siltstone.log.commit import Changes, LogState
+from siltstone.log.commit import Commit, LogState
 from siltstone.log.entries import EXPIRES_AT, Entry, decoding
 from siltstone.log.proof import refuse_doubt
 from siltstone.model import (
@@ -73,15 +73,13 @@ def commit_deltas(
     """Commit staged deltas of one stream together, at one stream position."""
     place = locate_stream(stream, root=root)
     _check_staged(deltas, stream, place.version)
-    result: list[Stream] = []
 
-    def prepare(state: LogState) -> Changes:
+    def prepare(state: LogState) -> Commit[Stream]:
         known = place.read(state, stream.stream)
         before = _position_of(state, stream, idempotency) if idempotency else None
         if before is not None:
             known.stream_position = before
-            result[:] = [known]
-            return {}
+            return Commit({}, known)
         _check_properties(state, place, expected_properties or {})
         refuse_late(state, [entry.uri for delta in deltas for entry in delta.manifest.entries], str(stream))
         position = _next_position(known, deltas, stream_position, place.log.now_ms())
@@ -97,12 +95,12 @@ def commit_deltas(
                 "committed_at": committed_at,
                 EXPIRES_AT: committed_at + TRANSACTION_RETENTION_MS,
             }
-        result[:] = [known]
-        return changes
+        return Commit(changes, known)
 
-    if place.log.commit("commit deltas", prepare) is None:
-        _discard_repeated(deltas, place, stream, result[0].stream_position)
-    return result[0]
+    committed = place.log.commit("commit deltas", prepare)
+    if committed.batch_id is None:
+        _discard_repeated(deltas, place, stream, committed.result.stream_position)
+    return committed.result
 
 
 def _discard_repeated(deltas: Sequence[Delta], place: Located, stream: StreamLocator, position: int) -> None:
@@ -345,9 +343,8 @@ def delete_deltas(
 ) -> int:
     """Trim a partition: forget its deltas up to a position, inclusive, and remember that; return how many."""
     place = locate_stream(partition, root=root)
-    counted = [0]
 
-    def prepare(state: LogState) -> Changes:
+    def prepare(state: LogState) -> Commit[int]:
         known = known_partition(state, place, partition)
         if followers is not None and read_followers(state, partition.stream_locator) != list(followers):
             raise ConflictError(f"{partition}: its followers changed while it was being trimmed; try again")
@@ -358,16 +355,15 @@ def delete_deltas(
         doomed = [
             key for key in partition_delta_keys(state, partition) if position_in_key(state, key) <= last_stream_position
         ]
-        counted[0] = len(doomed)
         if last_stream_position <= known.trimmed_stream_position:
-            return {}
+            return Commit({}, len(doomed))
         known.trimmed_stream_position = last_stream_position
         changes: dict[str, Entry | None] = dict.fromkeys(doomed)
-        return {**changes, partition_key(partition.stream, partition.partition_id): partition_entry(known)}
+        changes[partition_key(partition.stream, partition.partition_id)] = partition_entry(known)
+        return Commit(changes, len(doomed))
 
     refuse_doubt(place.log)
-    place.log.commit("trim", prepare)
-    return counted[0]
+    return place.log.commit("trim", prepare).result
 
 
 def download_delta(delta: Delta, *, columns: Sequence[str] | None = None, root: str) -> pa.Table:

@@ -15,7 +15,7 @@ import uuid
 from collections.abc import Iterable, Iterator
 
 from siltstone.errors import ConflictError, SiltstoneError
-from siltstone.log.commit import Changes, CommitLog, LogState
+from siltstone.log.commit import Commit, CommitLog, LogState
 from siltstone.log.entries import EXPIRES_AT
 from siltstone.objects import local_folder, open_objects
 from siltstone.objects.local import OWN_FOLDER
@@ -53,17 +53,15 @@ def refuse_late(state: LogState, paths: Iterable[str], what: str) -> None:
 
 def raise_horizon(log: CommitLog, wanted: int) -> int:
     """Refuse all work that began before batch `wanted`, but for what is alive; return before which batch it is refused."""
-    raised: list[int] = []
 
-    def prepare(state: LogState) -> Changes:
+    def prepare(state: LogState) -> Commit[int]:
         living = [int(work["began"]) for work in state.scan(WORK_PREFIX) if _is_alive(work, log.now_ms())]
         known = horizon_of(state)
         # Whoever sees this commit begins at its batch, at the earliest.
-        raised[:] = [max(known, min([wanted, state.batch_id + 1, *living]))]
-        return {HORIZON_KEY: {"batch": raised[0]}} if raised[0] > known else {}
+        horizon = max(known, min([wanted, state.batch_id + 1, *living]))
+        return Commit({HORIZON_KEY: {"batch": horizon}} if horizon > known else {}, horizon)
 
-    log.commit("vacuum", prepare)
-    return raised[0]
+    return log.commit("vacuum", prepare).result
 
 
 def _is_alive(work: dict[str, object], now_ms: int) -> bool:

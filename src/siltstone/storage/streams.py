@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from siltstone.errors import AlreadyExistsError, InvalidInputError, NotFoundError
-from siltstone.log.commit import Changes, CommitLog, LogState
+from siltstone.log.commit import Changes, Commit, CommitLog, LogState
 from siltstone.log.entries import Entry, decoding
 from siltstone.model import Follower, Partition, PartitionLocator, PartitionValue, Stream, StreamLocator, TableVersion
 from siltstone.model.properties import change_properties
@@ -92,15 +92,14 @@ def commit_stream(stream: Stream, *, root: str) -> Stream:
     place = locate_stream(stream.locator, root=root)
     key = stream_key(stream.locator.stream)
 
-    def prepare(state: LogState) -> Changes:
+    def prepare(state: LogState) -> Commit[Stream]:
         if key in state:
             raise AlreadyExistsError(f"{stream.locator}: exists already; choose another name")
         stream.state = "committed"
         stream.created_at = place.log.now_ms()
-        return {key: nameless(stream)}
+        return Commit({key: nameless(stream)}, stream)
 
-    place.log.commit("commit stream", prepare)
-    return stream
+    return place.log.commit("commit stream", prepare).result
 
 
 def delete_stream(stream: StreamLocator, *, root: str) -> None:
@@ -156,16 +155,15 @@ def commit_partition(partition: Partition, *, root: str) -> Partition:
     place = locate_stream(locator, root=root)
     key = partition_key(locator.stream, locator.partition_id)
 
-    def prepare(state: LogState) -> Changes:
+    def prepare(state: LogState) -> Commit[Partition]:
         place.read(state, locator.stream)
         if key in state:
             raise AlreadyExistsError(f"{locator}: exists already")
         partition.state = "committed"
         partition.created_at = place.log.now_ms()
-        return {key: partition_entry(partition)}
+        return Commit({key: partition_entry(partition)}, partition)
 
-    place.log.commit("commit partition", prepare)
-    return partition
+    return place.log.commit("commit partition", prepare).result
 
 
 def delete_partition(partition: PartitionLocator, *, root: str) -> None:
@@ -250,7 +248,7 @@ def add_follower(follower: Follower, *, root: str) -> bool:
             return {}
         return {key: _entry(follower)}
 
-    return place.log.commit("add follower", prepare) is not None
+    return place.log.commit("add follower", prepare).batch_id is not None
 
 
 def remove_follower(follower: Follower, *, root: str) -> bool:
@@ -264,7 +262,7 @@ def remove_follower(follower: Follower, *, root: str) -> bool:
         is_same = entry is not None and _read(entry, follower.locator.stream_locator) == follower
         return {key: None} if is_same else {}
 
-    return place.log.commit("remove follower", prepare) is not None
+    return place.log.commit("remove follower", prepare).batch_id is not None
 
 
 def read_followers(state: LogState, stream: StreamLocator) -> list[Follower]:

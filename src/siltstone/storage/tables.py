@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from siltstone.errors import AlreadyExistsError, ConflictError, NotFoundError
-from siltstone.log.commit import Changes, LogState
+from siltstone.log.commit import Changes, Commit, LogState
 from siltstone.log.entries import Entry, decoding
 from siltstone.model import Namespace, NamespaceLocator, Table, TableLocator
 from siltstone.model.names import check_name, check_namespace
@@ -42,28 +42,24 @@ def create_namespace(namespace: str, *, properties: Mapping[str, str] | None = N
     own = change_properties({}, properties or {}, f"namespace {namespace}", of_table=False)
     made = Namespace(locator=NamespaceLocator(namespace=namespace), properties=own)
 
-    def prepare(state: LogState) -> Changes:
+    def prepare(state: LogState) -> Commit[Namespace]:
         if namespace_key(namespace) in state:
             raise AlreadyExistsError(f"{root}: namespace {namespace} exists already; use it, or choose another name")
         made.created_at = log.now_ms()
-        return {namespace_key(namespace): namespace_entry(made)}
+        return Commit({namespace_key(namespace): namespace_entry(made)}, made)
 
-    log.commit("create namespace", prepare)
-    return made
+    return log.commit("create namespace", prepare).result
 
 
 def update_namespace(namespace: str, *, properties: Mapping[str, str | None], root: str) -> Namespace:
     """Set properties; None removes one."""
-    updated: list[Namespace] = []
 
-    def prepare(state: LogState) -> Changes:
+    def prepare(state: LogState) -> Commit[Namespace]:
         known = _known_namespace(state, namespace, root)
         known.properties = change_properties(known.properties, properties, f"namespace {namespace}", of_table=False)
-        updated[:] = [known]
-        return {namespace_key(namespace): namespace_entry(known)}
+        return Commit({namespace_key(namespace): namespace_entry(known)}, known)
 
-    catalog_log(root).commit("update namespace", prepare)
-    return updated[0]
+    return catalog_log(root).commit("update namespace", prepare).result
 
 
 def delete_namespace(namespace: str, *, root: str) -> None:
@@ -110,14 +106,13 @@ def create_table(
     log = catalog_log(root)
     made = new_table(namespace, table, description=description, properties=properties)
 
-    def prepare(state: LogState) -> Changes:
+    def prepare(state: LogState) -> Commit[Table]:
         _known_namespace(state, namespace, root)
         refuse_existing_table(state, namespace, table, root)
         made.created_at = log.now_ms()
-        return {table_key(namespace, table): table_entry(made)}
+        return Commit({table_key(namespace, table): table_entry(made)}, made)
 
-    log.commit("create table", prepare)
-    return made
+    return log.commit("create table", prepare).result
 
 
 def update_table(
@@ -132,9 +127,8 @@ def update_table(
 ) -> Table:
     """Rename, move to another namespace, describe, or set properties, in one commit."""
     target = TableLocator(namespace=new_namespace or namespace, table=new_table or table)
-    updated: list[Table] = []
 
-    def prepare(state: LogState) -> Changes:
+    def prepare(state: LogState) -> Commit[Table]:
         known = known_table(state, namespace, table, root)
         changes: dict[str, Entry | None] = {}
         if target != known.locator:
@@ -145,11 +139,10 @@ def update_table(
         if description is not None:
             known.description = description
         known.properties = _own_properties(known, properties or {})
-        updated[:] = [known]
-        return {**changes, table_key(target.namespace, target.table): table_entry(known)}
+        changes[table_key(target.namespace, target.table)] = table_entry(known)
+        return Commit(changes, known)
 
-    catalog_log(root).commit("update table", prepare)
-    return updated[0]
+    return catalog_log(root).commit("update table", prepare).result
 
 
 def delete_table(namespace: str, table: str, *, root: str) -> None:

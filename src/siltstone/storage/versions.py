@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 
 from siltstone.errors import AlreadyExistsError, ConflictError, CorruptionError, InvalidInputError, NotFoundError
-from siltstone.log.commit import Changes, CommitLog, LogState
+from siltstone.log.commit import Changes, Commit, CommitLog, LogState
 from siltstone.log.entries import Entry, decoding
 from siltstone.model import (
     DEFAULT_STREAM,
@@ -108,9 +108,8 @@ def create_table_version(
     log = catalog_log(root)
     checked = change_properties({}, properties or {}, f"{namespace}.{table}")
     fresh = tables.new_table(namespace, table) if create_parents else None
-    made: list[TableVersion] = []
 
-    def prepare(state: LogState) -> Changes:
+    def prepare(state: LogState) -> Commit[TableVersion]:
         changes: dict[str, Entry | None] = {}
         if fresh is not None:
             tables.refuse_existing_table(state, namespace, table, root)
@@ -143,12 +142,12 @@ def create_table_version(
             *parent_table.versions,
             VersionEntry(version=number, folder=folder, lifecycle_state=lifecycle_state),
         ]
-        made[:] = [version]
-        return {**changes, table_key(namespace, table): tables.table_entry(parent_table)}
+        changes[table_key(namespace, table)] = tables.table_entry(parent_table)
+        return Commit(changes, version)
 
-    log.commit("create table version", prepare)
+    version = log.commit("create table version", prepare).result
     keep_reserve(root)
-    return made[0]
+    return version
 
 
 def _write_first_batch(folder: str, version: TableVersion, root: str) -> None:

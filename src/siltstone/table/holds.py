@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 
 from siltstone.errors import NotFoundError
-from siltstone.log.commit import Changes, LogState
+from siltstone.log.commit import Changes, Commit, LogState
 from siltstone.model import PartitionLocator, TableVersion
 from siltstone.model.properties import CLOSED_BEFORE_MS, FULL_CONSISTENCY_DELAY_MS
 from siltstone.model.rounds import Bucket
@@ -86,19 +86,16 @@ def add_hold(
 
     What the stream has up to `stream_position` is kept as a state of the table, with the round that is current now.
     """
-    made: list[Hold] = []
 
-    def prepare(state: LogState) -> Changes:
+    def prepare(state: LogState) -> Commit[Hold]:
         current = state.get(CURRENT_KEY) or {}
         watermark = int(current.get("high_watermark", 0))
         # A round may have gone further than the position that was seen; then it is in the stream too.
         position = None if stream_position is None else max(stream_position, watermark)
         hold = Hold(uuid.uuid4().hex, since_ms, until_ms, reason, current.get("round_id"), watermark, position)
-        made[:] = [hold]
-        return {f"{HOLD_PREFIX}{hold.hold_id}": asdict(hold)}
+        return Commit({f"{HOLD_PREFIX}{hold.hold_id}": asdict(hold)}, hold)
 
-    destination.log.commit("hold", prepare)
-    return made[0]
+    return destination.log.commit("hold", prepare).result
 
 
 def release_hold(destination: Destination, hold_id: str) -> None:
