@@ -13,10 +13,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from siltstone.cli.results import Check
-from siltstone.cli.units import spell_bytes
 from siltstone.errors import AlreadyExistsError, InvalidInputError, SiltstoneError, StorageError
 from siltstone.java import MIN_JAVA, find_java
 from siltstone.masking import mask_secrets
+from siltstone.text import format_bytes
 
 PROBE_FOLDER = ".doctor"
 MIN_PYTHON = (3, 11)
@@ -233,7 +233,7 @@ def _clock(root: str, probe: str) -> Check:
 def _disk(folder: Path) -> Check:
     there = next(each for each in (folder, *folder.parents) if each.exists())
     usage = shutil.disk_usage(there)
-    detail = f"{spell_bytes(usage.free)} of {spell_bytes(usage.total)} free"
+    detail = f"{format_bytes(usage.free)} of {format_bytes(usage.total)} free"
     if usage.free < _NO_DISK_BYTES:
         return Check("disk space", "failed", detail, "free some space, or choose another root")
     if usage.free < _LOW_DISK_BYTES:

@@ -9,7 +9,7 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeEl
 
 from siltstone.cli.compacting import Tell
 from siltstone.cli.text_parts import new_console
-from siltstone.cli.units import spell_bytes, spell_count, spell_partition
+from siltstone.text import format_bytes, format_count, format_partition
 
 
 @contextlib.contextmanager
@@ -57,23 +57,23 @@ class _Events:
 
     def _round_started(self, event: Mapping[str, Any]) -> None:
         self._buckets, self._merged, self._rows = event["buckets"], 0, 0
-        partition = spell_partition(event["partition"])
+        partition = format_partition(event["partition"])
         self._round = f"Round {event['round_id']}" + (f" of partition {partition}" if partition else "")
-        self._input = f"{spell_count(event['deltas'], 'delta')}, {spell_bytes(event['bytes'])}"
+        self._input = f"{format_count(event['deltas'], 'delta')}, {format_bytes(event['bytes'])}"
         self._bar.update(self._task, description=self._round, total=None, completed=0, detail=self._input)
 
     def _tasks_done(self, event: Mapping[str, Any]) -> None:
-        step = {"read": f"reading {self._input}", "merge": f"merging {spell_count(self._buckets, 'bucket')}"}
-        detail = f"{step.get(event['step'], event['step'])}, {event['done']} of {spell_count(event['tasks'], 'task')}"
+        step = {"read": f"reading {self._input}", "merge": f"merging {format_count(self._buckets, 'bucket')}"}
+        detail = f"{step.get(event['step'], event['step'])}, {event['done']} of {format_count(event['tasks'], 'task')}"
         self._bar.update(self._task, total=event["tasks"], completed=event["done"], detail=detail)
 
     def _bucket_merged(self, event: Mapping[str, Any]) -> None:
         self._merged += 1
         self._rows += event["live_rows"]
-        detail = f"{self._merged} of {spell_count(self._buckets, 'bucket')}, {spell_count(self._rows, 'row')}"
+        detail = f"{self._merged} of {format_count(self._buckets, 'bucket')}, {format_count(self._rows, 'row')}"
         self._bar.update(self._task, total=self._buckets, completed=self._merged, detail=detail)
 
     def _round_committed(self, event: Mapping[str, Any]) -> None:
         self._bar.update(
-            self._task, total=self._buckets, completed=self._buckets, detail=spell_count(event["live_rows"], "row")
+            self._task, total=self._buckets, completed=self._buckets, detail=format_count(event["live_rows"], "row")
         )

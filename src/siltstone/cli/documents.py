@@ -12,11 +12,11 @@ import orjson
 from siltstone.cli.hints import find_table
 from siltstone.cli.results import Exported
 from siltstone.cli.shell import Shell
-from siltstone.cli.units import iso_time, spell_count, spell_duration, spell_time
 from siltstone.document_table import Document, DocumentTable
 from siltstone.documents.language import value_text
 from siltstone.errors import AlreadyExistsError, InvalidInputError
 from siltstone.ingest.export import replacing
+from siltstone.text import format_count, format_duration, format_iso_time, format_time
 
 if TYPE_CHECKING:
     from siltstone.table.holds import Hold
@@ -37,7 +37,7 @@ def create(shell: Shell, name: str, delay_ms: int, description: str, *, keep_his
     if shell.json:
         _print({"table": docs.name, "full_consistency_delay_ms": delay_ms, "keep_history": keep_history})
     else:
-        _say(f"created {docs.name}, a table of documents; changes may be {spell_duration(delay_ms)} old when written")
+        _say(f"created {docs.name}, a table of documents; changes may be {format_duration(delay_ms)} old when written")
 
 
 def update(shell: Shell, name: str, key: str, delta: str, tags: Sequence[str], change_id: str | None) -> None:
@@ -57,7 +57,7 @@ def update_from(shell: Shell, name: str, file: str) -> None:
     if shell.json:
         _print({"table": name, "updates": count})
     else:
-        _say(f"applied {spell_count(count, 'delta')} to {name}")
+        _say(f"applied {format_count(count, 'delta')} to {name}")
 
 
 def import_from(shell: Shell, name: str, file: str, *, skip_existing: bool, dry_run: bool) -> None:
@@ -69,8 +69,8 @@ def import_from(shell: Shell, name: str, file: str, *, skip_existing: bool, dry_
     if shell.json:
         _print({"table": name, "imported": done.imported, "skipped": done.skipped, "dry_run": dry_run})
         return
-    skipped = f"; {spell_count(done.skipped, 'document')} left out, stored already" if done.skipped else ""
-    _say(f"{'would import' if dry_run else 'imported'} {spell_count(done.imported, 'document')} into {name}{skipped}")
+    skipped = f"; {format_count(done.skipped, 'document')} left out, stored already" if done.skipped else ""
+    _say(f"{'would import' if dry_run else 'imported'} {format_count(done.imported, 'document')} into {name}{skipped}")
 
 
 @contextlib.contextmanager
@@ -155,7 +155,7 @@ def hold(shell: Shell, name: str, duration_ms: int, reason: str) -> None:
     if shell.json:
         _print(_fields(made))
     else:
-        _say(f"hold {made.hold_id}: nothing that is stored now is deleted until {spell_time(made.until_ms)}")
+        _say(f"hold {made.hold_id}: nothing that is stored now is deleted until {format_time(made.until_ms)}")
 
 
 def holds(shell: Shell, name: str) -> None:
@@ -165,7 +165,7 @@ def holds(shell: Shell, name: str) -> None:
         _print([_fields(each) for each in found])
         return
     for each in found:
-        since, until = spell_time(each.since_ms), spell_time(each.until_ms)
+        since, until = format_time(each.since_ms), format_time(each.until_ms)
         _say(f"{each.hold_id}  since {since}  until {until}" + (f"  {each.reason}" if each.reason else ""))
     if not found:
         _say(f"nothing of {name} is held")
@@ -209,8 +209,8 @@ def _show(shell: Shell, document: Document) -> None:
 def _fields(hold: "Hold") -> dict[str, object]:
     return {
         "hold_id": hold.hold_id,
-        "since": iso_time(hold.since_ms),
-        "until": iso_time(hold.until_ms),
+        "since": format_iso_time(hold.since_ms),
+        "until": format_iso_time(hold.until_ms),
         "reason": hold.reason,
     }
 

@@ -5,11 +5,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from siltstone.cli.hints import find_table
 from siltstone.cli.reading import typed_key
 from siltstone.cli.results_maintenance import KeyEventLine, KeyStory
-from siltstone.cli.units import spell_count, spell_value
 from siltstone.ingest.export import plain
 from siltstone.lake import Lake, Table
 from siltstone.model import TableVersion
 from siltstone.table.explain import COMPACTED_ROW, REBASE, Explanation, KeyEvent
+from siltstone.text import format_count, format_value
 
 _FROM_ROUNDS = (REBASE, COMPACTED_ROW)
 
@@ -64,12 +64,12 @@ def _why(told: Explanation, version: TableVersion) -> str:
             event.kind in _FROM_ROUNDS or event.effect.startswith(("brings", "updates"))
             for event in _since_the_last_delete(told.events)
         )
-        return f"The row is made of {spell_count(since, 'change')}, of which that of {position} was applied last."
+        return f"The row is made of {format_count(since, 'change')}, of which that of {position} was applied last."
     if not beaten:
         return f"The row of {position} counts: there is no other."
     if not version.sort_keys:
         return f"The row of {position} counts: it came last."
-    rank = ", ".join(f"{name} {spell_value(plain(winner.values.get(name)))}" for name in version.sort_keys)
+    rank = ", ".join(f"{name} {format_value(plain(winner.values.get(name)))}" for name in version.sort_keys)
     return f"The row of {position} counts: nothing after it has as great a sort key ({rank})."
 
 
@@ -95,4 +95,4 @@ def _notes(told: Explanation) -> Iterator[str]:
     if waiting:
         is_compacted = told.high_watermark > 0
         since = f"since the last round, which went up to position {told.high_watermark}" if is_compacted else "yet"
-        yield f"{spell_count(waiting, 'change')} not compacted {since}."
+        yield f"{format_count(waiting, 'change')} not compacted {since}."

@@ -10,7 +10,7 @@ from siltstone.cli.results import Check, DeltaLine, Exported, TableChanged, Tabl
 from siltstone.cli.results_cycles import Controlled, ServiceReport, Serving, Triggered
 from siltstone.cli.results_maintenance import KeyStory, Repaired, RolledBack, TableChecked, Vacuumed
 from siltstone.cli.results_rounds import Compacted, RoundDetails, RoundLine, TablePlan
-from siltstone.cli.units import iso_time
+from siltstone.text import format_iso_time
 
 if TYPE_CHECKING:
     from siltstone.cli.reading import Rows
@@ -192,7 +192,7 @@ def _fields(record: object) -> dict[str, object]:
 
 def _plain(name: str, value: object) -> object:
     if name in _TIMES and isinstance(value, int):
-        return iso_time(value)
+        return format_iso_time(value)
     if dataclasses.is_dataclass(value):
         return _fields(value)
     if isinstance(value, list | tuple):

@@ -24,7 +24,7 @@ from siltstone.cli.text_cycles import (
 from siltstone.cli.text_maintenance import checked_text, repaired_text, rolled_back_text, vacuumed_text
 from siltstone.cli.text_parts import Shown, least_width, new_console, new_facts, new_grid, to_text
 from siltstone.cli.text_rounds import compacted_text, planned_text, round_text, rounds_text
-from siltstone.cli.units import spell_bytes, spell_count, spell_pairs, spell_partition, spell_time
+from siltstone.text import format_bytes, format_count, format_pairs, format_partition, format_time
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch
@@ -96,9 +96,9 @@ class TextOutput:
     def written(self, written: Written) -> None:
         """Show one sentence and what is new about the schema."""
         what = (
-            f"{spell_count(written.rows, 'row')} as {written.type} "
-            f"({spell_count(written.files, 'file')}, {spell_bytes(written.bytes)}, "
-            f"{spell_count(written.partitions, 'partition')})"
+            f"{format_count(written.rows, 'row')} as {written.type} "
+            f"({format_count(written.files, 'file')}, {format_bytes(written.bytes)}, "
+            f"{format_count(written.partitions, 'partition')})"
         )
         if written.repeated:
             self._say(f"{written.table}: was written before, at position {written.stream_position}; nothing to do.")
@@ -107,7 +107,7 @@ class TextOutput:
         else:
             self._say(f"{written.table}: wrote {what} at position {written.stream_position}.")
         if written.null_lines:
-            self._say(f"Skipped {spell_count(written.null_lines, 'null line')} (tombstones of a change stream).")
+            self._say(f"Skipped {format_count(written.null_lines, 'null line')} (tombstones of a change stream).")
         if written.new_columns:
             self._say(f"New columns: {', '.join(written.new_columns)}.")
 
@@ -132,11 +132,11 @@ class TextOutput:
         for delta in deltas:
             grid.add_row(
                 to_text(delta.stream_position),
-                to_text(spell_time(delta.committed_at)),
+                to_text(format_time(delta.committed_at)),
                 to_text(_kind(delta)),
-                *([to_text(spell_partition(delta.partition))] if has_partitions else []),
+                *([to_text(format_partition(delta.partition))] if has_partitions else []),
                 to_text(f"{delta.rows:,}"),
-                to_text(spell_bytes(delta.bytes)),
+                to_text(format_bytes(delta.bytes)),
                 to_text(delta.files),
                 *([to_text(delta.idempotency or "")] if has_ids else []),
                 to_text(", ".join(delta.columns)),
@@ -177,7 +177,7 @@ class TextOutput:
         for number, row in enumerate(rows):
             self._show(["", record_text(row)] if number else [record_text(row)])
         if not rows:
-            self._say(f"{table}: no compacted row has {spell_pairs(key)}{_uncompacted(uncompacted)}.")
+            self._say(f"{table}: no compacted row has {format_pairs(key)}{_uncompacted(uncompacted)}.")
 
     def explained(self, table: str, key: Mapping[str, str | None], stories: Sequence[KeyStory]) -> None:
         """Show the events in order, the row they lead to, and why."""
@@ -187,7 +187,7 @@ class TextOutput:
             self._show([""] if number else [])
             self._show(story_text(story))
         if not stories:
-            self._say(f"{table}: no delta has {spell_pairs(key)}.")
+            self._say(f"{table}: no delta has {format_pairs(key)}.")
 
     def checked(self, checked: Sequence[TableChecked], root: str) -> None:
         """Show each finding with what to do about it, and one line per table."""
@@ -207,7 +207,7 @@ class TextOutput:
 
     def exported(self, exported: Exported) -> None:
         """Show one sentence."""
-        what = f"{spell_count(exported.rows, 'row')} to {exported.file} ({spell_bytes(exported.bytes)})"
+        what = f"{format_count(exported.rows, 'row')} to {exported.file} ({format_bytes(exported.bytes)})"
         self._say(f"{exported.table}: wrote {what}.")
 
     def checks(self, checks: Iterable[Check]) -> bool:
@@ -229,7 +229,7 @@ class TextOutput:
         live = "an unknown number of" if log.live_entries is None else f"{log.live_entries:,}"
         self._print(Text(log.address, style="bold"))
         self._say(
-            f"  {log.kind} log, {spell_count(len(log.batches), 'file')} with {spell_bytes(log.bytes)}, "
+            f"  {log.kind} log, {format_count(len(log.batches), 'file')} with {format_bytes(log.bytes)}, "
             f"{live} live entries, a compact file every {log.interval} batches"
         )
         self._say("")
@@ -239,8 +239,8 @@ class TextOutput:
                 to_text(batch.batch_id),
                 to_text(batch.file),
                 to_text("?" if batch.entries is None else f"{batch.entries:,}"),
-                to_text(spell_bytes(batch.bytes)),
-                to_text(spell_time(batch.modified_ms)),
+                to_text(format_bytes(batch.bytes)),
+                to_text(format_time(batch.modified_ms)),
                 Text(batch.problem or "", style="red"),
             )
         self._print(grid)
@@ -257,10 +257,10 @@ class TextOutput:
             self._say(f"  {finding.message}")
             self._say(f"  → {finding.action}")
         looked = (
-            f"{spell_count(report.batches, 'batch', 'batches')}, {spell_count(report.entries, 'entry', 'entries')}, "
-            f"{spell_count(report.data_files_checked, 'data file')}"
+            f"{format_count(report.batches, 'batch', 'batches')}, {format_count(report.entries, 'entry', 'entries')}, "
+            f"{format_count(report.data_files_checked, 'data file')}"
         )
-        result = spell_count(len(report.findings), "finding") if report.findings else "all is well"
+        result = format_count(len(report.findings), "finding") if report.findings else "all is well"
         self._say(f"{report.address}: {looked}: {result}.")
         if report.not_known is not None:
             self._say(f"  not known: {report.not_known}")
@@ -270,12 +270,12 @@ class TextOutput:
         self._say(f"{report.address}: {report.message}.")
         if report.compact_file is not None:
             self._say(
-                f"  {report.compact_file}: {report.entries_before:,} → {spell_count(report.entries_after, 'entry', 'entries')}, "
-                f"{spell_bytes(report.bytes_before)} → {spell_bytes(report.bytes_after)}"
+                f"  {report.compact_file}: {report.entries_before:,} → {format_count(report.entries_after, 'entry', 'entries')}, "
+                f"{format_bytes(report.bytes_before)} → {format_bytes(report.bytes_after)}"
             )
         if report.deleted_files:
             self._say(
-                f"  {'to delete' if report.dry_run else 'deleted'}: {spell_count(len(report.deleted_files), 'file')}, {spell_bytes(report.deleted_bytes)}"
+                f"  {'to delete' if report.dry_run else 'deleted'}: {format_count(len(report.deleted_files), 'file')}, {format_bytes(report.deleted_bytes)}"
             )
         if report.backup_file is not None:
             self._say(f"  backup: {report.backup_file}")
@@ -366,11 +366,11 @@ def _rows_notes(table: str, rows: "Rows", counted: _Counted) -> Iterator[str]:
     elif not counted.rows:
         yield f"{table}: no rows."
     if rows.uncompacted:
-        yield f"{spell_count(rows.uncompacted, 'delta')} not compacted yet; --include-uncompacted shows them too."
+        yield f"{format_count(rows.uncompacted, 'delta')} not compacted yet; --include-uncompacted shows them too."
 
 
 def _uncompacted(deltas: int) -> str:
-    return f"; {spell_count(deltas, 'delta')} not compacted yet" if deltas else ""
+    return f"; {format_count(deltas, 'delta')} not compacted yet" if deltas else ""
 
 
 def _kind(delta: DeltaLine) -> str:
@@ -395,9 +395,9 @@ def _facts(table: TableDetails) -> list[tuple[str, object]]:
     ]
     if table.folder is not None:
         facts += [
-            ("created", f"{spell_time(table.created_at)} UTC"),
+            ("created", f"{format_time(table.created_at)} UTC"),
             ("position", table.stream_position),
-            ("deltas", f"{table.deltas:,} with {spell_count(table.rows, 'row')}, {spell_bytes(table.bytes)}"),
+            ("deltas", f"{table.deltas:,} with {format_count(table.rows, 'row')}, {format_bytes(table.bytes)}"),
             ("partitions", table.partitions if table.partition_keys else ""),
             ("folder", table.folder),
         ]
@@ -422,5 +422,5 @@ def _entry_line(entry: "Entry") -> str:
     if isinstance(entry, dict):
         return json.dumps(entry, ensure_ascii=False)
     if len(entry) == 3:
-        return f"{entry.batch_id:>8}  {spell_time(entry.timestamp_ms)}  {entry.path}"
-    return f"{entry.size:>14,}  {spell_time(entry.modified_ms)}  {entry.path}"
+        return f"{entry.batch_id:>8}  {format_time(entry.timestamp_ms)}  {entry.path}"
+    return f"{entry.size:>14,}  {format_time(entry.modified_ms)}  {entry.path}"

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from siltstone.catalog import main as catalog
 from siltstone.cli.hints import find_table
 from siltstone.cli.results_rounds import BucketLine, FileLine, RoundDetails, RoundLine
-from siltstone.cli.units import spell_value
 from siltstone.errors import CorruptionError, InvalidInputError, NotFoundError
 from siltstone.lake import Lake
 from siltstone.log.entries import Entry
@@ -20,6 +19,7 @@ from siltstone.table.completion import (
     locate_destination,
     read_completion,
 )
+from siltstone.text import format_value
 
 
 def table_partitions(lake: Lake, name: str) -> list[PartitionLocator]:
@@ -73,7 +73,7 @@ def find_round(lake: Lake, name: str, round_id: int, partition: Sequence[str] | 
     if not having:
         raise NotFoundError(f"{name}: there is no round {round_id}; `siltstone rounds {name}` lists them")
     if len(having) > 1:
-        values = ",".join(map(spell_value, having[0].locator.partition_values))
+        values = ",".join(map(format_value, having[0].locator.partition_values))
         raise InvalidInputError(
             f"{name}: {len(having)} partitions have a round {round_id}; say which, e.g. --partition {values}"
         )
@@ -82,7 +82,7 @@ def find_round(lake: Lake, name: str, round_id: int, partition: Sequence[str] | 
 
 def _is_named(source: PartitionLocator, partition: Sequence[str], keys: Sequence[str]) -> bool:
     """Tell whether a partition is meant by its values, or by `key=value` for some or all of its keys."""
-    values = [spell_value(value) for value in source.partition_values]
+    values = [format_value(value) for value in source.partition_values]
     given = [part.strip() for each in partition for part in each.split(",")]
     if values in (list(partition), given):
         return True

@@ -8,13 +8,13 @@ from rich.text import Text
 from siltstone.cli.results_maintenance import KeyEventLine, KeyStory
 from siltstone.cli.text_parts import Shown, new_grid, to_text
 from siltstone.cli.text_rows import record_text, to_cell
-from siltstone.cli.units import spell_partition, spell_time
+from siltstone.text import format_partition, format_time
 
 
 def story_text(story: KeyStory) -> Iterator[Shown]:
     """Tell the events in order, then why the row is what it is, then the row."""
     key = ", ".join(f"{name} = {to_cell(value)}" for name, value in story.key.items())
-    partition = f", partition {spell_partition(story.partition)}" if story.partition else ""
+    partition = f", partition {format_partition(story.partition)}" if story.partition else ""
     yield Text(f"{story.table}{partition}: {key}", style="bold")
     if story.events:
         yield ""
@@ -33,7 +33,7 @@ def _events_grid(story: KeyStory) -> Shown:
     keys = set(story.key)
     grid = new_grid("", ">position", "time (UTC)", "type", "what it did", "values")
     for event in story.events:
-        cells = [spell_time(event.committed_at), event.kind, event.effect, _values(event, keys)]
+        cells = [format_time(event.committed_at), event.kind, event.effect, _values(event, keys)]
         mark = "→" if event.is_winner else ""
         style = "bold" if event.is_winner else ""
         position = f"{event.stream_position}"

@@ -6,7 +6,7 @@ from rich.text import Text
 
 from siltstone.cli.results_maintenance import BucketRepaired, Repaired, RolledBack, TableChecked, Vacuumed
 from siltstone.cli.text_parts import Shown
-from siltstone.cli.units import spell_bytes, spell_count, spell_partition
+from siltstone.text import format_bytes, format_count, format_partition
 
 
 def checked_text(checked: Sequence[TableChecked], root: str) -> Iterator[Shown]:
@@ -23,18 +23,18 @@ def checked_text(checked: Sequence[TableChecked], root: str) -> Iterator[Shown]:
 
 def _looked_at(table: TableChecked) -> str:
     if table.findings:
-        return f"{spell_count(len(table.findings), 'finding')}."
+        return f"{format_count(len(table.findings), 'finding')}."
     return (
-        f"{spell_count(table.deltas, 'delta')} in {spell_count(table.delta_files, 'file')}, "
-        f"{spell_count(table.rounds, 'round')}, {spell_count(table.live_rows, 'row')} in "
-        f"{spell_count(table.compacted_files, 'file')}: all is well{'' if table.deep else ' (--deep reads the rows, too)'}."
+        f"{format_count(table.deltas, 'delta')} in {format_count(table.delta_files, 'file')}, "
+        f"{format_count(table.rounds, 'round')}, {format_count(table.live_rows, 'row')} in "
+        f"{format_count(table.compacted_files, 'file')}: all is well{'' if table.deep else ' (--deep reads the rows, too)'}."
     )
 
 
 def repaired_text(repaired: Repaired) -> Iterator[Shown]:
     """Say what was brought back, from where, and what was lost."""
     for each in repaired.partitions:
-        partition = f", partition {spell_partition(each.partition)}" if each.partition else ""
+        partition = f", partition {format_partition(each.partition)}" if each.partition else ""
         verb = "would be" if repaired.dry_run else "was"
         if each.is_registered:
             yield f"{repaired.table}{partition}: {verb} registered, so that its rows are read."
@@ -46,16 +46,16 @@ def repaired_text(repaired: Repaired) -> Iterator[Shown]:
 
 
 def _cure(bucket: BucketRepaired, *, is_dry: bool) -> str:
-    deltas = spell_count(bucket.deltas, "delta")
+    deltas = format_count(bucket.deltas, "delta")
     if bucket.cure == "index":
         return "a new index, no row is lost"
     if bucket.cure == "round":
         return f"from round {bucket.from_round} and the {deltas} since, no row is lost"
     if bucket.cure == "deltas":
         return f"from all {deltas}, no row is lost"
-    lost = spell_count(bucket.lost_rows, "row")
+    lost = format_count(bucket.lost_rows, "row")
     if bucket.lost_tombstones:
-        lost += f" and {spell_count(bucket.lost_tombstones, 'tombstone')}"
+        lost += f" and {format_count(bucket.lost_tombstones, 'tombstone')}"
     return f"up to {lost} would be lost, with --accept-loss" if is_dry else f"{lost} lost"
 
 
@@ -65,10 +65,10 @@ def vacuumed_text(vacuumed: Vacuumed) -> Iterator[Shown]:
     for table in vacuumed.tables:
         if vacuumed.dry_run:
             yield from table.removed_files
-        what = f"{spell_count(len(table.removed_files), 'file')}, {spell_bytes(table.removed_bytes)}"
-        rounds = spell_count(len(table.expired_rounds), "round")
+        what = f"{format_count(len(table.removed_files), 'file')}, {format_bytes(table.removed_bytes)}"
+        rounds = format_count(len(table.expired_rounds), "round")
         forget = f"; {'would forget' if vacuumed.dry_run else 'forgot'} {rounds}" if table.expired_rounds else ""
-        yield f"{table.table}: {would} {what}{forget}; {spell_count(table.kept_files, 'file')} stay."
+        yield f"{table.table}: {would} {what}{forget}; {format_count(table.kept_files, 'file')} stay."
         yield from (f"{link}: is a symbolic link, left alone." for link in table.skipped_links)
     yield from _dropped_text(vacuumed, would)
     doubts: dict[str | None, list[str]] = {}
@@ -87,8 +87,8 @@ def _dropped_text(vacuumed: Vacuumed, would: str) -> Iterator[Shown]:
     if vacuumed.dry_run:
         yield from (f"{folder}/" for folder in dropped.removed_folders)
     waiting = len(dropped.waiting_folders)
-    later = f"; {spell_count(waiting, 'folder')} within the retention" if waiting else ""
-    what = f"{spell_count(dropped.removed_files, 'file')}, {spell_bytes(dropped.removed_bytes)}"
+    later = f"; {format_count(waiting, 'folder')} within the retention" if waiting else ""
+    what = f"{format_count(dropped.removed_files, 'file')}, {format_bytes(dropped.removed_bytes)}"
     yield f"Dropped tables: {would} {what}{later}."
     yield from (f"{link}: is a symbolic link, left alone." for link in dropped.skipped_links)
     for folder in dropped.unclaimed_folders:
@@ -98,7 +98,7 @@ def _dropped_text(vacuumed: Vacuumed, would: str) -> Iterator[Shown]:
 def rolled_back_text(rolled_back: RolledBack) -> Iterator[Shown]:
     """Say what is current again."""
     line = rolled_back.round
-    partition = f", partition {spell_partition(line.partition)}" if line.partition else ""
+    partition = f", partition {format_partition(line.partition)}" if line.partition else ""
     verb = "would be" if rolled_back.dry_run else "is"
     yield (
         f"{rolled_back.table}{partition}: {verb} as after round {line.rolled_back_to}, by round {line.round_id}: "
@@ -106,4 +106,4 @@ def rolled_back_text(rolled_back: RolledBack) -> Iterator[Shown]:
         f"{rolled_back.previous_live_rows:,} → {line.live_rows:,}."
     )
     if rolled_back.deltas_to_compact:
-        yield f"{spell_count(rolled_back.deltas_to_compact, 'delta')} to compact again: `siltstone compact {rolled_back.table}`."
+        yield f"{format_count(rolled_back.deltas_to_compact, 'delta')} to compact again: `siltstone compact {rolled_back.table}`."

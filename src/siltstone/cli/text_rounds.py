@@ -8,7 +8,7 @@ from rich.text import Text
 
 from siltstone.cli.results_rounds import BucketPlan, Compacted, RoundDetails, RoundLine, RoundPreview, TablePlan
 from siltstone.cli.text_parts import Shown, new_facts, new_grid, to_text
-from siltstone.cli.units import spell_bytes, spell_count, spell_partition, spell_time
+from siltstone.text import format_bytes, format_count, format_partition, format_time
 
 
 def compacted_text(compacted: Compacted) -> Iterator[Shown]:
@@ -17,8 +17,8 @@ def compacted_text(compacted: Compacted) -> Iterator[Shown]:
         yield nothing_new(compacted.table, compacted.stream_position)
         return
     yield (
-        f"{compacted.table}: compacted {spell_count(compacted.deltas, 'delta')} in "
-        f"{spell_count(len(compacted.rounds), 'round')}; {spell_count(compacted.live_rows, 'row')} now."
+        f"{compacted.table}: compacted {format_count(compacted.deltas, 'delta')} in "
+        f"{format_count(len(compacted.rounds), 'round')}; {format_count(compacted.live_rows, 'row')} now."
     )
     yield ""
     yield _rows_grid(compacted.rounds)
@@ -33,16 +33,16 @@ def compacted_text(compacted: Compacted) -> Iterator[Shown]:
             f"{_factor(compacted.read_amplification)} rows for each live one."
         )
     if compacted.conflicts:
-        yield f"Planned again {spell_count(compacted.conflicts, 'time')}, since another compaction was faster."
+        yield f"Planned again {format_count(compacted.conflicts, 'time')}, since another compaction was faster."
     yield _seconds_line(compacted.seconds)
 
 
 def _totals_line(compacted: Compacted) -> str:
     return (
-        f"In all: {spell_count(compacted.delta_rows, 'row')} in, {compacted.superseded_rows:,} superseded, "
-        f"{compacted.deleted_rows:,} deleted, {spell_count(compacted.duplicate_rows, 'duplicate')}; "
-        f"{spell_bytes(compacted.input_bytes)} read, {spell_bytes(compacted.written_bytes)} written "
-        f"(amplification {_factor(compacted.write_amplification)}), {spell_bytes(compacted.carried_bytes)} carried."
+        f"In all: {format_count(compacted.delta_rows, 'row')} in, {compacted.superseded_rows:,} superseded, "
+        f"{compacted.deleted_rows:,} deleted, {format_count(compacted.duplicate_rows, 'duplicate')}; "
+        f"{format_bytes(compacted.input_bytes)} read, {format_bytes(compacted.written_bytes)} written "
+        f"(amplification {_factor(compacted.write_amplification)}), {format_bytes(compacted.carried_bytes)} carried."
     )
 
 
@@ -69,7 +69,7 @@ def _rows_grid(rounds: Sequence[RoundLine]) -> Table:
     for line in rounds:
         grid.add_row(
             to_text(line.round_id),
-            *([to_text(spell_partition(line.partition))] if has_partitions else []),
+            *([to_text(format_partition(line.partition))] if has_partitions else []),
             to_text(line.high_watermark),
             *(
                 to_text(f"{count:,}")
@@ -104,12 +104,12 @@ def _bytes_grid(rounds: Sequence[RoundLine]) -> Table:
     for line in rounds:
         grid.add_row(
             to_text(line.round_id),
-            *([to_text(spell_partition(line.partition))] if has_partitions else []),
+            *([to_text(format_partition(line.partition))] if has_partitions else []),
             to_text(f"{line.deltas:,}"),
-            to_text(spell_bytes(line.input_bytes)),
-            to_text(spell_bytes(line.written_bytes)),
+            to_text(format_bytes(line.input_bytes)),
+            to_text(format_bytes(line.written_bytes)),
             to_text(_factor(line.write_amplification)),
-            to_text(spell_bytes(line.carried_bytes)),
+            to_text(format_bytes(line.carried_bytes)),
             to_text(f"{line.dead_rows:,}"),
             to_text(_actions(line.bucket_actions)),
             to_text(f"{line.seconds.get('total', line.seconds.get('tasks', 0.0)):.1f}"),
@@ -147,24 +147,22 @@ def planned_text(planned: TablePlan) -> Iterator[Shown]:
 
 
 def _preview_text(table: str, preview: RoundPreview) -> Iterator[Shown]:
-    partition = f", partition {spell_partition(preview.partition)}" if preview.partition else ""
+    partition = f", partition {format_partition(preview.partition)}" if preview.partition else ""
     yield Text(f"{table}{partition}: round {preview.round_id} would", style="bold")
     facts = new_facts()
-    read = (
-        f"{spell_count(preview.deltas, 'delta')} with {spell_count(preview.rows, 'row')}, {spell_bytes(preview.bytes)}"
-    )
+    read = f"{format_count(preview.deltas, 'delta')} with {format_count(preview.rows, 'row')}, {format_bytes(preview.bytes)}"
     if preview.rebase_from is not None:
         facts.add_row("start anew", f"from {preview.rebase_from}, and go on after position {preview.high_watermark}")
-        read = f"{spell_count(preview.rows, 'row')}, {spell_bytes(preview.bytes)}"
+        read = f"{format_count(preview.rows, 'row')}, {format_bytes(preview.bytes)}"
     facts.add_row("read", read)
     if preview.rebase_from is None:
         facts.add_row("go from", f"position {preview.previous_high_watermark} to {preview.high_watermark}")
     if preview.deltas_left_over:
-        facts.add_row("leave", f"{spell_count(preview.deltas_left_over, 'delta')} to rounds after it")
+        facts.add_row("leave", f"{format_count(preview.deltas_left_over, 'delta')} to rounds after it")
     counts: dict[str, int] = {}
     for bucket in preview.buckets:
         counts[bucket.action] = counts.get(bucket.action, 0) + 1
-    facts.add_row("have", f"{spell_count(len(preview.buckets), 'bucket')}: {_actions(counts)}")
+    facts.add_row("have", f"{format_count(len(preview.buckets), 'bucket')}: {_actions(counts)}")
     yield Padding(facts, (0, 0, 0, 2), expand=False)
     touched = [bucket for bucket in preview.buckets if bucket.action != "untouched" or bucket.new_rows]
     if touched:
@@ -182,7 +180,7 @@ def _buckets_grid(buckets: Sequence[BucketPlan]) -> Table:
             to_text(f"{bucket.new_rows:,}"),
             to_text(f"{bucket.dead_rows:,}"),
             to_text(bucket.files),
-            to_text(spell_bytes(bucket.bytes)),
+            to_text(format_bytes(bucket.bytes)),
             to_text(bucket.reason),
         )
     return grid
@@ -210,15 +208,15 @@ def rounds_text(table: str, rounds: Sequence[RoundLine]) -> Iterator[Shown]:
     for line in rounds:
         grid.add_row(
             to_text(line.round_id),
-            *([to_text(spell_partition(line.partition))] if has_partitions else []),
-            to_text(spell_time(line.completed_at)),
+            *([to_text(format_partition(line.partition))] if has_partitions else []),
+            to_text(format_time(line.completed_at)),
             to_text(line.high_watermark),
             to_text("" if line.problem else f"{line.deltas:,}"),
             to_text("" if line.problem else f"{line.delta_rows:,}"),
             to_text(f"{line.live_rows:,}"),
             to_text(line.files),
-            to_text("" if line.problem else spell_bytes(line.bytes)),
-            to_text("" if line.problem else spell_bytes(line.written_bytes)),
+            to_text("" if line.problem else format_bytes(line.bytes)),
+            to_text("" if line.problem else format_bytes(line.written_bytes)),
             Text("damaged", style="red") if line.problem else to_text(_did(line)),
         )
     yield grid
@@ -255,10 +253,10 @@ def _round_facts(details: RoundDetails) -> list[tuple[str, str]]:
     seconds = ", ".join(f"{step} {taken:.2f}" for step, taken in line.seconds.items())
     after = f", after round {details.previous_round_id}" if details.previous_round_id is not None else ""
     amplification = _factor(line.write_amplification)
-    written = f"{spell_count(line.written_files, 'file')}, {spell_count(line.written_rows, 'row')}"
+    written = f"{format_count(line.written_files, 'file')}, {format_count(line.written_rows, 'row')}"
     return [
-        ("partition", spell_partition(line.partition)),
-        ("time", f"{spell_time(line.completed_at)} UTC{after}"),
+        ("partition", format_partition(line.partition)),
+        ("time", f"{format_time(line.completed_at)} UTC{after}"),
         ("rolled back", _went_back(line) if line.rolled_back_to is not None else ""),
         ("position", f"{line.high_watermark}"),
         ("source", f"{details.source}, read up to {details.read_watermark}"),
@@ -268,13 +266,13 @@ def _round_facts(details: RoundDetails) -> list[tuple[str, str]]:
         ("sort key", ", ".join(details.sort_keys)),
         ("merge engine", details.merge_engine),
         ("columns", ", ".join(details.columns)),
-        ("read", f"{spell_count(line.deltas, 'delta')}, {spell_bytes(line.input_bytes)}"),
+        ("read", f"{format_count(line.deltas, 'delta')}, {format_bytes(line.input_bytes)}"),
         ("row-level deletes", f"{line.removal_rows:,}" if line.removal_rows else ""),
-        ("written", f"{written}, {spell_bytes(line.written_bytes)}"),
+        ("written", f"{written}, {format_bytes(line.written_bytes)}"),
         ("amplification", amplification),
         (
             "carried",
-            f"{line.carried_files:,} of {spell_count(line.files, 'file')} by reference, {spell_bytes(line.carried_bytes)}",
+            f"{line.carried_files:,} of {format_count(line.files, 'file')} by reference, {format_bytes(line.carried_bytes)}",
         ),
         ("dead rows", f"{line.dead_rows:,}, {_factor(line.read_amplification)} rows to read for each live one"),
         ("buckets", _actions(line.bucket_actions)),
@@ -309,6 +307,6 @@ def _files_grid(details: RoundDetails) -> Table:
             grid.add_row(to_text(bucket.bucket), "0", "0", "0 B", *count, "")
         for file in bucket.files:
             name = f"{file.uri}{' + index' if file.index else ''}{' + deletion vector' if file.deletion_vector else ''}"
-            cells = [to_text(f"{file.rows:,}"), to_text(f"{file.dead_rows:,}"), to_text(spell_bytes(file.bytes))]
+            cells = [to_text(f"{file.rows:,}"), to_text(f"{file.dead_rows:,}"), to_text(format_bytes(file.bytes))]
             grid.add_row(to_text(bucket.bucket), *cells, *count, to_text(name))
     return grid

@@ -2,15 +2,30 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from siltstone.service.results import Attempt, CycleDetails, CycleRecord
-from siltstone.web.formats import spell_bytes, spell_duration, spell_number, spell_status
+from siltstone.text import format_bytes, format_duration, format_number
 from siltstone.web.table_details import RoundView
 
+STATUS_WORDS = {
+    "IDLE": "waiting",
+    "STARTED": "running",
+    "COMPLETED": "completed",
+    "FAILED": "failed",
+    "EXPIRED": "expired",
+    "ABANDONED": "handed back",
+}
 WIDTH, HEIGHT = 1000.0, 100.0
 _LEAST_HEIGHT = 1.5
 _LEAST_WIDTH = 4.0
 _MAX_SLOT = 40.0
+format_short = partial(format_duration, drop_zero=True)
+
+
+def format_status(status: str) -> str:
+    """Return the word for a status."""
+    return STATUS_WORDS.get(status, status.lower())
 
 
 @dataclass(frozen=True)
@@ -62,28 +77,28 @@ def history_chart(records: Sequence[CycleRecord]) -> Chart | None:
             len(records),
             each.duration_ms / top,
             each.status.lower(),
-            f"Cycle {each.cycle_count}: {spell_status(each.status)} in {spell_duration(each.duration_ms)}",
+            f"Cycle {each.cycle_count}: {format_status(each.status)} in {format_short(each.duration_ms)}",
             f"/cycles/{each.cycle_count}",
         )
         for number, each in enumerate(oldest_first)
     ]
     summary = (
         f"Durations of the last {len(records)} cycles, of which {failed} failed; the longest, cycle "
-        f"{longest.cycle_count}, took {spell_duration(longest.duration_ms)}."
+        f"{longest.cycle_count}, took {format_short(longest.duration_ms)}."
     )
-    return Chart(bars, spell_duration(top), spell_duration(top // 2), summary, _is_full(len(bars)))
+    return Chart(bars, format_short(top), format_short(top // 2), summary, _is_full(len(bars)))
 
 
 def size_chart(rounds: Sequence[RoundView]) -> Chart | None:
     """Draw the bytes of a table after each round, oldest first."""
     known = [each for each in rounds if each.table_bytes is not None]
-    return _rounds_chart(known, [each.table_bytes or 0 for each in known], "Size", spell_bytes)
+    return _rounds_chart(known, [each.table_bytes or 0 for each in known], "Size", format_bytes)
 
 
 def rows_chart(rounds: Sequence[RoundView]) -> Chart | None:
     """Draw the rows of a table after each round, oldest first."""
     known = [each for each in rounds if each.table_rows is not None]
-    return _rounds_chart(known, [each.table_rows or 0 for each in known], "Rows", spell_number)
+    return _rounds_chart(known, [each.table_rows or 0 for each in known], "Rows", format_number)
 
 
 def timeline_rows(details: CycleDetails, now_ms: int) -> list[TimelineRow]:
@@ -101,17 +116,17 @@ def timeline_rows(details: CycleDetails, now_ms: int) -> list[TimelineRow]:
 
 
 def _rounds_chart(
-    rounds: Sequence[RoundView], values: Sequence[int], what: str, spell: Callable[[int], str]
+    rounds: Sequence[RoundView], values: Sequence[int], what: str, form: Callable[[int], str]
 ) -> Chart | None:
     if not rounds:
         return None
     top = max(values) or 1
     bars = [
-        _column(number, len(rounds), value / top, "size", f"Round {each.round_id}: {spell(value)}")
+        _column(number, len(rounds), value / top, "size", f"Round {each.round_id}: {form(value)}")
         for number, (each, value) in enumerate(zip(rounds, values, strict=True))
     ]
-    summary = f"{what} after each of the last {len(rounds)} rounds; now {spell(values[-1])}, at most {spell(top)}."
-    return Chart(bars, spell(top), spell(top // 2), summary, _is_full(len(bars)))
+    summary = f"{what} after each of the last {len(rounds)} rounds; now {form(values[-1])}, at most {form(top)}."
+    return Chart(bars, form(top), form(top // 2), summary, _is_full(len(bars)))
 
 
 def _column(number: int, count: int, share: float, kind: str, title: str, link: str | None = None) -> Bar:
@@ -131,6 +146,6 @@ def _stretch(attempt: Attempt, start: int, length: int, now_ms: int) -> Bar:
     ended = attempt.ended_at or now_ms
     width = max((ended - attempt.started_at) / length * WIDTH, _LEAST_WIDTH)
     x = min((attempt.started_at - start) / length * WIDTH, WIDTH - width)
-    took = spell_duration(ended - attempt.started_at)
-    title = f"Attempt {attempt.attempt} by {attempt.worker or 'nobody'}: {spell_status(attempt.status)}, {took}"
+    took = format_short(ended - attempt.started_at)
+    title = f"Attempt {attempt.attempt} by {attempt.worker or 'nobody'}: {format_status(attempt.status)}, {took}"
     return Bar(round(max(x, 0), 2), 0, round(width, 2), HEIGHT, attempt.status.lower(), title)

@@ -1,5 +1,6 @@
 """The pages: each one reads what it shows, and hands it to a template."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
@@ -9,12 +10,38 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescap
 
 from siltstone._version import __version__
 from siltstone.service import cycle_details, cycle_records, list_nodes, service_status
+from siltstone.text import (
+    format_age,
+    format_bytes,
+    format_count,
+    format_iso_time,
+    format_number,
+    format_ratio,
+    format_time,
+)
 from siltstone.web.access import SESSION_COOKIE, SESSION_SECONDS, VISIT_COOKIE
-from siltstone.web.charts import history_chart, rows_chart, size_chart, timeline_rows
-from siltstone.web.formats import FILTERS
+from siltstone.web.charts import format_short, format_status, history_chart, rows_chart, size_chart, timeline_rows
 from siltstone.web.site import Site
 
 STATIC = Path(__file__).parent / "static"
+REASON_WORDS = {
+    "request": "a request",
+    "interval": "the interval",
+    "backlog_bytes": "the size of the backlog",
+    "backlog_age": "the age of the backlog",
+}
+FILTERS: dict[str, Callable[..., str]] = {
+    "bytes": format_bytes,
+    "number": format_number,
+    "ratio": format_ratio,
+    "duration": format_short,
+    "about": format_age,
+    "time": format_time,
+    "iso": format_iso_time,
+    "status": format_status,
+    "reason": lambda reason: REASON_WORDS.get(reason, str(reason)),
+    "of": format_count,
+}
 NOTICES = {
     "triggered": "A cycle was asked for; it begins as soon as possible.",
     "trimming": "A cycle was asked for that trims afterwards; it begins as soon as possible.",
@@ -36,8 +63,13 @@ def make_templates() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    templates.filters.update(FILTERS)
+    templates.filters.update({name: _or_dash(form) for name, form in FILTERS.items()})
     return templates
+
+
+def _or_dash(form: Callable[..., str]) -> Callable[..., str]:
+    """Return a filter that writes a dash where there is no value."""
+    return lambda value, *words: "—" if value is None else form(value, *words)
 
 
 _templates = make_templates()

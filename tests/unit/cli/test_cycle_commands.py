@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 import siltstone
-from siltstone.cli.units import spell_duration
 from siltstone.log.commit import forget_logs
 from siltstone.rows.merge import run_here
 from siltstone.service import LakeTables, Node, ServiceSettings, open_database
@@ -157,8 +156,3 @@ def test_wrong_usage(lake: Cli) -> None:
     assert "N" in lake.misused("cycle", "show", "first")
     assert "Usage" in lake("cycle", "--help").stdout
     assert "Example" in lake("cycle", "trigger", "--help").stdout
-
-
-def test_durations_are_written_for_people() -> None:
-    written = [spell_duration(ms) for ms in (-1, 0, 999, 1000, 59_999, 60_000, 3_600_000, 100_000_000)]
-    assert written == ["0 ms", "0 ms", "999 ms", "1.0 s", "60.0 s", "1 min 0 s", "1 h 0 min", "1 d 3 h"]

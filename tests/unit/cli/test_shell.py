@@ -20,7 +20,7 @@ from siltstone.cli.data_commands import DeltaTypeChoice
 from siltstone.cli.main import app
 from siltstone.cli.table_commands import FormatChoice, MergeEngineChoice
 from siltstone.cli.text_parts import least_width, new_grid, to_text
-from siltstone.cli.units import parse_duration_ms, spell_bytes, spell_time
+from siltstone.cli.units import parse_duration_ms
 from tests.unit.cli.command_line import Cli
 
 SILTSTONE = [sys.executable, "-c", "from siltstone.cli.main import main; main()"]
@@ -159,28 +159,6 @@ def test_text_that_no_terminal_can_show_does_not_break_the_output(cli: Cli) -> N
 )
 def test_durations(text: str, seconds: int) -> None:
     assert parse_duration_ms(text, "--retention") == seconds * 1000
-
-
-@pytest.mark.parametrize(
-    ("size", "text"),
-    [
-        (0, "0 B"),
-        (999, "999 B"),
-        (1000, "1.0 kB"),
-        (99_949, "99.9 kB"),
-        (123_456, "123 kB"),
-        (999_999, "1.0 MB"),
-        (10**15, "1.0 PB"),
-        (10**19, "10000 PB"),
-    ],
-)
-def test_sizes(size: int, text: str) -> None:
-    assert spell_bytes(size) == text
-
-
-def test_times_are_in_utc() -> None:
-    assert spell_time(0) == "1970-01-01 00:00:00"
-    assert spell_time(1_700_000_000_999) == "2023-11-14 22:13:20"
 
 
 def test_numbers_are_never_cut_in_a_narrow_window() -> None:
