@@ -63,9 +63,10 @@ from siltstone.model.properties import (
     ROW_GROUP_ROWS,
 )
 from siltstone.model.rounds import RoundCompletion
+from siltstone.rounds.events import Progress
 from siltstone.rounds.plan import Request, job_on
 from siltstone.rounds.request import TableRequest, partition_requests, requests_with_work
-from siltstone.rounds.session import Progress, SessionResult
+from siltstone.rounds.session import SessionResult
 from siltstone.rows.job import RoundJob
 from siltstone.rows.parts import GatheredParts, read_parts
 from siltstone.storage import object_store as storage

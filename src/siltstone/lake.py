@@ -32,13 +32,14 @@ from siltstone.model.properties import KIND, ROWS_KIND
 from siltstone.model.rounds import RoundCompletion
 from siltstone.model.schema import schema_from_json
 from siltstone.objects import canonical_root, open_objects
+from siltstone.rounds.events import Progress
 from siltstone.rounds.plan import Request
 from siltstone.rounds.request import (
     TableRequest,
     partition_requests,
     requests_with_work,
 )
-from siltstone.rounds.session import Progress, SessionResult
+from siltstone.rounds.session import SessionResult
 from siltstone.storage.interface import ArrowData
 from siltstone.storage.layout import CATALOG_FOLDER
 from siltstone.table.completion import (

@@ -25,13 +25,14 @@ ROWS = 60_000
 COMPACT = """
 import sys, siltstone
 from pyspark.sql import SparkSession
+from siltstone.rounds.events import JobAwaited
 from siltstone.rows.job import Settings
 from siltstone.table.completion import compacted_partition, source_partitions
 from siltstone.spark.compaction import compact_partition
 master, root, may_end = sys.argv[1:]
 told = []
 def wait(event):
-    if event["event"] == "job_awaited" and not told:
+    if event == JobAwaited() and not told:
         with open(may_end) as file:
             told.append(file.readline())
 spark = (SparkSession.builder.master(master).config("spark.executor.memory", "600m").config("spark.executor.cores", "1")

@@ -20,7 +20,7 @@ from siltstone.cli.results_cycles import Serving
 from siltstone.cli.serving import ServeOptions, run_service, service_settings
 from siltstone.lake import Lake
 from siltstone.log.commit import forget_logs
-from siltstone.rows.job import RoundJob
+from siltstone.rows.job import BucketResult, RoundJob
 from siltstone.rows.merge import run_here
 from siltstone.service import Database, controls, default_address, open_database
 from tests.waiting import LIMIT_SECONDS
@@ -48,7 +48,7 @@ class Gate:
         self.is_open = threading.Event()
         self.is_open.set()
 
-    def __call__(self, job: RoundJob) -> Iterator[dict[str, Any]]:
+    def __call__(self, job: RoundJob) -> Iterator[BucketResult]:
         for result in run_here(job):
             assert self.is_open.wait(LIMIT_SECONDS)
             yield result

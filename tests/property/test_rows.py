@@ -14,7 +14,7 @@ from siltstone.catalog.main import delta_stream
 from siltstone.model import MergeEngine, PartitionLocator
 from siltstone.rounds.plan import Request
 from siltstone.rounds.session import SessionResult, run_session
-from siltstone.rows.job import Engine, RoundJob, Settings
+from siltstone.rows.job import BucketResult, Engine, RoundJob, Settings
 from siltstone.rows.merge import run_here
 from siltstone.storage import object_store as storage
 from siltstone.table.completion import current_completion, locate_destination
@@ -99,7 +99,7 @@ def dying_after(buckets: int) -> Engine:
     """Return an engine that dies after so many buckets, over all rounds."""
     left = [buckets]
 
-    def run(job: RoundJob) -> Iterator[dict[str, Any]]:
+    def run(job: RoundJob) -> Iterator[BucketResult]:
         for result in run_here(job):
             if not left[0]:
                 raise TaskError("died")
@@ -241,7 +241,7 @@ def test_sessions_that_meet_others_lose_and_double_nothing(
         if waiting:
             waiting.pop(0)[1].write_to(table)
 
-    def meet(job: RoundJob) -> Iterator[dict[str, Any]]:
+    def meet(job: RoundJob) -> Iterator[BucketResult]:
         yield from run_here(job)
         what = met.pop() if met else "none"
         if what == "write":

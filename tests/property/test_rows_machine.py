@@ -16,7 +16,7 @@ from siltstone.model import PartitionLocator
 from siltstone.objects import open_objects
 from siltstone.rounds.plan import Request
 from siltstone.rounds.session import run_session
-from siltstone.rows.job import Engine, RoundJob, Settings
+from siltstone.rows.job import BucketResult, Engine, RoundJob, Settings
 from siltstone.rows.merge import run_here
 from siltstone.storage import object_store as storage
 from siltstone.table.completion import (
@@ -271,7 +271,7 @@ class RowsMachine(RuleBasedStateMachine):
             "write": self.next_write,
         }
 
-        def engine(job: RoundJob) -> Iterator[dict[str, Any]]:
+        def engine(job: RoundJob) -> Iterator[BucketResult]:
             yield from run_here(job)
             if left:
                 act[left.pop(0)]()

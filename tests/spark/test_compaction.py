@@ -27,6 +27,7 @@ import siltstone
 from siltstone.errors import CorruptionError, InvalidInputError
 from siltstone.model import PartitionLocator
 from siltstone.model.rounds import RoundCompletion
+from siltstone.rounds.events import BucketMerged, Event, JobAwaited, RoundCommitted, RoundStarted, TasksDone
 from siltstone.rows.job import Settings
 from siltstone.rows.merge import run_here
 from siltstone.spark.compaction import compact_partition
@@ -173,11 +174,11 @@ def test_a_full_compaction_rewrites_every_bucket_and_nothing_new_makes_no_round(
         "compaction_artifact_path": local_root,
         "spark": spark,
     }
-    events: list[dict[str, Any]] = []
+    events: list[Event] = []
     (first,) = compact_partition(**call, settings=FEW, progress=events.append).rounds
-    told = [event["event"] for event in events if event["event"] not in ("tasks_done", "job_awaited")]
-    assert told == ["round_started", *["bucket_merged"] * len(first.buckets), "round_committed"]
-    assert {event["step"] for event in events if event["event"] == "tasks_done"} <= {"read", "merge"}
+    told = [type(event) for event in events if not isinstance(event, TasksDone | JobAwaited)]
+    assert told == [RoundStarted, *[BucketMerged] * len(first.buckets), RoundCommitted]
+    assert {event.step for event in events if isinstance(event, TasksDone)} <= {"read", "merge"}
     assert compact_partition(**call).rounds == []
     (second,) = compact_partition(**call, full=True, records_per_compacted_file=20).rounds
     assert second.bucket_actions == {"major": len(first.buckets)}

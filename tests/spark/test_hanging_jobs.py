@@ -15,6 +15,7 @@ from tests.waiting import LIMIT_SECONDS, wait_for
 
 import siltstone
 from siltstone.errors import LeaseLostError
+from siltstone.rounds.events import Event, JobAwaited
 from siltstone.service.database import Database, open_database
 from siltstone.service.history import cycle_details
 from siltstone.service.lake_tables import LakeTables
@@ -112,13 +113,13 @@ def test_a_hanging_job_is_cancelled_however_early_its_progress_is_refused(spark:
         silent.read_bytes()
         yield from batches
 
-    told: list[str] = []
+    told: list[Event] = []
 
-    def refuse(event: dict[str, Any]) -> None:
-        told.append(event["event"])
+    def refuse(event: Event) -> None:
+        told.append(event)
         raise LeaseLostError("the claim is lost")
 
     with pytest.raises(LeaseLostError, match="the claim is lost"):
         collect(spark, spark.range(2).mapInArrow(wait_for_ever, "id long"), ["read"], refuse)
-    assert told == ["job_awaited"]
+    assert told == [JobAwaited()]
     assert not running_jobs(spark)

@@ -22,7 +22,7 @@ from siltstone.objects import open_objects, replaced
 from siltstone.rounds.plan import Request
 from siltstone.rounds.session import run_session
 from siltstone.rows.index import write_index
-from siltstone.rows.job import RoundJob
+from siltstone.rows.job import BucketResult, RoundJob
 from siltstone.rows.merge import run_here
 from siltstone.storage import horizon
 from siltstone.storage import object_store as storage
@@ -358,7 +358,7 @@ def test_long_work_is_not_refused_by_a_vacuum_that_comes_right_before_its_commit
         yield from changes(7).to_batches()
         wait_for_announcement(log)
 
-    def slow_engine(job: RoundJob) -> Iterator[dict[str, Any]]:
+    def slow_engine(job: RoundJob) -> Iterator[BucketResult]:
         yield from run_here(job)
         wait_for_announcement(partition.log)
 

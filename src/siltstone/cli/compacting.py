@@ -8,8 +8,9 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from siltstone.cli.hints import find_table
 from siltstone.cli.results_rounds import Compacted, RoundLine
@@ -18,6 +19,7 @@ from siltstone.errors import InvalidInputError, NotFoundError
 from siltstone.lake import Lake, compact_request
 from siltstone.model import PartitionLocator
 from siltstone.model.rounds import RoundCompletion
+from siltstone.rounds.events import Event
 from siltstone.rounds.plan import Request
 from siltstone.rounds.request import (
     TableRequest,
@@ -31,14 +33,19 @@ from siltstone.table.completion import compacted_partition, current_completion, 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-Tell = Callable[[Mapping[str, Any]], None]
-"""Told of each event: those of a session with their partition, and `spark_starting`."""
+Tell = Callable[["Event | SparkStarting"], None]
+"""Told of each event: those of a session, and that Spark starts."""
 
 _LOCAL_MASTER = re.compile(r"local(\[(\*|[1-9]\d*)(,\s*\d+)?\])?")
 _CLUSTER_MASTER = re.compile(r"(spark|k8s)://.+|yarn")
 
 
-def _tell_nobody(event: Mapping[str, Any]) -> None:
+@dataclass(frozen=True)
+class SparkStarting:
+    """There is work, and Spark starts for it."""
+
+
+def _tell_nobody(event: "Event | SparkStarting") -> None:
     """Show nothing."""
 
 
@@ -53,11 +60,11 @@ def compact_table(
     seconds = {"plan": time.perf_counter() - started}
     results: list[SessionResult] = []
     if waiting:
-        tell({"event": "spark_starting"})
+        tell(SparkStarting())
         spark = _start_spark(conf)
         seconds["spark_start"] = time.perf_counter() - started - seconds["plan"]
         with _interrupted_quietly():
-            results = [_compact(request, spark, tell) for request in waiting]
+            results = [compact_request(request, spark, tell) for request in waiting]
     seconds["total"] = time.perf_counter() - started
     rounds = [round_line(completion) for result in results for completion in result.rounds]
     for step in ("tasks", "merge", "write"):
@@ -121,11 +128,6 @@ def newest_position(requests: Sequence[Request]) -> int:
 
 def _current(lake: Lake, source: PartitionLocator) -> RoundCompletion | None:
     return current_completion(locate_destination(compacted_partition(source), root=lake.root))
-
-
-def _compact(request: Request, spark: "SparkSession", tell: Tell) -> SessionResult:
-    values = request.destination.partition_values
-    return compact_request(request, spark, lambda event: tell({**event, "partition": values}))
 
 
 def spark_settings(master: str | None) -> dict[str, str]:

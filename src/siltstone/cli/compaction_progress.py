@@ -2,13 +2,13 @@
 
 import contextlib
 import sys
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from siltstone.cli.compacting import Tell
+from siltstone.cli.compacting import SparkStarting, Tell
 from siltstone.cli.text_parts import new_console
+from siltstone.rounds.events import BucketMerged, Event, RoundCommitted, RoundStarted, TasksDone
 from siltstone.text import format_bytes, format_count, format_partition
 
 
@@ -40,40 +40,38 @@ class _Events:
         self._merged = 0
         self._rows = 0
 
-    def tell(self, event: Mapping[str, Any]) -> None:
+    def tell(self, event: Event | SparkStarting) -> None:
         """Show an event; those that say nothing to people are passed over."""
-        show = {
-            "spark_starting": self._spark_starting,
-            "round_started": self._round_started,
-            "tasks_done": self._tasks_done,
-            "bucket_merged": self._bucket_merged,
-            "round_committed": self._round_committed,
-        }.get(event["event"])
-        if show is not None:
-            show(event)
+        if isinstance(event, SparkStarting):
+            self._bar.update(self._task, description="Starting Spark")
+        elif isinstance(event, RoundStarted):
+            self._round_started(event)
+        elif isinstance(event, TasksDone):
+            self._tasks_done(event)
+        elif isinstance(event, BucketMerged):
+            self._bucket_merged(event)
+        elif isinstance(event, RoundCommitted):
+            self._round_committed(event)
 
-    def _spark_starting(self, event: Mapping[str, Any]) -> None:
-        self._bar.update(self._task, description="Starting Spark")
-
-    def _round_started(self, event: Mapping[str, Any]) -> None:
-        self._buckets, self._merged, self._rows = event["buckets"], 0, 0
-        partition = format_partition(event["partition"])
-        self._round = f"Round {event['round_id']}" + (f" of partition {partition}" if partition else "")
-        self._input = f"{format_count(event['deltas'], 'delta')}, {format_bytes(event['bytes'])}"
+    def _round_started(self, event: RoundStarted) -> None:
+        self._buckets, self._merged, self._rows = event.buckets, 0, 0
+        partition = format_partition(event.partition)
+        self._round = f"Round {event.round_id}" + (f" of partition {partition}" if partition else "")
+        self._input = f"{format_count(event.deltas, 'delta')}, {format_bytes(event.bytes)}"
         self._bar.update(self._task, description=self._round, total=None, completed=0, detail=self._input)
 
-    def _tasks_done(self, event: Mapping[str, Any]) -> None:
+    def _tasks_done(self, event: TasksDone) -> None:
         step = {"read": f"reading {self._input}", "merge": f"merging {format_count(self._buckets, 'bucket')}"}
-        detail = f"{step.get(event['step'], event['step'])}, {event['done']} of {format_count(event['tasks'], 'task')}"
-        self._bar.update(self._task, total=event["tasks"], completed=event["done"], detail=detail)
+        detail = f"{step.get(event.step, event.step)}, {event.done} of {format_count(event.tasks, 'task')}"
+        self._bar.update(self._task, total=event.tasks, completed=event.done, detail=detail)
 
-    def _bucket_merged(self, event: Mapping[str, Any]) -> None:
+    def _bucket_merged(self, event: BucketMerged) -> None:
         self._merged += 1
-        self._rows += event["live_rows"]
+        self._rows += event.accounting.live_rows
         detail = f"{self._merged} of {format_count(self._buckets, 'bucket')}, {format_count(self._rows, 'row')}"
         self._bar.update(self._task, total=self._buckets, completed=self._merged, detail=detail)
 
-    def _round_committed(self, event: Mapping[str, Any]) -> None:
+    def _round_committed(self, event: RoundCommitted) -> None:
         self._bar.update(
-            self._task, total=self._buckets, completed=self._buckets, detail=format_count(event["live_rows"], "row")
+            self._task, total=self._buckets, completed=self._buckets, detail=format_count(event.live_rows, "row")
         )

@@ -1,7 +1,7 @@
 """Compaction of documents, and how rounds merge tables of any kind."""
 
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -28,7 +28,7 @@ from siltstone.rows.absorb import Change, Marks
 from siltstone.rows.columns import Integers, align, equal_ids
 from siltstone.rows.files import StoredFile
 from siltstone.rows.hashing import hash_keys
-from siltstone.rows.job import RoundJob, gather
+from siltstone.rows.job import BucketResult, RoundJob, gather
 from siltstone.rows.parts import decode_part
 from siltstone.table.holds import delay_of
 
@@ -206,11 +206,11 @@ def resolver_of(job: RoundJob) -> merge.Resolve:
     return found
 
 
-def merge_any(job: RoundJob, number: int, parts: Sequence[bytes]) -> dict[str, Any] | None:
+def merge_any(job: RoundJob, number: int, parts: Sequence[bytes]) -> BucketResult | None:
     """Absorb a bucket's parts of deltas, by the rules of the table's kind."""
     return merge.merge_bucket(job, number, parts, resolver_of(job))
 
 
-def run_here(job: RoundJob) -> Iterator[dict[str, Any]]:
+def run_here(job: RoundJob) -> Iterator[BucketResult]:
     """Run all tasks of a round in this process, one after another, by the rules of the table's kind."""
     return merge.run_here(job, merge_any)

@@ -467,7 +467,7 @@ class _Repair:
         made: list[Bucket] = []
         for number in sorted(wanted):
             result = self._merge(job, number, parts.take(number))
-            made += [job.buckets[number]] if result is None else map(Bucket.from_serializable, result["buckets"])
+            made += [job.buckets[number]] if result is None else result.buckets
         known = set(bucket_objects(base))
         self._written += [uri for uri in bucket_objects(made) if uri not in known]
         lost = self._lost(region, made)

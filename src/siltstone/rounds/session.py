@@ -2,17 +2,17 @@
 
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from siltstone.errors import ConflictError, CorruptionError
 from siltstone.model.rounds import Accounting, Bucket, RoundCompletion
 from siltstone.model.schema import SchemaField
 from siltstone.objects import open_objects
+from siltstone.rounds.events import BucketMerged, Progress, RoundCommitted, RoundStarted
 from siltstone.rounds.plan import Request, RoundPlan, plan_round
 from siltstone.rounds.request import check_request
-from siltstone.rows.job import Engine
+from siltstone.rows.job import BucketResult, Engine
 from siltstone.storage.horizon import announced
 from siltstone.storage.streams import locate_stream
 from siltstone.table.completion import bucket_objects, commit_round, current_entry, locate_destination, write_completion
@@ -21,7 +21,6 @@ from siltstone.table.holds import close_stream, delay_of
 
 _log = logging.getLogger(__name__)
 
-Progress = Callable[[dict[str, Any]], None]
 _CONFLICTS = 20
 
 
@@ -96,18 +95,27 @@ def run_round(plan: RoundPlan, engine: Engine, progress: Progress | None = None)
 
 def _run_announced(plan: RoundPlan, engine: Engine, progress: Progress | None) -> RoundCompletion:
     started = time.perf_counter()
-    tell = progress or (lambda event: None)
-    tell({"event": "round_started", "round_id": plan.round_id, "deltas": plan.delta_count, "bytes": plan.input_bytes,
-          "buckets": len(plan.job.buckets), "high_watermark": plan.high_watermark})  # fmt: skip
-    results: list[dict[str, Any]] = []
-    for each in engine(plan.job):
-        results.append(each)
-        tell({"event": "bucket_merged", "round_id": plan.round_id, "action": each["action"], **each["accounting"]})
+    progress = progress or (lambda event: None)
+    progress(
+        RoundStarted(
+            partition=tuple(plan.destination.locator.partition_values),
+            round_id=plan.round_id,
+            deltas=plan.delta_count,
+            bytes=plan.input_bytes,
+            buckets=len(plan.job.buckets),
+            high_watermark=plan.high_watermark,
+        )
+    )
+    results: list[BucketResult] = []
+    for result in engine(plan.job):
+        results.append(result)
+        progress(BucketMerged(plan.round_id, result.action, result.accounting))
     merged_at = time.perf_counter()
     completion = _complete(plan, results)
     completion.seconds = {
         "tasks": merged_at - started,
-        **{step: sum(each["seconds"][step] for each in results) for step in ("merge", "write")},
+        "merge": sum(result.merge_seconds for result in results),
+        "write": sum(result.write_seconds for result in results),
         "total": time.perf_counter() - started,
     }
     written = write_completion(plan.destination, completion, plan.job.began)
@@ -116,29 +124,26 @@ def _run_announced(plan: RoundPlan, engine: Engine, progress: Progress | None) -
     except ConflictError:
         open_objects(plan.job.root).delete([written.uri, *_new_files(plan, completion.buckets)])
         raise
-    tell({"event": "round_committed", "round_id": plan.round_id, "live_rows": completion.live_rows})
+    progress(RoundCommitted(plan.round_id, completion.live_rows))
     return completion
 
 
-def _complete(plan: RoundPlan, results: Iterable[dict[str, Any]]) -> RoundCompletion:
+def _complete(plan: RoundPlan, results: Sequence[BucketResult]) -> RoundCompletion:
     job = plan.job
-    by_number = {each["number"]: each for each in results}
+    by_number = {result.number: result for result in results}
     buckets: list[Bucket] = []
     total = Accounting()
     actions: dict[str, int] = {}
-    written = {"files": 0, "bytes": 0, "rows": 0}
     for number, bucket in enumerate(job.buckets):
         result = by_number.get(number)
-        action = result["action"] if result else "untouched"
+        action = result.action if result else "untouched"
         actions[action] = actions.get(action, 0) + 1
         if result is None:
             buckets.append(bucket)
             total = total.plus(Accounting(base_rows=bucket.live_count, live_rows=bucket.live_count))
             continue
-        buckets += [Bucket.from_serializable(each) for each in result["buckets"]]
-        total = total.plus(Accounting.from_serializable(result["accounting"]))
-        for name in written:
-            written[name] += result[f"written_{name}"]
+        buckets += result.buckets
+        total = total.plus(result.accounting)
     _check_arrival(plan, total)
     before = {file.uri for bucket in job.buckets for file in bucket.files}
     files = [file for bucket in buckets for file in bucket.files]
@@ -161,9 +166,9 @@ def _complete(plan: RoundPlan, results: Iterable[dict[str, Any]]) -> RoundComple
         buckets=buckets,
         delta_count=plan.delta_count,
         input_bytes=plan.input_bytes,
-        written_files=written["files"],
-        written_bytes=written["bytes"],
-        written_rows=written["rows"],
+        written_files=sum(result.written_files for result in results),
+        written_bytes=sum(result.written_bytes for result in results),
+        written_rows=sum(result.written_rows for result in results),
         carried_files=carried,
         copied_by_reference_ratio=carried / len(files) if files else 0.0,
         bucket_actions=actions,

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -13,10 +13,8 @@ from siltstone.model.rounds import MAX_DEPTH, Accounting, Bucket, CompactedFile
 from siltstone.rows.columns import Integers, align
 from siltstone.rows.files import CompactedWriter, StoredFile, write_vector
 from siltstone.rows.hashing import hash_keys
-from siltstone.rows.job import RoundJob
+from siltstone.rows.job import Action, BucketResult, RoundJob
 from siltstone.rows.tombstones import Tombstones, write_tombstones
-
-Action = Literal["untouched", "minor", "major"]
 
 
 class Marks(NamedTuple):
@@ -65,8 +63,9 @@ def choose(job: RoundJob, bucket: Bucket, new_rows: int, dead_rows: int) -> tupl
     return "minor", f"{new_rows} new and {dead_rows} dead rows are few beside {stored}"
 
 
-def absorb(job: RoundJob, bucket: Bucket, stored: Sequence[StoredFile], change: Change) -> dict[str, Any]:
+def absorb(job: RoundJob, number: int, stored: Sequence[StoredFile], change: Change) -> BucketResult:
     """Write what a bucket's changes need and return its new shape. Raises: CorruptionError where rows do not add up."""
+    bucket = job.buckets[number]
     action, reason = choose(job, bucket, change.rows.num_rows, change.dead_count)
     if action == "major":
         buckets, written = _rewrite(job, bucket, stored, change)
@@ -87,15 +86,16 @@ def absorb(job: RoundJob, bucket: Bucket, stored: Sequence[StoredFile], change: 
             f"bucket {bucket.name}: rows do not add up, so nothing is committed: {dict(accounting)}; keep the data and "
             "report this"
         )
-    return {
-        "action": action,
-        "reason": reason,
-        "buckets": buckets,
-        "accounting": accounting,
-        "written_files": len(written),
-        "written_bytes": sum(file.content_length for file in written),
-        "written_rows": sum(file.record_count for file in written),
-    }
+    return BucketResult(
+        number,
+        action,
+        reason,
+        tuple(buckets),
+        accounting,
+        written_files=len(written),
+        written_bytes=sum(file.content_length for file in written),
+        written_rows=sum(file.record_count for file in written),
+    )
 
 
 def _writer(job: RoundJob) -> CompactedWriter:

@@ -2,13 +2,13 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import pyarrow as pa
 
 from siltstone.model import MergeEngine
 from siltstone.model.properties import MAX_ROW_GROUP_ROWS, ROWS_KIND, TOMBSTONE_RETENTION_SECONDS
-from siltstone.model.rounds import Bucket, DeletionVector
+from siltstone.model.rounds import Accounting, Bucket, DeletionVector
 from siltstone.model.schema import nullable, schema_from_json
 
 MIB = 1 << 20
@@ -122,10 +122,29 @@ class Part:
     table: pa.Table
 
 
-Engine = Callable[[RoundJob], Iterator[dict[str, Any]]]
+Action = Literal["untouched", "minor", "major"]
+
+
+@dataclass(frozen=True)
+class BucketResult:
+    """What became of the bucket of a number: the buckets after it, and what was written for them."""
+
+    number: int
+    action: Action
+    reason: str
+    buckets: tuple[Bucket, ...]
+    accounting: Accounting
+    written_files: int
+    written_bytes: int
+    written_rows: int
+    merge_seconds: float = 0.0
+    write_seconds: float = 0.0
+
+
+Engine = Callable[[RoundJob], Iterator[BucketResult]]
 """Runs the tasks of a round, wherever, and yields the result of each bucket that has one."""
 
-Merge = Callable[[RoundJob, int, Sequence[bytes]], dict[str, Any] | None]
+Merge = Callable[[RoundJob, int, Sequence[bytes]], BucketResult | None]
 """Absorbs the parts of deltas for the bucket of a number; returns what became of it, None where it stays as it is."""
 
 

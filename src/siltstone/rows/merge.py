@@ -1,10 +1,8 @@
 """The second step of a task: what the deltas of a bucket mean for its compacted rows."""
 
-import json
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
@@ -17,7 +15,7 @@ from siltstone.rows.columns import Flags, Integers, align, equal_ids, sort_ranks
 from siltstone.rows.files import StoredFile
 from siltstone.rows.fold import NONE, DeleteRun, FoldInput, FoldResult, Match, RowsRun, fold, fold_appended
 from siltstone.rows.hashing import NULL_HASH, Hashes, hash_keys, is_exact
-from siltstone.rows.job import Merge, Part, RoundJob, gather
+from siltstone.rows.job import BucketResult, Merge, Part, RoundJob, gather
 from siltstone.rows.parts import GatheredParts, decode_part, read_parts, removal_flags
 from siltstone.rows.tombstones import Tombstones, read_tombstones
 
@@ -25,7 +23,7 @@ Resolve = Callable[[RoundJob, Bucket, Sequence[StoredFile], Sequence[bytes]], Ch
 """Finds out what a bucket's parts of deltas change, writing nothing."""
 
 
-def run_here(job: RoundJob, merge: Merge | None = None) -> Iterator[dict[str, Any]]:
+def run_here(job: RoundJob, merge: Merge | None = None) -> Iterator[BucketResult]:
     """Run all tasks of a round in this process, one after another."""
     gathered = GatheredParts(read_parts(job, job.reads))
     for number in range(len(job.buckets)):
@@ -36,7 +34,7 @@ def run_here(job: RoundJob, merge: Merge | None = None) -> Iterator[dict[str, An
 
 def merge_bucket(
     job: RoundJob, number: int, parts: Sequence[bytes], resolve_: Resolve | None = None
-) -> dict[str, Any] | None:
+) -> BucketResult | None:
     """Absorb a bucket's parts of deltas; return what became of it, None where it stays as it is.
 
     Rows are resolved as rows, unless another way is given. Raises: InvalidInputError where that is missing.
@@ -50,9 +48,9 @@ def merge_bucket(
     stored = [StoredFile(job.root, file) for file in bucket.files]
     change = (resolve_ or resolve)(job, bucket, stored, parts)
     resolved_at = time.perf_counter()
-    result = absorb(job, bucket, stored, change)
-    seconds = {"merge": resolved_at - started, "write": time.perf_counter() - resolved_at}
-    return json.loads(json.dumps({"number": number, **result, "seconds": seconds}))  # type: ignore[no-any-return]
+    result = absorb(job, number, stored, change)
+    written_at = time.perf_counter()
+    return replace(result, merge_seconds=resolved_at - started, write_seconds=written_at - resolved_at)
 
 
 def resolve(job: RoundJob, bucket: Bucket, stored: Sequence[StoredFile], parts: Sequence[bytes]) -> Change:

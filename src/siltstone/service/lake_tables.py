@@ -9,8 +9,9 @@ from siltstone.errors import NotFoundError, SiltstoneError
 from siltstone.lake import Lake
 from siltstone.model import Delta, PartitionLocator, TableVersion
 from siltstone.model.properties import DELTA_RETENTION_SECONDS
+from siltstone.rounds.events import Progress
 from siltstone.rounds.plan import Request
-from siltstone.rounds.session import Progress, SessionResult, run_session
+from siltstone.rounds.session import SessionResult, run_session
 from siltstone.rows.job import Engine
 from siltstone.service.results import CheckpointResult, KeepAlive, PendingPartition
 from siltstone.service.settings import DAY_SECONDS, to_ms

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from siltstone.model import PartitionLocator
-from siltstone.rounds.session import Progress
+from siltstone.rounds.events import Progress
 from siltstone.service.schema import AttemptStatus, CheckpointStatus, CycleStatus, RequestState
 
 KeepAlive = Callable[[], None]

@@ -6,7 +6,7 @@ import time
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import orjson
 from sqlalchemy import Row, case, delete, select
@@ -21,6 +21,7 @@ from siltstone.errors import (
 )
 from siltstone.masking import mask_secrets
 from siltstone.model import PartitionLocator
+from siltstone.rounds.events import BucketMerged, Event, JobAwaited, RoundStarted
 from siltstone.service.controls import current_controls
 from siltstone.service.cycles import cut_error, end_attempt, lock_manager
 from siltstone.service.database import Database, Transaction
@@ -278,13 +279,13 @@ class Heartbeat:
         """Whether the compaction was told to stop."""
         return self._stop_reason is not None
 
-    def on_progress(self, event: dict[str, Any]) -> None:
+    def on_progress(self, event: Event) -> None:
         """Note a step of the compaction, and end it where it has lost the right to go on. Raises: LeaseLostError."""
         # Being waited for is no step, or a compaction that hangs would look as if it moved.
-        self._progress += event.get("event") != "job_awaited"
-        if event.get("event") == "round_started":
-            self._buckets_done, self._buckets_total = 0, int(event.get("buckets", 0))
-        elif event.get("event") == "bucket_merged":
+        self._progress += not isinstance(event, JobAwaited)
+        if isinstance(event, RoundStarted):
+            self._buckets_done, self._buckets_total = 0, event.buckets
+        elif isinstance(event, BucketMerged):
             self._buckets_done += 1
         # After a pause of the whole process, the thread may not have noticed yet what happened meanwhile.
         if self._monotonic() - self._beat_at > self._settings.claim_lease_seconds / 2:

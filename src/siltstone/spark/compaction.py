@@ -1,16 +1,16 @@
 """Compaction of one partition on Spark: the call that everything else leads to."""
 
 from collections.abc import Iterable, Iterator
-from typing import Any
 
 from pyspark.sql import SparkSession
 
 from siltstone.errors import InvalidInputError
 from siltstone.model import PartitionLocator
 from siltstone.objects import canonical_root
+from siltstone.rounds.events import Progress
 from siltstone.rounds.plan import MAX_ROUND_BYTES, Request
-from siltstone.rounds.session import Progress, SessionResult, run_session
-from siltstone.rows.job import RoundJob, Settings
+from siltstone.rounds.session import SessionResult, run_session
+from siltstone.rows.job import BucketResult, RoundJob, Settings
 from siltstone.spark.merge import spark_engine
 from siltstone.spark.session import local_session
 
@@ -65,7 +65,7 @@ def compact_partition(
         root=_root(compaction_artifact_path, compaction_artifact_s3_bucket),
     )
 
-    def engine(job: RoundJob) -> Iterator[dict[str, Any]]:
+    def engine(job: RoundJob) -> Iterator[BucketResult]:
         # Not before there is work: to start Spark takes seconds, and what is refused needs none.
         return spark_engine(spark or local_session(), progress)(job)
 

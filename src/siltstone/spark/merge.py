@@ -4,7 +4,6 @@ import json
 import re
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
 import pyarrow as pa
 from pyspark.errors import PythonException
@@ -13,8 +12,9 @@ from pyspark.sql import functions as sf
 
 from siltstone import errors
 from siltstone.documents.merge import merge_any
-from siltstone.rounds.session import Progress
-from siltstone.rows.job import Engine, Merge, ReadTask, RoundJob
+from siltstone.model.rounds import Accounting, Bucket
+from siltstone.rounds.events import Progress
+from siltstone.rows.job import BucketResult, Engine, Merge, ReadTask, RoundJob
 from siltstone.rows.parts import read_parts
 from siltstone.spark.tasks import collect, reaching
 
@@ -30,7 +30,7 @@ _LEAST_TASKS = 2
 def spark_engine(spark: SparkSession, progress: Progress | None = None, merge: Merge = merge_any) -> Engine:
     """Return an engine that runs the tasks of a round on Spark, and tells of each that is done."""
 
-    def run(job: RoundJob) -> Iterator[dict[str, Any]]:
+    def run(job: RoundJob) -> Iterator[BucketResult]:
         parts = read_on_spark(spark, job)
         visited = [number for number, bucket in enumerate(job.buckets) if job.visits(bucket)]
         if visited:
@@ -40,9 +40,17 @@ def spark_engine(spark: SparkSession, progress: Progress | None = None, merge: M
         except PythonException as error:
             raise translated(error) from error
         for row in rows:
-            yield json.loads(row.result)
+            yield _decoded(row.result)
 
     return run
+
+
+def _decoded(text: str) -> BucketResult:
+    """Return the result of a task, which travels as JSON."""
+    fields = json.loads(text)
+    fields["buckets"] = tuple(map(Bucket.from_serializable, fields["buckets"]))
+    fields["accounting"] = Accounting.from_serializable(fields["accounting"])
+    return BucketResult(**fields)
 
 
 def translated(error: PythonException) -> Exception:
@@ -101,7 +109,7 @@ def merge_on_spark(parts: DataFrame, job: RoundJob, merge: Merge = merge_any) ->
         for bucket, own in gathered_by_bucket(batches):
             result = merge(job, bucket, own)
             if result is not None:
-                yield pa.record_batch({"result": [json.dumps(result)]})
+                yield pa.record_batch({"result": [json.dumps(vars(result))]})
 
     shuffled = parts.repartitionById(tasks, sf.col("bucket") % tasks)
     return shuffled.mapInArrow(reaching(job.root, run), "result string")

@@ -10,7 +10,7 @@ from pyspark import InheritableThread
 from pyspark.sql import DataFrame, Row, SparkSession
 
 from siltstone.objects import share_access
-from siltstone.rounds.session import Progress
+from siltstone.rounds.events import JobAwaited, Progress, TasksDone
 
 
 def settle() -> None:
@@ -74,11 +74,11 @@ def collect(spark: SparkSession, frame: DataFrame, steps: Sequence[str], progres
             except TimeoutError:
                 if result.done():
                     raise
-            progress({"event": "job_awaited"})
+            progress(JobAwaited())
             for step, (done, tasks) in zip(steps, _stages(spark, group), strict=False):
                 if told.get(step) != (done, tasks):
                     told[step] = done, tasks
-                    progress({"event": "tasks_done", "step": step, "done": done, "tasks": tasks})
+                    progress(TasksDone(step, done, tasks))
     except BaseException:
         # Again and again: a job that had not begun when it was cancelled would begin afterwards.
         while not result.done():

@@ -7,7 +7,10 @@ import pytest
 from rich.console import Console
 
 from siltstone.cli import compaction_progress
+from siltstone.cli.compacting import SparkStarting
 from siltstone.lake import Lake
+from siltstone.model.rounds import Accounting
+from siltstone.rounds.events import BucketMerged, Event, JobAwaited, RoundCommitted, RoundStarted, TasksDone
 from tests.unit.cli.command_line import Cli
 
 
@@ -186,14 +189,14 @@ def test_progress_shows_phases_buckets_and_rows(monkeypatch: pytest.MonkeyPatch)
     console = Console(file=shown, force_terminal=True, width=120)
     monkeypatch.setattr(compaction_progress, "new_console", lambda _: console)
     with compaction_progress.shown_progress() as tell:
-        events: list[Mapping[str, object]] = [
-            {"event": "spark_starting"},
-            {"event": "round_started", "round_id": 4, "partition": ["eu"], "buckets": 2, "deltas": 3, "bytes": 2000},
-            {"event": "tasks_done", "step": "read", "done": 1, "tasks": 8},
-            {"event": "tasks_done", "step": "merge", "done": 0, "tasks": 1},
-            {"event": "bucket_merged", "live_rows": 1500},
-            {"event": "something_else"},
-            {"event": "round_committed", "live_rows": 3000},
+        events: list[Event | SparkStarting] = [
+            SparkStarting(),
+            RoundStarted(("eu",), round_id=4, deltas=3, bytes=2000, buckets=2, high_watermark=3),
+            TasksDone("read", 1, 8),
+            TasksDone("merge", 0, 1),
+            BucketMerged(4, "minor", Accounting(live_rows=1500)),
+            JobAwaited(),
+            RoundCommitted(4, 3000),
         ]
         texts = []
         for event in events:

@@ -13,7 +13,7 @@ from siltstone.model.rounds import CompactedFile, RoundCompletion
 from siltstone.objects import open_objects
 from siltstone.rounds.plan import Request
 from siltstone.rounds.session import SessionResult, run_session
-from siltstone.rows.job import Engine, RoundJob, Settings
+from siltstone.rows.job import BucketResult, Engine, RoundJob, Settings
 from siltstone.rows.merge import run_here
 from siltstone.storage import object_store as storage
 from siltstone.table.completion import Destination, current_completion, locate_destination
@@ -124,7 +124,7 @@ def only_file(completion: RoundCompletion) -> CompactedFile:
 def failing_after(buckets: int, engine: Engine = run_here) -> Engine:
     """Return an engine whose task number `buckets` fails."""
 
-    def run(job: RoundJob) -> Iterator[dict[str, Any]]:
+    def run(job: RoundJob) -> Iterator[BucketResult]:
         for number, result in enumerate(engine(job)):
             if number == buckets:
                 raise TaskError(f"after {buckets} buckets")
@@ -138,7 +138,7 @@ def meeting(*others: Callable[[], object], engine: Engine = run_here) -> Engine:
     """Return an engine in whose n-th round the n-th of `others` is called, after the work and before the commit."""
     waiting = list(others)
 
-    def run(job: RoundJob) -> Iterator[dict[str, Any]]:
+    def run(job: RoundJob) -> Iterator[BucketResult]:
         yield from engine(job)
         if waiting:
             waiting.pop(0)()

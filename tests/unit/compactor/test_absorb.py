@@ -18,7 +18,7 @@ from siltstone.rows import merge
 from siltstone.rows.absorb import Change, absorb, choose
 from siltstone.rows.files import CompactedWriter, StoredFile, read_vector, write_vector
 from siltstone.rows.hashing import hash_keys
-from siltstone.rows.job import RoundJob, Settings
+from siltstone.rows.job import BucketResult, RoundJob, Settings
 from siltstone.rows.merge import run_here
 from siltstone.table.completion import current_completion
 from tests.unit.compactor.compacting import (
@@ -388,7 +388,7 @@ def test_rows_that_do_not_add_up_are_refused(local_root: str) -> None:
     root = canonical_root(local_root)
     change = Change(dead=[], rows=rows([1, 2]), accounting=Accounting(delta_rows=3))
     with pytest.raises(CorruptionError, match="bucket all: rows do not add up, so nothing is committed"):
-        absorb(make_job(root), Bucket(depth=0, bits=0), [], change)
+        absorb(replace(make_job(root), buckets=(Bucket(depth=0, bits=0),)), 0, [], change)
 
 
 def test_an_engine_that_loses_rows_commits_nothing(local_root: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -408,7 +408,7 @@ def test_a_bucket_whose_result_is_lost_is_not_committed_with_its_deltas(local_ro
     compact(table, replace(MINOR, bucket_rows=4))
     table.write(rows(range(40), "again"))
 
-    def loses_one(job: RoundJob) -> Iterator[dict[str, Any]]:
+    def loses_one(job: RoundJob) -> Iterator[BucketResult]:
         yield from list(run_here(job))[1:]
 
     with pytest.raises(CorruptionError):

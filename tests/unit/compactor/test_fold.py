@@ -12,7 +12,7 @@ from siltstone.model import MergeEngine
 from siltstone.rows.columns import equal_ids, sort_ranks
 from siltstone.rows.fold import NONE, DeleteRun, FoldInput, FoldResult, RowsRun, fold
 from siltstone.rows.hashing import NULL_HASH, hash_keys
-from siltstone.rows.job import RoundJob, Settings
+from siltstone.rows.job import BucketResult, RoundJob, Settings
 from siltstone.rows.merge import merge_bucket
 from siltstone.rows.parts import read_parts
 from siltstone.testing.oracle import same_rows
@@ -327,7 +327,7 @@ class TestThroughARound:
         monkeypatch.setattr("siltstone.storage.parquet.ROW_GROUP_ROWS", 3)
         monkeypatch.setattr("siltstone.rows.files.ROW_GROUP_ROWS", 4)
 
-        def engine(job: RoundJob) -> Iterator[dict[str, Any]]:
+        def engine(job: RoundJob) -> Iterator[BucketResult]:
             found = list(read_parts(job, job.reads))
             assert len(found) > 2
             ordered = [part for _, part in (found if parts == "in order" else found[::-1])]

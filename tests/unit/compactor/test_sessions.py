@@ -14,9 +14,10 @@ from siltstone.model import PartitionLocator
 from siltstone.model.rounds import RoundCompletion
 from siltstone.model.schema import MAX_NESTING
 from siltstone.objects import open_objects
+from siltstone.rounds.events import BucketMerged, Event, RoundCommitted, RoundStarted
 from siltstone.rounds.plan import Request
 from siltstone.rounds.session import run_session
-from siltstone.rows.job import RoundJob, Settings
+from siltstone.rows.job import BucketResult, RoundJob, Settings
 from siltstone.rows.merge import run_here
 from siltstone.storage import object_store as storage
 from siltstone.table.completion import current_completion, get_round, list_rounds
@@ -201,7 +202,7 @@ class TestRounds:
     def test_a_session_ends_although_writers_are_as_fast_as_its_rounds(
         self, written: siltstone.Table, max_round_bytes: int, count: int
     ) -> None:
-        def meets_a_writer(job: RoundJob) -> Iterator[dict[str, Any]]:
+        def meets_a_writer(job: RoundJob) -> Iterator[BucketResult]:
             written.write(rows([1], "meanwhile-"))
             yield from run_here(job)
 
@@ -222,7 +223,7 @@ class TestRounds:
     def test_a_session_that_dies_resumes_after_its_last_round(self, written: siltstone.Table, rounds: int) -> None:
         ran: list[RoundJob] = []
 
-        def dies(job: RoundJob) -> Iterator[dict[str, Any]]:
+        def dies(job: RoundJob) -> Iterator[BucketResult]:
             if len(ran) == rounds:
                 raise TaskError("between rounds")
             ran.append(job)
@@ -252,10 +253,10 @@ class TestRounds:
         check_rows(table)
 
     def test_progress_tells_rounds_and_buckets(self, written: siltstone.Table) -> None:
-        events: list[dict[str, Any]] = []
+        events: list[Event] = []
         run_session(request_for(written, max_round_bytes=1, last_stream_position=2), run_here, events.append)
-        assert [event["event"] for event in events] == ["round_started", "bucket_merged", "round_committed"] * 2
-        assert {event["round_id"] for event in events} == {1, 2}
+        assert [type(event) for event in events] == [RoundStarted, BucketMerged, RoundCommitted] * 2
+        assert {event.round_id for event in events if isinstance(event, RoundStarted)} == {1, 2}
 
     def test_rounds_are_numbered_and_each_can_be_read(self, written: siltstone.Table) -> None:
         compact(written, max_round_bytes=1)
@@ -329,7 +330,7 @@ class TestRaces:
         raced.write(rows([12]))
         started: list[RoundJob] = []
 
-        def engine(job: RoundJob) -> Iterator[dict[str, Any]]:
+        def engine(job: RoundJob) -> Iterator[BucketResult]:
             started.append(job)
             yield from run_here(job)
             if len(started) == 2:

@@ -21,7 +21,7 @@ from siltstone.documents.record import Change, CompactionRecord, Row
 from siltstone.errors import AlreadyExistsError, CorruptionError, InvalidInputError, NotFoundError
 from siltstone.model import StreamLocator
 from siltstone.rows import merge
-from siltstone.rows.job import RoundJob
+from siltstone.rows.job import BucketResult, RoundJob
 from siltstone.service.lake_tables import LakeTables, pending_partitions
 from siltstone.storage import object_store as storage
 from siltstone.table.completion import HOLD_PREFIX
@@ -273,9 +273,9 @@ class TestCompaction:
         written.docs.update_many([(f"r{number}", '{"n":1}', (), change_id(1)) for number in range(40)])
         visits: list[int] = []
 
-        def counted(job: RoundJob) -> Iterator[dict[str, Any]]:
+        def counted(job: RoundJob) -> Iterator[BucketResult]:
             for result in run_here(job):
-                visits.append(result["number"])
+                visits.append(result.number)
                 yield result
 
         def visited(second: float) -> int:
@@ -399,7 +399,7 @@ class TestHolds:
         written.write(1, "r1", '{"a":1}')
         written.compact(20)
 
-        def holding(job: RoundJob) -> Iterator[dict[str, Any]]:
+        def holding(job: RoundJob) -> Iterator[BucketResult]:
             yield from run_here(job)
             if not written.docs.holds():
                 hold(written.docs, 25, 1000)

@@ -10,7 +10,8 @@ from sqlalchemy import Connection, event, func, select
 from sqlalchemy.exc import OperationalError
 
 from siltstone.model import PartitionLocator
-from siltstone.rounds.session import Progress
+from siltstone.model.rounds import Accounting
+from siltstone.rounds.events import BucketMerged, Progress, RoundStarted
 from siltstone.service.database import Database, Transaction, open_database
 from siltstone.service.history import service_status
 from siltstone.service.leader import Leader, Tick
@@ -126,16 +127,16 @@ class FakeTables:
 
     def compact(self, partition: PartitionLocator, progress: Progress) -> CheckpointResult:
         name = partition.table
-        progress({"event": "round_started", "buckets": 2})
+        progress(RoundStarted((), 1, deltas=1, bytes=1, buckets=2, high_watermark=1))
         if self.errors.get(name):
             raise self.errors[name].pop(0)
         if name not in self.partitions:
             return CheckpointResult(None)
         position = self.partitions[name].position
-        progress({"event": "bucket_merged"})
+        progress(BucketMerged(1, "minor", Accounting()))
         if self.while_compacting is not None:
             self.while_compacting()
-        progress({"event": "bucket_merged"})
+        progress(BucketMerged(1, "minor", Accounting()))
         with self.lock:
             self.compactions.append(name)
             known = self.partitions[name]

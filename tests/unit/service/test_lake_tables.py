@@ -15,6 +15,7 @@ from siltstone.errors import InvalidInputError, LeaseLostError
 from siltstone.log.commit import forget_logs
 from siltstone.model import PartitionLocator
 from siltstone.model.schema import schema_from_json
+from siltstone.rounds.events import BucketMerged, Event, RoundStarted
 from siltstone.rows.merge import run_here
 from siltstone.service.lake_tables import LakeTables, compacted_watermark
 from siltstone.service.overview import list_overviews, table_overview
@@ -89,13 +90,13 @@ def test_a_compacted_partition_equals_the_oracle_and_tells_what_it_did(local_roo
     table.write(rows([1, 2, 3], "a"))
     table.write(rows([2], "b"))
     tables = lake_tables(local_root)
-    events: list[str] = []
-    result = tables.compact(only(tables), lambda event: events.append(event["event"]))
+    events: list[Event] = []
+    result = tables.compact(only(tables), events.append)
     same_rows(table.to_arrow().to_pylist(), oracle_of(table, None).rows())
     assert (result.high_watermark, result.rounds, result.rows) == (2, 1, 4)
     assert result.input_bytes > 0
     assert result.written_bytes > 0
-    assert events[0] == "round_started"
+    assert isinstance(events[0], RoundStarted)
     assert tables.compact(PartitionLocator(**table.deltas()[0].locator.partition_locator), lambda event: None) == (
         dataclasses.replace(result, rounds=0, rows=0, input_bytes=0, written_bytes=0)
     )
@@ -106,8 +107,8 @@ def test_a_compaction_that_is_told_to_stop_commits_nothing(local_root: str) -> N
     table.write(rows([1]))
     tables = lake_tables(local_root)
 
-    def stop(event: dict[str, object]) -> None:
-        if event["event"] == "bucket_merged":
+    def stop(event: Event) -> None:
+        if isinstance(event, BucketMerged):
             raise LeaseLostError("lost")
 
     partition = only(tables)
