@@ -10,11 +10,10 @@ import numpy as np
 import pyarrow as pa
 
 from siltstone.catalog import main as catalog
-from siltstone.documents.cases import ImportResult, check_complete, imported_rows, stored_table
+from siltstone.documents.cases import ImportResult, check_complete, imported_rows
 from siltstone.documents.change_ids import check_change_id, iso_time, new_change_id, order_key
 from siltstone.documents.commit import commit_changes, complete_up_to, latest_ms, now_ms, refuse_skew
 from siltstone.documents.intake import (
-    WRITTEN_SCHEMA,
     ChangeIdLike,
     ChangeKey,
     DeltaLike,
@@ -27,7 +26,6 @@ from siltstone.documents.intake import (
     check_key,
     checked_updates,
     not_stored,
-    stored_batches,
     with_own_ids,
 )
 from siltstone.documents.language import Json
@@ -45,8 +43,9 @@ from siltstone.documents.read import (
     to_document,
     unabsorbed,
 )
-from siltstone.documents.record import KEY, SCHEMA, Row, grouped
+from siltstone.documents.record import Row
 from siltstone.documents.resolve import HistoryEntry, history_of
+from siltstone.documents.schema import KEY, SCHEMA, WRITTEN_SCHEMA, grouped, stored_batches, stored_table
 from siltstone.errors import AlreadyExistsError, InvalidInputError, NotFoundError
 from siltstone.lake import Lake, Table, compact_request
 from siltstone.log.commit import steady

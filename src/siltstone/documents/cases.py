@@ -3,15 +3,13 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple, TypeVar
 
-import pyarrow as pa
-
 from siltstone.documents.change_ids import check_change_id, iso_time, new_change_id, to_iso_time, to_ms
 from siltstone.documents.expand import Expansion, expand, resolve
 from siltstone.documents.intake import check_key, delta_text
 from siltstone.documents.language.deltas import Literal
 from siltstone.documents.language.parser import parse_delta
 from siltstone.documents.language.values import UNDEFINED, Json, value_text
-from siltstone.documents.record import KEY, SCHEMA, Change, CompactionRecord, Row, check_tags, record_rows
+from siltstone.documents.record import Change, CompactionRecord, Row, check_tags
 from siltstone.errors import CorruptionError, InvalidInputError
 
 _T = TypeVar("_T")
@@ -206,17 +204,6 @@ def check_complete(rows: Iterable[Row], closed_ms: int) -> None:
                     f"{to_iso_time(record.cutoff)}, but deltas from {iso_time(closed_ms)} on can still be written here; "
                     "import it when the full consistency delay of the table is over"
                 )
-
-
-def stored_table(rows: Sequence[Row]) -> pa.Table:
-    """Return documents as rows to store."""
-    changes = [
-        {KEY: row.key, "change_id": change_id, "delta": delta, "tags": list(tags or ())}
-        for row in rows
-        for change_id, delta, tags in row.changes
-    ]
-    records = [(row.key, record) for row in rows for record in row.records]
-    return pa.concat_tables([pa.Table.from_pylist(changes, schema=SCHEMA), record_rows(records)])
 
 
 def _checked(document: Mapping[str, object]) -> Row:

@@ -1,19 +1,19 @@
 """Updates as people write them: checked, deduplicated by change id, and brought into stored rows."""
 
-import itertools
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Final, NamedTuple, TypeAlias, TypeVar
-
-import pyarrow as pa
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias, TypeVar
 
 from siltstone.documents.change_ids import check_change_id
 from siltstone.documents.language.builders import Builder
 from siltstone.documents.language.deltas import Conditional, Delta, Literal, MapDelta, SetDelta, conditional, map_delta
 from siltstone.documents.language.parser import parse_delta
 from siltstone.documents.language.values import RESERVED
-from siltstone.documents.record import SCHEMA, WRITTEN, check_tags
+from siltstone.documents.record import check_tags
 from siltstone.errors import AlreadyExistsError, InvalidInputError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 _T = TypeVar("_T")
 _SHOWN: Final = 60
@@ -65,8 +65,8 @@ ChangeIdLike = str | uuid.UUID
 UpdateLike = Mapping[str, object] | Sequence[object]
 """An update: a mapping with key, delta and perhaps tags and change_id, or these in this order."""
 
-WRITTEN_SCHEMA: Final = pa.schema([SCHEMA.field(name) for name in WRITTEN])
-_BATCH_ROWS: Final = 10_000
+WRITTEN: Final = ("key", "change_id", "delta", "tags")
+"""The columns of an update; all others are of compaction records."""
 
 
 def delta_text(delta: object) -> str:
@@ -120,13 +120,6 @@ def checked_updates(updates: Iterable[UpdateLike]) -> Iterator[Update]:
             raise InvalidInputError(f"update {number}, key {key!r:.60}: {error}") from error
 
 
-def stored_batches(updates: Iterable[Update], new_id: Callable[[], str]) -> Iterator[pa.RecordBatch]:
-    """Yield updates as rows to store; those without a change id get one, in order."""
-    rows = (each._replace(change_id=each.change_id or new_id())._asdict() for each in updates)
-    while waiting := list(itertools.islice(rows, _BATCH_ROWS)):
-        yield pa.RecordBatch.from_pylist(waiting, schema=WRITTEN_SCHEMA)
-
-
 def _fields(number: int, update: UpdateLike) -> Mapping[str, object]:
     if isinstance(update, Mapping):
         unknown = [name for name in update if name not in WRITTEN]
@@ -148,7 +141,7 @@ def check_columns(names: Sequence[str]) -> None:
         )
 
 
-def batch_updates(batch: pa.RecordBatch) -> Iterator[UpdateLike]:
+def batch_updates(batch: "pa.RecordBatch") -> Iterator[UpdateLike]:
     """Yield the rows of a batch as updates."""
     columns = [batch.column(name).to_pylist() for name in batch.schema.names]
     for values in zip(*columns, strict=True):

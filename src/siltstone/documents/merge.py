@@ -9,17 +9,8 @@ import pyarrow.compute as pc
 
 from siltstone.documents.change_ids import change_id_at, order_key
 from siltstone.documents.expand import BEFORE_ALL_MS, Expansion, expand
-from siltstone.documents.record import (
-    KEY,
-    NAME_PROPERTY,
-    SCHEMA,
-    ArchivedChange,
-    CompactionRecord,
-    StoredRow,
-    archive_rows,
-    grouped,
-    record_rows,
-)
+from siltstone.documents.record import ArchivedChange, CompactionRecord
+from siltstone.documents.schema import KEY, NAME_PROPERTY, SCHEMA, StoredRow, archive_rows, grouped, record_rows
 from siltstone.errors import CorruptionError, InvalidInputError
 from siltstone.model.properties import DOCUMENTS_KIND, KEEP_HISTORY, ROWS_KIND
 from siltstone.model.rounds import Accounting, Bucket

@@ -22,16 +22,8 @@ from siltstone.documents.language.values import (
     Json,
 )
 from siltstone.documents.merge import split_rows
-from siltstone.documents.record import (
-    KEY,
-    NAME_PROPERTY,
-    SCHEMA,
-    ArchivedChange,
-    CompactionRecord,
-    Row,
-    StoredRow,
-    grouped,
-)
+from siltstone.documents.record import ArchivedChange, CompactionRecord, Row
+from siltstone.documents.schema import KEY, NAME_PROPERTY, SCHEMA, StoredRow, grouped
 from siltstone.errors import CorruptionError, InvalidInputError
 from siltstone.model import Delta
 from siltstone.model.rounds import Bucket, RoundCompletion

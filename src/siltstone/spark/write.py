@@ -9,8 +9,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
 from siltstone.documents.change_ids import new_change_id
-from siltstone.documents.intake import WRITTEN_SCHEMA, batch_updates, check_columns, checked_updates, stored_batches
+from siltstone.documents.intake import batch_updates, check_columns, checked_updates
 from siltstone.documents.read import DOCUMENT_SCHEMA, bucket_documents
+from siltstone.documents.schema import WRITTEN_SCHEMA, stored_batches
 from siltstone.errors import ConflictError
 from siltstone.model import Delta, DeltaType, Manifest, StreamLocator
 from siltstone.rows.job import RoundJob
