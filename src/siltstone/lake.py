@@ -10,9 +10,8 @@ import pyarrow as pa
 
 from siltstone.catalog import main as catalog
 from siltstone.errors import InvalidInputError, KeysInSeveralPartitionsWarning, NotFoundError
-from siltstone.log.entries import KeyedLog
 from siltstone.log.inspect import Finding, verify_opened
-from siltstone.log.opened import OpenedLog
+from siltstone.log.opened import KeyedLog, OpenedLog
 from siltstone.maintenance.dropped import DROPPED_RETENTION_MS, DroppedReport, vacuum_dropped
 from siltstone.maintenance.fsck import check_deltas, check_partition, check_registered
 from siltstone.maintenance.recovery import PartitionRepair, repair

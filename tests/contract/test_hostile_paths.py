@@ -12,7 +12,8 @@ import pytest
 
 import siltstone
 from siltstone.errors import CorruptionError, SiltstoneError
-from siltstone.log.commit import CommitLog, LogState
+from siltstone.log.commit import CommitLog
+from siltstone.log.state import LogState
 from siltstone.objects import open_objects
 from siltstone.rounds.request import TableRequest, partition_requests
 from siltstone.rounds.session import run_session

@@ -9,7 +9,7 @@ import pytest
 import siltstone
 from siltstone.catalog.main import version_folder
 from siltstone.errors import InvalidInputError, KeysInSeveralPartitionsWarning
-from siltstone.log.entries import Entry
+from siltstone.log.state import Entry
 from siltstone.storage import object_store as storage
 from siltstone.storage.layout import VERSION_KEY, version_log
 from siltstone.testing.oracle import oracle_of, same_rows

@@ -7,7 +7,7 @@ from siltstone.cli.hints import find_table
 from siltstone.cli.results_rounds import BucketLine, FileLine, RoundDetails, RoundLine
 from siltstone.errors import CorruptionError, InvalidInputError, NotFoundError
 from siltstone.lake import Lake
-from siltstone.log.entries import Entry
+from siltstone.log.state import Entry
 from siltstone.model import PartitionLocator
 from siltstone.model.rounds import Bucket, RoundCompletion
 from siltstone.storage import object_store as storage

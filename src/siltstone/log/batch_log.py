@@ -1,7 +1,7 @@
 """A log of numbered batches, each one file created whole or not at all; the base of the logs that compact."""
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import ClassVar, Generic
+from typing import Generic
 
 from siltstone.errors import (
     AccessDeniedError,
@@ -28,29 +28,17 @@ from siltstone.objects import Objects
 Chunks = Iterable[bytes]
 
 
-class MetadataLog(Generic[E]):
-    """Batches of entries in one folder of a store, each in a file named by its id.
+class BatchFolder:
+    """The batch files in one folder of a store: their names, and what is in them as raw lines.
 
-    Opening touches nothing; the folder appears with the first batch. With `contiguous`, a batch that would leave
-    a gap is refused.
+    Opening touches nothing; the folder appears with the first batch.
     """
 
-    writer: ClassVar[str] = "Spark"
-
-    def __init__(
-        self,
-        objects: Objects,
-        folder: str,
-        codec: Codec[E],
-        *,
-        version: int = wire.VERSION,
-        contiguous: bool = True,
-    ) -> None:
+    def __init__(self, objects: Objects, folder: str, *, version: int = wire.VERSION, writer: str = "Spark") -> None:
         self.objects = objects
         self.folder = folder.strip("/")
-        self.codec = codec
         self.version = version
-        self.contiguous = contiguous
+        self.writer = writer
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.objects.root!r}, {self.folder!r})"
@@ -62,10 +50,6 @@ class MetadataLog(Generic[E]):
     def address(self, name: str = "") -> str:
         """Return the full address of the log's folder or of a file in it, for messages."""
         return f"{self.objects.root}/{self.path(name)}".rstrip("/")
-
-    def name_of(self, batch_id: int) -> str:
-        """Return the file name under which a batch is committed."""
-        return str(batch_id)
 
     def listing(self) -> BatchListing:
         """List the batch files, once; whatever else lies in the folder is left out."""
@@ -79,6 +63,48 @@ class MetadataLog(Generic[E]):
             elif name.startswith(".") and name.endswith(".crc"):
                 checksums.append(name)
         return BatchListing(files, checksums)
+
+    def read_blocks(self, name: str) -> Iterator[bytes]:
+        """Stream a file's lines as blocks of raw bytes. Raises: NotFoundError, CorruptionError."""
+        return wire.read_blocks(self.objects.stream(self.path(name)), self.address(name), self.version, self.writer)
+
+    def read_lines(self, name: str) -> Iterator[bytes]:
+        """Stream a file's lines as raw bytes. Raises: NotFoundError, CorruptionError."""
+        for block in self.read_blocks(name):
+            yield from block.split(b"\n")
+
+    def count_entries(self, name: str) -> int:
+        """Count a file's entries without parsing them. Raises: NotFoundError, CorruptionError."""
+        return sum(block.count(b"\n") + 1 for block in self.read_blocks(name))
+
+    def delete_files(self, files: Iterable[BatchFile], listing: BatchListing) -> None:
+        """Delete batch files in this order, each after the checksum that Spark may have left beside it."""
+        paths = []
+        for file in files:
+            checksum = f".{file.name}.crc"
+            paths += [checksum, file.name] if checksum in listing.checksum_names else [file.name]
+        self.objects.delete([self.path(name) for name in paths])
+
+
+class MetadataLog(BatchFolder, Generic[E]):
+    """Batches of entries, each in a file named by its id. With `contiguous`, a batch that would leave a gap is refused."""
+
+    def __init__(
+        self,
+        objects: Objects,
+        folder: str,
+        codec: Codec[E],
+        *,
+        version: int = wire.VERSION,
+        contiguous: bool = True,
+    ) -> None:
+        super().__init__(objects, folder, version=version)
+        self.codec = codec
+        self.contiguous = contiguous
+
+    def name_of(self, batch_id: int) -> str:
+        """Return the file name under which a batch is committed."""
+        return str(batch_id)
 
     def latest_id(self) -> int | None:
         """Return the highest batch id, opening no file."""
@@ -211,15 +237,6 @@ class MetadataLog(Generic[E]):
             "batch first; read the log again and plan anew"
         )
 
-    def read_blocks(self, name: str) -> Iterator[bytes]:
-        """Stream a file's lines as blocks of raw bytes. Raises: NotFoundError, CorruptionError."""
-        return wire.read_blocks(self.objects.stream(self.path(name)), self.address(name), self.version, self.writer)
-
-    def read_lines(self, name: str) -> Iterator[bytes]:
-        """Stream a file's lines as raw bytes. Raises: NotFoundError, CorruptionError."""
-        for block in self.read_blocks(name):
-            yield from block.split(b"\n")
-
     def stream_entries(self, name: str) -> Iterator[list[E]]:
         """Stream a file's entries, some hundreds at a time. Raises: NotFoundError, CorruptionError."""
         before = 1
@@ -232,10 +249,6 @@ class MetadataLog(Generic[E]):
     def read_entries(self, name: str) -> list[E]:
         """Return all entries of a file. Raises: NotFoundError, CorruptionError."""
         return [entry for entries in self.stream_entries(name) for entry in entries]
-
-    def count_entries(self, name: str) -> int:
-        """Count a file's entries without parsing them. Raises: NotFoundError, CorruptionError."""
-        return sum(block.count(b"\n") + 1 for block in self.read_blocks(name))
 
     def _decoded(self, name: str, block: bytes, lines_before: int) -> list[E]:
         try:
@@ -262,14 +275,6 @@ class MetadataLog(Generic[E]):
         """Delete the batches above `threshold`, the newest first, so that a crash leaves no gap."""
         listing = self.listing()
         self.delete_files([file for file in reversed(listing.files) if file.batch_id > threshold], listing)
-
-    def delete_files(self, files: Iterable[BatchFile], listing: BatchListing) -> None:
-        """Delete batch files in this order, each after the checksum that Spark may have left beside it."""
-        paths = []
-        for file in files:
-            checksum = f".{file.name}.crc"
-            paths += [checksum, file.name] if checksum in listing.checksum_names else [file.name]
-        self.objects.delete([self.path(name) for name in paths])
 
 
 def _same_bytes(stored: Iterator[bytes], expected: bytes | Chunks) -> bool:

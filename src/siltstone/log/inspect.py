@@ -10,8 +10,7 @@ from siltstone.errors import CorruptionError, NotFoundError, SiltstoneError
 from siltstone.log import wire
 from siltstone.log.batches import BatchFile, BatchListing, batch_name, batches_needed
 from siltstone.log.codec import DECODING_ERRORS
-from siltstone.log.entries import KeyedLog
-from siltstone.log.opened import Entry, Kind, OpenedLog, open_log, passed_batches
+from siltstone.log.opened import Entry, KeyedLog, Kind, OpenedLog, open_log, passed_batches
 from siltstone.log.proof import find_doubts
 from siltstone.log.repair import CompactionReport, compact
 from siltstone.log.spark_logs import SinkEntry, SinkLog, SourceLog, decoded

@@ -9,13 +9,43 @@ import orjson
 
 from siltstone.errors import CorruptionError, NotFoundError
 from siltstone.log.batches import BatchFile, BatchListing
-from siltstone.log.entries import KeyedLog
+from siltstone.log.chain import CHECKPOINT_KEY
+from siltstone.log.codec import ObjectCodec
+from siltstone.log.compactible import CompactibleLog
 from siltstone.log.spark_logs import FOLDER, SinkEntry, SinkLog, SourceEntry, SourceLog
-from siltstone.objects import open_objects
+from siltstone.log.state import VERSION
+from siltstone.log.state import Entry as LogEntry
+from siltstone.objects import Objects, open_objects
 
 Kind = Literal["sink", "source", "siltstone"]
 Entry = SinkEntry | SourceEntry | dict[str, object]
 _PEEKED_FILES = 20
+
+
+class KeyedLog(CompactibleLog[LogEntry]):
+    """A commit log as those look at it who read all files, damaged ones too: of entries with the same key the last counts.
+
+    Every batch has the plain file `N`; `N.compact` comes beside it and says the same as all batches up to N.
+    """
+
+    reconciles = True
+
+    def __init__(self, objects: Objects, folder: str) -> None:
+        super().__init__(objects, folder, ObjectCodec(), version=VERSION)
+        self.writer = "Siltstone"
+
+    def key(self, entry: LogEntry) -> str | None:
+        """Return what a later entry must share to replace this one."""
+        key = entry.get("key")
+        return key if isinstance(key, str) else None
+
+    def is_removal(self, entry: LogEntry) -> bool:
+        """Return whether nothing is live by the entry: it removes what has its key, or is the head of a checkpoint."""
+        return entry.get("removed") is True or entry.get("key") == CHECKPOINT_KEY
+
+    def name_of(self, batch_id: int) -> str:
+        """Return the one name under which a batch is committed, whatever the interval."""
+        return str(batch_id)
 
 
 @dataclass(frozen=True)

@@ -5,10 +5,10 @@ from typing import NamedTuple
 
 from siltstone.errors import CorruptionError, NotFoundError
 from siltstone.log import chain
+from siltstone.log.batch_log import BatchFolder
 from siltstone.log.batches import BatchFile, BatchListing
 from siltstone.log.chain import CHECKPOINT_KEY
-from siltstone.log.commit import LogState
-from siltstone.log.entries import KeyedLog
+from siltstone.log.state import LogState
 
 _RESTORE = "restore it from a copy"
 
@@ -22,7 +22,7 @@ class Doubt(NamedTuple):
     action: str
 
 
-def find_doubts(log: KeyedLog, listing: BatchListing | None = None) -> list[Doubt]:
+def find_doubts(log: BatchFolder, listing: BatchListing | None = None) -> list[Doubt]:
     """Return all that speaks against a log; a gap in what makes up its newest state is not looked for here.
 
     What lies below a gap does not count: it is what cleaning up left behind.
@@ -31,7 +31,7 @@ def find_doubts(log: KeyedLog, listing: BatchListing | None = None) -> list[Doub
     return list(_Proof(log, listing).doubts())
 
 
-def refuse_doubt(log: KeyedLog) -> None:
+def refuse_doubt(log: BatchFolder) -> None:
     """Refuse to go on where a log is in doubt. Raises: CorruptionError, naming the file."""
     listing = log.listing()
     missing = listing.chain()[1]
@@ -47,7 +47,7 @@ def refuse_doubt(log: KeyedLog) -> None:
 
 
 class _Proof:
-    def __init__(self, log: KeyedLog, listing: BatchListing) -> None:
+    def __init__(self, log: BatchFolder, listing: BatchListing) -> None:
         self._log = log
         self._plain = {file.batch_id: file for file in _without_leftovers(listing)}
         self._compact = {batch_id: listing.compact(batch_id) for batch_id in listing.compact_ids}

@@ -9,8 +9,7 @@ from siltstone import clock
 from siltstone.errors import CorruptionError, InvalidInputError
 from siltstone.log.batches import COMPACT_SUFFIX, BatchFile, BatchListing
 from siltstone.log.commit import CommitLog
-from siltstone.log.entries import KeyedLog
-from siltstone.log.opened import Kind, open_log, passed_batches
+from siltstone.log.opened import KeyedLog, Kind, open_log, passed_batches
 from siltstone.log.spark_logs import SinkLog, SourceLog
 
 

@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from siltstone.log.batches import batch_id_from_name
-from siltstone.log.commit import Changes, LogState
-from siltstone.log.entries import Entry
+from siltstone.log.commit import Changes
 from siltstone.log.proof import refuse_doubt
+from siltstone.log.state import Entry, LogState
 from siltstone.maintenance.vacuum import DAY_MS, find_leftovers
 from siltstone.objects import ObjectInfo, open_objects
 from siltstone.storage import object_store as storage
@@ -48,7 +48,7 @@ def vacuum_dropped(
     now_ms = log.expiry_ms(is_confirmed=is_confirmed)
     report = DroppedReport(dry_run)
     objects = open_objects(root)
-    refuse_doubt(log)
+    refuse_doubt(log.batches)
     # Folders are listed before the catalog is read: one that is made meanwhile is then either known or not seen.
     folders = list(_version_folders(root))
     known = {each.folder for table in storage.list_tables(root=root) for each in table.versions}

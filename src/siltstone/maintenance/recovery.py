@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from siltstone.errors import ConflictError, CorruptionError, InvalidInputError
-from siltstone.log.entries import Entry
+from siltstone.log.state import Entry
 from siltstone.maintenance.fsck import check_bucket
 from siltstone.model import Delta, PartitionLocator, PartitionValue, TableVersion
 from siltstone.model.properties import KIND, ROWS_KIND

@@ -12,8 +12,9 @@ from typing import NamedTuple
 from siltstone.errors import CommitUnknownError, ConflictError, InvalidInputError, StorageError
 from siltstone.log.batches import MAX_BATCH_ID
 from siltstone.log.chain import COMMIT_KEY
-from siltstone.log.commit import CONFIRMED_KEY, Commit, CommitLog, LogState, commit_log
+from siltstone.log.commit import CONFIRMED_KEY, Commit, CommitLog, commit_log
 from siltstone.log.proof import refuse_doubt
+from siltstone.log.state import LogState
 from siltstone.model import PartitionLocator
 from siltstone.model.rounds import RoundCompletion
 from siltstone.objects import ObjectInfo, local_folder, open_objects
@@ -247,10 +248,10 @@ def _vacuum(
     log = version_log(root, folder)
     now_ms = log.expiry_ms(is_confirmed=is_confirmed)
     sweep = _Sweep(root, folder, now_ms - orphan_grace_ms)
-    refuse_doubt(log)
+    refuse_doubt(log.batches)
     expiring: dict[str, list[int]] = {}
     for destination in sweep.destinations:
-        refuse_doubt(destination.log)
+        refuse_doubt(destination.log.batches)
         current = current_entry(destination)
         if current is not None:
             refuse_lost_commits(current, destination.locator, root=root)

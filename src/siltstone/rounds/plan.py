@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from siltstone.errors import CorruptionError, InvalidInputError, NotFoundError
 from siltstone.log.commit import steady
-from siltstone.log.entries import Entry
+from siltstone.log.state import Entry
 from siltstone.model import Delta, PartitionLocator, TableVersion
 from siltstone.model.locators import check_position
 from siltstone.model.rounds import Origin, RoundCompletion

@@ -5,9 +5,9 @@ from collections.abc import Mapping, Sequence
 import pyarrow as pa
 
 from siltstone.errors import ConflictError, InvalidInputError, NotFoundError
-from siltstone.log.commit import Commit, LogState
-from siltstone.log.entries import EXPIRES_AT, Entry, decoding
+from siltstone.log.commit import Commit
 from siltstone.log.proof import refuse_doubt
+from siltstone.log.state import EXPIRES_AT, Entry, LogState, decoding
 from siltstone.model import (
     Delta,
     DeltaLocator,
@@ -99,18 +99,18 @@ def commit_deltas(
 
     committed = place.log.commit("commit deltas", prepare)
     if committed.batch_id is None:
-        _discard_repeated(deltas, place, stream, committed.result.stream_position)
+        _discard_repeated(deltas, place, stream, committed.result.stream_position, root)
     return committed.result
 
 
-def _discard_repeated(deltas: Sequence[Delta], place: Located, stream: StreamLocator, position: int) -> None:
+def _discard_repeated(deltas: Sequence[Delta], place: Located, stream: StreamLocator, position: int, root: str) -> None:
     """Discard what was staged for a commit that had happened already, unless the commit is of these very deltas."""
     prefix = f"{delta_prefix(stream.stream)}{position}/"
     committed = place.log.read(lambda state: [read_delta(entry, stream) for entry in state.scan(prefix)])
     named = {entry.uri for delta in committed for entry in delta.manifest.entries}
     discard_deltas(
         [delta for delta in deltas if named.isdisjoint(each.uri for each in delta.manifest.entries)],
-        root=place.log.objects.root,
+        root=root,
     )
 
 
@@ -362,7 +362,7 @@ def delete_deltas(
         changes[partition_key(partition.stream, partition.partition_id)] = partition_entry(known)
         return Commit(changes, len(doomed))
 
-    refuse_doubt(place.log)
+    refuse_doubt(place.log.batches)
     return place.log.commit("trim", prepare).result
 
 

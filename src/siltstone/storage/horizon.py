@@ -15,8 +15,8 @@ import uuid
 from collections.abc import Iterable, Iterator
 
 from siltstone.errors import ConflictError, SiltstoneError
-from siltstone.log.commit import Commit, CommitLog, LogState
-from siltstone.log.entries import EXPIRES_AT
+from siltstone.log.commit import Commit, CommitLog
+from siltstone.log.state import EXPIRES_AT, LogState
 from siltstone.objects import local_folder, open_objects
 from siltstone.objects.local import OWN_FOLDER
 from siltstone.storage.layout import began_at

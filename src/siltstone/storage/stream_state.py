@@ -6,8 +6,7 @@ from collections.abc import Callable
 from typing import NamedTuple, TypeVar
 
 from siltstone.errors import InvalidInputError
-from siltstone.log.commit import LogState
-from siltstone.log.entries import Entry, decoding
+from siltstone.log.state import Entry, LogState, decoding
 from siltstone.model import DEFAULT_STREAM, Delta, Partition, StreamLocator, Table, TableVersion
 from siltstone.model.entities import VersionEntry
 from siltstone.storage import tables

@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from siltstone.errors import AlreadyExistsError, InvalidInputError, NotFoundError
-from siltstone.log.commit import Changes, Commit, CommitLog, LogState
-from siltstone.log.entries import Entry, decoding
+from siltstone.log.commit import Changes, Commit, CommitLog
+from siltstone.log.state import Entry, LogState, decoding
 from siltstone.model import Follower, Partition, PartitionLocator, PartitionValue, Stream, StreamLocator, TableVersion
 from siltstone.model.properties import change_properties
 from siltstone.storage import tables

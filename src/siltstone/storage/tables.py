@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 
 from siltstone.errors import AlreadyExistsError, ConflictError, NotFoundError
-from siltstone.log.commit import Changes, Commit, LogState
-from siltstone.log.entries import Entry, decoding
+from siltstone.log.commit import Changes, Commit
+from siltstone.log.state import Entry, LogState, decoding
 from siltstone.model import Namespace, NamespaceLocator, Table, TableLocator
 from siltstone.model.names import check_name, check_namespace
 from siltstone.model.properties import change_properties

@@ -7,8 +7,8 @@ from typing import Any
 import pyarrow as pa
 
 from siltstone.errors import AlreadyExistsError, ConflictError, CorruptionError, InvalidInputError, NotFoundError
-from siltstone.log.commit import Changes, Commit, CommitLog, LogState
-from siltstone.log.entries import Entry, decoding
+from siltstone.log.commit import Changes, Commit, CommitLog
+from siltstone.log.state import Entry, LogState, decoding
 from siltstone.model import (
     DEFAULT_STREAM,
     MergeEngine,

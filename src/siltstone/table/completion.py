@@ -8,8 +8,8 @@ import orjson
 
 from siltstone.catalog import main as catalog
 from siltstone.errors import ConflictError, CorruptionError, NotFoundError
-from siltstone.log.commit import Changes, CommitLog, LogState, commit_log
-from siltstone.log.entries import Entry, decoding
+from siltstone.log.commit import Changes, CommitLog, commit_log
+from siltstone.log.state import Entry, LogState, decoding
 from siltstone.model import COMPACTED_STREAM, Model, PartitionLocator
 from siltstone.model.names import check_path
 from siltstone.model.rounds import Bucket, RoundCompletion

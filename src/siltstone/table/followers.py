@@ -13,7 +13,7 @@ from typing import NamedTuple
 from siltstone.catalog import main as catalog
 from siltstone.errors import AlreadyExistsError, CorruptionError, NotFoundError
 from siltstone.log.commit import CommitLog, commit_log
-from siltstone.log.entries import Entry
+from siltstone.log.state import Entry
 from siltstone.model import (
     COMPACTED_STREAM,
     DEFAULT_STREAM,

@@ -11,7 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 
 from siltstone.errors import NotFoundError
-from siltstone.log.commit import Changes, Commit, LogState
+from siltstone.log.commit import Changes, Commit
+from siltstone.log.state import LogState
 from siltstone.model import PartitionLocator, TableVersion
 from siltstone.model.properties import CLOSED_BEFORE_MS, FULL_CONSISTENCY_DELAY_MS
 from siltstone.model.rounds import Bucket

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from siltstone.errors import CorruptionError, InvalidInputError, NotFoundError
-from siltstone.log.commit import LogState, commit_log
-from siltstone.log.entries import Entry
+from siltstone.log.commit import commit_log
+from siltstone.log.state import Entry, LogState
 from siltstone.model import COMPACTED_STREAM, Delta, PartitionLocator, PartitionValue, StreamLocator, TableVersion
 from siltstone.model.locators import check_position
 from siltstone.model.names import split_table_name

@@ -84,9 +84,9 @@ def test_a_commit_log_is_summed_up_beside_its_batches(local_root: str) -> None:
     address = f"{local_root}/log"
     planned = compact(address, dry_run=True)
     assert (planned.compact_file, planned.entries_before, planned.entries_after) == ("2.compact", 9, 5)
-    assert [file.name for file in log.listing().files] == ["0", "1", "2"]
+    assert [file.name for file in log.batches.listing().files] == ["0", "1", "2"]
     assert compact(address).bytes_after > 0
-    assert [file.name for file in log.listing().files] == ["0", "1", "2", "2.compact"]
+    assert [file.name for file in log.batches.listing().files] == ["0", "1", "2", "2.compact"]
     assert compact(address).message == "nothing to do"
     assert CommitLog(local_root, "log").read(len) == 5
     with pytest.raises(InvalidInputError, match="no retention"):

@@ -10,7 +10,7 @@ from typing import TypeVar
 from unittest.mock import patch
 
 from siltstone import clock
-from siltstone.log import commit
+from siltstone.log import checkpoint, reader, state
 from siltstone.objects import canonical_root, replaced
 from siltstone.objects.times import StoreClock
 from siltstone.testing.faults import Killed
@@ -118,13 +118,9 @@ class World:
         profile = self.plan.profile
         with (
             memory_kept(),
-            patch.multiple(
-                commit,
-                CHECKPOINT_INTERVAL=profile.checkpoint_interval,
-                ANCHOR_INTERVAL=profile.anchor_interval,
-                RECENT_BATCHES=profile.recent_batches,
-                LISTING_SECONDS=profile.listing_seconds,
-            ),
+            patch.object(checkpoint, "CHECKPOINT_INTERVAL", profile.checkpoint_interval),
+            patch.object(state, "RECENT_BATCHES", profile.recent_batches),
+            patch.multiple(reader, ANCHOR_INTERVAL=profile.anchor_interval, LISTING_SECONDS=profile.listing_seconds),
             clock.replaced(_RunningClock(self)),
             replaced(self.root, self.store),
             determined(lambda: self._running.chance, lambda: (self.time.now_ms - START_MS) / 1000),
