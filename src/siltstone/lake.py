@@ -54,6 +54,15 @@ from siltstone.table.followers import (
     register_destination,
     unregistered_destinations,
 )
+from siltstone.table.report import (
+    RoundReport,
+    TableDetails,
+    TableReport,
+    read_details,
+    read_report,
+    read_reports,
+    read_rounds,
+)
 from siltstone.table.scan import key_table, read_batches, read_key
 from siltstone.table.snapshot import TableSnapshot, take_snapshot
 
@@ -107,6 +116,14 @@ class Lake:
     def has_table(self, name: str) -> bool:
         """Say whether there is such a table."""
         return catalog.table_exists(name, root=self.root)
+
+    def report(self) -> list[TableReport]:
+        """Return all tables in numbers, by name; one that is damaged has its problem. Raises: StorageError."""
+        return read_reports(root=self.root)
+
+    def skew_ms(self) -> int | None:
+        """Return how far this machine's clock is ahead of the store's, None if the store has none. Raises: StorageError."""
+        return open_objects(self.root).skew_ms()
 
     def create_table(
         self,
@@ -317,6 +334,18 @@ class Table:
             destination = locate_destination(compacted_partition(source), root=self.lake.root)
             found += [read_completion(destination, entry) for entry in list_rounds(destination)]
         return sorted(found, key=lambda each: (each.completed_at, each.round_id))
+
+    def report(self) -> TableReport:
+        """Return the table in numbers: rows, files, what waits, amplification; where it is damaged, the problem."""
+        return read_report(self.name, root=self.lake.root)
+
+    def details(self) -> TableDetails:
+        """Return the report with the newest rounds and the largest buckets."""
+        return read_details(self.name, root=self.lake.root)
+
+    def round_reports(self) -> list[RoundReport]:
+        """Return the rounds of all partitions in numbers, oldest first; a damaged one has its problem."""
+        return read_rounds(self.name, root=self.lake.root)
 
     def snapshot(self, *, as_of: "int | datetime.datetime | None" = None, fresh: bool = False) -> TableSnapshot:
         """Return what the table is at one position: as compacted furthest, the newest one if `fresh`, or as of one or a time.

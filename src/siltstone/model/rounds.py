@@ -69,6 +69,16 @@ class Bucket(Model):
         return sum(file.record_count for file in self.files)
 
     @property
+    def dead_count(self) -> int:
+        """Rows in files that are dead."""
+        return self.record_count - self.live_count
+
+    @property
+    def tombstone_count(self) -> int:
+        """Deleted keys that are remembered."""
+        return self.tombstones.record_count if self.tombstones else 0
+
+    @property
     def content_length(self) -> int:
         """Bytes of all data files."""
         return sum(file.content_length for file in self.files)
@@ -87,6 +97,11 @@ class Accounting(Model):
     duplicate_rows: int = 0
     # Rows of files that are damaged, given up by a repair.
     lost_rows: int = 0
+
+    @property
+    def input_rows(self) -> int:
+        """Rows of the deltas that were read."""
+        return self.delta_rows + self.removal_rows
 
     @property
     def is_balanced(self) -> bool:
@@ -157,9 +172,44 @@ class RoundCompletion(Model):
         return sum(bucket.live_count for bucket in self.buckets)
 
     @property
+    def record_count(self) -> int:
+        """Rows in all files, dead ones included."""
+        return sum(bucket.record_count for bucket in self.buckets)
+
+    @property
+    def dead_rows(self) -> int:
+        """Rows in files that are no longer in the partition."""
+        return self.record_count - self.live_rows
+
+    @property
+    def content_length(self) -> int:
+        """Bytes of all data files."""
+        return sum(bucket.content_length for bucket in self.buckets)
+
+    @property
+    def carried_bytes(self) -> int:
+        """Bytes of data files that the round did not write."""
+        return self.content_length - self.written_bytes
+
+    @property
+    def write_amplification(self) -> float | None:
+        """Bytes written for each byte of deltas, None where none were read."""
+        return ratio(self.written_bytes, self.input_bytes)
+
+    @property
+    def read_amplification(self) -> float | None:
+        """Rows in files for each row of the partition, None where it is empty."""
+        return ratio(self.record_count, self.live_rows)
+
+    @property
     def files(self) -> list[CompactedFile]:
         """The data files of all buckets."""
         return [file for bucket in self.buckets for file in bucket.files]
+
+
+def ratio(numerator: int, denominator: int) -> float | None:
+    """Return numerator / denominator, or None if the denominator is 0."""
+    return numerator / denominator if denominator else None
 
 
 def check_cover(buckets: list[Bucket]) -> None:

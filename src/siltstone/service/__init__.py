@@ -18,7 +18,6 @@ from siltstone.service.history import cycle_details, cycle_records, service_stat
 from siltstone.service.lake_tables import LakeTables
 from siltstone.service.leases import list_nodes
 from siltstone.service.node import JsonFormatter, Node
-from siltstone.service.overview import TableOverview, list_overviews, table_overview
 from siltstone.service.settings import ServiceSettings
 
 __all__ = [
@@ -27,7 +26,6 @@ __all__ = [
     "LakeTables",
     "Node",
     "ServiceSettings",
-    "TableOverview",
     "cycle_details",
     "cycle_records",
     "default_address",
@@ -36,10 +34,8 @@ __all__ = [
     "freeze",
     "get_request",
     "list_nodes",
-    "list_overviews",
     "open_database",
     "service_status",
-    "table_overview",
     "trigger_cycle",
     "unfreeze",
     "wait_for_request",

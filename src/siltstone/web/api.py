@@ -7,13 +7,12 @@ from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, ConfigDict, Field
 
 from siltstone.service import controls, cycle_details, cycle_records, list_nodes, service_status
-from siltstone.service.overview import TableOverview
 from siltstone.service.results import Control, CycleDetails, CycleRecord, NodeInfo, ServiceStatus, TriggerRequest
 from siltstone.service.settings import FREEZE_SECONDS, HISTORY_LIMIT
+from siltstone.table.report import TableDetails, TableReport
 from siltstone.web.access import is_from_elsewhere
 from siltstone.web.actions import web_requester
 from siltstone.web.pages import SiteHere, reader, site_of
-from siltstone.web.table_details import TableDetails
 
 
 def trusted_program(request: Request) -> None:
@@ -83,7 +82,7 @@ def cycle(site: SiteHere, cycle: Annotated[int, Path(ge=0)]) -> CycleDetails:
 
 
 @reading.get("/tables", summary="The tables")
-def tables(site: SiteHere) -> list[TableOverview]:
+def tables(site: SiteHere) -> list[TableReport]:
     """All tables: rows, files, dead rows, backlog, watermark, amplification, last round. A few seconds old."""
     return site.lake.tables()
 

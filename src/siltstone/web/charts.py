@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from functools import partial
 
 from siltstone.service.results import Attempt, CycleDetails, CycleRecord
+from siltstone.table.report import TableRound
 from siltstone.text import format_bytes, format_duration, format_number
-from siltstone.web.table_details import RoundView
 
 STATUS_WORDS = {
     "IDLE": "waiting",
@@ -89,13 +89,13 @@ def history_chart(records: Sequence[CycleRecord]) -> Chart | None:
     return Chart(bars, format_short(top), format_short(top // 2), summary, _is_full(len(bars)))
 
 
-def size_chart(rounds: Sequence[RoundView]) -> Chart | None:
+def size_chart(rounds: Sequence[TableRound]) -> Chart | None:
     """Draw the bytes of a table after each round, oldest first."""
     known = [each for each in rounds if each.table_bytes is not None]
     return _rounds_chart(known, [each.table_bytes or 0 for each in known], "Size", format_bytes)
 
 
-def rows_chart(rounds: Sequence[RoundView]) -> Chart | None:
+def rows_chart(rounds: Sequence[TableRound]) -> Chart | None:
     """Draw the rows of a table after each round, oldest first."""
     known = [each for each in rounds if each.table_rows is not None]
     return _rounds_chart(known, [each.table_rows or 0 for each in known], "Rows", format_number)
@@ -116,7 +116,7 @@ def timeline_rows(details: CycleDetails, now_ms: int) -> list[TimelineRow]:
 
 
 def _rounds_chart(
-    rounds: Sequence[RoundView], values: Sequence[int], what: str, form: Callable[[int], str]
+    rounds: Sequence[TableRound], values: Sequence[int], what: str, form: Callable[[int], str]
 ) -> Chart | None:
     if not rounds:
         return None

@@ -1,4 +1,4 @@
-"""The metrics of the service in Prometheus' format, read from the books and the lake at each scrape."""
+"""The metrics of the service in Prometheus' format, read from the database and the lake at each scrape."""
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
@@ -9,8 +9,9 @@ from prometheus_client.registry import Collector
 
 from siltstone.errors import SiltstoneError
 from siltstone.objects.times import measure
-from siltstone.service import TableOverview, cycle_records, list_nodes, service_status
+from siltstone.service import cycle_records, list_nodes, service_status
 from siltstone.service.results import CycleRecord, NodeInfo, ServiceStatus
+from siltstone.table.report import TableReport
 from siltstone.web.site import Site
 
 _log = logging.getLogger(__name__)
@@ -124,7 +125,7 @@ def _of_nodes(nodes: Sequence[NodeInfo]) -> Iterator[Metric]:
     yield _gauge("siltstone_leaders", "1 while a node leads.", sum(each.is_leader for each in alive))
 
 
-def _of_tables(tables: Sequence[TableOverview], now_ms: int) -> Iterator[Metric]:
+def _of_tables(tables: Sequence[TableReport], now_ms: int) -> Iterator[Metric]:
     readable = GaugeMetricFamily("siltstone_table_readable", "0 where a table cannot be read.", labels=["table"])
     age = GaugeMetricFamily(
         "siltstone_table_backlog_age_seconds",

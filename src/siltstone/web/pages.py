@@ -16,6 +16,7 @@ from siltstone.text import (
     format_count,
     format_iso_time,
     format_number,
+    format_partition,
     format_ratio,
     format_time,
 )
@@ -41,6 +42,7 @@ FILTERS: dict[str, Callable[..., str]] = {
     "status": format_status,
     "reason": lambda reason: REASON_WORDS.get(reason, str(reason)),
     "of": format_count,
+    "partition": format_partition,
 }
 NOTICES = {
     "triggered": "A cycle was asked for; it begins as soon as possible.",

@@ -7,13 +7,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Generic, TypeVar
 
-from siltstone.errors import InvalidInputError, NotFoundError, SiltstoneError
-from siltstone.lake import Lake
+from siltstone.errors import InvalidInputError, NotFoundError
+from siltstone.lake import Lake, Table
 from siltstone.masking import mask_secrets
-from siltstone.objects import open_objects
-from siltstone.service import Database, ServiceSettings, TableOverview, list_overviews
+from siltstone.service import Database, ServiceSettings
+from siltstone.table.report import TableDetails, TableReport
 from siltstone.web.access import Access
-from siltstone.web.table_details import TableDetails, table_details
 
 T = TypeVar("T")
 FRESH_SECONDS = 4.0
@@ -55,13 +54,13 @@ class LakeReader:
         self._details: dict[str, _Kept[TableDetails]] = {}
         self._lock = threading.Lock()
 
-    def tables(self) -> list[TableOverview]:
+    def tables(self) -> list[TableReport]:
         """Return all tables. Raises: StorageError."""
         return self._tables.get()
 
     def skew_ms(self) -> int | None:
         """Return how far this machine's clock is ahead of the store's; None where it has none. Raises: StorageError."""
-        return open_objects(self._lake.root).skew_ms()
+        return self._lake.skew_ms()
 
     def table(self, name: str) -> TableDetails:
         """Return one table in detail. Raises: NotFoundError, StorageError."""
@@ -77,18 +76,15 @@ class LakeReader:
             kept = self._details.setdefault(name, _Kept(lambda: self._look_at(name), self._monotonic))
         return kept.get()
 
-    def _list(self) -> list[TableOverview]:
-        return [_in_our_words(each) for each in list_overviews(self._lake)]
+    def _list(self) -> list[TableReport]:
+        return [_in_our_words(each) for each in self._lake.report()]
 
     def _look_at(self, name: str) -> TableDetails:
-        try:
-            found = table_details(self._lake, name)
-        except SiltstoneError as error:
-            found = TableDetails(TableOverview(name, problem=str(error)))
-        return replace(found, overview=_in_our_words(found.overview))
+        details = Table(self._lake, name).details()
+        return replace(details, overview=_in_our_words(details.overview))
 
 
-def _in_our_words(overview: TableOverview) -> TableOverview:
+def _in_our_words(overview: TableReport) -> TableReport:
     if overview.problem is None:
         return overview
     _log.warning("table not readable", extra={"table": overview.name, "reason": overview.problem})

@@ -18,7 +18,6 @@ from siltstone.model.schema import schema_from_json
 from siltstone.rounds.events import BucketMerged, Event, RoundStarted
 from siltstone.rows.merge import run_here
 from siltstone.service.lake_tables import LakeTables, compacted_watermark
-from siltstone.service.overview import list_overviews, table_overview
 from siltstone.service.results import PendingPartition
 from siltstone.storage import object_store as storage
 from siltstone.testing.oracle import oracle_of, same_rows
@@ -141,8 +140,8 @@ def test_a_damaged_table_is_told_and_does_not_hide_others(local_root: str) -> No
     found = pending(lake_tables(local_root))
     assert found["shop/good/1/deltas/_"].problem is None
     assert found["shop.bad"].problem
-    assert table_overview(siltstone.open(local_root), "shop.bad").problem
-    assert [each.problem is None for each in list_overviews(siltstone.open(local_root))] == [False, True]
+    assert siltstone.Table(siltstone.open(local_root), "shop.bad").report().problem
+    assert [each.problem is None for each in siltstone.open(local_root).report()] == [False, True]
 
 
 def test_trimming_forgets_what_is_compacted_and_old_and_nothing_else(
@@ -225,7 +224,7 @@ def test_after_a_rollback_the_deltas_that_are_needed_again_stay(local_root: str)
 def test_an_overview_tells_rows_files_backlog_and_amplification(local_root: str) -> None:
     table = make_table(local_root, "shop.orders")
     lake = siltstone.open(local_root)
-    empty = table_overview(lake, "shop.orders")
+    empty = table.report()
     assert (empty.rows, empty.files, empty.high_watermark, empty.last_round) == (0, 0, None, None)
     assert empty.write_amplification is None
     table.write(rows(range(100), "a"))
@@ -234,7 +233,7 @@ def test_an_overview_tells_rows_files_backlog_and_amplification(local_root: str)
     table.write(rows(range(10), "b"))
     compact_all(tables)
     table.write(rows([500]))
-    (found,) = list_overviews(lake)
+    (found,) = lake.report()
     assert (found.rows, found.stream_position, found.high_watermark) == (100, 3, 2)
     assert (found.backlog_deltas, found.backlog_partitions) == (1, 1)
     assert found.backlog_bytes > 0

@@ -185,7 +185,7 @@ def test_metrics_of_cycles_survive_a_lake_that_does_not_answer(
     def fail(*_: object) -> None:
         raise StorageError("s3://key:secret@bucket does not answer")
 
-    monkeypatch.setattr("siltstone.web.site.list_overviews", fail)
+    monkeypatch.setattr("siltstone.lake.Lake.report", fail)
     found = metrics(service.browser())
     assert "siltstone_cycle_running" in found
     assert not any("table" in name for name in found)

@@ -1,12 +1,13 @@
 """How often the lake is looked at."""
 
+from collections.abc import Sequence
+
 import pytest
 
 import siltstone
 from siltstone.errors import NotFoundError
-from siltstone.service import TableOverview
-from siltstone.web import site as lake_reader
-from siltstone.web import table_details
+from siltstone.table import report
+from siltstone.table.report import TableReport, TableRound
 from siltstone.web.charts import size_chart
 from siltstone.web.site import FRESH_SECONDS, LakeReader
 from tests.unit.compactor.compacting import make_table, rows
@@ -20,10 +21,10 @@ class Looks:
         self.now = 0.0
         self.count = 0
         self.seconds = seconds
-        monkeypatch.setattr(lake_reader, "list_overviews", self.look)
+        monkeypatch.setattr(siltstone.Lake, "report", lambda _: self.look())
         self.reader = LakeReader(siltstone.open("memory://looks"), monotonic=lambda: self.now)
 
-    def look(self, lake: siltstone.Lake) -> list[TableOverview]:
+    def look(self) -> list[TableReport]:
         self.count += 1
         self.now += self.seconds
         return []
@@ -58,13 +59,18 @@ def test_totals_of_a_table_need_every_partition(service: Service, monkeypatch: p
         for number in range(3):
             table.write(rows([number], day).set_column(1, "v", [[day]]))
             service.run_cycle()
-    lake = siltstone.open(service.root)
-    totals = [each.table_rows for each in table_details.recent_rounds(lake, "shop.days")]
+
+    def rounds() -> Sequence[TableRound]:
+        return table.details().rounds
+
+    totals = [each.table_rows for each in rounds()]
     assert totals == [1, 2, 3, 4, 5, 6]
-    monkeypatch.setattr(table_details, "MAX_ROUNDS", 4)
-    cut = table_details.recent_rounds(lake, "shop.days")
-    assert [(each.partition, each.table_rows) for each in cut] == [("a", None), ("a", None), ("b", 5), ("b", 6)]
-    monkeypatch.setattr(table_details, "MAX_ROUNDS", 1)
-    cut = table_details.recent_rounds(lake, "shop.days")
+    monkeypatch.setattr(report, "MAX_ROUNDS", 4)
+    cut = rounds()
+    assert [(each.partition, each.table_rows) for each in cut] == [
+        (["a"], None), (["a"], None), (["b"], 5), (["b"], 6),
+    ]  # fmt: skip
+    monkeypatch.setattr(report, "MAX_ROUNDS", 1)
+    cut = rounds()
     assert {each.table_rows for each in cut} == {None}
     assert size_chart(cut) is None

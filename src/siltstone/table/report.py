@@ -1,0 +1,401 @@
+"""A table, its rounds and its buckets in numbers: computed once, shown by the command line, the pages and the API."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import NamedTuple
+
+from siltstone.catalog import main as catalog
+from siltstone.errors import CorruptionError, SiltstoneError
+from siltstone.log.commit import steady
+from siltstone.log.entries import Entry
+from siltstone.model import PartitionLocator
+from siltstone.model.rounds import Bucket, RoundCompletion, ratio
+from siltstone.storage import object_store as storage
+from siltstone.table.completion import (
+    Destination,
+    compacted_partition,
+    current_entry,
+    list_rounds,
+    locate_destination,
+    read_completion,
+    source_partitions,
+)
+from siltstone.table.followers import WaitingPartition, waiting_partitions
+
+# Write amplification is that of the newest rounds of each partition; reading all of them would take long.
+RECENT_ROUNDS = 10
+MAX_ROUNDS = 60
+MAX_BUCKETS = 256
+
+
+@dataclass(frozen=True)
+class RoundReport:
+    """One committed round. `base_rows`, `delta_rows` and `added_rows` add up to `live_rows` and all rows that went.
+
+    Rows that are added are records of documents. `problem` says why little else is known.
+    """
+
+    partition: Sequence[object]
+    round_id: int
+    completed_at: int
+    high_watermark: int
+    live_rows: int
+    files: int
+    deltas: int = 0
+    base_rows: int = 0
+    delta_rows: int = 0
+    added_rows: int = 0
+    removal_rows: int = 0
+    superseded_rows: int = 0
+    deleted_rows: int = 0
+    duplicate_rows: int = 0
+    lost_rows: int = 0
+    bytes: int = 0
+    input_bytes: int = 0
+    written_bytes: int = 0
+    written_files: int = 0
+    written_rows: int = 0
+    carried_files: int = 0
+    carried_bytes: int = 0
+    copied_by_reference_ratio: float = 0.0
+    write_amplification: float | None = None
+    dead_rows: int = 0
+    read_amplification: float | None = None
+    bucket_actions: Mapping[str, int] = field(default_factory=dict)
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    rolled_back_to: int | None = None
+    problem: str | None = None
+
+
+def report_round(completion: RoundCompletion) -> RoundReport:
+    """Return a round in numbers."""
+    accounting = completion.accounting
+    rolled_back_to = completion.get("rolled_back_to")
+    return RoundReport(
+        partition=completion.destination_partition_locator.partition_values,
+        round_id=completion.round_id,
+        completed_at=completion.completed_at,
+        high_watermark=completion.high_watermark,
+        live_rows=completion.live_rows,
+        files=len(completion.files),
+        deltas=completion.delta_count,
+        base_rows=accounting.base_rows,
+        delta_rows=accounting.delta_rows,
+        added_rows=accounting.added_rows,
+        removal_rows=accounting.removal_rows,
+        superseded_rows=accounting.superseded_rows,
+        deleted_rows=accounting.deleted_rows,
+        duplicate_rows=accounting.duplicate_rows,
+        lost_rows=accounting.lost_rows,
+        bytes=completion.content_length,
+        input_bytes=completion.input_bytes,
+        written_bytes=completion.written_bytes,
+        written_files=completion.written_files,
+        written_rows=completion.written_rows,
+        carried_files=completion.carried_files,
+        carried_bytes=completion.carried_bytes,
+        copied_by_reference_ratio=completion.copied_by_reference_ratio,
+        write_amplification=completion.write_amplification,
+        dead_rows=completion.dead_rows,
+        read_amplification=completion.read_amplification,
+        bucket_actions=completion.bucket_actions,
+        seconds=completion.seconds,
+        rolled_back_to=None if rolled_back_to is None else int(rolled_back_to),
+    )
+
+
+@dataclass(frozen=True)
+class FileReport:
+    """A data file of a bucket, with how many of its rows are dead."""
+
+    uri: str
+    rows: int
+    bytes: int
+    dead_rows: int
+    deletion_vector: str | None
+    index: str | None
+
+
+@dataclass(frozen=True)
+class BucketReport:
+    """A bucket after a round, with its files; tombstones are counted."""
+
+    bucket: str
+    live_rows: int
+    bytes: int
+    files: Sequence[FileReport]
+    tombstones: int
+
+
+@dataclass(frozen=True)
+class RoundDetails:
+    """Everything that a round completion file says."""
+
+    table: str
+    round: RoundReport
+    previous_round_id: int | None
+    read_watermark: int
+    source: str
+    destination: str
+    rebased_from: str | None
+    primary_keys: Sequence[str]
+    sort_keys: Sequence[str]
+    merge_engine: str
+    columns: Sequence[str]
+    buckets: Sequence[BucketReport]
+
+
+def detail_round(table: str, completion: RoundCompletion) -> RoundDetails:
+    """Return a round with its buckets and their files."""
+    rebased_from = completion.rebase_source_partition_locator
+    return RoundDetails(
+        table=table,
+        round=report_round(completion),
+        previous_round_id=completion.previous_round_id,
+        read_watermark=completion.read_watermark,
+        source=str(completion.source_partition_locator),
+        destination=str(completion.destination_partition_locator),
+        rebased_from=None if rebased_from is None else str(rebased_from),
+        primary_keys=completion.primary_keys,
+        sort_keys=completion.sort_keys,
+        merge_engine=completion.merge_engine,
+        columns=[field.name for field in completion.fields],
+        buckets=[_report_bucket(bucket) for bucket in completion.buckets],
+    )
+
+
+def _report_bucket(bucket: Bucket) -> BucketReport:
+    return BucketReport(
+        bucket=bucket.name,
+        live_rows=bucket.live_count,
+        bytes=bucket.content_length,
+        files=[
+            FileReport(
+                uri=file.uri,
+                rows=file.record_count,
+                bytes=file.content_length,
+                dead_rows=file.record_count - file.live_count,
+                deletion_vector=file.deletion_vector.uri if file.deletion_vector else None,
+                index=file.index_uri,
+            )
+            for file in bucket.files
+        ],
+        tombstones=bucket.tombstone_count,
+    )
+
+
+@dataclass(frozen=True)
+class TableReport:
+    """A table at a glance. Where it cannot be read, `problem` says why and the rest is empty."""
+
+    name: str
+    partitions: int = 0
+    # The compacted rows and their files; dead rows are still in files, but no longer in the table.
+    rows: int = 0
+    files: int = 0
+    bytes: int = 0
+    dead_rows: int = 0
+    # Deltas that no round has read.
+    backlog_partitions: int = 0
+    backlog_deltas: int = 0
+    backlog_bytes: int = 0
+    oldest_at: int | None = None
+    stream_position: int = 0
+    # The lowest of all partitions with deltas; None before the first round.
+    high_watermark: int | None = None
+    # Bytes written for each byte of deltas, in the newest rounds; rows in files for each row of the table.
+    write_amplification: float | None = None
+    read_amplification: float | None = None
+    last_round: RoundReport | None = None
+    problem: str | None = None
+
+
+@dataclass(frozen=True)
+class TableRound(RoundReport):
+    """A round among all of its table; no totals after it where a round of another partition is not known."""
+
+    rows_in: int = 0
+    table_rows: int | None = None
+    table_bytes: int | None = None
+
+
+@dataclass(frozen=True)
+class BucketSize:
+    """A bucket as it is now, in numbers."""
+
+    partition: Sequence[object]
+    bucket: str
+    rows: int
+    dead_rows: int
+    files: int
+    bytes: int
+    tombstones: int
+
+
+@dataclass(frozen=True)
+class TableDetails:
+    """A table at a glance, its newest rounds, oldest first, and its largest buckets."""
+
+    overview: TableReport
+    rounds: Sequence[TableRound] = ()
+    buckets: Sequence[BucketSize] = ()
+    bucket_count: int = 0
+
+
+class PartitionRounds(NamedTuple):
+    """The newest rounds of a partition, oldest first, and whether there are older ones."""
+
+    locator: PartitionLocator
+    current: RoundCompletion | None
+    recent: Sequence[RoundCompletion]
+    has_older: bool
+
+    def newest(self, count: int) -> "PartitionRounds":
+        """Return the same with at most so many rounds."""
+        kept = self.recent[max(len(self.recent) - count, 0) :]
+        return self._replace(recent=kept, has_older=self.has_older or len(kept) < len(self.recent))
+
+
+def report_table(
+    name: str, stream_position: int, partitions: Sequence[PartitionRounds], waiting: Sequence[WaitingPartition]
+) -> TableReport:
+    """Return a table in numbers."""
+    current = [each.current for each in partitions if each.current is not None]
+    recent = [completion for each in partitions for completion in each.recent[-RECENT_ROUNDS:]]
+    deltas = [delta for each in waiting for delta in each.deltas]
+    live_rows, stored_rows = sum(each.live_rows for each in current), sum(each.record_count for each in current)
+    newest = max(recent, key=_by_time, default=None)
+    return TableReport(
+        name=name,
+        partitions=len(partitions),
+        rows=live_rows,
+        files=sum(len(each.files) for each in current),
+        bytes=sum(each.content_length for each in current),
+        dead_rows=stored_rows - live_rows,
+        backlog_partitions=len(waiting),
+        backlog_deltas=len(deltas),
+        backlog_bytes=sum(delta.manifest.content_length for delta in deltas),
+        oldest_at=min((delta.committed_at for delta in deltas), default=None),
+        stream_position=stream_position,
+        high_watermark=min((each.high_watermark for each in current), default=None),
+        write_amplification=ratio(sum(each.written_bytes for each in recent), sum(each.input_bytes for each in recent)),
+        read_amplification=ratio(stored_rows, live_rows),
+        last_round=None if newest is None else report_round(newest),
+    )
+
+
+def detail_table(overview: TableReport, partitions: Sequence[PartitionRounds]) -> TableDetails:
+    """Return a table with its newest rounds and its largest buckets."""
+    sizes = [
+        BucketSize(
+            partition=each.current.destination_partition_locator.partition_values,
+            bucket=bucket.name,
+            rows=bucket.live_count,
+            dead_rows=bucket.dead_count,
+            files=len(bucket.files),
+            bytes=bucket.content_length,
+            tombstones=bucket.tombstone_count,
+        )
+        for each in sorted(partitions, key=lambda partition: partition.locator.partition_id)
+        if each.current is not None
+        for bucket in sorted(each.current.buckets, key=lambda bucket: bucket.name)
+    ]
+    by_size = sorted(range(len(sizes)), key=lambda index: sizes[index].bytes, reverse=True)
+    largest = [sizes[index] for index in sorted(by_size[:MAX_BUCKETS])]
+    return TableDetails(overview, list(table_rounds(partitions)), largest, len(sizes))
+
+
+def table_rounds(partitions: Sequence[PartitionRounds]) -> Iterator[TableRound]:
+    """Yield the rounds of all partitions by time, with the totals of the table after each."""
+    # Where there are more partitions than rounds to show, nothing is shown of those beyond.
+    shown = [each.newest(_rounds_each(len(partitions)) if at < MAX_ROUNDS else 0) for at, each in enumerate(partitions)]
+    rounds = sorted((completion for each in shown for completion in each.recent), key=_by_time)
+    unseen = {each.locator.partition_id for each in shown if each.has_older}
+    latest: dict[str, RoundCompletion] = {}
+    for completion in rounds:
+        latest[completion.destination_partition_locator.partition_id] = completion
+        is_whole = unseen <= latest.keys()
+        report = report_round(completion)
+        yield TableRound(
+            **{each.name: getattr(report, each.name) for each in fields(report)},
+            rows_in=completion.accounting.input_rows,
+            table_rows=sum(each.live_rows for each in latest.values()) if is_whole else None,
+            table_bytes=sum(each.content_length for each in latest.values()) if is_whole else None,
+        )
+
+
+def _by_time(completion: RoundCompletion) -> tuple[int, int]:
+    return completion.completed_at, completion.round_id
+
+
+def _rounds_each(partitions: int) -> int:
+    return max(MAX_ROUNDS // max(partitions, 1), 2)
+
+
+def read_reports(*, root: str) -> list[TableReport]:
+    """Read all tables, each log once; one that is damaged does not hide the others. Raises: StorageError."""
+    with steady():
+        return [read_report(table.locator.full_name, root=root) for table in catalog.list_tables(root=root)]
+
+
+def read_report(name: str, *, root: str) -> TableReport:
+    """Read one table, each log once; what is wrong with it is part of the report."""
+    try:
+        with steady():
+            partitions = [_newest_rounds(each, RECENT_ROUNDS) for each in _destinations(name, root)]
+            return _read_report(name, partitions, root)
+    except SiltstoneError as error:
+        return TableReport(name, problem=str(error))
+
+
+def read_details(name: str, *, root: str) -> TableDetails:
+    """Read one table with its rounds and buckets, each log once; what is wrong with it is part of the report."""
+    try:
+        with steady():
+            destinations = _destinations(name, root)
+            count = max(RECENT_ROUNDS, _rounds_each(len(destinations)))
+            partitions = [_newest_rounds(each, count) for each in destinations]
+            return detail_table(_read_report(name, partitions, root), partitions)
+    except SiltstoneError as error:
+        return TableDetails(TableReport(name, problem=str(error)))
+
+
+def read_rounds(name: str, *, root: str) -> list[RoundReport]:
+    """Read the rounds of all partitions, oldest first; a damaged one has its problem. Raises: NotFoundError."""
+    with steady():
+        rounds = [_read_round(each, entry) for each in _destinations(name, root) for entry in list_rounds(each)]
+    return sorted(rounds, key=lambda each: (each.completed_at, each.round_id))
+
+
+def _destinations(name: str, root: str) -> list[Destination]:
+    sources = source_partitions(name, root=root)
+    return [locate_destination(compacted_partition(source), root=root) for source in sources]
+
+
+def _read_report(name: str, partitions: Sequence[PartitionRounds], root: str) -> TableReport:
+    stream = storage.get_stream(catalog.delta_stream(name, root=root), root=root)
+    return report_table(name, stream.stream_position, partitions, waiting_partitions(name, root=root))
+
+
+def _newest_rounds(destination: Destination, count: int) -> PartitionRounds:
+    entry, entries = current_entry(destination), list_rounds(destination)
+    recent = [read_completion(destination, each) for each in entries[-count:]]
+    current = next((each for each in recent if entry is not None and each.round_id == entry["round_id"]), None)
+    if current is None and entry is not None:
+        current = read_completion(destination, entry)
+    return PartitionRounds(destination.locator, current, recent, len(entries) > count)
+
+
+def _read_round(destination: Destination, entry: Entry) -> RoundReport:
+    try:
+        return report_round(read_completion(destination, entry))
+    except CorruptionError as error:
+        return RoundReport(
+            partition=destination.locator.partition_values,
+            round_id=entry["round_id"],
+            completed_at=entry["completed_at"],
+            high_watermark=entry["high_watermark"],
+            live_rows=entry["live_rows"],
+            files=entry["files"],
+            problem=str(error),
+        )

@@ -1,0 +1,91 @@
+"""Tables and rounds in numbers."""
+
+from pathlib import Path
+
+import pytest
+
+import siltstone
+from siltstone.documents.merge import run_here
+from siltstone.model.rounds import ratio
+from siltstone.service.lake_tables import LakeTables
+from siltstone.table.report import TableRound, detail_round, report_round
+from tests.contract.test_request_budgets import counted
+from tests.unit.compactor.compacting import make_table, rows
+
+
+def compact(root: str) -> None:
+    tables = LakeTables(siltstone.open(root), engine=run_here)
+    for pending in tables.find_work(lambda: None):
+        assert pending.locator is not None
+        tables.compact(pending.locator, lambda _: None)
+
+
+@pytest.fixture
+def table(local_root: str) -> siltstone.Table:
+    table = make_table(local_root, "shop.orders")
+    table.write(rows(range(100), "a"))
+    compact(local_root)
+    table.write(rows(range(10), "b"))
+    compact(local_root)
+    return table
+
+
+def test_a_round_knows_its_amplification_and_dead_rows(table: siltstone.Table) -> None:
+    first, second = table.rounds()
+    assert (first.dead_rows, first.read_amplification) == (0, 1.0)
+    assert (second.record_count, second.live_rows, second.dead_rows) == (110, 100, 10)
+    assert second.read_amplification == pytest.approx(1.1)
+    assert second.write_amplification == second.written_bytes / second.input_bytes
+    assert second.carried_bytes == first.content_length
+    assert second.accounting.input_rows == 10
+
+
+def test_a_ratio_to_nothing_is_not_known() -> None:
+    assert (ratio(1, 2), ratio(1, 0)) == (0.5, None)
+
+
+def test_a_rollback_says_to_which_round(table: siltstone.Table) -> None:
+    assert report_round(table.rollback(1)).rolled_back_to == 1
+    assert [each.rolled_back_to for each in table.round_reports()] == [None, None, 1]
+
+
+def test_all_reports_of_a_round_have_the_same_numbers(table: siltstone.Table) -> None:
+    completion = table.rounds()[-1]
+    report = report_round(completion)
+    assert table.report().last_round == report
+    assert table.round_reports()[-1] == report
+    assert detail_round(table.name, completion).round == report
+    shown = table.details().rounds[-1]
+    assert isinstance(shown, TableRound)
+    assert {**vars(report), "rows_in": 10, "table_rows": 100, "table_bytes": report.bytes} == vars(shown)
+
+
+def test_a_damaged_round_has_its_problem_and_hides_no_other(table: siltstone.Table, local_root: str) -> None:
+    (file,) = Path(local_root).glob("**/rounds/1-*.json")
+    file.write_bytes(b"damaged")
+    first, second = table.round_reports()
+    assert "damaged" in (first.problem or "")
+    assert (first.round_id, first.live_rows, first.files, second.problem) == (1, 100, 1, None)
+    assert "damaged" in (table.report().problem or "")
+    assert table.details().overview.problem == table.report().problem
+
+
+def test_a_report_reads_each_log_and_each_completion_once(memory_table: siltstone.Table) -> None:
+    with counted(memory_table.lake.root) as store:
+        memory_table.report()
+        store.take()
+        for read in (memory_table.report, memory_table.details):
+            read()
+            requests = store.take()
+            # The catalog, the table and its one compacted partition.
+            assert (requests.probes, requests.completions) == (3, 2)
+
+
+@pytest.fixture
+def memory_table() -> siltstone.Table:
+    root = "memory://test-report"
+    table = make_table(root, "shop.orders")
+    for number in range(2):
+        table.write(rows([number]))
+        compact(root)
+    return table
