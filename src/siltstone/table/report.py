@@ -7,7 +7,7 @@ from typing import NamedTuple
 from siltstone.catalog import main as catalog
 from siltstone.errors import CorruptionError, SiltstoneError
 from siltstone.log.commit import steady
-from siltstone.log.entries import Entry
+from siltstone.log.state import Entry
 from siltstone.model import PartitionLocator
 from siltstone.model.rounds import Bucket, RoundCompletion, ratio
 from siltstone.storage import object_store as storage
