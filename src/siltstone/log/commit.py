@@ -155,7 +155,7 @@ class CommitLog:
         state, now_ms = self._state, self.now_ms()
         batch_id, write_id = state.batch_id + 1, os.urandom(16).hex()
         commit_time = max(now_ms, state.time_ms)
-        is_sure = operation == CONFIRM_TIME or self._is_sure(now_ms)
+        is_sure = operation == CONFIRM_TIME or self._is_sure(now_ms, state.sure_ms)
         sure_time = max(now_ms, state.sure_ms) if is_sure else state.sure_ms
         head = {
             "write_id": write_id,
@@ -177,14 +177,17 @@ class CommitLog:
         clock agrees with it. Where it does not, one of them is wrong, and so may be the times that were stored since: this
         is 0, so that nothing expires, unless the store's time `is_confirmed`.
         """
-        now_ms = self.now_ms()
-        sure_ms = self.read(lambda state: state.sure_ms)
-        if self._is_sure(now_ms):
-            return max(now_ms, sure_ms)
-        return 0 if is_skewed(self.batches.objects.skew_ms()) and not is_confirmed else sure_ms
+        return self.read(lambda state: self.expiry_in(state, is_confirmed=is_confirmed))
 
-    def _is_sure(self, now_ms: int) -> bool:
-        skew_ms, sure_ms = self.batches.objects.skew_ms(), self._state.sure_ms
+    def expiry_in(self, state: LogState, *, is_confirmed: bool = False) -> int:
+        """Return the time by which things may expire that a state tells of; see `expiry_ms`."""
+        now_ms = self.now_ms()
+        if self._is_sure(now_ms, state.sure_ms):
+            return max(now_ms, state.sure_ms)
+        return 0 if is_skewed(self.batches.objects.skew_ms()) and not is_confirmed else state.sure_ms
+
+    def _is_sure(self, now_ms: int, sure_ms: int) -> bool:
+        skew_ms = self.batches.objects.skew_ms()
         if skew_ms is not None:
             return not is_skewed(skew_ms)
         return sure_ms == 0 or now_ms - sure_ms <= MAX_STEP_MS

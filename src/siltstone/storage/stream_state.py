@@ -7,12 +7,12 @@ from typing import NamedTuple, TypeVar
 
 from siltstone.errors import InvalidInputError
 from siltstone.log.state import Entry, LogState, decoding
-from siltstone.model import DEFAULT_STREAM, Delta, Partition, StreamLocator, Table, TableVersion
+from siltstone.model import DEFAULT_STREAM, Delta, Follower, Partition, StreamLocator, Table, TableVersion
 from siltstone.model.entities import VersionEntry
 from siltstone.storage import tables
 from siltstone.storage.deltas import position_in_key, read_delta
-from siltstone.storage.layout import delta_prefix, partition_prefix, version_log
-from siltstone.storage.streams import Located, read_partition
+from siltstone.storage.layout import delta_prefix, partition_key, partition_prefix, version_log
+from siltstone.storage.streams import Located, read_followers, read_partition
 from siltstone.storage.versions import choose_version, version_of
 
 T = TypeVar("T")
@@ -24,6 +24,7 @@ class StreamState:
     def __init__(self, place: Located, state: LogState, stream: StreamLocator) -> None:
         self.version: TableVersion = place.version
         self.locator = stream
+        self.log = place.log
         self.log_address = place.log.address()
         self.stream_position: int = place.read(state, stream.stream).stream_position
         self._state = state
@@ -33,6 +34,19 @@ class StreamState:
         entries = self._state.scan(partition_prefix(self.locator.stream))
         found = [read_partition(entry, self.locator) for entry in entries]
         return {partition.locator.partition_id: partition for partition in found}
+
+    def partition(self, partition_id: str) -> Partition | None:
+        """Return the partition of an id, None where there is none."""
+        entry = self._state.get(partition_key(self.locator.stream, partition_id))
+        return None if entry is None else read_partition(entry, self.locator)
+
+    def followers(self) -> list[Follower]:
+        """Return who follows any of the partitions."""
+        return read_followers(self._state, self.locator)
+
+    def expiry_ms(self) -> int:
+        """Return the time by which things may expire."""
+        return self.log.expiry_in(self._state)
 
     def delta_keys(self) -> dict[str, dict[int, str]]:
         """Return the log keys of each partition's deltas, by partition id and position; those trimmed are not there."""
