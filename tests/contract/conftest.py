@@ -12,6 +12,6 @@ from tests.unit.service.cycling import World
 def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
     """A world for cycles, on each kind of database."""
     is_sqlite = request.param == "sqlite"
-    made = World(f"sqlite:///{tmp_path}/books.db" if is_sqlite else request.getfixturevalue("postgres"))
+    made = World(f"sqlite:///{tmp_path}/service.db" if is_sqlite else request.getfixturevalue("postgres"))
     yield made
     made.close()

@@ -118,7 +118,7 @@ def test_a_worker_that_lives_keeps_its_claim_by_its_heartbeat(world: World) -> N
 
 
 def test_a_retry_in_the_future_is_due(tmp_path: Path) -> None:
-    world = World(f"sqlite:///{tmp_path}/books.db", ServiceSettings(retry_pause_seconds=20, backlog_bytes=None))
+    world = World(f"sqlite:///{tmp_path}/service.db", ServiceSettings(retry_pause_seconds=20, backlog_bytes=None))
     world.begin()
     claims = [world.claim() for _ in range(3)]
     for claim in claims:
@@ -167,7 +167,7 @@ def test_a_cycle_that_nobody_works_on_fails_also_if_it_began_in_the_future(world
 
 def test_the_backlog_is_measured_again_after_the_clock_was_set_back(tmp_path: Path) -> None:
     settings = ServiceSettings(backlog_bytes=1000, min_pause_seconds=0, interval_seconds=10 * HOUR)
-    world = World(f"sqlite:///{tmp_path}/books.db", settings)
+    world = World(f"sqlite:///{tmp_path}/service.db", settings)
     one = world.leader()
     one.tick()
     # By so little that the lease holds.

@@ -183,7 +183,7 @@ def kill_in_a_cycle(service: Service, role: Role, *, after: int, completed: int)
 
 
 def check_all(service: Service) -> None:
-    """Let the service compact what is left, and compare all books and tables with what they should be."""
+    """Let the service compact what is left, and compare the database and all tables with what they should be."""
     request = controls.trigger_cycle(service.database)
     done = controls.wait_for_request(service.database, request.request_id, timeout_seconds=LIMIT_SECONDS)
     assert done.outcome == "COMPLETED", cycle_records(service.database, 1)

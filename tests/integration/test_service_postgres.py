@@ -40,10 +40,10 @@ def test_three_nodes_share_the_work_and_every_table_equals_the_oracle(
 ) -> None:
     root = str(tmp_path / "lake")
     made = [make_table(root, f"shop.t{number}") for number in range(9)]
-    books = [open_database(postgres) for _ in range(3)]
+    databases = [open_database(postgres) for _ in range(3)]
     nodes = [
         Node(each, LakeTables(siltstone.open(root), engine=run_here), QUICK, name=f"n{number}", workers=2)
-        for number, each in enumerate(books)
+        for number, each in enumerate(databases)
     ]
     for node in nodes:
         node.start()
@@ -55,7 +55,7 @@ def test_three_nodes_share_the_work_and_every_table_equals_the_oracle(
         done = controls.wait_for_request(database, request.request_id, timeout_seconds=LIMIT_SECONDS)
         assert done.outcome == "COMPLETED", cycle_records(database, 1)
     assert all(node.stop(LIMIT_SECONDS) for node in nodes)
-    for each in books:
+    for each in databases:
         each.close()
     for table in made:
         same_rows(table.to_arrow().to_pylist(), oracle_of(table, None).rows())
@@ -76,15 +76,15 @@ def _end_all_connections(database: Database) -> None:
 
 def test_the_clock_is_that_of_the_server(database: Database) -> None:
     shown = text("SELECT CAST(EXTRACT(EPOCH FROM clock_timestamp()) * 1000 AS BIGINT)")
-    before = database.look("x", lambda transaction: transaction.execute(shown).scalar_one())
-    now_ms = database.look("x", lambda transaction: transaction.now_ms())
-    assert before <= now_ms <= database.look("x", lambda transaction: transaction.execute(shown).scalar_one())
+    before = database.read("x", lambda transaction: transaction.execute(shown).scalar_one())
+    now_ms = database.read("x", lambda transaction: transaction.now_ms())
+    assert before <= now_ms <= database.read("x", lambda transaction: transaction.execute(shown).scalar_one())
 
 
 def test_reading_sees_one_moment(database: Database, postgres: str) -> None:
     other = open_database(postgres)
 
-    def look(transaction: object) -> tuple[int, int]:
+    def read(transaction: object) -> tuple[int, int]:
         def count() -> int:
             return len(controls.pending_requests(transaction))  # type: ignore[arg-type]
 
@@ -92,7 +92,7 @@ def test_reading_sees_one_moment(database: Database, postgres: str) -> None:
         controls.trigger_cycle(other)
         return before, count()
 
-    assert database.look("x", look) == (0, 0)
+    assert database.read("x", read) == (0, 0)
     other.close()
 
 

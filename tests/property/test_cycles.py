@@ -1,4 +1,4 @@
-"""Any interleaving of leaders, workers, crashes, pauses, set clocks, database failures and operators keeps the books right."""
+"""Any interleaving of leaders, workers, crashes, pauses, set clocks, database failures and operators keeps the database right."""
 
 import itertools
 import tempfile
@@ -105,7 +105,7 @@ class Job:
 
 
 @dataclass
-class Books:
+class Stored:
     """All that is stored, of one moment."""
 
     manager: Row[tuple[object, ...]] | None
@@ -118,10 +118,10 @@ class Books:
     is_blocked: bool
 
 
-def _read_books(transaction: Transaction) -> Books:
+def _read_stored(transaction: Transaction) -> Stored:
     results = select(checkpoint_detail).where(checkpoint_detail.c.status == "COMPLETED")
     kept = select(cycle_history.c.cycle_count).order_by(cycle_history.c.cycle_count)
-    return Books(
+    return Stored(
         manager=transaction.execute(select(manager)).first(),
         kept=list(transaction.execute(kept).scalars()),
         claims={each.partition: each.claim_id for each in transaction.execute(select(active_checkpoints))},
@@ -139,7 +139,7 @@ class CycleMachine(RuleBasedStateMachine):
     @initialize(is_old=st.booleans(), writes=st.lists(st.sampled_from(NAMES), min_size=1, max_size=6))
     def start(self, is_old: bool, writes: list[str]) -> None:
         self.folder = tempfile.TemporaryDirectory()
-        self.world = World(f"sqlite:///{Path(self.folder.name)}/books.db", tables="")
+        self.world = World(f"sqlite:///{Path(self.folder.name)}/service.db", tables="")
         self.incarnations = itertools.count(1)
         self.leaders = [self.new_leader() for _ in range(3)]
         self.jobs: list[Job | None] = [None] * 3
@@ -363,33 +363,33 @@ class CycleMachine(RuleBasedStateMachine):
 
     @invariant()
     def the_books_are_right(self) -> None:
-        books = self.world.database.look("test", _read_books)
-        self.check_history(books)
-        self.check_claims(books)
+        stored = self.world.database.read("test", _read_stored)
+        self.check_history(stored)
+        self.check_claims(stored)
         # Of each checkpoint, one result counts.
-        assert all(count == 1 for count in Counter(books.completed).values())
+        assert all(count == 1 for count in Counter(stored.completed).values())
         assert all(count == 1 for count in self.accepted.values())
-        assert books.term >= self.term
-        self.term = books.term
-        self.is_blocked = books.is_blocked
-        self.holder = books.holder
+        assert stored.term >= self.term
+        self.term = stored.term
+        self.is_blocked = stored.is_blocked
+        self.holder = stored.holder
 
-    def check_history(self, books: Books) -> None:
+    def check_history(self, stored: Stored) -> None:
         """At most one cycle runs, and every finished one is recorded once; no more than a hundred are kept."""
-        if books.manager is not None:
-            is_running = books.manager.status == "STARTED"
-            last = books.manager.cycle_count - 1 if is_running else books.manager.cycle_count
-            assert books.kept == list(range(books.kept[0] if books.kept else 1, last + 1))
-            assert not books.kept or books.kept[0] == 1 or len(books.kept) >= 100
-        assert len(books.kept) <= 100 + self.unpruned
+        if stored.manager is not None:
+            is_running = stored.manager.status == "STARTED"
+            last = stored.manager.cycle_count - 1 if is_running else stored.manager.cycle_count
+            assert stored.kept == list(range(stored.kept[0] if stored.kept else 1, last + 1))
+            assert not stored.kept or stored.kept[0] == 1 or len(stored.kept) >= 100
+        assert len(stored.kept) <= 100 + self.unpruned
 
-    def check_claims(self, books: Books) -> None:
+    def check_claims(self, stored: Stored) -> None:
         """Every claim of the running cycle has one owner; without a cycle there is none."""
-        if books.manager is not None and books.manager.status == "STARTED":
-            assert books.claims == {each.partition: each.claim_id for each in books.rows if each.status == "STARTED"}
-            assert {each.cycle for each in books.rows} <= {books.manager.cycle_count}
+        if stored.manager is not None and stored.manager.status == "STARTED":
+            assert stored.claims == {each.partition: each.claim_id for each in stored.rows if each.status == "STARTED"}
+            assert {each.cycle for each in stored.rows} <= {stored.manager.cycle_count}
         else:
-            assert not books.claims
+            assert not stored.claims
 
     @invariant()
     def only_compacted_deltas_are_trimmed(self) -> None:

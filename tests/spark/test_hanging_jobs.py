@@ -38,7 +38,7 @@ def clock() -> Clock:
 
 @pytest.fixture
 def database(tmp_path: Path, clock: Clock) -> Iterator[Database]:
-    opened = open_database(f"sqlite:///{tmp_path}/books.db", clock=clock)
+    opened = open_database(f"sqlite:///{tmp_path}/service.db", clock=clock)
     yield opened
     opened.close()
 

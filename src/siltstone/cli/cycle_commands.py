@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 DATABASE_VARIABLE = "SILTSTONE_DATABASE"
 STATUS_EXAMPLES = examples(
-    "siltstone cycle status", "siltstone cycle status --database postgresql://silt@books/silt --json"
+    "siltstone cycle status", "siltstone cycle status --database postgresql://silt@db/silt --json"
 )
 TRIGGER_EXAMPLES = examples("siltstone cycle trigger --wait", "siltstone cycle trigger --trim --wait --timeout 10m")
 FREEZE_EXAMPLES = examples("siltstone cycle freeze", "siltstone cycle freeze --for 30m")
@@ -31,7 +31,7 @@ DatabaseAddress = Annotated[
         metavar="URL",
         envvar=DATABASE_VARIABLE,
         show_envvar=False,
-        help=f"Where the service keeps its books: sqlite:///path or postgresql://host/name; else {DATABASE_VARIABLE}, else a "
+        help=f"The database of the service: sqlite:///path or postgresql://host/name; else {DATABASE_VARIABLE}, else a "
         "file beside the lake.",
     ),
 ]

@@ -12,8 +12,8 @@ TOKEN_VARIABLE = "SILTSTONE_TOKEN"  # noqa: S105 - the name of a variable, no to
 EXAMPLES = examples(
     "siltstone serve",
     "siltstone serve --interval 5m --workers 2 --log-format json",
-    "siltstone serve --database postgresql://silt@books/silt --host 0.0.0.0 --token-file /run/secrets/silt",
-    "siltstone serve --database postgresql://silt@books/silt --master spark://head:7077 --no-web",
+    "siltstone serve --database postgresql://silt@db/silt --host 0.0.0.0 --token-file /run/secrets/silt",
+    "siltstone serve --database postgresql://silt@db/silt --master spark://head:7077 --no-web",
 )
 
 

@@ -229,7 +229,7 @@ def controlled_text(controlled: Controlled) -> Iterator[Shown]:
 def serving_text(serving: Serving) -> Iterator[Shown]:
     """Say where the service is to be seen."""
     workers = format_count(serving.workers, "worker")
-    yield f"Node {serving.node} looks after {serving.root} with {workers}; its books are at {serving.database}."
+    yield f"Node {serving.node} looks after {serving.root} with {workers}; its database is {serving.database}."
     if serving.address is not None:
         yield Text.assemble("Open ", (serving.address, "bold"))
     yield "Ctrl-C stops it."

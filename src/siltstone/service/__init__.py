@@ -14,7 +14,7 @@ from siltstone.service.controls import (
     wait_for_request,
 )
 from siltstone.service.database import Database, default_address, open_database
-from siltstone.service.history import cycle_details, cycle_records, service_status
+from siltstone.service.history import cycle_details, cycle_records, measured_status, service_status
 from siltstone.service.lake_tables import LakeTables
 from siltstone.service.leases import list_nodes
 from siltstone.service.node import JsonFormatter, Node
@@ -34,6 +34,7 @@ __all__ = [
     "freeze",
     "get_request",
     "list_nodes",
+    "measured_status",
     "open_database",
     "service_status",
     "trigger_cycle",

@@ -46,7 +46,7 @@ def trigger_cycle(database: Database, *, trim: bool = False, requester: str = ""
 
 def get_request(database: Database, request_id: str) -> TriggerRequest:
     """Return a trigger request and what became of it. Raises: NotFoundError, StorageError."""
-    return database.look("read a trigger request", lambda transaction: _read_request(transaction, request_id))
+    return database.read("read a trigger request", lambda transaction: _read_request(transaction, request_id))
 
 
 def wait_for_request(
@@ -92,7 +92,7 @@ def freeze(database: Database, *, seconds: float = FREEZE_SECONDS, requester: st
 
 
 def unfreeze(database: Database) -> bool:
-    """Allow cycles again; say whether they were frozen. Raises: StorageError."""
+    """Allow cycles again; return whether they were frozen. Raises: StorageError."""
     return _clear(database, "freeze")
 
 
@@ -102,7 +102,7 @@ def disable(database: Database, *, requester: str = "") -> Control:
 
 
 def enable(database: Database) -> bool:
-    """Undo `disable`; say whether there was anything to undo. Raises: StorageError."""
+    """Undo `disable`; return whether there was anything to undo. Raises: StorageError."""
     return _clear(database, "disable")
 
 

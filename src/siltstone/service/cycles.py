@@ -335,5 +335,5 @@ def node_name(owner: str) -> str:
 
 
 def cut_error(error: str | None) -> str | None:
-    """Shorten an error that would fill the books."""
+    """Shorten an error that would fill the database."""
     return error if error is None or len(error) <= _ERROR_CHARACTERS else f"{error[:_ERROR_CHARACTERS]}…"

@@ -65,14 +65,14 @@ class Transaction:
         return self.connection.execute(statement)
 
     def insert_if_absent(self, table: Table, **values: object) -> bool:
-        """Insert a row unless one with its primary key exists; say whether it was inserted."""
+        """Insert a row unless one with its primary key exists; return whether it was inserted."""
         make: Any = postgresql.insert if self.connection.dialect.name == "postgresql" else sqlite.insert
         statement = make(table).values(**values).on_conflict_do_nothing()
         return self.execute(statement.returning(*table.primary_key.columns)).first() is not None
 
 
 class Database:
-    """The bookkeeping, on SQLite or PostgreSQL; safe to use from many threads."""
+    """The service's database, on SQLite or PostgreSQL; safe to use from many threads."""
 
     def __init__(
         self, engine: Engine, *, clock: Clock = database_now_ms, sleep: Callable[[float], None] = time.sleep
@@ -93,7 +93,7 @@ class Database:
         """
         return self._again(what, do, reads=False)
 
-    def look(self, what: str, do: Callable[[Transaction], T]) -> T:
+    def read(self, what: str, do: Callable[[Transaction], T]) -> T:
         """Run a transaction that only reads. Raises: StorageError."""
         return self._again(what, do, reads=True)
 
@@ -140,7 +140,7 @@ def default_address(root: str) -> str:
 
 
 def open_database(address: str, *, create: bool = True, clock: Clock = database_now_ms) -> Database:
-    """Open the bookkeeping at `sqlite:///path` or `postgresql://…`, and create or migrate its tables.
+    """Open the database at `sqlite:///path` or `postgresql://…`, and create or migrate its tables.
 
     Without `create` nothing is changed: the tables must be there. Raises: NotFoundError where they are not;
     InvalidInputError, also where they are of a newer Siltstone; StorageError.
@@ -258,7 +258,7 @@ def _found_version(database: Database, connection: Connection) -> int | None:
 
 
 def _check_tables(database: Database) -> None:
-    def look(transaction: Transaction) -> None:
+    def read(transaction: Transaction) -> None:
         connection = transaction.connection
         is_ours = inspect(connection).has_table(tables.schema.name)
         found = _found_version(database, connection) if is_ours else None
@@ -270,7 +270,7 @@ def _check_tables(database: Database) -> None:
                 "start `siltstone serve` of this version once, which migrates them"
             )
 
-    database.look("find the service's tables", look)
+    database.read("find the service's tables", read)
 
 
 def _migrate(database: Database) -> None:

@@ -1,11 +1,14 @@
 """What was and what is: finished cycles, the one that runs, and who takes part."""
 
 import logging
+from dataclasses import fields
+from typing import Any
 
 import orjson
 from sqlalchemy import Row, delete, select
 
 from siltstone.errors import NotFoundError, SiltstoneError
+from siltstone.objects.times import measure
 from siltstone.service.controls import current_controls, pending_requests
 from siltstone.service.cycles import ManagerRow, node_name
 from siltstone.service.database import Database, Transaction
@@ -41,11 +44,11 @@ def cycle_records(
 ) -> list[CycleRecord]:
     """Return the newest finished cycles, newest first, of the hundred that are kept. Raises: StorageError."""
 
-    def look(transaction: Transaction) -> list[CycleRecord]:
+    def read(transaction: Transaction) -> list[CycleRecord]:
         newest = select(cycle_history).order_by(cycle_history.c.cycle_count.desc()).limit(HISTORY_LIMIT)
         return [to_record(row) for row in transaction.execute(newest)]
 
-    found = database.look("read the history", look)
+    found = database.read("read the history", read)
     return [each for each in found if status in (None, each.status)][: max(limit, 0)]
 
 
@@ -90,7 +93,7 @@ def service_status(database: Database, settings: ServiceSettings | None = None) 
     """Return all about now; without settings, it is not known when a cycle is due. Raises: StorageError."""
     interval_ms = None if settings is None else to_ms(settings.interval_seconds)
 
-    def look(transaction: Transaction) -> ServiceStatus:
+    def read(transaction: Transaction) -> ServiceStatus:
         now_ms = transaction.now_ms()
         row: ManagerRow | None = transaction.execute(select(manager)).first()
         checkpoints = _checkpoints(transaction)
@@ -123,13 +126,25 @@ def service_status(database: Database, settings: ServiceSettings | None = None) 
             totals=Totals(**{name: getattr(row, name) if row else 0 for name in _TOTALS}),
         )
 
-    return database.look("read the status", look)
+    return database.read("read the status", read)
+
+
+def measured_status(database: Database, settings: ServiceSettings | None = None) -> tuple[ServiceStatus, int]:
+    """Return the status, and by how much this machine's clock is ahead of the database's. Raises: StorageError."""
+    statuses: list[ServiceStatus] = []
+
+    def ask() -> int:
+        statuses.append(service_status(database, settings))
+        return statuses[0].now_ms
+
+    _, skew_ms = measure(ask)
+    return statuses[0], skew_ms
 
 
 def cycle_details(database: Database, cycle: int) -> CycleDetails:
-    """Tell all about one cycle, finished or running. Raises: NotFoundError, StorageError."""
+    """Return one cycle, finished or running, with its checkpoints and attempts. Raises: NotFoundError, StorageError."""
 
-    def look(transaction: Transaction) -> CycleDetails:
+    def read(transaction: Transaction) -> CycleDetails:
         row: ManagerRow | None = transaction.execute(select(manager)).first()
         kept = None
         if 0 <= cycle <= MAX_NUMBER:
@@ -138,34 +153,20 @@ def cycle_details(database: Database, cycle: int) -> CycleDetails:
         is_newest = row is not None and row.cycle_count == cycle and row.started_at is not None
         if record is None and not is_newest:
             raise NotFoundError(f"cycle {cycle}: is not in the history, which keeps the newest 100; choose a later one")
-        checkpoints = _checkpoints(transaction) if is_newest else []
-        timeline = _timeline(transaction, cycle)
-        if record is not None:
-            return CycleDetails(
-                cycle_count=cycle,
-                status=record.status,
-                start_time_ms=record.start_time_ms,
-                end_time_ms=record.end_time_ms,
-                trigger_reason=record.trigger_reason,
-                leader=record.leader,
-                record=record,
-                checkpoints=checkpoints,
-                timeline=timeline,
-            )
-        assert row is not None
+        source: Any = row if record is None else record
         return CycleDetails(
             cycle_count=cycle,
-            status=row.status,
-            start_time_ms=row.started_at,
-            end_time_ms=row.ended_at,
-            trigger_reason=row.trigger_reason,
-            leader=row.leader,
-            record=None,
-            checkpoints=checkpoints,
-            timeline=timeline,
+            status=source.status,
+            start_time_ms=source.started_at if record is None else record.start_time_ms,
+            end_time_ms=source.ended_at if record is None else record.end_time_ms,
+            trigger_reason=source.trigger_reason,
+            leader=source.leader,
+            record=record,
+            checkpoints=_checkpoints(transaction) if is_newest else [],
+            timeline=_timeline(transaction, cycle),
         )
 
-    return database.look("read the cycle", look)
+    return database.read("read the cycle", read)
 
 
 def _due_at(row: ManagerRow, interval_ms: int | None, freeze: object, now_ms: int) -> int | None:
@@ -202,22 +203,7 @@ def _checkpoints(transaction: Transaction) -> list[Checkpoint]:
 
 def _to_checkpoint(row: Row[tuple[object, ...]], claim: Row[tuple[object, ...]] | None) -> Checkpoint:
     return Checkpoint(
-        partition=row.partition,
-        table=row.table_name,
-        status=row.status,
-        attempt=row.attempt,
-        failures=row.failures,
-        worker=None if row.worker is None else node_name(row.worker),
-        backlog_deltas=row.backlog_deltas,
-        backlog_bytes=row.backlog_bytes,
-        started_at=row.started_at,
-        ended_at=row.ended_at,
-        error=row.error,
-        high_watermark=row.high_watermark,
-        rounds=row.rounds,
-        rows=row.rows,
-        input_bytes=row.input_bytes,
-        written_bytes=row.written_bytes,
+        **_same_columns(Checkpoint, row),
         heartbeats=None if claim is None else claim.sync_heartbeat,
         heartbeat_at=None if claim is None else claim.heartbeat_at,
         lease_until=None if claim is None else claim.lease_until,
@@ -232,21 +218,11 @@ def _timeline(transaction: Transaction, cycle: int) -> list[Attempt]:
         .where(checkpoint_detail.c.cycle == cycle)
         .order_by(checkpoint_detail.c.started_at, checkpoint_detail.c.partition, checkpoint_detail.c.attempt)
     )
-    return [
-        Attempt(
-            partition=row.partition,
-            table=row.table_name,
-            attempt=row.attempt,
-            worker=None if row.worker is None else node_name(row.worker),
-            status=row.status,
-            started_at=row.started_at,
-            ended_at=row.ended_at,
-            error=row.error,
-            high_watermark=row.high_watermark,
-            rounds=row.rounds,
-            rows=row.rows,
-            input_bytes=row.input_bytes,
-            written_bytes=row.written_bytes,
-        )
-        for row in rows
-    ]
+    return [Attempt(**_same_columns(Attempt, row)) for row in rows]
+
+
+def _same_columns(kind: type[Checkpoint] | type[Attempt], row: Row[tuple[object, ...]]) -> dict[str, Any]:
+    """Return the fields that a row has as columns; owners become names of nodes."""
+    values = {each.name: getattr(row, each.name) for each in fields(kind) if each.name in row._mapping}
+    worker = None if row.worker is None else node_name(row.worker)
+    return {**values, "table": row.table_name, "worker": worker}

@@ -43,12 +43,12 @@ def trim_tables(database: Database, lease: Lease, tables: Tables, keep_alive: Ca
     A partition that cannot be trimmed now is left for the next time. Raises: LeaseLostError, StorageError.
     """
 
-    def look(transaction: Transaction) -> list[tuple[str, str, int]]:
+    def read(transaction: Transaction) -> list[tuple[str, str, int]]:
         check_lead(transaction, lease)
         marks = transaction.execute(select(trim_marks).order_by(trim_marks.c.partition)).all()
         return [(each.partition, each.locator, each.high_watermark) for each in marks]
 
-    marks = database.change("read the trim marks", look)
+    marks = database.change("read the trim marks", read)
     trimmed = 0
     gone = []
     for partition, locator, watermark in marks:
@@ -99,7 +99,7 @@ class Tick:
 
 @dataclass(frozen=True)
 class _View:
-    """The books as a tick finds them."""
+    """The state in the database when a tick begins."""
 
     now_ms: int
     manager: ManagerRow | None
@@ -138,7 +138,7 @@ class Leader:
     def tick(self) -> Tick:
         """Lead if the lead is free or ours: begin a cycle that is due, watch one that runs, finish one that is over.
 
-        Raises: StorageError; the next tick goes on from what the books say.
+        Raises: StorageError; the next tick goes on from what the database says.
         """
         try:
             lease = self._take_lead()
@@ -173,10 +173,10 @@ class Leader:
             raise LeaseLostError(f"{self._name}: lost the lead while it worked; another node goes on")
 
     def _lead(self, lease: Lease) -> Tick:
-        view = self._database.look("read the state of the cycle", self._look)
+        view = self._database.read("read the state of the cycle", self._read)
         if view.manager is None:
             bootstrap(self._database, lease)
-            view = self._database.look("read the state of the cycle", self._look)
+            view = self._database.read("read the state of the cycle", self._read)
             assert view.manager is not None
         if view.manager.status == "STARTED":
             return self._watch(lease, view, view.manager)
@@ -185,7 +185,7 @@ class Leader:
             return Tick("trimmed")
         return self._begin_if_due(lease, view, view.manager)
 
-    def _look(self, transaction: Transaction) -> _View:
+    def _read(self, transaction: Transaction) -> _View:
         now_ms = transaction.now_ms()
         found = current_controls(transaction, now_ms)
         by_status = select(checkpoint_status.c.status, func.count()).group_by(checkpoint_status.c.status)
@@ -208,7 +208,7 @@ class Leader:
             return self._finish(lease, row, "the service was disabled")
         if view.has_expired:
             evicted = evict_expired(self._database, lease, self._settings)
-            view = self._database.look("read the state of the cycle", self._look)
+            view = self._database.read("read the state of the cycle", self._read)
         else:
             evicted = []
         if not view.counts.get("IDLE", 0) and not view.counts.get("STARTED", 0):

@@ -27,7 +27,7 @@ class Lease:
 
 
 def is_current(row: Row[tuple[object, ...]], now_ms: int) -> bool:
-    """Say whether a lease holds: one that begins ahead does not, whatever its end says."""
+    """Return whether a lease holds: one that begins ahead does not, whatever its end says."""
     return bool(row.lease_until >= now_ms and max(row.renewed_at, row.acquired_at) <= latest_ms(now_ms))
 
 
@@ -106,7 +106,7 @@ def default_node_name() -> str:
 
 
 def register_node(database: Database, identity: NodeIdentity, *, is_worker: bool) -> None:
-    """Say that a node is alive, the first time and later; forget those not seen for a day. Raises: StorageError."""
+    """Record that a node is alive, the first time and later; forget those not seen for a day. Raises: StorageError."""
 
     def change(transaction: Transaction) -> None:
         now_ms = transaction.now_ms()
@@ -130,7 +130,7 @@ def register_node(database: Database, identity: NodeIdentity, *, is_worker: bool
 
 
 def unregister_node(database: Database, identity: NodeIdentity) -> None:
-    """Say that a node has stopped. Raises: StorageError."""
+    """Record that a node has stopped. Raises: StorageError."""
 
     def change(transaction: Transaction) -> None:
         values = {"stopped_at": transaction.now_ms()}
@@ -143,7 +143,7 @@ def list_nodes(database: Database, settings: ServiceSettings | None = None) -> l
     """Return the nodes of the last day by name, the newest process of a name first. Raises: StorageError."""
     alive_ms = to_ms(3 * (settings or ServiceSettings()).tick_seconds)
 
-    def look(transaction: Transaction) -> list[NodeInfo]:
+    def read(transaction: Transaction) -> list[NodeInfo]:
         now_ms = transaction.now_ms()
         lease = transaction.execute(select(leader_lease)).one()
         by_worker = select(active_checkpoints.c.worker, func.count()).group_by(active_checkpoints.c.worker)
@@ -159,4 +159,4 @@ def list_nodes(database: Database, settings: ServiceSettings | None = None) -> l
             for row in found
         ]
 
-    return database.look("read the nodes", look)
+    return database.read("read the nodes", read)

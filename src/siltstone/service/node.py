@@ -68,7 +68,7 @@ class Node:
         self._workers = [Worker(database, tables, self.settings, owner=owner) for _ in range(workers)]
         self._database = database
         self._stopping = threading.Event()
-        # Set to make a loop look again before its time.
+        # Set to make a loop go on before its time.
         self._lead_now = threading.Event()
         self._work_now = threading.Event()
         self._threads: list[threading.Thread] = []
@@ -120,7 +120,7 @@ class Node:
         return is_clean
 
     def wake(self) -> None:
-        """Make the node look at once, e.g. because a cycle was requested."""
+        """Make the node act at once, e.g. because a cycle was requested."""
         self._lead_now.set()
 
     def _lead(self) -> None:

@@ -13,7 +13,7 @@ KeepAlive = Callable[[], None]
 
 @dataclass(frozen=True)
 class PendingPartition:
-    """A partition with something to do; one with a problem cannot even be looked at, and has no locator."""
+    """A partition with something to do; one with a problem cannot be read, and has no locator."""
 
     name: str
     table: str

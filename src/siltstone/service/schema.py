@@ -1,4 +1,4 @@
-"""The bookkeeping tables of the service, as SQLAlchemy Core tables. All times are milliseconds of the database's clock."""
+"""The tables of the service's database, as SQLAlchemy Core tables. All times are milliseconds of the database's clock."""
 
 from typing import Literal
 

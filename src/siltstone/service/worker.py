@@ -153,7 +153,7 @@ def _to_claim(row: Row[tuple[object, ...]], owner: str) -> Claim:
 
 
 def send_heartbeat(database: Database, claim: Claim, beat: Beat, settings: ServiceSettings) -> bool:
-    """Say that a claim is being worked on; False where it is lost. Raises: StorageError."""
+    """Record that a claim is being worked on; False where it is lost. Raises: StorageError."""
 
     def change(transaction: Transaction) -> bool:
         now_ms = transaction.now_ms()
@@ -224,7 +224,7 @@ def release_partition(
 
 
 def _was_released(transaction: Transaction, claim: Claim, status: ReleaseStatus) -> bool:
-    """Tell whether an earlier attempt at this very release was committed and its answer lost."""
+    """Return whether an earlier attempt at this very release was committed and its answer lost."""
     mine = (
         (checkpoint_detail.c.cycle == claim.cycle)
         & (checkpoint_detail.c.partition == claim.partition)
@@ -281,7 +281,7 @@ class Heartbeat:
 
     def on_progress(self, event: Event) -> None:
         """Note a step of the compaction, and end it where it has lost the right to go on. Raises: LeaseLostError."""
-        # Being waited for is no step, or a compaction that hangs would look as if it moved.
+        # Being waited for is no step, or a compaction that hangs would seem to move.
         self._progress += not isinstance(event, JobAwaited)
         if isinstance(event, RoundStarted):
             self._buckets_done, self._buckets_total = 0, event.buckets

@@ -49,7 +49,7 @@ class Access:
         return hmac.compare_digest(*digests)
 
     def is_bearer(self, header: str) -> bool:
-        """Tell whether an Authorization header has the token."""
+        """Return whether an Authorization header has the token."""
         scheme, _, value = header.partition(" ")
         return scheme.lower() == "bearer" and self.is_token(value.strip())
 
@@ -59,7 +59,7 @@ class Access:
         return f"{claim}.{self._sign('session', claim)}"
 
     def is_session(self, cookie: str) -> bool:
-        """Tell whether a cookie is a session of ours that has not run out."""
+        """Return whether a cookie is a session of ours that has not run out."""
         claim, _, signature = cookie.rpartition(".")
         if not hmac.compare_digest(signature.encode(), self._sign("session", claim).encode()):
             return False
@@ -74,7 +74,7 @@ class Access:
         return self._sign("form", visit)
 
     def is_own_form(self, visit: str, key: str) -> bool:
-        """Tell whether a form was made here, for this browser."""
+        """Return whether a form was made here, for this browser."""
         if len(visit) != _VISIT_LENGTH:
             return False
         return hmac.compare_digest(key.encode("utf-8", "replace"), self.form_key(visit).encode())
@@ -84,7 +84,7 @@ class Access:
 
 
 def is_from_elsewhere(headers: Mapping[str, str]) -> bool:
-    """Tell whether a browser says that a request was made by a page of another site; programs say nothing."""
+    """Return whether a browser says that a request was made by a page of another site; programs say nothing."""
     site = headers.get("sec-fetch-site")
     if site is not None:
         return site not in ("same-origin", "none")

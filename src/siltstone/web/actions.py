@@ -1,16 +1,32 @@
 """What forms do: the controls, and logging in and out. Every form must come from a page of ours."""
 
 from collections.abc import Callable, Mapping
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 from fastapi import APIRouter, Depends, Form, HTTPException, Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 
-from siltstone.service import controls
+from siltstone.service import Database, controls
 from siltstone.web.access import SESSION_COOKIE, VISIT_COOKIE, is_from_elsewhere
 from siltstone.web.pages import SiteHere, may_control, set_cookie, show, site_of
-from siltstone.web.site import Site
 
+
+class Ask(NamedTuple):
+    """Who pressed a button, and for how long a freeze would last."""
+
+    requester: str
+    seconds: float
+
+
+# What each button does, and the notice that says so.
+ACTIONS: Mapping[str, tuple[Callable[[Database, Ask], object], str]] = {
+    "trigger": (lambda database, ask: controls.trigger_cycle(database, requester=ask.requester), "triggered"),
+    "trim": (lambda database, ask: controls.trigger_cycle(database, trim=True, requester=ask.requester), "trimming"),
+    "freeze": (lambda database, ask: controls.freeze(database, seconds=ask.seconds, requester=ask.requester), "frozen"),
+    "unfreeze": (lambda database, ask: controls.unfreeze(database), "unfrozen"),
+    "disable": (lambda database, ask: controls.disable(database, requester=ask.requester), "disabled"),
+    "enable": (lambda database, ask: controls.enable(database), "enabled"),
+}
 FREEZES = {"1800": "30 minutes", "7200": "2 hours", "28800": "8 hours", "86400": "1 day"}
 
 
@@ -29,11 +45,12 @@ def control(request: Request, action: str, site: SiteHere, seconds: Annotated[st
     """Do what a button says."""
     if not may_control(request):
         return _go_to("/login")
-    if action not in _ACTIONS or seconds not in FREEZES:
+    if action not in ACTIONS or seconds not in FREEZES:
         raise HTTPException(404, "There is no such control.")
-    done = _ACTIONS[action](site, seconds, web_requester(request))
+    do, notice = ACTIONS[action]
+    do(site.database, Ask(web_requester(request), float(seconds)))
     site.wake()
-    return _go_to(f"/?done={done}")
+    return _go_to(f"/?done={notice}")
 
 
 @router.post("/login")
@@ -64,48 +81,8 @@ def show_login(request: Request) -> HTMLResponse:
 
 
 def web_requester(request: Request) -> str:
-    """Say who asked, for others to see."""
+    """Return who asked, for others to see."""
     return f"web from {request.client.host}" if request.client else "web"
-
-
-def _trigger(site: Site, _: str, requester: str) -> str:
-    controls.trigger_cycle(site.database, requester=requester)
-    return "triggered"
-
-
-def _trim(site: Site, _: str, requester: str) -> str:
-    controls.trigger_cycle(site.database, trim=True, requester=requester)
-    return "trimming"
-
-
-def _freeze(site: Site, seconds: str, requester: str) -> str:
-    controls.freeze(site.database, seconds=float(seconds), requester=requester)
-    return "frozen"
-
-
-def _unfreeze(site: Site, _: str, requester: str) -> str:
-    controls.unfreeze(site.database)
-    return "unfrozen"
-
-
-def _disable(site: Site, _: str, requester: str) -> str:
-    controls.disable(site.database, requester=requester)
-    return "disabled"
-
-
-def _enable(site: Site, _: str, requester: str) -> str:
-    controls.enable(site.database)
-    return "enabled"
-
-
-_ACTIONS: Mapping[str, Callable[[Site, str, str], str]] = {
-    "trigger": _trigger,
-    "trim": _trim,
-    "freeze": _freeze,
-    "unfreeze": _unfreeze,
-    "disable": _disable,
-    "enable": _enable,
-}
 
 
 def _go_to(path: str) -> RedirectResponse:

@@ -125,7 +125,7 @@ def freeze(request: Request, site: SiteHere, details: Annotated[FreezeDetails | 
 
 @steering.post("/unfreeze", summary="Unfreeze")
 def unfreeze(site: SiteHere, details: Annotated[Nothing | None, Body()] = None) -> bool:
-    """Allow cycles again; tell whether they were frozen."""
+    """Allow cycles again; return whether they were frozen."""
     done = controls.unfreeze(site.database)
     site.wake()
     return done
@@ -141,7 +141,7 @@ def disable(request: Request, site: SiteHere, details: Annotated[Nothing | None,
 
 @steering.post("/enable", summary="Enable")
 def enable(site: SiteHere, details: Annotated[Nothing | None, Body()] = None) -> bool:
-    """Undo a disablement; tell whether there was one."""
+    """Undo a disablement; return whether there was one."""
     done = controls.enable(site.database)
     site.wake()
     return done

@@ -8,8 +8,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from siltstone.errors import SiltstoneError
-from siltstone.objects.times import measure
-from siltstone.service import cycle_records, list_nodes, service_status
+from siltstone.service import cycle_records, list_nodes, measured_status
 from siltstone.service.results import CycleRecord, NodeInfo, ServiceStatus
 from siltstone.table.report import TableReport
 from siltstone.web.site import Site
@@ -42,27 +41,21 @@ class _Collected(Collector):
 
 def render_metrics(site: Site) -> bytes:
     """Write all metrics; those of tables are left out while the lake does not answer. Raises: StorageError."""
-    looked: list[ServiceStatus] = []
-
-    def ask_database() -> int:
-        looked[:] = [service_status(site.database, site.settings)]
-        return looked[0].now_ms
-
-    skews: dict[str, int | None] = {"database": measure(ask_database)[1]}
-    status = looked[0]
-    found = [
+    status, database_skew_ms = measured_status(site.database, site.settings)
+    skews: dict[str, int | None] = {"database": database_skew_ms}
+    metrics = [
         *_of_cycles(status, cycle_records(site.database, 1)),
         *_of_nodes(list_nodes(site.database, site.settings)),
         *_of_totals(status),
     ]
     try:
-        found += _of_tables(site.lake.tables(), status.now_ms)
+        metrics += _of_tables(site.lake.tables(), status.now_ms)
         skews["store"] = site.lake.skew_ms()
     except SiltstoneError as error:
         _log.warning("metrics of tables left out", extra={"reason": str(error)})
-    found.append(_of_clocks(skews))
+    metrics.append(_of_clocks(skews))
     registry = CollectorRegistry()
-    registry.register(_Collected(found))
+    registry.register(_Collected(metrics))
     return generate_latest(registry)
 
 

@@ -87,13 +87,13 @@ SiteHere = Annotated[Site, Depends(site_of)]
 
 
 def may_control(request: Request) -> bool:
-    """Tell whether this browser may use the controls."""
+    """Return whether this browser may use the controls."""
     access = site_of(request).access
     return not access.needs_token or access.is_session(request.cookies.get(SESSION_COOKIE, ""))
 
 
 def may_read(request: Request) -> bool:
-    """Tell whether this browser or program may see what goes on."""
+    """Return whether this browser or program may see what goes on."""
     site = site_of(request)
     return (
         not site.is_private or may_control(request) or site.access.is_bearer(request.headers.get("authorization", ""))

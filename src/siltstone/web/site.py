@@ -16,35 +16,35 @@ from siltstone.web.access import Access
 
 T = TypeVar("T")
 FRESH_SECONDS = 4.0
-# A lake that takes long to look at is looked at less often, so that looking is never most of what is done.
+# A lake that takes long to read is read less often, so that reading it is never most of what is done.
 _REST = 10
 _MAX_TABLES = 64
 _log = logging.getLogger(__name__)
 
 
 class _Kept(Generic[T]):
-    """A value that is found anew once it is old; who comes meanwhile waits for the one that looks."""
+    """A value that is read anew once it is old; who asks meanwhile waits for the one that reads."""
 
-    def __init__(self, find: Callable[[], T], monotonic: Callable[[], float]) -> None:
-        self._find = find
+    def __init__(self, read: Callable[[], T], monotonic: Callable[[], float]) -> None:
+        self._read = read
         self._monotonic = monotonic
         self._lock = threading.Lock()
-        self._found: tuple[float, T] | None = None
+        self._kept: tuple[float, T] | None = None
         self._fresh_seconds = FRESH_SECONDS
 
     def get(self) -> T:
         with self._lock:
             started = self._monotonic()
-            if self._found is None or started - self._found[0] > self._fresh_seconds:
-                value = self._find()
+            if self._kept is None or started - self._kept[0] > self._fresh_seconds:
+                value = self._read()
                 ended = self._monotonic()
-                self._found = (ended, value)
+                self._kept = (ended, value)
                 self._fresh_seconds = max(FRESH_SECONDS, _REST * (ended - started))
-            return self._found[1]
+            return self._kept[1]
 
 
 class LakeReader:
-    """Looks at tables for pages, the API and metrics; what is wrong with one is logged, and told in our own words."""
+    """Reads tables for pages, the API and metrics; what is wrong with one is logged, and shown in our own words."""
 
     def __init__(self, lake: Lake, *, monotonic: Callable[[], float] = time.monotonic) -> None:
         self.root = mask_secrets(lake.root)
@@ -73,13 +73,13 @@ class LakeReader:
         with self._lock:
             if len(self._details) >= _MAX_TABLES:
                 self._details.clear()
-            kept = self._details.setdefault(name, _Kept(lambda: self._look_at(name), self._monotonic))
+            kept = self._details.setdefault(name, _Kept(lambda: self._read_table(name), self._monotonic))
         return kept.get()
 
     def _list(self) -> list[TableReport]:
         return [_in_our_words(each) for each in self._lake.report()]
 
-    def _look_at(self, name: str) -> TableDetails:
+    def _read_table(self, name: str) -> TableDetails:
         details = Table(self._lake, name).details()
         return replace(details, overview=_in_our_words(details.overview))
 
@@ -101,7 +101,7 @@ def _always() -> bool:
 
 @dataclass(frozen=True)
 class Site:
-    """Everything a page needs; `wake` makes the node look at once, `is_alive` tells whether it still runs."""
+    """Everything a page needs; `wake` makes the node act at once, `is_alive` says whether it still runs."""
 
     database: Database
     lake: LakeReader

@@ -100,7 +100,7 @@ class TestWithoutAService:
     def test_looking_creates_no_database(self, lake: Cli) -> None:
         for command in ("status", "history", "show", "enable", "unfreeze"):
             assert "start one with `siltstone serve --database" in lake.fails("cycle", command)
-            missing = f"sqlite:///{lake.folder}/deep/books.db"
+            missing = f"sqlite:///{lake.folder}/deep/service.db"
             assert "there is no such file" in lake.fails("cycle", command, "--database", missing)
         assert list(lake.folder.iterdir()) == [lake.root]
 

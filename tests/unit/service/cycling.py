@@ -246,7 +246,7 @@ class World:
     def kept(self) -> list[int]:
         """The numbers of all cycles that are stored, oldest first."""
         numbers = select(cycle_history.c.cycle_count).order_by(cycle_history.c.cycle_count)
-        return self.database.look("test", lambda transaction: list(transaction.execute(numbers).scalars()))
+        return self.database.read("test", lambda transaction: list(transaction.execute(numbers).scalars()))
 
     def close(self) -> None:
         """Leave the database as it was found, for the next test."""
@@ -263,13 +263,13 @@ class World:
 def count_rows(database: Database) -> tuple[int, int]:
     """Return how many manager and checkpoint rows there are."""
 
-    def look(transaction: Transaction) -> tuple[int, int]:
+    def read(transaction: Transaction) -> tuple[int, int]:
         return (
             transaction.execute(select(func.count()).select_from(manager)).scalar_one(),
             transaction.execute(select(func.count()).select_from(checkpoint_status)).scalar_one(),
         )
 
-    return database.look("count rows", look)
+    return database.read("count rows", read)
 
 
 def status_of(world: World) -> ServiceStatus:

@@ -1,4 +1,4 @@
-"""Opening the books: addresses, versions, clock, and failures of the database."""
+"""Opening the database: addresses, versions, clock, and failures of the database."""
 
 import threading
 import time
@@ -23,8 +23,8 @@ def test_the_default_is_a_file_beside_the_lake() -> None:
 
 
 def test_a_path_is_an_address_too(tmp_path: Path) -> None:
-    open_database(str(tmp_path / "deep" / "books.db")).close()
-    assert (tmp_path / "deep" / "books.db").exists()
+    open_database(str(tmp_path / "deep" / "service.db")).close()
+    assert (tmp_path / "deep" / "service.db").exists()
 
 
 @pytest.mark.parametrize("address", ["mysql://me:hush@host/db", "sqlite://", "sqlite:///:memory:", "://", ""])
@@ -68,7 +68,7 @@ def test_a_mistyped_address_makes_no_file_and_tells_no_secret(
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("path", ["me@home/a:b.db", "./a:b@c.db", "books.db", "host/books.db"])
+@pytest.mark.parametrize("path", ["me@home/a:b.db", "./a:b@c.db", "service.db", "host/service.db"])
 def test_odd_paths_are_still_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str) -> None:
     monkeypatch.chdir(tmp_path)
     open_database(path).close()
@@ -94,12 +94,12 @@ def test_a_database_that_does_not_answer_is_told_without_secrets(monkeypatch: py
 
 
 def test_opening_again_keeps_everything(tmp_path: Path) -> None:
-    address = f"sqlite:///{tmp_path}/books.db"
+    address = f"sqlite:///{tmp_path}/service.db"
     first = open_database(address)
     first.change("x", lambda transaction: transaction.insert_if_absent(controls, name="a", set_at=1, requester="me"))
     first.close()
     second = open_database(address)
-    assert second.look("x", lambda transaction: transaction.execute(select(controls.c.name)).scalars().all()) == ["a"]
+    assert second.read("x", lambda transaction: transaction.execute(select(controls.c.name)).scalars().all()) == ["a"]
     assert not second.change(
         "x", lambda transaction: transaction.insert_if_absent(controls, name="a", set_at=2, requester="you")
     )
@@ -112,7 +112,7 @@ def test_many_that_open_a_new_database_at_once_agree(tmp_path: Path) -> None:
 
     def run() -> None:
         barrier.wait()
-        opened.append(open_database(f"sqlite:///{tmp_path}/books.db"))
+        opened.append(open_database(f"sqlite:///{tmp_path}/service.db"))
 
     threads = [threading.Thread(target=run) for _ in range(4)]
     for thread in threads:
@@ -125,7 +125,7 @@ def test_many_that_open_a_new_database_at_once_agree(tmp_path: Path) -> None:
 
 
 def test_tables_of_an_older_version_are_not_migrated_by_who_only_looks(tmp_path: Path) -> None:
-    address = f"sqlite:///{tmp_path}/books.db"
+    address = f"sqlite:///{tmp_path}/service.db"
     opened = open_database(address)
     opened.change("x", lambda transaction: transaction.execute(schema.update().values(version=SCHEMA_VERSION - 1)))
     opened.close()
@@ -136,7 +136,7 @@ def test_tables_of_an_older_version_are_not_migrated_by_who_only_looks(tmp_path:
 
 
 def test_tables_of_a_newer_version_are_refused_and_left_alone(tmp_path: Path) -> None:
-    address = f"sqlite:///{tmp_path}/books.db"
+    address = f"sqlite:///{tmp_path}/service.db"
     opened = open_database(address)
     opened.change("x", lambda transaction: transaction.execute(schema.update().values(version=SCHEMA_VERSION + 1)))
     opened.close()
@@ -145,20 +145,20 @@ def test_tables_of_a_newer_version_are_refused_and_left_alone(tmp_path: Path) ->
 
 
 def test_tables_of_an_older_version_are_migrated_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    address = f"sqlite:///{tmp_path}/books.db"
+    address = f"sqlite:///{tmp_path}/service.db"
     open_database(address).close()
     monkeypatch.setattr(tables, "SCHEMA_VERSION", SCHEMA_VERSION + 1)
     monkeypatch.setitem(databases.MIGRATIONS, SCHEMA_VERSION, ("ALTER TABLE siltstone_controls ADD COLUMN note TEXT",))
     for _ in range(2):
         opened = open_database(address)
-        found = opened.look("x", lambda transaction: transaction.execute(select(schema.c.version)).scalar())
-        opened.look("x", lambda transaction: transaction.execute(text("SELECT note FROM siltstone_controls")))
+        found = opened.read("x", lambda transaction: transaction.execute(select(schema.c.version)).scalar())
+        opened.read("x", lambda transaction: transaction.execute(text("SELECT note FROM siltstone_controls")))
         opened.close()
         assert found == SCHEMA_VERSION + 1
 
 
 def test_a_lease_of_the_first_version_of_the_tables_still_holds(tmp_path: Path) -> None:
-    address = f"sqlite:///{tmp_path}/books.db"
+    address = f"sqlite:///{tmp_path}/service.db"
     opened = open_database(address)
     assert take_lead(opened, "one#1", 45_000) is not None
     with opened.engine.begin() as connection:
@@ -174,7 +174,7 @@ def test_a_lease_of_the_first_version_of_the_tables_still_holds(tmp_path: Path) 
 
 
 def test_a_migration_that_fails_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    address = f"sqlite:///{tmp_path}/books.db"
+    address = f"sqlite:///{tmp_path}/service.db"
     open_database(address).close()
     with monkeypatch.context() as patch:
         patch.setattr(tables, "SCHEMA_VERSION", SCHEMA_VERSION + 1)
@@ -184,7 +184,7 @@ def test_a_migration_that_fails_changes_nothing(tmp_path: Path, monkeypatch: pyt
         with pytest.raises(StorageError, match="could not create or migrate"):
             open_database(address)
     opened = open_database(address)
-    columns = opened.look(
+    columns = opened.read(
         "x", lambda transaction: transaction.execute(text("PRAGMA table_info(siltstone_controls)")).all()
     )
     assert "note" not in [each[1] for each in columns]
@@ -192,15 +192,15 @@ def test_a_migration_that_fails_changes_nothing(tmp_path: Path, monkeypatch: pyt
 
 
 def test_the_clock_is_that_of_the_database_in_milliseconds(tmp_path: Path) -> None:
-    opened = open_database(f"sqlite:///{tmp_path}/books.db")
+    opened = open_database(f"sqlite:///{tmp_path}/service.db")
     before = time.time_ns() // 1_000_000
-    now_ms = opened.look("x", lambda transaction: transaction.now_ms())
+    now_ms = opened.read("x", lambda transaction: transaction.now_ms())
     assert before - 2 <= now_ms <= time.time_ns() // 1_000_000 + 2
     opened.close()
 
 
 def test_two_writers_wait_for_each_other(tmp_path: Path) -> None:
-    opened = open_database(f"sqlite:///{tmp_path}/books.db")
+    opened = open_database(f"sqlite:///{tmp_path}/service.db")
     opened.change("x", lambda transaction: transaction.insert_if_absent(controls, name="n", set_at=0, requester=""))
 
     def add(transaction: Transaction) -> None:
@@ -212,25 +212,25 @@ def test_two_writers_wait_for_each_other(tmp_path: Path) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    assert opened.look("x", lambda transaction: transaction.execute(select(controls.c.set_at)).scalar()) == 40
+    assert opened.read("x", lambda transaction: transaction.execute(select(controls.c.set_at)).scalar()) == 40
     opened.close()
 
 
 def test_a_file_that_is_no_database_is_named(tmp_path: Path) -> None:
-    (tmp_path / "books.db").write_text("not a database, but long enough to be looked at as one " * 20)
+    (tmp_path / "service.db").write_text("not a database, but long enough to be looked at as one " * 20)
     with pytest.raises(
-        StorageError, match=r"books\.db: could not create or migrate the tables \(file is not a database\)"
+        StorageError, match=r"service\.db: could not create or migrate the tables \(file is not a database\)"
     ):
-        open_database(f"sqlite:///{tmp_path}/books.db")
+        open_database(f"sqlite:///{tmp_path}/service.db")
 
 
 def test_a_failure_that_lasts_is_told_after_some_tries(tmp_path: Path) -> None:
     pauses: list[float] = []
-    opened = open_database(f"sqlite:///{tmp_path}/books.db")
+    opened = open_database(f"sqlite:///{tmp_path}/service.db")
     patient = Database(opened.engine, sleep=pauses.append)
     opened.change("x", lambda transaction: transaction.execute(text("DROP TABLE siltstone_controls")))
     with pytest.raises(StorageError, match="could not look around"):
-        patient.look("look around", lambda transaction: transaction.execute(select(controls)))
+        patient.read("look around", lambda transaction: transaction.execute(select(controls)))
     assert len(pauses) == 5
     for number, pause in enumerate(pauses):
         assert 0.5 <= pause / (0.05 * 2**number) <= 1.5
@@ -238,7 +238,7 @@ def test_a_failure_that_lasts_is_told_after_some_tries(tmp_path: Path) -> None:
 
 
 def test_what_the_work_raises_comes_through_and_is_rolled_back(tmp_path: Path) -> None:
-    opened = open_database(f"sqlite:///{tmp_path}/books.db")
+    opened = open_database(f"sqlite:///{tmp_path}/service.db")
 
     def work(transaction: Transaction) -> None:
         transaction.insert_if_absent(controls, name="n", set_at=0, requester="")
@@ -246,7 +246,7 @@ def test_what_the_work_raises_comes_through_and_is_rolled_back(tmp_path: Path) -
 
     with pytest.raises(InvalidInputError, match="no"):
         opened.change("x", work)
-    assert opened.look("x", lambda transaction: transaction.execute(select(controls)).all()) == []
+    assert opened.read("x", lambda transaction: transaction.execute(select(controls)).all()) == []
     opened.close()
 
 
@@ -255,15 +255,15 @@ def test_the_password_is_in_no_text_about_the_database() -> None:
     closed = Database(engine, sleep=lambda seconds: None)
     assert "hush" not in repr(closed)
     with pytest.raises(StorageError, match=r"me:\*\*\*@127\.0\.0\.1:1/db: could not look") as caught:
-        closed.look("look", lambda transaction: transaction.now_ms())
+        closed.read("look", lambda transaction: transaction.now_ms())
     assert "hush" not in str(caught.value)
 
 
 def test_writing_transactions_are_immediate_and_reading_ones_are_not(tmp_path: Path) -> None:
-    opened = open_database(f"sqlite:///{tmp_path}/books.db")
+    opened = open_database(f"sqlite:///{tmp_path}/service.db")
     seen: list[str] = []
     event.listen(opened.engine, "before_cursor_execute", lambda c, cursor, statement, *more: seen.append(statement))
-    opened.look("x", lambda transaction: transaction.now_ms())
+    opened.read("x", lambda transaction: transaction.now_ms())
     opened.change("x", lambda transaction: transaction.now_ms())
     assert [each for each in seen if each.startswith("BEGIN")] == ["BEGIN", "BEGIN IMMEDIATE"]
     opened.close()

@@ -247,7 +247,7 @@ def test_an_overview_tells_rows_files_backlog_and_amplification(local_root: str)
 
 
 def test_cycles_keep_a_lake_equal_to_the_oracle(local_root: str, tmp_path: Path) -> None:
-    world = World(f"sqlite:///{tmp_path}/books.db", tables="")
+    world = World(f"sqlite:///{tmp_path}/service.db", tables="")
     lake = LakeTables(siltstone.open(local_root), engine=run_here, delta_retention_seconds=0)
     world.tables = lake  # type: ignore[assignment]
     world.clock.now_ms *= 2

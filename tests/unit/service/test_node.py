@@ -22,7 +22,7 @@ QUICK = ServiceSettings(tick_seconds=0.01, worker_poll_seconds=0.01, retry_pause
 
 @pytest.fixture
 def database(tmp_path: Path) -> Iterator[Database]:
-    opened = open_database(f"sqlite:///{tmp_path}/books.db")
+    opened = open_database(f"sqlite:///{tmp_path}/service.db")
     yield opened
     opened.close()
 

@@ -33,7 +33,7 @@ class Service:
 
     def __init__(self, folder: Path) -> None:
         self.root = str(folder / "lake")
-        self.database = open_test_database(folder / "books.db")
+        self.database = open_test_database(folder / "service.db")
         self.tables = [make_table(self.root, name) for name in ("shop.orders", "shop.items")]
         self.settings = ServiceSettings(retry_pause_seconds=0, backlog_bytes=None)
         lake = LakeTables(siltstone.open(self.root), engine=run_here)

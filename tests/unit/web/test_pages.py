@@ -11,7 +11,7 @@ from siltstone.service import controls, service_status
 from siltstone.web.pages import make_templates
 from tests.unit.web.serving import Service
 
-SECRET = "postgresql://silt:hunter2@db/books"
+SECRET = "postgresql://silt:hunter2@db/silt"
 
 
 def test_a_service_that_has_done_nothing_yet_has_pages(service: Service) -> None:
@@ -126,7 +126,7 @@ def test_no_exception_text_reaches_the_browser(service: Service, monkeypatch: py
         monkeypatch.setattr("siltstone.web.pages.service_status", fail)
         monkeypatch.setattr("siltstone.web.api.service_status", fail)
         monkeypatch.setattr("siltstone.web.app.service_status", fail)
-        monkeypatch.setattr("siltstone.web.metrics.service_status", fail)
+        monkeypatch.setattr("siltstone.web.metrics.measured_status", fail)
         for path in ("/", "/tables", "/api/status", "/metrics"):
             answer = browser.get(path)
             assert answer.status_code == code, path

@@ -233,7 +233,7 @@ class TestAddress:
         for host in ("127.0.0.1", "127.1.2.3", "localhost", "::1"):
             assert is_loopback(host)
             check_address(host, has_token=False)
-        for host in ("0.0.0.0", "::", "192.168.1.5", "books.example"):
+        for host in ("0.0.0.0", "::", "192.168.1.5", "db.example"):
             assert not is_loopback(host)
             check_address(host, has_token=True)
             with pytest.raises(InvalidInputError, match="SILTSTONE_TOKEN"):
