@@ -1,6 +1,6 @@
 """The whole error tree: one root, branches named for what the caller does next."""
 
-from siltstone.masking import mask_secrets
+from siltstone.masks import mask_secrets
 
 
 class SiltstoneError(Exception):

@@ -15,7 +15,7 @@ from pathlib import Path
 from siltstone.cli.results import Check
 from siltstone.errors import AlreadyExistsError, InvalidInputError, SiltstoneError, StorageError
 from siltstone.java import MIN_JAVA, find_java
-from siltstone.masking import mask_secrets
+from siltstone.masks import mask_secrets
 from siltstone.text import format_bytes
 
 PROBE_FOLDER = ".doctor"

@@ -29,7 +29,7 @@ from siltstone.cli import (
 )
 from siltstone.cli.shell import DEFAULT_ROOT, ROOT_VARIABLE, Debug, Json, Shell, examples, shell_of
 from siltstone.errors import KeysInSeveralPartitionsWarning, SiltstoneError
-from siltstone.masking import mask_secrets
+from siltstone.masks import mask_secrets
 
 INTERRUPTED = 130
 READER_GONE = 141

@@ -18,7 +18,7 @@ from siltstone.cli.results_cycles import Serving
 from siltstone.errors import InvalidInputError
 from siltstone.java import require_java
 from siltstone.lake import Lake
-from siltstone.masking import mask_secrets, mask_values
+from siltstone.masks import mask_secrets, mask_values
 from siltstone.service import (
     JsonFormatter,
     LakeTables,

@@ -16,7 +16,7 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, InterfaceError, Operationa
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from siltstone.errors import InvalidInputError, NotFoundError, StorageError
-from siltstone.masking import MASK, is_secret_name, mask_secrets
+from siltstone.masks import MASK, is_secret_name, mask_secrets
 from siltstone.service import schema as tables
 
 T = TypeVar("T")

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import orjson
 
 from siltstone.errors import InvalidInputError, SiltstoneError
-from siltstone.masking import mask_secrets, mask_values
+from siltstone.masks import mask_secrets, mask_values
 from siltstone.service.database import Database
 from siltstone.service.leader import Leader
 from siltstone.service.leases import NodeIdentity, default_node_name, register_node, unregister_node

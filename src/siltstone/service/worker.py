@@ -19,7 +19,7 @@ from siltstone.errors import (
     NotFoundError,
     StorageError,
 )
-from siltstone.masking import mask_secrets
+from siltstone.masks import mask_secrets
 from siltstone.model import PartitionLocator
 from siltstone.rounds.events import BucketMerged, Event, JobAwaited, RoundStarted
 from siltstone.service.controls import current_controls

@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 
 from siltstone.errors import InvalidInputError, NotFoundError
 from siltstone.lake import Lake, Table
-from siltstone.masking import mask_secrets
+from siltstone.masks import mask_secrets
 from siltstone.service import Database, ServiceSettings
 from siltstone.table.report import TableDetails, TableReport
 from siltstone.web.access import Access

@@ -8,7 +8,7 @@ import pytest
 
 from siltstone.cli.serving import TextFormatter
 from siltstone.errors import StorageError
-from siltstone.masking import is_secret_name, mask_secrets, mask_values
+from siltstone.masks import is_secret_name, mask_secrets, mask_values
 from siltstone.service.node import JsonFormatter
 
 HUSH = "hu5h"
