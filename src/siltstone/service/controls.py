@@ -64,23 +64,23 @@ def wait_for_request(
     ran out and the database was not reached.
     """
     deadline = None if timeout_seconds is None else monotonic() + timeout_seconds
-    known: TriggerRequest | None = None
+    last_seen: TriggerRequest | None = None
     while True:
         problem: StorageError | None = None
         try:
-            found = get_request(database, request_id)
+            request = get_request(database, request_id)
         except StorageError as error:
             problem = error
         else:
-            if found != known and on_change is not None:
-                on_change(found)
-            known = found
-            if found.is_done:
-                return found
+            if request != last_seen and on_change is not None:
+                on_change(request)
+            last_seen = request
+            if request.is_done:
+                return request
         if deadline is not None and monotonic() >= deadline:
-            if problem is not None or known is None:
+            if problem is not None or last_seen is None:
                 raise problem or StorageError(f"trigger request {request_id}: the database did not answer in time")
-            return known
+            return last_seen
         sleep(_POLL_SECONDS)
 
 
@@ -108,11 +108,11 @@ def enable(database: Database) -> bool:
 
 def current_controls(transaction: Transaction, now_ms: int) -> dict[str, Control]:
     """Return what holds now; a freeze that has run out does not, nor one from before the clock was set back."""
-    found = [Control(**row._mapping) for row in transaction.execute(select(controls))]
+    stored = [Control(**row._mapping) for row in transaction.execute(select(controls))]
     return {
-        each.name: each
-        for each in found
-        if each.expires_at is None or (each.set_at <= latest_ms(now_ms) and now_ms < each.expires_at)
+        control.name: control
+        for control in stored
+        if control.expires_at is None or (control.set_at <= latest_ms(now_ms) and now_ms < control.expires_at)
     }
 
 

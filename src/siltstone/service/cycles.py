@@ -91,7 +91,7 @@ def begin_cycle(
         cycle = max(row.cycle_count, newest) + 1
         transaction.execute(delete(active_checkpoints))
         transaction.execute(delete(checkpoint_status))
-        rows = [_checkpoint_row(each, cycle, now_ms) for each in pending]
+        rows = [_checkpoint_row(partition, cycle, now_ms) for partition in pending]
         if rows:
             transaction.connection.execute(checkpoint_status.insert(), rows)
         requests = _take_up_requests(transaction, cycle)
@@ -113,22 +113,22 @@ def begin_cycle(
     return database.change("begin a cycle", change)
 
 
-def _checkpoint_row(each: PendingPartition, cycle: int, now_ms: int) -> dict[str, object]:
-    is_broken = each.problem is not None
+def _checkpoint_row(pending: PendingPartition, cycle: int, now_ms: int) -> dict[str, object]:
+    is_broken = pending.problem is not None
     return {
-        "partition": each.name,
+        "partition": pending.name,
         "cycle": cycle,
-        "table_name": each.table,
-        "locator": orjson.dumps(each.locator).decode() if each.locator is not None else "",
+        "table_name": pending.table,
+        "locator": orjson.dumps(pending.locator).decode() if pending.locator is not None else "",
         "status": "FAILED" if is_broken else "IDLE",
         "attempt": 0,
         "failures": 0,
-        "backlog_deltas": each.deltas,
-        "backlog_bytes": each.bytes,
+        "backlog_deltas": pending.deltas,
+        "backlog_bytes": pending.bytes,
         "retry_at": 0,
         "changed_at": now_ms,
         "ended_at": now_ms if is_broken else None,
-        "error": cut_error(each.problem),
+        "error": cut_error(pending.problem),
         **dict.fromkeys(_WORK, 0),
     }
 
@@ -139,11 +139,11 @@ def _take_up_requests(transaction: Transaction, cycle: int) -> list[tuple[str, b
         .where(trigger_requests.c.state == "PENDING")
         .with_for_update()
     )
-    found = [(row.request_id, bool(row.trim)) for row in transaction.execute(waiting)]
-    for request_id, _ in found:
+    requests = [(row.request_id, bool(row.trim)) for row in transaction.execute(waiting)]
+    for request_id, _ in requests:
         mine = trigger_requests.c.request_id == request_id
         transaction.execute(trigger_requests.update().where(mine).values(state="RUNNING", cycle=cycle))
-    return found
+    return requests
 
 
 def is_expired(now_ms: int, settings: ServiceSettings) -> ColumnElement[bool]:
@@ -169,12 +169,12 @@ def evict_expired(database: Database, lease: Lease, settings: ServiceSettings) -
         if row is None or row.status != "STARTED":
             return []
         expired = select(active_checkpoints).where(is_expired(now_ms, settings))
-        found = transaction.execute(expired.with_for_update()).all()
-        for claim in found:
+        claims = transaction.execute(expired.with_for_update()).all()
+        for claim in claims:
             _evict(transaction, claim, settings, now_ms)
-        if found:
-            transaction.execute(manager.update().values(evictions=manager.c.evictions + len(found)))
-        return [claim.partition for claim in found]
+        if claims:
+            transaction.execute(manager.update().values(evictions=manager.c.evictions + len(claims)))
+        return [claim.partition for claim in claims]
 
     return database.change("take back expired claims", change)
 
@@ -258,11 +258,14 @@ def finish_cycle(database: Database, lease: Lease, cycle: int, *, why_early: str
 def _make_record(
     row: ManagerRow, rows: Sequence[Row[tuple[object, ...]]], now_ms: int, why_early: str | None
 ) -> CycleRecord:
-    status: CycleStatus = "COMPLETED" if all(each.status == "COMPLETED" for each in rows) else "FAILED"
-    failed = [each for each in rows if each.status == "FAILED"]
-    unfinished = [each for each in rows if each.status in ("IDLE", "STARTED")]
-    problems = [FailedPartition(each.partition, each.error or "") for each in failed]
-    problems += [FailedPartition(each.partition, why_early or each.error or "not finished") for each in unfinished]
+    status: CycleStatus = "COMPLETED" if all(checkpoint.status == "COMPLETED" for checkpoint in rows) else "FAILED"
+    failed = [checkpoint for checkpoint in rows if checkpoint.status == "FAILED"]
+    unfinished = [checkpoint for checkpoint in rows if checkpoint.status in ("IDLE", "STARTED")]
+    problems = [FailedPartition(checkpoint.partition, checkpoint.error or "") for checkpoint in failed]
+    problems += [
+        FailedPartition(checkpoint.partition, why_early or checkpoint.error or "not finished")
+        for checkpoint in unfinished
+    ]
     return CycleRecord(
         cycle_count=row.cycle_count,
         status=status,
@@ -275,15 +278,15 @@ def _make_record(
         completed=len(rows) - len(failed) - len(unfinished),
         failed=len(failed),
         unfinished=len(unfinished),
-        attempts=sum(each.attempt for each in rows),
+        attempts=sum(checkpoint.attempt for checkpoint in rows),
         failed_partitions=problems[:_ERRORS_KEPT],
         trimmed_deltas=None,
-        **{name: sum(getattr(each, name) for each in rows) for name in _WORK},
+        **{name: sum(getattr(checkpoint, name) for checkpoint in rows) for name in _WORK},
     )
 
 
 def _record(transaction: Transaction, record: CycleRecord) -> None:
-    problems = [vars(each) for each in record.failed_partitions]
+    problems = [vars(problem) for problem in record.failed_partitions]
     values = {**vars(record), "failed_partitions": orjson.dumps(problems).decode()}
     transaction.execute(cycle_history.insert().values(**values))
 
@@ -293,31 +296,31 @@ def _end_open_attempts(
 ) -> None:
     """End the claims that are left, and give partitions that nobody tried a place in the timeline."""
     transaction.execute(delete(active_checkpoints))
-    for each in rows:
-        if each.status == "STARTED":
-            end_attempt(transaction, each.claim_id, "ABANDONED", now_ms, error=why_early or "the cycle ended")
-        elif each.attempt == 0:
+    for row in rows:
+        if row.status == "STARTED":
+            end_attempt(transaction, row.claim_id, "ABANDONED", now_ms, error=why_early or "the cycle ended")
+        elif row.attempt == 0:
             transaction.insert_if_absent(
                 checkpoint_detail,
-                cycle=each.cycle,
-                partition=each.partition,
+                cycle=row.cycle,
+                partition=row.partition,
                 attempt=0,
-                table_name=each.table_name,
-                status=each.status,
+                table_name=row.table_name,
+                status=row.status,
                 started_at=now_ms,
                 ended_at=now_ms,
-                error=each.error or why_early,
+                error=row.error or why_early,
                 **dict.fromkeys(_WORK, 0),
             )
 
 
 def _set_trim_marks(transaction: Transaction, rows: Sequence[Row[tuple[object, ...]]]) -> None:
-    for each in rows:
-        if each.high_watermark is None:
+    for row in rows:
+        if row.high_watermark is None:
             continue
-        values = {"locator": each.locator, "cycle": each.cycle, "high_watermark": each.high_watermark}
-        if not transaction.insert_if_absent(trim_marks, partition=each.partition, **values):
-            transaction.execute(trim_marks.update().where(trim_marks.c.partition == each.partition).values(**values))
+        values = {"locator": row.locator, "cycle": row.cycle, "high_watermark": row.high_watermark}
+        if not transaction.insert_if_absent(trim_marks, partition=row.partition, **values):
+            transaction.execute(trim_marks.update().where(trim_marks.c.partition == row.partition).values(**values))
 
 
 def _answer_requests(transaction: Transaction, record: CycleRecord, now_ms: int) -> None:

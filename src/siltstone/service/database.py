@@ -199,8 +199,8 @@ def _mistyped(address: str) -> InvalidInputError:
 
 def _beginning(address: str) -> str:
     """Return how an address begins that nobody can read: what follows may be a password."""
-    found = re.match(r"[A-Za-z][A-Za-z0-9+]*:?/*|[:/]*", address)
-    return found[0] if found else ""
+    match = re.match(r"[A-Za-z][A-Za-z0-9+]*:?/*|[:/]*", address)
+    return match[0] if match else ""
 
 
 def _shown(url: URL) -> str:
@@ -246,27 +246,27 @@ def _begin_sqlite(connection: Connection) -> None:
     connection.exec_driver_sql("BEGIN" if reads else "BEGIN IMMEDIATE")
 
 
-def _found_version(database: Database, connection: Connection) -> int | None:
+def _tables_version(database: Database, connection: Connection) -> int | None:
     """Return the version of the tables, None where they are yet to be made."""
-    found: int | None = connection.execute(select(tables.schema.c.version)).scalar()
-    if found is not None and found > tables.SCHEMA_VERSION:
+    version: int | None = connection.execute(select(tables.schema.c.version)).scalar()
+    if version is not None and version > tables.SCHEMA_VERSION:
         raise InvalidInputError(
-            f"{database.address}: its tables have version {found}, this Siltstone knows {tables.SCHEMA_VERSION}; "
+            f"{database.address}: its tables have version {version}, this Siltstone knows {tables.SCHEMA_VERSION}; "
             "upgrade Siltstone on this node"
         )
-    return found
+    return version
 
 
 def _check_tables(database: Database) -> None:
     def read(transaction: Transaction) -> None:
         connection = transaction.connection
         is_ours = inspect(connection).has_table(tables.schema.name)
-        found = _found_version(database, connection) if is_ours else None
-        if found is None:
+        version = _tables_version(database, connection) if is_ours else None
+        if version is None:
             raise NotFoundError(f"{database.address}: it has no tables of Siltstone, so {_NO_SERVICE}")
-        if found < tables.SCHEMA_VERSION:
+        if version < tables.SCHEMA_VERSION:
             raise InvalidInputError(
-                f"{database.address}: its tables have version {found}, this Siltstone needs {tables.SCHEMA_VERSION}; "
+                f"{database.address}: its tables have version {version}, this Siltstone needs {tables.SCHEMA_VERSION}; "
                 "start `siltstone serve` of this version once, which migrates them"
             )
 
@@ -279,8 +279,8 @@ def _migrate(database: Database) -> None:
         if connection.dialect.name == "postgresql":
             connection.execute(text(f"SELECT pg_advisory_xact_lock({_MIGRATION_LOCK})"))
         tables.schema.create(connection, checkfirst=True)
-        found = _found_version(database, connection)
-        if found is None:
+        before = _tables_version(database, connection)
+        if before is None:
             tables.metadata.create_all(connection)
             connection.execute(
                 tables.leader_lease.insert().values(
@@ -289,10 +289,10 @@ def _migrate(database: Database) -> None:
             )
             connection.execute(tables.schema.insert().values(id=tables.SINGLETON, version=tables.SCHEMA_VERSION))
             return
-        for version in range(found, tables.SCHEMA_VERSION):
+        for version in range(before, tables.SCHEMA_VERSION):
             for statement in MIGRATIONS[version]:
                 connection.execute(text(statement))
-        if found < tables.SCHEMA_VERSION:
+        if before < tables.SCHEMA_VERSION:
             connection.execute(tables.schema.update().values(version=tables.SCHEMA_VERSION))
 
     database.change("create or migrate the tables", change)

@@ -48,13 +48,13 @@ def cycle_records(
         newest = select(cycle_history).order_by(cycle_history.c.cycle_count.desc()).limit(HISTORY_LIMIT)
         return [to_record(row) for row in transaction.execute(newest)]
 
-    found = database.read("read the history", read)
-    return [each for each in found if status in (None, each.status)][: max(limit, 0)]
+    records = database.read("read the history", read)
+    return [record for record in records if status in (None, record.status)][: max(limit, 0)]
 
 
 def to_record(row: Row[tuple[object, ...]]) -> CycleRecord:
     """Read a row of the history."""
-    problems = [FailedPartition(**each) for each in orjson.loads(row.failed_partitions)]
+    problems = [FailedPartition(**problem) for problem in orjson.loads(row.failed_partitions)]
     return CycleRecord(**{**row._mapping, "failed_partitions": problems})
 
 
@@ -97,9 +97,11 @@ def service_status(database: Database, settings: ServiceSettings | None = None) 
         now_ms = transaction.now_ms()
         row: ManagerRow | None = transaction.execute(select(manager)).first()
         checkpoints = _checkpoints(transaction)
-        counts = [each.status for each in checkpoints]
-        found = current_controls(transaction, now_ms)
-        due_at = None if row is None or "disable" in found else _due_at(row, interval_ms, found.get("freeze"), now_ms)
+        counts = [checkpoint.status for checkpoint in checkpoints]
+        controls = current_controls(transaction, now_ms)
+        due_at = (
+            None if row is None or "disable" in controls else _due_at(row, interval_ms, controls.get("freeze"), now_ms)
+        )
         leader = _leader(transaction, now_ms)
         problem = _health_problem(row, due_at, leader, now_ms)
         return ServiceStatus(
@@ -115,8 +117,8 @@ def service_status(database: Database, settings: ServiceSettings | None = None) 
             last_completed_at=row.last_completed_at if row else None,
             next_due_at=None if row is None or row.status == "STARTED" else due_at,
             leader=leader,
-            disabled=found.get("disable"),
-            frozen=found.get("freeze"),
+            disabled=controls.get("disable"),
+            frozen=controls.get("freeze"),
             pending_requests=pending_requests(transaction),
             idle=counts.count("IDLE"),
             active=counts.count("STARTED"),
@@ -223,6 +225,6 @@ def _timeline(transaction: Transaction, cycle: int) -> list[Attempt]:
 
 def _same_columns(kind: type[Checkpoint] | type[Attempt], row: Row[tuple[object, ...]]) -> dict[str, Any]:
     """Return the fields that a row has as columns; owners become names of nodes."""
-    values = {each.name: getattr(row, each.name) for each in fields(kind) if each.name in row._mapping}
+    values = {field.name: getattr(row, field.name) for field in fields(kind) if field.name in row._mapping}
     worker = None if row.worker is None else node_name(row.worker)
     return {**values, "table": row.table_name, "worker": worker}

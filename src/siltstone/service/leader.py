@@ -46,7 +46,7 @@ def trim_tables(database: Database, lease: Lease, tables: Tables, keep_alive: Ca
     def read(transaction: Transaction) -> list[tuple[str, str, int]]:
         check_lead(transaction, lease)
         marks = transaction.execute(select(trim_marks).order_by(trim_marks.c.partition)).all()
-        return [(each.partition, each.locator, each.high_watermark) for each in marks]
+        return [(mark.partition, mark.locator, mark.high_watermark) for mark in marks]
 
     marks = database.change("read the trim marks", read)
     trimmed = 0
@@ -187,15 +187,15 @@ class Leader:
 
     def _read(self, transaction: Transaction) -> _View:
         now_ms = transaction.now_ms()
-        found = current_controls(transaction, now_ms)
+        controls = current_controls(transaction, now_ms)
         by_status = select(checkpoint_status.c.status, func.count()).group_by(checkpoint_status.c.status)
         claims = transaction.execute(select(active_checkpoints)).all()
         expired = select(active_checkpoints).where(is_expired(now_ms, self._settings)).limit(1)
         return _View(
             now_ms=now_ms,
             manager=transaction.execute(select(manager)).first(),
-            is_disabled="disable" in found,
-            is_frozen="freeze" in found,
+            is_disabled="disable" in controls,
+            is_frozen="freeze" in controls,
             has_requests=bool(pending_requests(transaction)),
             counts=dict(transaction.execute(by_status).all()),
             has_claims=bool(claims),
@@ -240,7 +240,7 @@ class Leader:
         return Tick("finished", record=record, evicted=evicted)
 
     def _begin_if_due(self, lease: Lease, view: _View, row: ManagerRow) -> Tick:
-        found: list[PendingPartition] = []
+        work: list[PendingPartition] = []
 
         def measure() -> Backlog | None:
             # Looking through all tables costs more than a tick may.
@@ -248,9 +248,9 @@ class Leader:
             if self._measured_at is not None and 0 <= view.now_ms - self._measured_at < pause_ms:
                 return None
             self._measured_at = view.now_ms
-            found[:] = self._tables.find_work(self._keep_alive)
-            times = [each.oldest_at for each in found if each.oldest_at is not None]
-            return Backlog(sum(each.bytes for each in found), min(times, default=None))
+            work[:] = self._tables.find_work(self._keep_alive)
+            times = [partition.oldest_at for partition in work if partition.oldest_at is not None]
+            return Backlog(sum(partition.bytes for partition in work), min(times, default=None))
 
         situation = Situation(
             now_ms=view.now_ms,
@@ -266,7 +266,7 @@ class Leader:
             return Tick("waits")
         if row.trim_due:
             trim_tables(self._database, lease, self._tables, self._keep_alive)
-        pending = found or self._tables.find_work(self._keep_alive)
+        pending = work or self._tables.find_work(self._keep_alive)
         begun = begin_cycle(self._database, lease, largest_first(pending), reason, self._name)
         if begun is None:
             return Tick("waits")

@@ -148,7 +148,7 @@ def list_nodes(database: Database, settings: ServiceSettings | None = None) -> l
         lease = transaction.execute(select(leader_lease)).one()
         by_worker = select(active_checkpoints.c.worker, func.count()).group_by(active_checkpoints.c.worker)
         claims = dict(transaction.execute(by_worker).all())
-        found = transaction.execute(select(nodes).order_by(nodes.c.name, nodes.c.started_at.desc())).all()
+        rows = transaction.execute(select(nodes).order_by(nodes.c.name, nodes.c.started_at.desc())).all()
         return [
             NodeInfo(
                 **row._mapping,
@@ -156,7 +156,7 @@ def list_nodes(database: Database, settings: ServiceSettings | None = None) -> l
                 is_alive=row.stopped_at is None and now_ms - alive_ms <= row.seen_at <= latest_ms(now_ms),
                 claims=claims.get(row.owner, 0),
             )
-            for row in found
+            for row in rows
         ]
 
     return database.read("read the nodes", read)

@@ -56,7 +56,7 @@ class Tables(Protocol):
 
 def largest_first(pending: Sequence[PendingPartition]) -> list[PendingPartition]:
     """Order partitions so that the longest work begins first."""
-    return sorted(pending, key=lambda each: (-each.bytes, -each.deltas, each.name))
+    return sorted(pending, key=lambda partition: (-partition.bytes, -partition.deltas, partition.name))
 
 
 @dataclass(frozen=True)

@@ -52,10 +52,10 @@ class ServiceSettings:
 
     def __post_init__(self) -> None:
         may_be_zero = {"min_pause_seconds", "retry_pause_seconds", "delta_retention_seconds", "backlog_check_seconds"}
-        for each in fields(self):
-            value = getattr(self, each.name)
-            if value is not None and (value < 0 or (value == 0 and each.name not in may_be_zero)):
-                raise InvalidInputError(f"{each.name} is {value}; give a positive number")
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if value is not None and (value < 0 or (value == 0 and field.name not in may_be_zero)):
+                raise InvalidInputError(f"{field.name} is {value}; give a positive number")
         if self.heartbeat_seconds * 2 > self.claim_lease_seconds:
             raise InvalidInputError(
                 f"heartbeat_seconds {self.heartbeat_seconds:g} is more than half of claim_lease_seconds "

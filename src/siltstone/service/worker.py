@@ -231,8 +231,8 @@ def _was_released(transaction: Transaction, claim: Claim, status: ReleaseStatus)
         & (checkpoint_detail.c.attempt == claim.attempt)
         & (checkpoint_detail.c.claim_id == claim.claim_id)
     )
-    found = transaction.execute(select(checkpoint_detail.c.status).where(mine)).scalar()
-    return bool(found == status)
+    recorded = transaction.execute(select(checkpoint_detail.c.status).where(mine)).scalar()
+    return bool(recorded == status)
 
 
 # Trying these again in the same cycle would fail in the same way.

@@ -88,7 +88,7 @@ def _misunderstood(request: Request, error: Exception) -> Response:
     if not request.url.path.startswith("/api/"):
         # An address with a number that is none is the address of nothing.
         return _answer(request, 404, "No such page.")
-    return _answer(request, 422, " ".join(sorted({_complaint(each) for each in error.errors()})))
+    return _answer(request, 422, " ".join(sorted({_complaint(problem) for problem in error.errors()})))
 
 
 def _complaint(problem: dict[str, Any]) -> str:

@@ -68,19 +68,19 @@ def history_chart(records: Sequence[CycleRecord]) -> Chart | None:
     if not records:
         return None
     oldest_first = list(reversed(records))
-    top = max(each.duration_ms for each in records) or 1
-    failed = sum(each.status == "FAILED" for each in records)
-    longest = max(records, key=lambda each: each.duration_ms)
+    top = max(record.duration_ms for record in records) or 1
+    failed = sum(record.status == "FAILED" for record in records)
+    longest = max(records, key=lambda record: record.duration_ms)
     bars = [
         _column(
             number,
             len(records),
-            each.duration_ms / top,
-            each.status.lower(),
-            f"Cycle {each.cycle_count}: {format_status(each.status)} in {format_short(each.duration_ms)}",
-            f"/cycles/{each.cycle_count}",
+            record.duration_ms / top,
+            record.status.lower(),
+            f"Cycle {record.cycle_count}: {format_status(record.status)} in {format_short(record.duration_ms)}",
+            f"/cycles/{record.cycle_count}",
         )
-        for number, each in enumerate(oldest_first)
+        for number, record in enumerate(oldest_first)
     ]
     summary = (
         f"Durations of the last {len(records)} cycles, of which {failed} failed; the longest, cycle "
@@ -91,26 +91,26 @@ def history_chart(records: Sequence[CycleRecord]) -> Chart | None:
 
 def size_chart(rounds: Sequence[TableRound]) -> Chart | None:
     """Draw the bytes of a table after each round, oldest first."""
-    known = [each for each in rounds if each.table_bytes is not None]
-    return _rounds_chart(known, [each.table_bytes or 0 for each in known], "Size", format_bytes)
+    known = [report for report in rounds if report.table_bytes is not None]
+    return _rounds_chart(known, [report.table_bytes or 0 for report in known], "Size", format_bytes)
 
 
 def rows_chart(rounds: Sequence[TableRound]) -> Chart | None:
     """Draw the rows of a table after each round, oldest first."""
-    known = [each for each in rounds if each.table_rows is not None]
-    return _rounds_chart(known, [each.table_rows or 0 for each in known], "Rows", format_number)
+    known = [report for report in rounds if report.table_rows is not None]
+    return _rounds_chart(known, [report.table_rows or 0 for report in known], "Rows", format_number)
 
 
 def timeline_rows(details: CycleDetails, now_ms: int) -> list[TimelineRow]:
     """Draw each partition's attempts along the time of their cycle, in order of their first one."""
     start = details.start_time_ms
-    ends = [each.ended_at or now_ms for each in details.timeline]
+    ends = [attempt.ended_at or now_ms for attempt in details.timeline]
     length = max([(details.end_time_ms or now_ms) - start, *(end - start for end in ends)]) or 1
     by_partition: dict[str, list[Attempt]] = {}
-    for each in details.timeline:
-        by_partition.setdefault(each.partition, []).append(each)
+    for attempt in details.timeline:
+        by_partition.setdefault(attempt.partition, []).append(attempt)
     return [
-        TimelineRow(partition, tries[0].table, tries, [_stretch(each, start, length, now_ms) for each in tries])
+        TimelineRow(partition, tries[0].table, tries, [_stretch(attempt, start, length, now_ms) for attempt in tries])
         for partition, tries in by_partition.items()
     ]
 
@@ -122,8 +122,8 @@ def _rounds_chart(
         return None
     top = max(values) or 1
     bars = [
-        _column(number, len(rounds), value / top, "size", f"Round {each.round_id}: {form(value)}")
-        for number, (each, value) in enumerate(zip(rounds, values, strict=True))
+        _column(number, len(rounds), value / top, "size", f"Round {report.round_id}: {form(value)}")
+        for number, (report, value) in enumerate(zip(rounds, values, strict=True))
     ]
     summary = f"{what} after each of the last {len(rounds)} rounds; now {form(values[-1])}, at most {form(top)}."
     return Chart(bars, form(top), form(top // 2), summary, _is_full(len(bars)))

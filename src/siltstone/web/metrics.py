@@ -112,10 +112,10 @@ def _of_totals(status: ServiceStatus) -> Iterator[Metric]:
 
 
 def _of_nodes(nodes: Sequence[NodeInfo]) -> Iterator[Metric]:
-    alive = [each for each in nodes if each.is_alive]
+    alive = [node for node in nodes if node.is_alive]
     yield _gauge("siltstone_nodes_alive", "Nodes seen lately.", len(alive))
-    yield _gauge("siltstone_workers_alive", "Nodes seen lately that compact.", sum(each.is_worker for each in alive))
-    yield _gauge("siltstone_leaders", "1 while a node leads.", sum(each.is_leader for each in alive))
+    yield _gauge("siltstone_workers_alive", "Nodes seen lately that compact.", sum(node.is_worker for node in alive))
+    yield _gauge("siltstone_leaders", "1 while a node leads.", sum(node.is_leader for node in alive))
 
 
 def _of_tables(tables: Sequence[TableReport], now_ms: int) -> Iterator[Metric]:

@@ -195,9 +195,9 @@ def table(request: Request, name: str, site: SiteHere) -> HTMLResponse:
 @router.get("/api")
 def api(request: Request) -> HTMLResponse:
     """Show what the JSON API offers."""
-    found = [
+    operations = [
         {"method": method.upper(), "path": path, "summary": operation["summary"], "about": operation["description"]}
         for path, methods in request.app.openapi()["paths"].items()
         for method, operation in methods.items()
     ]
-    return show(request, "api.html", operations=found)
+    return show(request, "api.html", operations=operations)

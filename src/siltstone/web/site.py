@@ -77,7 +77,7 @@ class LakeReader:
         return kept.get()
 
     def _list(self) -> list[TableReport]:
-        return [_in_our_words(each) for each in self._lake.report()]
+        return [_in_our_words(table) for table in self._lake.report()]
 
     def _read_table(self, name: str) -> TableDetails:
         details = Table(self._lake, name).details()

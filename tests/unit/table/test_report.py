@@ -89,3 +89,21 @@ def memory_table() -> siltstone.Table:
         table.write(rows([number]))
         compact(root)
     return table
+
+
+def test_what_waits_is_what_a_fresh_snapshot_has_to_merge(local_root: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("siltstone.spark.compaction.spark_engine", lambda *_: run_here)
+    orders, copy = make_table(local_root, "shop.orders"), make_table(local_root, "shop.copy")
+    orders.write(rows([1]))
+    compact(local_root)
+    copy.compact(rebase_from=orders, on_behalf_of=orders, high_watermark=1, spark=object())  # type: ignore[arg-type]
+    for number in range(2, 5):
+        orders.write(rows([number]))
+        for table in (orders, copy):
+            waiting = table.snapshot(fresh=True).waiting
+            report = table.report()
+            assert len(waiting) == report.backlog_deltas == number - 1
+            assert sum(delta.manifest.content_length for delta in waiting) == report.backlog_bytes
+            assert report.oldest_at == waiting[0].committed_at
+    compact(local_root)
+    assert [table.report().backlog_deltas for table in (orders, copy)] == [0, 0]
