@@ -8,10 +8,9 @@ from unittest.mock import patch
 import orjson
 
 from siltstone import clock
-from siltstone.log import chain
+from siltstone.log import chain, horizon
 from siltstone.log.commit import CommitLog
-from siltstone.storage import horizon
-from siltstone.storage.stream_state import StreamState
+from siltstone.storage.interface import StreamState
 from siltstone.table import snapshot
 from siltstone.testing.simulation.store import SimulatedObjects
 

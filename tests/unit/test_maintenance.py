@@ -14,6 +14,7 @@ import siltstone
 from siltstone import clock
 from siltstone.catalog import main as catalog
 from siltstone.errors import ConflictError, CorruptionError
+from siltstone.log import horizon
 from siltstone.log.commit import CommitLog, commit_log, forget_logs
 from siltstone.maintenance import vacuum as maintenance
 from siltstone.maintenance.fsck import check_partition
@@ -24,7 +25,6 @@ from siltstone.rounds.session import run_session
 from siltstone.rows.index import write_index
 from siltstone.rows.job import BucketResult, RoundJob
 from siltstone.rows.merge import run_here
-from siltstone.storage import horizon
 from siltstone.storage import object_store as storage
 from siltstone.storage.layout import version_log
 from siltstone.table.completion import compacted_partition, list_rounds, locate_destination, write_completion

@@ -20,10 +20,7 @@ from siltstone.model import (
 from siltstone.model.locators import check_position
 from siltstone.model.names import split_table_name
 from siltstone.storage import object_store as storage
-from siltstone.storage.horizon import announced
 from siltstone.storage.interface import ArrowData
-from siltstone.storage.streams import locate_stream
-from siltstone.storage.versions import choose_version
 
 
 def list_namespaces(*, root: str) -> list[Namespace]:
@@ -183,8 +180,7 @@ def write_staged(
             before = storage.find_commit(stream, idempotency, root=root)
             if before is not None:
                 return before
-        place = locate_stream(stream, root=root)
-        with announced(place.log, place.batch_id):
+        with storage.locate_stream(stream, root=root).announced():
             staged = stage(stream)
             try:
                 committed = storage.commit_deltas(
@@ -221,7 +217,7 @@ def list_deltas(
 
 def version_folder(name: str, *, root: str) -> str:
     """Return the folder of a table's newest active version. Raises: NotFoundError."""
-    return choose_version(get_table(name, root=root), None).folder
+    return get_table(name, root=root).choose_version().folder
 
 
 def delta_stream(name: str, *, root: str) -> StreamLocator:

@@ -7,9 +7,9 @@ from typing import IO, Any, NamedTuple, cast
 import pyarrow as pa
 
 from siltstone.model import Delta, DeltaType, StreamLocator
+from siltstone.model.locators import check_new_position
 from siltstone.objects import Objects, open_objects, replaced
 from siltstone.storage import object_store as storage
-from siltstone.storage.deltas import check_new_position
 
 
 class WriteRules(NamedTuple):

@@ -22,7 +22,7 @@ from siltstone.model.schema import (
     type_from_json,
 )
 from siltstone.storage import object_store as storage
-from siltstone.storage.versions import change_columns, choose_version
+from siltstone.storage.versions import change_columns
 
 
 def list_tables(lake: Lake, namespace: str | None = None) -> list[TableSummary]:
@@ -55,7 +55,7 @@ def describe_table(lake: Lake, name: str) -> TableDetails:
     """Tell all about a table. Raises: NotFoundError."""
     table = find_table(lake, name)
     stream = catalog.delta_stream(name, root=lake.root)
-    folder = choose_version(catalog.get_table(name, root=lake.root), stream.table_version).folder
+    folder = catalog.get_table(name, root=lake.root).choose_version(stream.table_version).folder
     deltas = table.deltas()
     files = distinct_files(deltas)
     return _details(

@@ -18,10 +18,10 @@ from siltstone.ingest.input import Format, open_input
 from siltstone.ingest.location import InputFile
 from siltstone.lake import Lake, Table
 from siltstone.model import Delta, Idempotency, StreamLocator, TableVersion
+from siltstone.model.entities import REMOVALS
 from siltstone.model.schema import evolve, normalize_schema
 from siltstone.storage import object_store as storage
 from siltstone.storage.conversion import UnfitValueError, convert, empty_batch, stored_type
-from siltstone.storage.staging import REMOVALS
 
 Report = Callable[[str], None]
 

@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from siltstone.errors import ConflictError, CorruptionError, InvalidInputError
+from siltstone.log.horizon import announced, new_round_name
 from siltstone.log.state import Entry
 from siltstone.maintenance.fsck import check_bucket
 from siltstone.model import Delta, PartitionLocator, PartitionValue, TableVersion
@@ -27,8 +28,6 @@ from siltstone.rows.index import write_index
 from siltstone.rows.job import Merge, RoundJob
 from siltstone.rows.parts import GatheredParts, read_parts
 from siltstone.storage import object_store as storage
-from siltstone.storage.horizon import announced
-from siltstone.storage.layout import new_round_name
 from siltstone.table.completion import (
     Destination,
     bucket_objects,

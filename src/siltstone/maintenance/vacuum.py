@@ -13,13 +13,13 @@ from siltstone.errors import CommitUnknownError, ConflictError, InvalidInputErro
 from siltstone.log.batches import MAX_BATCH_ID
 from siltstone.log.chain import COMMIT_KEY
 from siltstone.log.commit import CONFIRMED_KEY, Commit, CommitLog, commit_log
+from siltstone.log.horizon import HORIZON_KEY, WORK_PREFIX, began_at, raise_horizon
 from siltstone.log.proof import refuse_doubt
 from siltstone.log.state import LogState
 from siltstone.model import PartitionLocator
 from siltstone.model.rounds import RoundCompletion
-from siltstone.objects import ObjectInfo, local_folder, open_objects
-from siltstone.storage.horizon import HORIZON_KEY, WORK_PREFIX, give_up_reserve, keep_reserve, raise_horizon
-from siltstone.storage.layout import began_at, version_log
+from siltstone.objects import ObjectInfo, give_up_reserve, keep_reserve, local_folder, open_objects
+from siltstone.storage.layout import version_log
 from siltstone.table.completion import (
     CURRENT_KEY,
     HOLD_PREFIX,

@@ -5,13 +5,14 @@ from typing import Any, Literal, get_args
 
 import pyarrow as pa
 
-from siltstone.errors import InvalidInputError
+from siltstone.errors import InvalidInputError, NotFoundError
 from siltstone.model.dict_model import Model, field
 from siltstone.model.locators import (
     DeltaLocator,
     Locator,
     NamespaceLocator,
     PartitionLocator,
+    PartitionValue,
     StreamLocator,
     TableLocator,
     TableVersionLocator,
@@ -33,6 +34,10 @@ CommitState = Literal["staged", "committed"]
 DEFAULT_STREAM = "deltas"
 COMPACTED_STREAM = "compacted"
 DELTA_TYPES: tuple[DeltaType, ...] = get_args(DeltaType)
+OPERATIONS = ("c", "r", "u", "d", "I", "U", "D", "+I", "-U", "+U", "-D")
+"""What an operation column may have."""
+REMOVALS = ("d", "D", "-D")
+"""Those that delete a row."""
 
 
 class Metafile(Model):
@@ -71,6 +76,15 @@ class Table(Metafile):
     properties: dict[str, str] = field(default_factory=dict)
     versions: list[VersionEntry] = field(default_factory=list)
     created_at: int = 0
+
+    def choose_version(self, version: str | None = None) -> VersionEntry:
+        """Return the entry of a version, by default of the newest active one. Raises: NotFoundError."""
+        for entry in reversed(self.versions):
+            if entry.version == version or (version is None and entry.lifecycle_state == "active"):
+                return entry
+        there = ", ".join(f"{entry.version} ({entry.lifecycle_state})" for entry in self.versions) or "none"
+        wanted = "active version" if version is None else f"version {version}"
+        raise NotFoundError(f"table {self.locator.full_name} has no {wanted}; there are: {there}")
 
 
 class DroppedField(SchemaField):
@@ -139,6 +153,14 @@ class TableVersion(Metafile):
         while found.lower() in used:
             found = f"{found}_{column_id}"
         return found
+
+    def check_partition_values(self, values: Sequence[PartitionValue]) -> None:
+        """Refuse values that are not one for each partition key. Raises: InvalidInputError."""
+        if len(values) != len(self.partition_keys):
+            keys = ", ".join(self.partition_keys) or "none"
+            raise InvalidInputError(
+                f"{self.locator}: {len(values)} partition values {list(values)!r} for the partition keys: {keys}"
+            )
 
     def _number_columns(self) -> None:
         """Give ids to columns that have none: before there were ids, columns were only ever added at the end."""

@@ -147,6 +147,15 @@ class DeltaLocator(PartitionLocator):
         )
 
 
+def check_new_position(wanted: int, newest: int, stream: str) -> None:
+    """Refuse a position that a delta cannot be committed at. Raises: InvalidInputError."""
+    check_position(wanted, f"{stream}: after the newest, {newest},", least=1)
+    if wanted <= newest:
+        raise InvalidInputError(
+            f"{stream}: stream position {wanted} is not after the newest, {newest}; give a higher one or none"
+        )
+
+
 def partition_id(values: Sequence[PartitionValue]) -> str:
     """Write partition values as one segment that is safe in file names and object keys.
 

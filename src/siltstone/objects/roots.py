@@ -9,14 +9,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from siltstone.errors import InvalidInputError
+from siltstone.errors import InvalidInputError, SiltstoneError
 from siltstone.objects.interface import Objects
-from siltstone.objects.local import LocalObjects
+from siltstone.objects.local import OWN_FOLDER, LocalObjects
 from siltstone.objects.s3 import S3Settings, completed, find_settings, shared
 from siltstone.objects.store import StoreObjects, open_memory, open_s3, open_url
 
 MEMORY_SCHEME = "memory://"
 _OBJECT_STORE_SCHEMES = ("s3", "s3a", "gs", "az", "abfs", "abfss", "adl", "azure")
+_RESERVE = f"{OWN_FOLDER}/reserve"
+_RESERVE_BYTES = 64 << 10
 
 
 def open_objects(root: str | os.PathLike[str]) -> Objects:
@@ -76,6 +78,25 @@ def local_path(root: str, path: str) -> str | None:
     """
     folder = local_folder(root)
     return None if folder is None else LocalObjects(folder).locate(path)
+
+
+def keep_reserve(root: str) -> None:
+    """Set some bytes of a local root aside, if there is room for it: on a full disk, a vacuum can free them to begin."""
+    if local_folder(root) is None:
+        return
+    with contextlib.suppress(SiltstoneError):
+        objects = open_objects(root)
+        if objects.info(_RESERVE) is None:
+            objects.replace(_RESERVE, bytes(_RESERVE_BYTES))
+
+
+def give_up_reserve(root: str) -> bool:
+    """Free the reserve; return whether there was one."""
+    objects = open_objects(root)
+    if local_folder(root) is None or objects.info(_RESERVE) is None:
+        return False
+    objects.delete([_RESERVE])
+    return True
 
 
 @contextlib.contextmanager

@@ -15,7 +15,6 @@ from siltstone.model.rounds import Origin, RoundCompletion
 from siltstone.model.schema import evolve, schema_from_json
 from siltstone.rows.job import ReadTask, RoundJob, Settings
 from siltstone.storage import object_store as storage
-from siltstone.storage.streams import locate_stream
 from siltstone.table.completion import (
     Destination,
     current_completion,
@@ -175,7 +174,7 @@ def _reaching_the_end(job: RoundJob, version: TableVersion, holds: Sequence[Hold
 
 def _expiry_ms(request: Request, source: PartitionLocator) -> int:
     """Return the time by which things may expire: the one that was asked for, else one that is sure."""
-    return locate_stream(source, root=request.root).log.expiry_ms() if request.now_ms is None else request.now_ms
+    return storage.locate_stream(source, root=request.root).expiry_ms() if request.now_ms is None else request.now_ms
 
 
 def _plan_rebase(request: Request, destination: Destination, on_behalf_of: PartitionLocator) -> RoundPlan:

@@ -13,7 +13,6 @@ from siltstone.model.schema import evolve
 from siltstone.rounds.plan import Request, plan_round
 from siltstone.rows.job import Settings
 from siltstone.storage import object_store as storage
-from siltstone.storage.streams import check_partition_values
 from siltstone.table.completion import compacted_partition, current_completion, current_entry, locate_destination
 from siltstone.table.followers import followed_partition, followed_partitions
 from siltstone.table.jobs import version_of
@@ -59,7 +58,7 @@ def _check_destination(request: Request) -> None:
             f"compacted from, has {followed.partition_values}; a partition goes into the one with the same values"
         )
     version = version_of(destination, root=request.root)
-    check_partition_values(version, destination.partition_values)
+    version.check_partition_values(destination.partition_values)
     if set(request.primary_keys) != set(version.primary_keys) or len(set(request.primary_keys)) != len(
         request.primary_keys
     ):

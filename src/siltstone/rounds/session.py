@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from siltstone.errors import ConflictError, CorruptionError
+from siltstone.log.horizon import announced
 from siltstone.model.rounds import Accounting, Bucket, RoundCompletion
 from siltstone.model.schema import SchemaField
 from siltstone.objects import open_objects
@@ -13,11 +14,11 @@ from siltstone.rounds.events import BucketMerged, Progress, RoundCommitted, Roun
 from siltstone.rounds.plan import Request, RoundPlan, plan_round
 from siltstone.rounds.request import check_request
 from siltstone.rows.job import BucketResult, Engine
-from siltstone.storage.horizon import announced
-from siltstone.storage.streams import locate_stream
+from siltstone.storage import object_store as storage
 from siltstone.table.completion import bucket_objects, commit_round, current_entry, locate_destination, write_completion
 from siltstone.table.followers import follow, register_destination
 from siltstone.table.holds import close_stream, delay_of
+from siltstone.table.jobs import version_of
 
 _log = logging.getLogger(__name__)
 
@@ -80,9 +81,9 @@ def _plan(request: Request, so_far: SessionResult) -> RoundPlan | None:
 
 def _warn_of_doubt(plan: RoundPlan, root: str) -> None:
     """Say why changes of a table whose stream is to be closed are not compacted yet, where the time is not sure."""
-    place = locate_stream(plan.source, root=root)
-    if delay_of(place.version.properties, place.version.locator) is not None:
-        doubt = place.log.doubt(min(plan.job.now_ms, plan.job.expiry_ms))
+    version = version_of(plan.source, root=root)
+    if delay_of(version.properties, version.locator) is not None:
+        doubt = storage.locate_stream(plan.source, root=root).doubt(min(plan.job.now_ms, plan.job.expiry_ms))
         if doubt is not None:
             _log.warning("%s: later changes are compacted later: %s", plan.source, doubt)
 

@@ -12,12 +12,12 @@ import pyarrow.parquet as pq
 from pyroaring import BitMap64
 
 from siltstone.errors import CorruptionError, NotFoundError
+from siltstone.log.horizon import new_round_name
 from siltstone.model.rounds import CompactedFile, DeletionVector
 from siltstone.objects import open_objects
 from siltstone.rows.columns import Flags, Integers, align, bare_rows
 from siltstone.rows.hashing import Hashes, hash_keys
 from siltstone.rows.index import StoredIndex, write_index
-from siltstone.storage.layout import new_round_name
 from siltstone.storage.parquet import DAMAGE_ERRORS, ROW_GROUP_ROWS, open_parquet, open_writer
 
 Operator = Literal["=", "<", "<=", ">", ">=", "in"]

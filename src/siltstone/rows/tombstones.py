@@ -6,6 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from siltstone.log.horizon import new_round_name
 from siltstone.model import ManifestEntry
 from siltstone.model.rounds import Bucket
 from siltstone.objects import open_objects
@@ -13,7 +14,6 @@ from siltstone.rows.columns import align
 from siltstone.rows.fold import NONE, FoldInput, FoldResult
 from siltstone.rows.hashing import hash_keys
 from siltstone.rows.job import RoundJob
-from siltstone.storage.layout import new_round_name
 from siltstone.storage.parquet import open_writer, read_data_file
 
 SINCE = "_siltstone_since"

@@ -16,7 +16,6 @@ from siltstone.rows.job import Engine
 from siltstone.service.results import CheckpointResult, KeepAlive, PendingPartition
 from siltstone.service.settings import DAY_SECONDS, to_ms
 from siltstone.storage import object_store as storage
-from siltstone.storage.streams import locate_stream
 from siltstone.table.completion import (
     compacted_partition,
     current_entry,
@@ -100,7 +99,7 @@ class LakeTables:
             source = self._source(partition)
             known = storage.get_partition(source, root=root)
             version = self._version(source)
-            log = locate_stream(source, root=root).log
+            log = storage.locate_stream(source, root=root)
             now_ms = log.expiry_ms()
             # The watermark may have been put back since, or be one of another stream.
             limit = trim_limit(source, now_ms, root=root)

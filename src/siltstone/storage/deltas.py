@@ -6,8 +6,9 @@ import pyarrow as pa
 
 from siltstone.errors import ConflictError, InvalidInputError, NotFoundError
 from siltstone.log.commit import Commit
+from siltstone.log.horizon import refuse_late
 from siltstone.log.proof import refuse_doubt
-from siltstone.log.state import EXPIRES_AT, Entry, LogState, decoding
+from siltstone.log.state import EXPIRES_AT, Entry
 from siltstone.model import (
     Delta,
     DeltaLocator,
@@ -22,33 +23,14 @@ from siltstone.model import (
     StreamLocator,
     TableVersion,
 )
-from siltstone.model.locators import MAX_STREAM_POSITION, check_position
+from siltstone.model.locators import MAX_STREAM_POSITION, check_new_position
 from siltstone.model.properties import SCHEMA_EVOLUTION, STRICT
 from siltstone.model.schema import check_known
 from siltstone.objects import open_objects
-from siltstone.storage.horizon import refuse_late
-from siltstone.storage.layout import (
-    TRANSACTION_RETENTION_MS,
-    VERSION_KEY,
-    delta_key,
-    delta_prefix,
-    partition_key,
-    partition_prefix,
-    stream_key,
-    transaction_key,
-)
+from siltstone.storage.layout import TRANSACTION_RETENTION_MS, VERSION_KEY, delta_key, stream_key, transaction_key
 from siltstone.storage.parquet import read_data_file
-from siltstone.storage.streams import (
-    Located,
-    check_partition_values,
-    known_partition,
-    locate_stream,
-    partition_delta_keys,
-    partition_entry,
-    read_followers,
-    read_partition,
-)
-from siltstone.storage.versions import named, nameless, take_columns
+from siltstone.storage.streams import StoredState, StoredStream, locate, partition_change
+from siltstone.storage.versions import nameless, take_columns
 
 
 def commit_delta(
@@ -71,56 +53,54 @@ def commit_deltas(
     root: str,
 ) -> Stream:
     """Commit staged deltas of one stream together, at one stream position."""
-    place = locate_stream(stream, root=root)
-    _check_staged(deltas, stream, place.version)
+    source = locate(stream, root)
 
-    def prepare(state: LogState) -> Commit[Stream]:
-        known = place.read(state, stream.stream)
-        before = _position_of(state, stream, idempotency) if idempotency else None
+    def prepare(state: StoredState) -> Commit[Stream]:
+        _check_staged(deltas, stream, state.version)
+        before = None if idempotency is None else _position_of(state, idempotency)
         if before is not None:
-            known.stream_position = before
-            return Commit({}, known)
-        _check_properties(state, place, expected_properties or {})
-        refuse_late(state, [entry.uri for delta in deltas for entry in delta.manifest.entries], str(stream))
-        position = _next_position(known, deltas, stream_position, place.log.now_ms())
-        committed_at = max(place.log.now_ms(), state.time_ms)
-        changes: dict[str, Entry | None] = {**_schema_change(state, place, deltas)}
-        for delta, partition in _targets(state, place, stream, deltas):
+            state.stream.stream_position = before
+            return Commit({}, state.stream)
+        _check_properties(state.version, expected_properties or {})
+        refuse_late(state.entries, [entry.uri for delta in deltas for entry in delta.manifest.entries], str(stream))
+        now_ms = source.log.now_ms()
+        position = _next_position(state.stream, deltas, stream_position, now_ms)
+        committed_at = max(now_ms, state.entries.time_ms)
+        changes: dict[str, Entry | None] = {**_schema_change(state.version, deltas)}
+        for delta, partition in _targets(state, deltas, now_ms):
             changes.update(_delta_changes(delta, partition, position, committed_at, idempotency))
-        known.stream_position = position
-        changes[stream_key(stream.stream)] = nameless(known)
+        state.stream.stream_position = position
+        changes[stream_key(stream.stream)] = nameless(state.stream)
         if idempotency is not None:
             changes[transaction_key(stream.stream, idempotency)] = {
                 "stream_position": position,
                 "committed_at": committed_at,
                 EXPIRES_AT: committed_at + TRANSACTION_RETENTION_MS,
             }
-        return Commit(changes, known)
+        return Commit(changes, state.stream)
 
-    committed = place.log.commit("commit deltas", prepare)
+    committed = source.commit("commit deltas", prepare)
     if committed.batch_id is None:
-        _discard_repeated(deltas, place, stream, committed.result.stream_position, root)
+        _discard_repeated(deltas, source, committed.result.stream_position)
     return committed.result
 
 
-def _discard_repeated(deltas: Sequence[Delta], place: Located, stream: StreamLocator, position: int, root: str) -> None:
+def _discard_repeated(deltas: Sequence[Delta], source: StoredStream, position: int) -> None:
     """Discard what was staged for a commit that had happened already, unless the commit is of these very deltas."""
-    prefix = f"{delta_prefix(stream.stream)}{position}/"
-    committed = place.log.read(lambda state: [read_delta(entry, stream) for entry in state.scan(prefix)])
+    committed = source.read(lambda state: _read_between(state, position, position))
     named = {entry.uri for delta in committed for entry in delta.manifest.entries}
     discard_deltas(
-        [delta for delta in deltas if named.isdisjoint(each.uri for each in delta.manifest.entries)],
-        root=root,
+        [delta for delta in deltas if named.isdisjoint(entry.uri for entry in delta.manifest.entries)], root=source.root
     )
 
 
 def find_commit(stream: StreamLocator, idempotency: Idempotency, *, root: str) -> int | None:
     """Return the stream position that was committed under an idempotency id, None where nothing was."""
-    return locate_stream(stream, root=root).log.read(lambda state: _position_of(state, stream, idempotency))
+    return locate(stream, root).read(lambda state: _position_of(state, idempotency))
 
 
-def _position_of(state: LogState, stream: StreamLocator, idempotency: Idempotency) -> int | None:
-    entry = state.get(transaction_key(stream.stream, idempotency))
+def _position_of(state: StoredState, idempotency: Idempotency) -> int | None:
+    entry = state.entries.get(transaction_key(state.locator.stream, idempotency))
     return None if entry is None else int(entry["stream_position"])
 
 
@@ -139,7 +119,7 @@ def _check_staged(deltas: Sequence[Delta], stream: StreamLocator, version: Table
         if delta.locator.stream_locator != stream:
             raise InvalidInputError(f"{delta.locator}: is staged for another stream than {stream}")
         if not delta.every_partition:
-            check_partition_values(version, delta.partition_values)
+            version.check_partition_values(delta.partition_values)
     segments = [delta.locator.partition_id for delta in deltas]
     if len(set(segments)) != len(segments):
         raise InvalidInputError(f"{stream}: one commit has two deltas for one partition; commit them one after another")
@@ -159,28 +139,15 @@ def _next_position(stream: Stream, deltas: Sequence[Delta], wanted: int | None, 
     return wanted
 
 
-def check_new_position(wanted: int, newest: int, stream: str) -> None:
-    """Refuse a position that a delta cannot be committed at. Raises: InvalidInputError."""
-    check_position(wanted, f"{stream}: after the newest, {newest},", least=1)
-    if wanted <= newest:
-        raise InvalidInputError(
-            f"{stream}: stream position {wanted} is not after the newest, {newest}; give a higher one or none"
-        )
-
-
-def _check_properties(state: LogState, place: Located, expected: Mapping[str, str | None]) -> None:
-    found = (state.get(VERSION_KEY) or {}).get("properties", {})
+def _check_properties(version: TableVersion, expected: Mapping[str, str | None]) -> None:
     for name, value in expected.items():
-        if found.get(name) != value:
-            raise ConflictError(
-                f"{place.version.locator}: property {name} is {found.get(name)!r}, not {value!r} any more; look again"
-            )
+        known = version.properties.get(name)
+        if known != value:
+            raise ConflictError(f"{version.locator}: property {name} is {known!r}, not {value!r} any more; look again")
 
 
-def _schema_change(state: LogState, place: Located, deltas: Sequence[Delta]) -> dict[str, Entry]:
-    """Return the version entry if the deltas change the schema, checked against the newest one."""
-    entry = state.get(VERSION_KEY)
-    version: TableVersion = named(TableVersion, entry or {}, place.version.locator)
+def _schema_change(version: TableVersion, deltas: Sequence[Delta]) -> dict[str, Entry]:
+    """Return the version entry if the deltas change the schema."""
     before = version.schema_id
     for delta in deltas:
         try:
@@ -197,23 +164,16 @@ def _schema_change(state: LogState, place: Located, deltas: Sequence[Delta]) -> 
     return {VERSION_KEY: nameless(version)}
 
 
-def _targets(
-    state: LogState, place: Located, stream: StreamLocator, deltas: Sequence[Delta]
-) -> list[tuple[Delta, Partition]]:
+def _targets(state: StoredState, deltas: Sequence[Delta], now_ms: int) -> list[tuple[Delta, Partition]]:
     """Pair each delta with the partition it changes; one for every partition meets all others that exist now."""
     pairs = []
     own = {delta.locator.partition_id for delta in deltas if not delta.every_partition}
     for delta in deltas:
         if delta.every_partition:
-            existing = [read_partition(entry, stream) for entry in state.scan(partition_prefix(stream.stream))]
-            pairs += [(delta, partition) for partition in existing if partition.locator.partition_id not in own]
+            pairs += [(delta, partition) for key, partition in state.partitions().items() if key not in own]
             continue
         locator = delta.locator.partition_locator
-        entry = state.get(partition_key(stream.stream, locator.partition_id))
-        partition = (
-            read_partition(entry, stream) if entry else Partition(locator=locator, created_at=place.log.now_ms())
-        )
-        pairs.append((delta, partition))
+        pairs.append((delta, state.partition(locator.partition_id) or Partition(locator=locator, created_at=now_ms)))
     return pairs
 
 
@@ -234,7 +194,7 @@ def _delta_changes(
     partition.stream_position = position
     locator = partition.locator
     return {
-        partition_key(locator.stream, locator.partition_id): partition_entry(partition),
+        **partition_change(partition),
         delta_key(locator.stream, position, locator.partition_id): _delta_entry(committed),
     }
 
@@ -248,15 +208,8 @@ def list_deltas(
     root: str,
 ) -> list[Delta]:
     """List committed deltas of all partitions by stream position; both bounds are inclusive."""
-    place = locate_stream(stream, root=root)
-
-    def look(state: LogState) -> list[Entry]:
-        place.read(state, stream.stream)
-        keys = state.keys(delta_prefix(stream.stream))
-        return _entries_between(state, keys, first_stream_position, last_stream_position)
-
-    found = [read_delta(entry, stream) for entry in place.log.read(look)]
-    return found if ascending else found[::-1]
+    deltas = locate(stream, root).read(lambda state: _read_between(state, first_stream_position, last_stream_position))
+    return deltas if ascending else deltas[::-1]
 
 
 def list_partition_deltas(
@@ -268,65 +221,40 @@ def list_partition_deltas(
     root: str,
 ) -> list[Delta]:
     """List committed deltas of one partition by stream position; both bounds are inclusive."""
-    place = locate_stream(partition, root=root)
 
-    def look(state: LogState) -> list[Entry]:
-        known_partition(state, place, partition)
-        return _entries_between(
-            state, partition_delta_keys(state, partition), first_stream_position, last_stream_position
-        )
+    def look(state: StoredState) -> list[Delta]:
+        state.known_partition(partition)
+        return _read_between(state, first_stream_position, last_stream_position, f"/{partition.partition_id}")
 
-    found = [read_delta(entry, partition.stream_locator) for entry in place.log.read(look)]
-    return found if ascending else found[::-1]
+    deltas = locate(partition, root).read(look)
+    return deltas if ascending else deltas[::-1]
 
 
-def _entries_between(state: LogState, keys: list[str], first: int | None, last: int | None) -> list[Entry]:
-    chosen = []
-    for key in keys:
-        position = position_in_key(state, key)
-        if (first is None or position >= first) and (last is None or position <= last):
-            entry = state.get(key)
-            if entry is not None:
-                chosen.append(entry)
-    return chosen
-
-
-def position_in_key(state: LogState, key: str) -> int:
-    """Return the stream position that is part of a delta's key. Raises: CorruptionError."""
-    try:
-        return int(key.split("/")[2])
-    except (ValueError, IndexError):
-        with decoding(state.get(key) or {"key": key}):
-            raise
+def _read_between(state: StoredState, first: int | None, last: int | None, ending: str = "") -> list[Delta]:
+    return [
+        state.delta(key)
+        for position, key in state.positions()
+        if (first is None or position >= first) and (last is None or position <= last) and key.endswith(ending)
+    ]
 
 
 def get_delta(delta: DeltaLocator, *, root: str) -> Delta:
     """Get a committed delta."""
-    place = locate_stream(delta, root=root)
-    key = delta_key(delta.stream, delta.stream_position, delta.partition_id)
-
-    def look(state: LogState) -> Entry | None:
-        place.read(state, delta.stream)
-        return state.get(key)
-
-    entry = place.log.read(look)
-    if entry is None:
-        raise NotFoundError(f"{delta}: there is no such committed delta")
-    return read_delta(entry, delta.stream_locator)
+    return locate(delta, root).read(lambda state: _known_delta(state, delta, delta.stream_position))
 
 
 def get_latest_delta(partition: PartitionLocator, *, root: str) -> Delta:
     """Get the newest committed delta of a partition."""
-    place = locate_stream(partition, root=root)
+    return locate(partition, root).read(
+        lambda state: _known_delta(state, partition, state.known_partition(partition).stream_position)
+    )
 
-    def look(state: LogState) -> Entry | None:
-        newest = known_partition(state, place, partition).stream_position
-        return state.get(delta_key(partition.stream, newest, partition.partition_id))
 
-    entry = place.log.read(look)
-    if entry is None:
-        raise NotFoundError(f"{partition}: has no deltas")
-    return read_delta(entry, partition.stream_locator)
+def _known_delta(state: StoredState, partition: PartitionLocator, position: int) -> Delta:
+    key = delta_key(partition.stream, position, partition.partition_id)
+    if key not in state.entries:
+        raise NotFoundError(f"{partition}: there is no committed delta at position {position}")
+    return state.delta(key)
 
 
 def get_delta_manifest(delta: DeltaLocator, *, root: str) -> Manifest:
@@ -342,33 +270,31 @@ def delete_deltas(
     root: str,
 ) -> int:
     """Trim a partition: forget its deltas up to a position, inclusive, and remember that; return how many."""
-    place = locate_stream(partition, root=root)
+    source = locate(partition, root)
 
-    def prepare(state: LogState) -> Commit[int]:
-        known = known_partition(state, place, partition)
-        if followers is not None and read_followers(state, partition.stream_locator) != list(followers):
+    def prepare(state: StoredState) -> Commit[int]:
+        known = state.known_partition(partition)
+        if followers is not None and state.followers() != list(followers):
             raise ConflictError(f"{partition}: its followers changed while it was being trimmed; try again")
         if last_stream_position > known.stream_position:
             raise InvalidInputError(
                 f"{partition}: cannot trim up to {last_stream_position}, the newest delta is at {known.stream_position}"
             )
-        doomed = [
-            key for key in partition_delta_keys(state, partition) if position_in_key(state, key) <= last_stream_position
-        ]
+        keys = state.delta_keys().get(partition.partition_id, {})
+        doomed = [key for position, key in keys.items() if position <= last_stream_position]
         if last_stream_position <= known.trimmed_stream_position:
             return Commit({}, len(doomed))
         known.trimmed_stream_position = last_stream_position
-        changes: dict[str, Entry | None] = dict.fromkeys(doomed)
-        changes[partition_key(partition.stream, partition.partition_id)] = partition_entry(known)
-        return Commit(changes, len(doomed))
+        return Commit({**dict.fromkeys(doomed), **partition_change(known)}, len(doomed))
 
-    refuse_doubt(place.log.batches)
-    return place.log.commit("trim", prepare).result
+    refuse_doubt(source.log.batches)
+    return source.commit("trim", prepare).result
 
 
 def download_delta(delta: Delta, *, columns: Sequence[str] | None = None, root: str) -> pa.Table:
     """Read all rows of a delta in the order they were written; columns have the names that the table gives them now."""
-    version = locate_stream(delta.locator, root=root).version
+    source = locate(delta.locator, root)
+    version = source.log.read(source.version_in)
     names = version.names_by_file()
     stored = [name for name in delta.columns if name in names]
     if delta.op_column is not None and delta.op_column not in delta.columns:
@@ -393,18 +319,3 @@ def download_delta_manifest_entry(entry: ManifestEntry, *, columns: Sequence[str
 def _delta_entry(delta: Delta) -> Entry:
     values: list[PartitionValue] = list(delta.locator.partition_values)
     return {"values": values, "stream_position": delta.stream_position, **nameless(delta)}
-
-
-def read_delta(entry: Entry, stream: StreamLocator) -> Delta:
-    """Read a delta from the log."""
-    with decoding(entry):
-        locator = DeltaLocator(
-            namespace=stream.namespace,
-            table=stream.table,
-            table_version=stream.table_version,
-            stream=stream.stream,
-            partition_values=entry.pop("values"),
-            stream_position=entry.pop("stream_position"),
-        )
-        found: Delta = named(Delta, entry, locator)
-        return found

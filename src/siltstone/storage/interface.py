@@ -4,14 +4,21 @@ An implementation is any module that has them all; `siltstone.testing.storage_co
 behaviour. Functions keep no state between calls, so Spark executors can call them as they are. `root` says where the
 implementation keeps its data. Functions that get one thing raise NotFoundError where it is not there; functions that
 list return empty lists only for things that exist and are empty. What is staged is invisible until committed.
+
+All other packages reach storage through these functions. How a data file is written and read (`storage.parquet`), and
+how values become those of a column (`storage.conversion`), is the same for every implementation. Only a vacuum knows
+which one there is: it deletes files by where they lie (`storage.layout`).
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TypeAlias
+import datetime
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Protocol, TypeAlias, TypeVar
 
 import pyarrow as pa
 
 from siltstone.model import (
+    DEFAULT_STREAM,
     Delta,
     DeltaLocator,
     DeltaType,
@@ -34,6 +41,89 @@ from siltstone.model.entities import LifecycleState
 ArrowData: TypeAlias = (
     pa.Table | pa.RecordBatch | pa.RecordBatchReader | Iterable[pa.RecordBatch] | Iterable[Mapping[str, object]]
 )
+
+
+T = TypeVar("T")
+
+
+class StreamState(Protocol):
+    """A stream at one moment, by one state of where it is kept; to be used only while it stands still."""
+
+    @property
+    def locator(self) -> StreamLocator:
+        """The stream."""
+
+    @property
+    def version(self) -> TableVersion:
+        """The version of the table, as of this state."""
+
+    @property
+    def stream_position(self) -> int:
+        """The newest position, 0 before the first."""
+
+    @property
+    def log_address(self) -> str:
+        """Where the state is kept, for messages."""
+
+    def partitions(self) -> dict[str, Partition]:
+        """Return the partitions by their ids."""
+
+    def partition(self, partition_id: str) -> Partition | None:
+        """Return the partition of an id, None where there is none."""
+
+    def followers(self) -> list[Follower]:
+        """Return who follows any of the partitions."""
+
+    def expiry_ms(self) -> int:
+        """Return the time by which things may expire: now if that is sure, else the last time that was."""
+
+    def delta_keys(self) -> dict[str, dict[int, str]]:
+        """Return a key for each delta that is not trimmed, by partition id and position."""
+
+    def delta(self, key: str) -> Delta:
+        """Return the delta of a key. Raises: CorruptionError."""
+
+    def position_at(self, moment: datetime.datetime) -> int:
+        """Return the newest position that was committed by a time, 0 before the first.
+
+        Raises: InvalidInputError where deltas are trimmed of which nothing says whether they were.
+        """
+
+
+class StreamLog(Protocol):
+    """A stream, found once by its name. What is compacted into it is kept in its folder under the root."""
+
+    @property
+    def locator(self) -> StreamLocator:
+        """The stream; with the version that was chosen, where none was named."""
+
+    @property
+    def folder(self) -> str:
+        """The folder of the stream under the root; it stays when the table is renamed."""
+
+    @property
+    def version_folder(self) -> str:
+        """The folder of the table version, which has a folder for each stream."""
+
+    @property
+    def root(self) -> str:
+        """The root."""
+
+    @property
+    def log_address(self) -> str:
+        """Where its state is kept, for messages."""
+
+    def read(self, look: Callable[[StreamState], T]) -> T:
+        """Call `look` on the newest state, which stands still meanwhile. Raises: NotFoundError, CorruptionError."""
+
+    def expiry_ms(self) -> int:
+        """Return the time by which things may expire, as the newest state has it; also where there is no such stream."""
+
+    def doubt(self, expiry_ms: int) -> str | None:
+        """Return why things expire by an earlier time than now, and what to do; None where they do not."""
+
+    def announced(self) -> AbstractContextManager[None]:
+        """Keep vacuums away from what is staged for the stream meanwhile, however long it takes."""
 
 
 def list_namespaces(*, root: str) -> list[Namespace]:
@@ -214,6 +304,23 @@ def stream_exists(stream: StreamLocator, *, root: str) -> bool:
     raise NotImplementedError
 
 
+def locate_stream(stream: StreamLocator, *, root: str) -> StreamLog:
+    """Find a stream, or that of a partition or delta, which itself need not exist. Raises: NotFoundError."""
+    raise NotImplementedError
+
+
+def find_stream(
+    namespace: str, table: str, table_version: str | None = None, stream: str = DEFAULT_STREAM, *, root: str
+) -> StreamLog:
+    """Find a stream of a table version, by default the deltas of the newest active one. Raises: NotFoundError."""
+    raise NotImplementedError
+
+
+def find_stream_in(folder: str, *, root: str) -> StreamLog | None:
+    """Find the stream that is kept in a folder, None where its table was dropped: names change, folders do not."""
+    raise NotImplementedError
+
+
 def stage_stream(stream: StreamLocator, *, properties: Mapping[str, str] | None = None, root: str) -> Stream:
     """Make a stream that nobody sees until it is committed. Raises: NotFoundError without the table version."""
     raise NotImplementedError
@@ -226,6 +333,15 @@ def commit_stream(stream: Stream, *, root: str) -> Stream:
 
 def delete_stream(stream: StreamLocator, *, root: str) -> None:
     """Delete a stream with its partitions and deltas; files become orphans. Raises: NotFoundError."""
+    raise NotImplementedError
+
+
+def close_stream(stream: StreamLocator, *, before_ms: int, root: str) -> bool:
+    """Close a stream up to a time, unless it is closed up to a later one; return whether that changed anything.
+
+    The time is a property of the table version, `CLOSED_BEFORE_MS`: a writer that checked its changes against it says so
+    with the `expected_properties` of its commit. Raises: NotFoundError.
+    """
     raise NotImplementedError
 
 

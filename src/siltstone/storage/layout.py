@@ -9,10 +9,8 @@ Folders keep their name when a table is renamed, and the entries inside them car
 entry in the catalog log.
 """
 
-import re
 import urllib.parse
 import uuid
-from typing import NamedTuple
 
 from siltstone.log.commit import CommitLog, commit_log
 from siltstone.model import Idempotency
@@ -26,7 +24,6 @@ TABLE_PREFIX = "table/"
 DROPPED_PREFIX = "dropped/"
 STREAM_PREFIX = "stream/"
 TRANSACTION_PREFIX = "transaction/"
-_BEGAN = re.compile(r"[0-9a-f]{32}-(r?)(\d+)\.[a-z]+\Z", re.ASCII)
 TRANSACTION_RETENTION_MS = 30 * 24 * 3600 * 1000
 
 
@@ -43,29 +40,6 @@ def version_log(root: str, folder: str) -> CommitLog:
 def new_version_folder(namespace: str, table: str, version: str) -> str:
     """Return a folder that no other table version ever had or will have."""
     return f"{TABLES_FOLDER}/{namespace}/{table}/{version}-{uuid.uuid4().hex[:12]}"
-
-
-def new_data_file(folder: str, stream: str, partition_id: str, began: int) -> str:
-    """Return a path for a data file that no other file ever had or will have. Its name has how many batches there were."""
-    return f"{folder}/{stream}/{partition_id}/{uuid.uuid4().hex}-{began + 1}.parquet"
-
-
-def new_round_name(began: int) -> str:
-    """Return a name, without ending, that no other file of a round ever had or will have."""
-    return f"{uuid.uuid4().hex}-r{began + 1}"
-
-
-class Began(NamedTuple):
-    """When the work began that wrote a file: at which batch of the log of its round, or else of its table version."""
-
-    batch_id: int
-    is_round: bool
-
-
-def began_at(path: str) -> Began:
-    """Return what the name of a file says; -1 for files from before names said so. See `horizon` for what for."""
-    match = _BEGAN.search(path)
-    return Began(-1, False) if match is None else Began(int(match.group(2)) - 1, bool(match.group(1)))
 
 
 def namespace_key(namespace: str) -> str:

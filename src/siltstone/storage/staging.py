@@ -13,8 +13,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from siltstone.errors import InvalidInputError
+from siltstone.log.horizon import new_file_name
 from siltstone.model import Delta, DeltaLocator, DeltaType, Manifest, PartitionLocator, PartitionValue, StreamLocator
-from siltstone.model.entities import DELTA_TYPES
+from siltstone.model.entities import DELTA_TYPES, OPERATIONS, REMOVALS
 from siltstone.model.locators import partition_id
 from siltstone.model.properties import SCHEMA_EVOLUTION, STRICT
 from siltstone.model.schema import (
@@ -30,12 +31,10 @@ from siltstone.model.schema import (
 from siltstone.objects import open_objects
 from siltstone.storage.conversion import UnfitValueError, convert, record_batches, stored_type
 from siltstone.storage.interface import ArrowData
-from siltstone.storage.layout import EVERY_PARTITION, new_data_file
+from siltstone.storage.layout import EVERY_PARTITION
 from siltstone.storage.parquet import DataFileWriter
-from siltstone.storage.streams import Located, check_partition_values, locate_stream
+from siltstone.storage.streams import locate
 
-OPERATIONS = ("c", "r", "u", "d", "I", "U", "D", "+I", "-U", "+U", "-D")
-REMOVALS = ("d", "D", "-D")
 _WAITING_BYTES_LIMIT = 512 << 20
 
 
@@ -50,10 +49,9 @@ def stage_delta(
     root: str,
 ) -> Delta:
     """Write the files of a delta to one partition; nobody sees it until it is committed."""
-    place = locate_stream(partition, root=root)
-    check_partition_values(place.version, partition.partition_values)
-    staging = _Staging(place, partition.stream, type, delete_columns, op_column, evolve, root)
+    staging = _Staging(partition, type, delete_columns, op_column, evolve, root)
     only = list(partition.partition_values)
+    staging.version.check_partition_values(only)
     deltas = staging.stage(data, only=only)
     return deltas[0] if deltas else staging.delta(only, [])
 
@@ -69,8 +67,7 @@ def stage_deltas(
     root: str,
 ) -> list[Delta]:
     """Write the files of one delta per partition that the rows belong to."""
-    place = locate_stream(stream, root=root)
-    return _Staging(place, stream.stream, type, delete_columns, op_column, evolve, root).stage(data)
+    return _Staging(stream, type, delete_columns, op_column, evolve, root).stage(data)
 
 
 class _Staging:
@@ -78,15 +75,15 @@ class _Staging:
 
     def __init__(
         self,
-        place: Located,
-        stream: str,
+        stream: StreamLocator,
         type: DeltaType,
         delete_columns: Sequence[str] | None,
         op_column: str | None,
         evolve: bool,
         root: str,
     ) -> None:
-        version = place.version
+        source = locate(stream, root)
+        version, self._began = source.log.read(lambda state: (source.version_in(state), state.batch_id))
         self._name = version.locator.table_locator.full_name
         if type not in DELTA_TYPES:
             raise InvalidInputError(f"{self._name}: delta type {type!r} is not one of {', '.join(DELTA_TYPES)}")
@@ -100,9 +97,8 @@ class _Staging:
             )
         if op_column is not None and not version.primary_keys:
             raise InvalidInputError(f"{self._name}: an operation column needs a primary key, and the table has none")
-        self._place = place
-        self._version = version
-        self._stream = stream
+        self._stream = source
+        self.version = version
         self._type = type
         self._op_column = op_column
         self._is_strict = not evolve or SCHEMA_EVOLUTION.of(version.properties, self._name) == STRICT
@@ -121,12 +117,12 @@ class _Staging:
         self._writers: dict[str, tuple[list[PartitionValue], DataFileWriter]] = {}
 
     def _checked_delete_columns(self, given: Sequence[str] | None) -> list[str]:
-        columns = list(self._version.primary_keys if given is None else given)
+        columns = list(self.version.primary_keys if given is None else given)
         if not columns:
             raise InvalidInputError(
                 f"{self._name}: a delete needs delete columns, since the table has no primary key; name them"
             )
-        known = self._version.schema
+        known = self.version.schema
         unknown = [column for column in columns if column not in known.names]
         if unknown or len(set(columns)) != len(columns):
             raise InvalidInputError(
@@ -151,22 +147,22 @@ class _Staging:
             raise
         if not deltas and only is None and self._changes_schema():
             # No row tells a partition, but the columns are news for all of them.
-            self._every_partition = bool(self._version.partition_keys)
-        if not deltas and (self._every_partition or not self._version.partition_keys):
+            self._every_partition = bool(self.version.partition_keys)
+        if not deltas and (self._every_partition or not self.version.partition_keys):
             deltas = [self.delta([], [], every_partition=self._every_partition)]
         return deltas
 
     def _changes_schema(self) -> bool:
         if self._schema is None or self._delete_columns is not None:
             return False
-        known = self._version.schema
+        known = self.version.schema
         return not evolve(known, table_columns(self._schema, self._op_column, known)).equals(known)
 
     def delta(
         self, values: Sequence[PartitionValue], entries: Sequence[Any], *, every_partition: bool = False
     ) -> Delta:
         """Make the staged delta of one partition."""
-        locator = DeltaLocator(**self._place.stream(self._stream), partition_values=list(values))
+        locator = DeltaLocator(**self._stream.locator, partition_values=list(values))
         return Delta(
             locator=locator,
             type=self._type,
@@ -180,18 +176,18 @@ class _Staging:
 
     def _is_of_table(self, column: str) -> bool:
         """Return whether a column is one of the table's, also a new one: an operation column need not be."""
-        return column != self._op_column or column in self._version.schema.names
+        return column != self._op_column or column in self.version.schema.names
 
     def _names_in_files(self, columns: Sequence[str]) -> list[str]:
         names = {column.name: column.name_in_files for column in self._file_columns}
-        return [names.get(name) or self._version.names_in_files([name])[0] for name in columns]
+        return [names.get(name) or self.version.names_in_files([name])[0] for name in columns]
 
     def _discard(self) -> None:
         for _, writer in self._writers.values():
             open_objects(self._root).delete([entry.uri for entry in writer.abandon()])
 
     def _batches(self, data: ArrowData) -> Iterator[pa.RecordBatch]:
-        for given in record_batches(data, self._version.schema):
+        for given in record_batches(data, self.version.schema):
             batch = self._with_absent_keys(given)
             if self._schema is None:
                 self._schema = self._check_schema(batch.schema)
@@ -203,29 +199,29 @@ class _Staging:
         """Add nulls for partition keys that the data has not; only row-level deletes may do without."""
         if self._op_column is None:
             return batch
-        known = self._version.schema
-        self._absent_keys = [key for key in self._version.partition_keys_outside if key not in batch.schema.names]
+        known = self.version.schema
+        self._absent_keys = [key for key in self.version.partition_keys_outside if key not in batch.schema.names]
         for key in self._absent_keys:
             batch = batch.append_column(known.field(key), pa.nulls(batch.num_rows, known.field(key).type))
         return batch
 
     def _columns_in_files(self, schema: pa.Schema) -> list[SchemaField]:
         """Return the columns of the files: what is new to the table has no id yet, and a name that none ever had."""
-        known = {column.name: column for column in self._version.fields}
+        known = {column.name: column for column in self.version.fields}
         columns: list[SchemaField] = []
         for column in schema_to_json(schema):
             if column.name in known:
                 column.id, column.stored_name = known[column.name].id, known[column.name].stored_name
             else:
                 taken = [each.name_in_files for each in columns]
-                name = self._version.new_name_in_files(column.name, self._version.last_column_id + 1, taken)
+                name = self.version.new_name_in_files(column.name, self.version.last_column_id + 1, taken)
                 column.stored_name = None if name == column.name else name
             columns.append(column)
         return columns
 
     def _check_schema(self, given: pa.Schema) -> pa.Schema:
         """Return the schema of the files for data of a schema; all refusals that need no values are here."""
-        version, known = self._version, self._version.schema
+        version, known = self.version, self.version.schema
         if self._delete_columns is not None:
             self._require(given, self._delete_columns, "delete column")
             fields = [given.field(column) for column in self._delete_columns]
@@ -252,13 +248,13 @@ class _Staging:
         return schema
 
     def _require_sort_keys(self, given: pa.Schema) -> None:
-        missing = [column for column in self._version.sort_keys if column not in given.names]
+        missing = [column for column in self.version.sort_keys if column not in given.names]
         if missing and self._op_column is not None:
             raise InvalidInputError(
                 f"{self._name}: the data must have the sort key {missing[0]!r}; a row-level delete without it is older "
                 "than every row that has it, and would delete nothing. Give it, or write a delta of type delete"
             )
-        self._require(given, self._version.sort_keys, "sort key")
+        self._require(given, self.version.sort_keys, "sort key")
 
     def _stored_field(self, field: "pa.Field[Any]", known: pa.Schema) -> "pa.Field[Any]":
         if field.name == self._op_column:
@@ -293,10 +289,10 @@ class _Staging:
         """Refuse null where the table has none; a row that is a delete needs no more than its primary key."""
         if self._delete_columns is not None:
             return
-        strict = [field.name for field in self._version.schema if not field.nullable]
-        self._refuse_nulls(batch, [name for name in strict if name in self._version.primary_keys])
+        strict = [field.name for field in self.version.schema if not field.nullable]
+        self._refuse_nulls(batch, [name for name in strict if name in self.version.primary_keys])
         present = [name for name in strict if name in batch.schema.names]
-        absent = [] if self._version.merge_engine == "partial_update" else sorted({*strict} - {*present})
+        absent = [] if self.version.merge_engine == "partial_update" else sorted({*strict} - {*present})
         if not absent and not any(batch.column(name).null_count for name in present):
             return
         if self._op_column is not None:
@@ -317,7 +313,7 @@ class _Staging:
                 )
 
     def _convert_column(self, column: "pa.Array[Any]", field: "pa.Field[Any]") -> "pa.Array[Any]":
-        stored = self._stored_field(field.with_type(column.type), self._version.schema)
+        stored = self._stored_field(field.with_type(column.type), self.version.schema)
         if not stored.type.equals(field.type) and not pa.types.is_null(column.type):
             raise InvalidInputError(
                 f"{self._name}: column {field.name!r} is {describe_type(field.type)} in the first batch and "
@@ -349,7 +345,7 @@ class _Staging:
                 writer.flush()
 
     def _write_routed(self, batch: pa.RecordBatch, only: list[PartitionValue] | None) -> None:
-        if not self._version.partition_keys or self._every_partition:
+        if not self.version.partition_keys or self._every_partition:
             self._write_rows([], batch)
             return
         for values, rows in self._rows_by_partition(batch):
@@ -364,7 +360,7 @@ class _Staging:
 
     def _deletes_for_every_partition(self, batch: pa.RecordBatch) -> "pa.BooleanArray | None":
         """Flag row-level deletes that do not tell in which partition their key is; None where there are none."""
-        outside = self._version.partition_keys_outside
+        outside = self.version.partition_keys_outside
         if self._op_column is None or not any(batch.column(key).null_count for key in outside):
             return None
         removals = pc.is_in(batch.column(self._op_column), pa.array(REMOVALS))
@@ -399,7 +395,7 @@ class _Staging:
         self._deletes_everywhere.append(gone)
 
     def _rows_by_partition(self, batch: pa.RecordBatch) -> Iterator[tuple[list[PartitionValue], list[int]]]:
-        keys = self._version.partition_keys
+        keys = self.version.partition_keys
         rows = pa.table({**{key: batch.column(key) for key in keys}, "_siltstone_row": pa.array(range(batch.num_rows))})
         for group in rows.group_by(keys, use_threads=False).aggregate([("_siltstone_row", "list")]).to_pylist():
             yield [_partition_value(group[key]) for key in keys], group["_siltstone_row_list"]
@@ -408,8 +404,8 @@ class _Staging:
         assert self._schema is not None
         segment = EVERY_PARTITION if every_partition else partition_id(values)
         if segment not in self._writers:
-            place = self._place
-            paths = (new_data_file(place.folder, self._stream, segment, place.batch_id) for _ in itertools.count())
+            folder = f"{self._stream.folder}/{segment}"
+            paths = (f"{folder}/{new_file_name(self._began)}.parquet" for _ in itertools.count())
             named = [{**column, "name": column.name_in_files} for column in self._file_columns]
             self._writers[segment] = (values, DataFileWriter(self._root, paths, schema_from_json(named)))
             for deletes in [] if every_partition else self._deletes_everywhere:

@@ -1,16 +1,35 @@
-"""Streams of deltas, their partitions, and who follows them."""
+"""Streams of deltas, their partitions, and who follows them: what the log of a table version says at one moment."""
 
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+import contextlib
+import datetime
+import functools
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import NamedTuple, TypeVar
 
 from siltstone.errors import AlreadyExistsError, InvalidInputError, NotFoundError
-from siltstone.log.commit import Changes, Commit, CommitLog
+from siltstone.log.commit import Commit, CommitLog, Committed
+from siltstone.log.horizon import announced
 from siltstone.log.state import Entry, LogState, decoding
-from siltstone.model import Follower, Partition, PartitionLocator, PartitionValue, Stream, StreamLocator, TableVersion
-from siltstone.model.properties import change_properties
-from siltstone.storage import tables
+from siltstone.model import (
+    DEFAULT_STREAM,
+    Delta,
+    DeltaLocator,
+    Follower,
+    Partition,
+    PartitionLocator,
+    PartitionValue,
+    Stream,
+    StreamLocator,
+    Table,
+    TableVersion,
+)
+from siltstone.model.entities import VersionEntry
+from siltstone.model.properties import CLOSED_BEFORE_MS, change_properties
+from siltstone.storage import interface, tables
 from siltstone.storage.layout import (
     STREAM_PREFIX,
+    VERSION_KEY,
     delta_prefix,
     follower_key,
     follower_prefix,
@@ -19,56 +38,228 @@ from siltstone.storage.layout import (
     stream_key,
     version_log,
 )
-from siltstone.storage.versions import choose_version, named, nameless, version_of
+from siltstone.storage.versions import named, nameless, version_of
+
+T = TypeVar("T")
+R = TypeVar("R")
 
 
-class Located(NamedTuple):
-    """A table version with its log and folder: where its streams, partitions and deltas are found."""
+class StoredState:
+    """A stream as one state of its version's log has it; see `interface.StreamState`. Raises: NotFoundError."""
 
-    version: TableVersion
-    folder: str
-    log: CommitLog
-    batch_id: int
-    """Of the log, when it was looked at."""
-
-    def stream(self, name: str) -> StreamLocator:
-        """Return the locator of one of its streams."""
-        return StreamLocator(**self.version.locator, stream=name)
-
-    def read(self, state: LogState, stream: str) -> Stream:
-        """Return a stream from the state of the log. Raises: NotFoundError."""
-        entry = state.get(stream_key(stream))
+    def __init__(self, source: "StoredStream", state: LogState) -> None:
+        self.locator = source.locator
+        self.log_address = source.log_address
+        self.entries = state
+        self._source = source
+        entry = state.get(stream_key(self.locator.stream))
         if entry is None:
+            version = self.version
             there = ", ".join(key.removeprefix(STREAM_PREFIX) for key in state.keys(STREAM_PREFIX))
-            raise NotFoundError(f"{self.version.locator}: there is no stream {stream}; there are: {there}")
-        found: Stream = named(Stream, entry, self.stream(stream))
-        return found
+            raise NotFoundError(f"{version.locator}: there is no stream {self.locator.stream}; there are: {there}")
+        self.stream: Stream = named(Stream, entry, self.locator)
+
+    @functools.cached_property
+    def version(self) -> TableVersion:
+        """The version of the table."""
+        return self._source.version_in(self.entries)
+
+    @property
+    def stream_position(self) -> int:
+        """The newest position."""
+        return self.stream.stream_position
+
+    def partitions(self) -> dict[str, Partition]:
+        """Return the partitions by their ids."""
+        entries = self.entries.scan(partition_prefix(self.locator.stream))
+        partitions = [_read_partition(entry, self.locator) for entry in entries]
+        return {partition.locator.partition_id: partition for partition in partitions}
+
+    def partition(self, partition_id: str) -> Partition | None:
+        """Return the partition of an id, None where there is none."""
+        entry = self.entries.get(partition_key(self.locator.stream, partition_id))
+        return None if entry is None else _read_partition(entry, self.locator)
+
+    def known_partition(self, partition: PartitionLocator) -> Partition:
+        """Return a partition. Raises: NotFoundError."""
+        known = self.partition(partition.partition_id)
+        if known is None:
+            raise NotFoundError(
+                f"{partition}: there is no such partition; it begins with the first delta written to it"
+            )
+        return known
+
+    def followers(self) -> list[Follower]:
+        """Return the followers of all partitions."""
+        return [
+            _read_follower(entry, self.locator) for entry in self.entries.scan(follower_prefix(self.locator.stream))
+        ]
+
+    def expiry_ms(self) -> int:
+        """Return the time by which things may expire."""
+        return self._source.log.expiry_in(self.entries)
+
+    def delta_keys(self) -> dict[str, dict[int, str]]:
+        """Return the log keys of each partition's deltas, by partition id and position; those trimmed are not there."""
+        keys: dict[str, dict[int, str]] = defaultdict(dict)
+        for position, key in self.positions():
+            keys[key.rpartition("/")[2]][position] = key
+        return keys
+
+    def positions(self) -> Iterator[tuple[int, str]]:
+        """Yield the position and log key of each delta. Raises: CorruptionError."""
+        for key in self.entries.keys(delta_prefix(self.locator.stream)):
+            try:
+                yield int(key.split("/")[2]), key
+            except (ValueError, IndexError):
+                with decoding(self._entry(key)):
+                    raise
+
+    def delta(self, key: str) -> Delta:
+        """Return the delta under a log key. Raises: CorruptionError."""
+        entry = self._entry(key)
+        with decoding(entry):
+            values, position = entry.pop("values"), entry.pop("stream_position")
+            locator = DeltaLocator(**self.locator, partition_values=values, stream_position=position)
+            delta: Delta = named(Delta, entry, locator)
+            return delta
+
+    def position_at(self, moment: datetime.datetime) -> int:
+        """Return the newest position that was committed by a time, 0 before the first.
+
+        Raises: InvalidInputError where deltas are trimmed of which nothing says whether they were.
+        """
+        time_ms = int(moment.timestamp() * 1000)
+        if time_ms >= self.entries.time_ms:
+            return self.stream_position
+        newest, following = 0, self.stream_position + 1
+        for position, key in self.positions():
+            entry = self._entry(key)
+            with decoding(entry):
+                is_by_then = int(entry.get("committed_at", 0)) <= time_ms
+            if is_by_then:
+                newest = max(newest, position)
+            else:
+                following = min(following, position)
+        trimmed = max((partition.trimmed_stream_position for partition in self.partitions().values()), default=0)
+        if trimmed > newest and following > newest + 1:
+            raise InvalidInputError(
+                f"{self.locator}: deltas up to position {trimmed} are trimmed, so which of them were committed by "
+                f"{moment.isoformat()} is not known any more; give a position, or a later time"
+            )
+        return newest
+
+    def _entry(self, key: str) -> Entry:
+        entry = self.entries.get(key)
+        assert entry is not None, key
+        return entry
 
 
-def locate(namespace: str, table: str, table_version: str | None, *, root: str) -> Located:
-    """Find a table version, by default the newest active one. Raises: NotFoundError."""
+class StoredStream(NamedTuple):
+    """A stream of a table version, found once by its name; see `interface.StreamLog`."""
+
+    locator: StreamLocator
+    table: Table
+    version: VersionEntry
+    root: str
+
+    @property
+    def version_folder(self) -> str:
+        """The folder of the table version."""
+        return self.version.folder
+
+    @property
+    def folder(self) -> str:
+        """The folder of the stream."""
+        return f"{self.version_folder}/{self.locator.stream}"
+
+    @property
+    def log_address(self) -> str:
+        """Where the log of the version is, for messages."""
+        return self.log.address()
+
+    @property
+    def log(self) -> CommitLog:
+        """The log of the version."""
+        return version_log(self.root, self.version_folder)
+
+    def version_in(self, state: LogState) -> TableVersion:
+        """Return the version of the table. Raises: CorruptionError."""
+        return version_of(state, self.log, self.table, self.version)
+
+    def read(self, look: Callable[[StoredState], T]) -> T:
+        """Call `look` on the stream, which stands still meanwhile. Raises: NotFoundError, CorruptionError."""
+        return self.log.read(lambda state: look(StoredState(self, state)))
+
+    def commit(self, operation: str, prepare: Callable[[StoredState], Commit[R]]) -> Committed[R]:
+        """Commit what `prepare` makes of the newest state; see `CommitLog.commit`. Raises: NotFoundError as well."""
+        return self.log.commit(operation, lambda state: prepare(StoredState(self, state)))
+
+    def expiry_ms(self) -> int:
+        """Return the time by which things may expire; see `CommitLog.expiry_ms`."""
+        return self.log.expiry_ms()
+
+    def doubt(self, expiry_ms: int) -> str | None:
+        """Return why things expire by an earlier time than now, None where they do not."""
+        return self.log.doubt(expiry_ms)
+
+    def announced(self) -> contextlib.AbstractContextManager[None]:
+        """Keep vacuums away from what is staged for the stream meanwhile."""
+        return announced(self.log, self.log.read(lambda state: state.batch_id))
+
+
+def locate(stream: StreamLocator, root: str) -> StoredStream:
+    """Find a stream, or that of a partition or delta. Raises: NotFoundError."""
+    return _find(stream.namespace, stream.table, stream.table_version, stream.stream, root)
+
+
+def _find(namespace: str, table: str, table_version: str | None, stream: str, root: str) -> StoredStream:
     known = tables.get_table(namespace, table, root=root)
-    chosen = choose_version(known, table_version)
-    log = version_log(root, chosen.folder)
-    return log.read(lambda state: Located(version_of(state, log, known, chosen), chosen.folder, log, state.batch_id))
+    chosen = known.choose_version(table_version)
+    locator = StreamLocator(namespace=namespace, table=table, table_version=chosen.version, stream=stream)
+    return StoredStream(locator, known, chosen, root)
 
 
-def locate_stream(stream: StreamLocator, *, root: str) -> Located:
-    """Find the table version of a stream, partition or delta. Raises: NotFoundError."""
-    return locate(stream.namespace, stream.table, stream.table_version, root=root)
+def locate_stream(stream: StreamLocator, *, root: str) -> interface.StreamLog:
+    """Find a stream, or that of a partition or delta."""
+    return locate(stream, root)
+
+
+def find_stream(
+    namespace: str, table: str, table_version: str | None = None, stream: str = DEFAULT_STREAM, *, root: str
+) -> interface.StreamLog:
+    """Find a stream of a table version, by default the deltas of the newest active one."""
+    return _find(namespace, table, table_version, stream, root)
+
+
+def find_stream_in(folder: str, *, root: str) -> interface.StreamLog | None:
+    """Find the stream that is kept in a folder, None where its table was dropped: names change, folders do not."""
+    version_folder, _, stream = folder.rpartition("/")
+    for table in tables.list_tables(root=root):
+        for version in table.versions:
+            if version.folder == version_folder:
+                locator = StreamLocator(**table.locator, table_version=version.version, stream=stream)
+                return StoredStream(locator, table, version, root)
+    return None
 
 
 def list_streams(namespace: str, table: str, table_version: str | None = None, *, root: str) -> list[Stream]:
     """List the committed streams of a version."""
-    place = locate(namespace, table, table_version, root=root)
-    names = place.log.read(lambda state: [key.removeprefix(STREAM_PREFIX) for key in state.keys(STREAM_PREFIX)])
-    return [place.log.read(lambda state, name=name: place.read(state, name)) for name in names]  # type: ignore[misc]
+    source = _find(namespace, table, table_version, DEFAULT_STREAM, root)
+
+    def look(state: LogState) -> list[Stream]:
+        locator = source.version_in(state).locator
+        return [
+            named(Stream, entry, StreamLocator(**locator, stream=entry["key"].removeprefix(STREAM_PREFIX)))
+            for entry in state.scan(STREAM_PREFIX)
+        ]
+
+    return source.log.read(look)
 
 
 def get_stream(stream: StreamLocator, *, root: str) -> Stream:
     """Get a committed stream."""
-    place = locate_stream(stream, root=root)
-    return place.log.read(lambda state: place.read(state, stream.stream))
+    return locate(stream, root).read(lambda state: state.stream)
 
 
 def stream_exists(stream: StreamLocator, *, root: str) -> bool:
@@ -82,54 +273,60 @@ def stream_exists(stream: StreamLocator, *, root: str) -> bool:
 
 def stage_stream(stream: StreamLocator, *, properties: Mapping[str, str] | None = None, root: str) -> Stream:
     """Make a stream that nobody sees until it is committed."""
-    place = locate_stream(stream, root=root)
+    source = locate(stream, root)
     own = change_properties({}, properties or {}, f"stream {stream.stream}", of_table=False)
-    return Stream(locator=place.stream(stream.stream), state="staged", properties=own)
+    return Stream(locator=source.locator, state="staged", properties=own)
 
 
 def commit_stream(stream: Stream, *, root: str) -> Stream:
     """Commit a staged stream."""
-    place = locate_stream(stream.locator, root=root)
+    log = locate(stream.locator, root).log
     key = stream_key(stream.locator.stream)
 
     def prepare(state: LogState) -> Commit[Stream]:
         if key in state:
             raise AlreadyExistsError(f"{stream.locator}: exists already; choose another name")
         stream.state = "committed"
-        stream.created_at = place.log.now_ms()
+        stream.created_at = log.now_ms()
         return Commit({key: nameless(stream)}, stream)
 
-    return place.log.commit("commit stream", prepare).result
+    return log.commit("commit stream", prepare).result
 
 
 def delete_stream(stream: StreamLocator, *, root: str) -> None:
     """Delete a stream with its partitions and deltas; files become orphans."""
-    place = locate_stream(stream, root=root)
+    name = stream.stream
 
-    def prepare(state: LogState) -> Changes:
-        place.read(state, stream.stream)
-        name = stream.stream
+    def prepare(state: StoredState) -> Commit[None]:
         prefixes = (partition_prefix(name), delta_prefix(name), follower_prefix(name))
-        return dict.fromkeys([stream_key(name), *(key for prefix in prefixes for key in state.keys(prefix))])
+        keys = [stream_key(name), *(key for prefix in prefixes for key in state.entries.keys(prefix))]
+        return Commit(dict.fromkeys(keys), None)
 
-    place.log.commit("delete stream", prepare)
+    locate(stream, root).commit("delete stream", prepare)
+
+
+def close_stream(stream: StreamLocator, *, before_ms: int, root: str) -> bool:
+    """Close a stream up to a time, unless it is closed up to a later one; return whether that changed anything."""
+
+    def prepare(state: StoredState) -> Commit[bool]:
+        version = state.version
+        known = CLOSED_BEFORE_MS.of(version.properties, "the table")
+        if known is not None and known >= before_ms:
+            return Commit({}, False)
+        version.properties = {**version.properties, CLOSED_BEFORE_MS.name: str(before_ms)}
+        return Commit({VERSION_KEY: nameless(version)}, True)
+
+    return locate(stream, root).commit("close stream", prepare).result
 
 
 def list_partitions(stream: StreamLocator, *, root: str) -> list[Partition]:
     """List the committed partitions of a stream."""
-    place = locate_stream(stream, root=root)
-
-    def look(state: LogState) -> list[Entry]:
-        place.read(state, stream.stream)
-        return state.scan(partition_prefix(stream.stream))
-
-    return [read_partition(entry, stream) for entry in place.log.read(look)]
+    return locate(stream, root).read(lambda state: list(state.partitions().values()))
 
 
 def get_partition(partition: PartitionLocator, *, root: str) -> Partition:
     """Get a committed partition."""
-    place = locate_stream(partition, root=root)
-    return place.log.read(lambda state: known_partition(state, place, partition))
+    return locate(partition, root).read(lambda state: state.known_partition(partition))
 
 
 def partition_exists(partition: PartitionLocator, *, root: str) -> bool:
@@ -143,148 +340,95 @@ def partition_exists(partition: PartitionLocator, *, root: str) -> bool:
 
 def stage_partition(stream: StreamLocator, partition_values: Sequence[PartitionValue] = (), *, root: str) -> Partition:
     """Make a partition that nobody sees until it is committed."""
-    place = locate_stream(stream, root=root)
-    check_partition_values(place.version, partition_values)
-    locator = PartitionLocator(**place.stream(stream.stream), partition_values=list(partition_values))
+    source = locate(stream, root)
+    source.log.read(source.version_in).check_partition_values(partition_values)
+    locator = PartitionLocator(**source.locator, partition_values=list(partition_values))
     return Partition(locator=locator, state="staged")
 
 
 def commit_partition(partition: Partition, *, root: str) -> Partition:
     """Commit a staged partition; committing a delta into it does so too."""
-    locator = partition.locator
-    place = locate_stream(locator, root=root)
-    key = partition_key(locator.stream, locator.partition_id)
+    source = locate(partition.locator, root)
 
-    def prepare(state: LogState) -> Commit[Partition]:
-        place.read(state, locator.stream)
-        if key in state:
-            raise AlreadyExistsError(f"{locator}: exists already")
+    def prepare(state: StoredState) -> Commit[Partition]:
+        if state.partition(partition.locator.partition_id) is not None:
+            raise AlreadyExistsError(f"{partition.locator}: exists already")
         partition.state = "committed"
-        partition.created_at = place.log.now_ms()
-        return Commit({key: partition_entry(partition)}, partition)
+        partition.created_at = source.log.now_ms()
+        return Commit(partition_change(partition), partition)
 
-    return place.log.commit("commit partition", prepare).result
+    return source.commit("commit partition", prepare).result
 
 
 def delete_partition(partition: PartitionLocator, *, root: str) -> None:
     """Delete a partition with its deltas; files become orphans."""
-    place = locate_stream(partition, root=root)
 
-    def prepare(state: LogState) -> Changes:
-        known_partition(state, place, partition)
-        deltas = partition_delta_keys(state, partition)
-        return dict.fromkeys([partition_key(partition.stream, partition.partition_id), *deltas])
+    def prepare(state: StoredState) -> Commit[None]:
+        state.known_partition(partition)
+        deltas = state.delta_keys().get(partition.partition_id, {}).values()
+        return Commit(dict.fromkeys([partition_key(partition.stream, partition.partition_id), *deltas]), None)
 
-    place.log.commit("delete partition", prepare)
-
-
-def known_partition(state: LogState, place: Located, partition: PartitionLocator) -> Partition:
-    """Return a partition from the state of the log. Raises: NotFoundError."""
-    stream = place.read(state, partition.stream)
-    entry = state.get(partition_key(partition.stream, partition.partition_id))
-    if entry is None:
-        raise NotFoundError(f"{partition}: there is no such partition; it begins with the first delta written to it")
-    return read_partition(entry, stream.locator)
+    locate(partition, root).commit("delete partition", prepare)
 
 
-def partition_delta_keys(state: LogState, partition: PartitionLocator) -> list[str]:
-    """Return the log keys of a partition's deltas, in order of their position."""
-    ending = f"/{partition.partition_id}"
-    return [key for key in state.keys(delta_prefix(partition.stream)) if key.endswith(ending)]
-
-
-def check_partition_values(version: TableVersion, values: Sequence[PartitionValue]) -> None:
-    """Refuse values that are not one for each partition key. Raises: InvalidInputError."""
-    if len(values) != len(version.partition_keys):
-        keys = ", ".join(version.partition_keys) or "none"
-        raise InvalidInputError(
-            f"{version.locator}: {len(values)} partition values {list(values)!r} for the partition keys: {keys}"
-        )
-
-
-def partition_entry(partition: Partition) -> Entry:
+def partition_change(partition: Partition) -> dict[str, Entry]:
     """Write a partition for the log."""
-    return {"values": list(partition.locator.partition_values), **nameless(partition)}
+    locator = partition.locator
+    return {partition_key(locator.stream, locator.partition_id): _with_values(partition)}
 
 
-def read_partition(entry: Entry, stream: StreamLocator) -> Partition:
-    """Read a partition from the log."""
+def _with_values(model: Partition | Follower) -> Entry:
+    return {"values": list(model.locator.partition_values), **nameless(model)}
+
+
+def _read_partition(entry: Entry, stream: StreamLocator) -> Partition:
     with decoding(entry):
-        locator = PartitionLocator(
-            namespace=stream.namespace,
-            table=stream.table,
-            table_version=stream.table_version,
-            stream=stream.stream,
-            partition_values=entry.pop("values"),
-        )
-        found: Partition = named(Partition, entry, locator)
-        return found
+        locator = PartitionLocator(**stream, partition_values=entry.pop("values"))
+        partition: Partition = named(Partition, entry, locator)
+        return partition
 
 
 def list_followers(stream: StreamLocator, *, root: str) -> list[Follower]:
     """List the followers of all partitions of a stream."""
-    place = locate_stream(stream, root=root)
-
-    def look(state: LogState) -> list[Follower]:
-        place.read(state, stream.stream)
-        return read_followers(state, stream)
-
-    return place.log.read(look)
+    return locate(stream, root).read(lambda state: state.followers())
 
 
 def add_follower(follower: Follower, *, root: str) -> bool:
     """Let a compacted partition follow a partition; return whether that changed anything."""
-    place = locate_stream(follower.locator, root=root)
-    key = _key(follower)
 
-    def prepare(state: LogState) -> Changes:
-        place.read(state, follower.locator.stream)
-        entry = state.get(key)
-        known = None if entry is None else _read(entry, follower.locator.stream_locator)
+    def prepare(state: StoredState) -> Commit[bool]:
+        known = _known_follower(state, follower)
         if known is not None and (
             known.after_round > follower.after_round
             or (known.after_round == follower.after_round and known.start_position <= follower.start_position)
         ):
-            return {}
-        return {key: _entry(follower)}
+            return Commit({}, False)
+        return Commit({_follower_key(follower): _with_values(follower)}, True)
 
-    return place.log.commit("add follower", prepare).batch_id is not None
+    return locate(follower.locator, root).commit("add follower", prepare).result
 
 
 def remove_follower(follower: Follower, *, root: str) -> bool:
     """Forget a follower that is still exactly as given; return whether it was."""
-    place = locate_stream(follower.locator, root=root)
-    key = _key(follower)
 
-    def prepare(state: LogState) -> Changes:
-        place.read(state, follower.locator.stream)
-        entry = state.get(key)
-        is_same = entry is not None and _read(entry, follower.locator.stream_locator) == follower
-        return {key: None} if is_same else {}
+    def prepare(state: StoredState) -> Commit[bool]:
+        is_same = _known_follower(state, follower) == follower
+        return Commit({_follower_key(follower): None} if is_same else {}, is_same)
 
-    return place.log.commit("remove follower", prepare).batch_id is not None
+    return locate(follower.locator, root).commit("remove follower", prepare).result
 
 
-def read_followers(state: LogState, stream: StreamLocator) -> list[Follower]:
-    """Return the followers of a stream from the state of its log."""
-    return [_read(entry, stream) for entry in state.scan(follower_prefix(stream.stream))]
-
-
-def _key(follower: Follower) -> str:
+def _follower_key(follower: Follower) -> str:
     return follower_key(follower.locator.stream, follower.locator.partition_id, follower.folder)
 
 
-def _entry(follower: Follower) -> Entry:
-    return {"values": list(follower.locator.partition_values), **nameless(follower)}
+def _known_follower(state: StoredState, follower: Follower) -> Follower | None:
+    entry = state.entries.get(_follower_key(follower))
+    return None if entry is None else _read_follower(entry, state.locator)
 
 
-def _read(entry: Entry, stream: StreamLocator) -> Follower:
-    locator = PartitionLocator(
-        namespace=stream.namespace,
-        table=stream.table,
-        table_version=stream.table_version,
-        stream=stream.stream,
-        partition_values=entry.pop("values"),
-    )
-    found: Follower = named(Follower, entry, locator)
-    return found
+def _read_follower(entry: Entry, stream: StreamLocator) -> Follower:
+    with decoding(entry):
+        locator = PartitionLocator(**stream, partition_values=entry.pop("values"))
+        follower: Follower = named(Follower, entry, locator)
+        return follower

@@ -30,8 +30,8 @@ from siltstone.model.schema import (
     schema_from_json,
     schema_to_json,
 )
+from siltstone.objects import keep_reserve
 from siltstone.storage import tables
-from siltstone.storage.horizon import keep_reserve
 from siltstone.storage.layout import (
     STREAM_PREFIX,
     VERSION_KEY,
@@ -57,7 +57,7 @@ def list_table_versions(namespace: str, table: str, *, root: str) -> list[TableV
 def get_table_version(namespace: str, table: str, table_version: str | None = None, *, root: str) -> TableVersion:
     """Get one version, by default the newest active one."""
     known = tables.get_table(namespace, table, root=root)
-    return _read_version(known, choose_version(known, table_version), root)
+    return _read_version(known, known.choose_version(table_version), root)
 
 
 def get_latest_table_version(namespace: str, table: str, *, root: str) -> TableVersion:
@@ -172,7 +172,7 @@ def update_table_version(
 ) -> TableVersion:
     """Drop, rename and add columns, set properties, describe, or change the state of a version."""
     known = tables.get_table(namespace, table, root=root)
-    chosen = choose_version(known, table_version)
+    chosen = known.choose_version(table_version)
     log = version_log(root, chosen.folder)
 
     def prepare(state: LogState) -> Changes:
@@ -224,16 +224,6 @@ def get_table_version_column_names(
 ) -> list[str]:
     """Get the column names of a version, in order."""
     return [each.name for each in get_table_version(namespace, table, table_version, root=root).fields]
-
-
-def choose_version(table: Table, version: str | None) -> VersionEntry:
-    """Return the entry of a version, by default of the newest active one. Raises: NotFoundError."""
-    for each in reversed(table.versions):
-        if each.version == version or (version is None and each.lifecycle_state == "active"):
-            return each
-    there = ", ".join(f"{each.version} ({each.lifecycle_state})" for each in table.versions) or "none"
-    wanted = "active version" if version is None else f"version {version}"
-    raise NotFoundError(f"table {table.locator.full_name} has no {wanted}; there are: {there}")
 
 
 def evolve_version(version: TableVersion, schema: pa.Schema, names_in_files: Mapping[str, str] | None = None) -> None:

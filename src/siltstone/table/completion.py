@@ -9,6 +9,7 @@ import orjson
 from siltstone.catalog import main as catalog
 from siltstone.errors import ConflictError, CorruptionError, NotFoundError
 from siltstone.log.commit import Changes, CommitLog, commit_log
+from siltstone.log.horizon import new_round_name, refuse_late
 from siltstone.log.state import Entry, LogState, decoding
 from siltstone.model import COMPACTED_STREAM, Model, PartitionLocator
 from siltstone.model.names import check_path
@@ -16,9 +17,6 @@ from siltstone.model.rounds import Bucket, RoundCompletion
 from siltstone.objects import open_objects
 from siltstone.rows.index import index_bytes
 from siltstone.storage import object_store as storage
-from siltstone.storage.horizon import refuse_late
-from siltstone.storage.layout import new_round_name
-from siltstone.storage.streams import locate_stream
 
 CURRENT_KEY = "round"
 ROUND_PREFIX = "round/"
@@ -36,8 +34,7 @@ class Destination(NamedTuple):
 
 def locate_destination(partition: PartitionLocator, *, root: str) -> Destination:
     """Find a compacted partition's folder and log; neither needs to exist. Raises: NotFoundError without the table."""
-    place = locate_stream(partition, root=root)
-    folder = f"{place.folder}/{partition.stream}/{partition.partition_id}"
+    folder = f"{storage.locate_stream(partition, root=root).folder}/{partition.partition_id}"
     return Destination(partition, folder, commit_log(root, f"{folder}/log"), root)
 
 

@@ -9,13 +9,13 @@ import numpy as np
 import pyarrow as pa
 
 from siltstone.model import Delta, PartitionLocator, TableVersion
+from siltstone.model.entities import REMOVALS
 from siltstone.model.rounds import RoundCompletion
 from siltstone.model.schema import evolve
 from siltstone.rows.columns import align, equal_ids
 from siltstone.rows.hashing import hash_keys
 from siltstone.storage import object_store as storage
 from siltstone.storage.parquet import read_data_file
-from siltstone.storage.staging import REMOVALS
 from siltstone.table.completion import (
     Destination,
     compacted_partition,

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from siltstone.catalog import main as catalog
 from siltstone.errors import AlreadyExistsError, CorruptionError, NotFoundError
-from siltstone.log.commit import CommitLog, commit_log
+from siltstone.log.commit import commit_log
 from siltstone.log.state import Entry
 from siltstone.model import (
     COMPACTED_STREAM,
@@ -26,8 +26,7 @@ from siltstone.model import (
 from siltstone.model.rounds import RoundCompletion
 from siltstone.objects import open_objects
 from siltstone.storage import object_store as storage
-from siltstone.storage.stream_state import StreamState, find_stream_in
-from siltstone.storage.streams import locate_stream
+from siltstone.storage.interface import StreamLog, StreamState
 from siltstone.table.completion import (
     Destination,
     compacted_partition,
@@ -126,7 +125,7 @@ def _waiting_in_stream(group: Sequence[Followed], root: str, keep_alive: Callabl
     assert group[0].source is not None
     stream = group[0].source.stream_locator
     newest = {each.locator.partition_id: each.stream_position for each in storage.list_partitions(stream, root=root)}
-    log = locate_stream(stream, root=root).log
+    log = storage.locate_stream(stream, root=root)
     waiting: dict[str, Followed] = {}
     for each in group:
         keep_alive()
@@ -142,7 +141,7 @@ def _waiting_in_stream(group: Sequence[Followed], root: str, keep_alive: Callabl
     return [WaitingPartition(each.own, deltas[key]) for key, each in waiting.items()]
 
 
-def _is_due(own: PartitionLocator, log: CommitLog, root: str) -> bool:
+def _is_due(own: PartitionLocator, log: StreamLog, root: str) -> bool:
     return is_partition_due(locate_destination(compacted_partition(own), root=root), log.expiry_ms)
 
 
@@ -219,7 +218,7 @@ def trimmed_position(partition: PartitionLocator, *, root: str) -> int:
 
 def refuse_lost_commits(entry: Entry | RoundCompletion, destination: PartitionLocator, *, root: str) -> None:
     """Refuse a log that ends before what a round has read of it: its newest batches are gone. Raises: CorruptionError."""
-    stream = find_stream_in(str(entry["source_folder"]).rpartition("/")[0], root=root)
+    stream = storage.find_stream_in(str(entry["source_folder"]).rpartition("/")[0], root=root)
     if stream is not None:
         # A stream that was deleted has no state to compare with.
         with contextlib.suppress(NotFoundError):
@@ -350,7 +349,7 @@ def round_source(entry: Entry | RoundCompletion, own: PartitionLocator, *, root:
 
 def _stream_at(folder: str, root: str) -> StreamLocator | None:
     """Return the stream that is kept in a folder, None where its table was dropped: names change, folders do not."""
-    found = find_stream_in(folder, root=root)
+    found = storage.find_stream_in(folder, root=root)
     return None if found is None else found.locator
 
 

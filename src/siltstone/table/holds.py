@@ -13,12 +13,10 @@ from dataclasses import asdict, dataclass, fields
 from siltstone.errors import NotFoundError
 from siltstone.log.commit import Changes, Commit
 from siltstone.log.state import LogState
-from siltstone.model import PartitionLocator, TableVersion
+from siltstone.model import PartitionLocator
 from siltstone.model.properties import CLOSED_BEFORE_MS, FULL_CONSISTENCY_DELAY_MS
 from siltstone.model.rounds import Bucket
-from siltstone.storage.layout import VERSION_KEY
-from siltstone.storage.streams import locate_stream
-from siltstone.storage.versions import named, nameless
+from siltstone.storage import object_store as storage
 from siltstone.table.completion import CURRENT_KEY, HOLD_PREFIX, Destination, current_entry, list_hold_entries
 
 
@@ -37,25 +35,15 @@ def close_stream(source: PartitionLocator, now_ms: int, *, root: str) -> bool:
 
     `now_ms` is 0 where it is not sure what time it is: then nothing is closed.
     """
-    place = locate_stream(source, root=root)
-    delay = delay_of(place.version.properties, place.version.locator)
+    version = storage.get_table_version(source.namespace, source.table, source.table_version, root=root)
+    delay = delay_of(version.properties, version.locator)
     if delay is None:
         return False
     wanted = now_ms - delay
-    known = closed_before(place.version.properties)
+    known = closed_before(version.properties)
     if wanted <= 0 or (known is not None and known >= wanted):
         return False
-
-    def prepare(state: LogState) -> Changes:
-        version: TableVersion = named(TableVersion, state.get(VERSION_KEY) or {}, place.version.locator)
-        before = closed_before(version.properties)
-        if before is not None and before >= wanted:
-            return {}
-        version.properties = {**version.properties, CLOSED_BEFORE_MS.name: str(wanted)}
-        return {VERSION_KEY: nameless(version)}
-
-    place.log.commit("close stream", prepare)
-    return True
+    return storage.close_stream(source, before_ms=wanted, root=root)
 
 
 @dataclass(frozen=True)

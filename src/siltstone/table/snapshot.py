@@ -14,7 +14,8 @@ from siltstone.model import COMPACTED_STREAM, Delta, PartitionLocator, Partition
 from siltstone.model.locators import check_position
 from siltstone.model.names import split_table_name
 from siltstone.model.rounds import RoundCompletion
-from siltstone.storage.stream_state import StreamLog, StreamState, find_stream, find_stream_in
+from siltstone.storage import object_store as storage
+from siltstone.storage.interface import StreamLog, StreamState
 from siltstone.table.completion import (
     CURRENT_KEY,
     ROUND_PREFIX,
@@ -120,7 +121,7 @@ def take_snapshot(name: str, *, as_of: Moment | None = None, fresh: bool = False
     """
     if as_of is not None and not isinstance(as_of, datetime.datetime):
         check_position(as_of, f"{name}: position")
-    own = find_stream(*split_table_name(name), root=root)
+    own = storage.find_stream(*split_table_name(name), root=root)
     known = own.read(lambda state: [each.locator for each in state.partitions().values()])
     wanted = _Wanted(as_of, fresh)
     rounds = _KnownRounds(own, wanted, known)
@@ -234,7 +235,7 @@ class _KnownRounds:
         return self._read.get(own.partition_id) or _Rounds(own, None)
 
     def destination(self, own: PartitionLocator) -> Destination:
-        folder = f"{self._own.version.folder}/{COMPACTED_STREAM}/{own.partition_id}"
+        folder = f"{self._own.version_folder}/{COMPACTED_STREAM}/{own.partition_id}"
         root = self._own.root
         return Destination(compacted_partition(own), folder, commit_log(root, f"{folder}/log"), root)
 
@@ -303,7 +304,7 @@ def _followers(state: StreamState, own: StreamLog, rounds: _KnownRounds) -> _Fol
 def _cut_other(own: StreamLog, folder: str, followers: _Followers, rounds: _KnownRounds, wanted: _Wanted) -> _StreamCut:
     """Choose the position of a stream of another table. Raises: NotFoundError where that was dropped."""
     members = followers.by_folder[folder]
-    stream = find_stream_in(folder, root=own.root)
+    stream = storage.find_stream_in(folder, root=own.root)
     if stream is None:
         raise NotFoundError(
             f"{compacted_partition(members[0].own)}: was compacted from {members[0].source_folder}, whose table was "

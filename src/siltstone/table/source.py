@@ -4,10 +4,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from siltstone.errors import NotFoundError
-from siltstone.log.commit import CommitLog
 from siltstone.model import Delta, Follower, Partition, PartitionLocator, StreamLocator, TableVersion
-from siltstone.storage.stream_state import StreamLog, StreamState
-from siltstone.storage.streams import locate_stream
+from siltstone.storage import object_store as storage
+from siltstone.storage.interface import StreamLog, StreamState
 
 
 @dataclass(frozen=True)
@@ -21,7 +20,7 @@ class SourceState:
     locator: PartitionLocator
     folder: str
     version: TableVersion
-    log: CommitLog
+    log: StreamLog
     expiry_ms: int
     stream_position: int | None = None
     partition: Partition | None = None
@@ -31,7 +30,7 @@ class SourceState:
     @property
     def log_address(self) -> str:
         """Where the log is."""
-        return self.log.address()
+        return self.log.log_address
 
     @property
     def stream(self) -> StreamLocator:
@@ -72,7 +71,7 @@ def read_sources(
                 locator,
                 f"{stream.folder}/{locator.partition_id}",
                 state.version,
-                state.log,
+                stream,
                 expiry_ms,
                 state.stream_position,
                 state.partition(locator.partition_id),
@@ -89,11 +88,10 @@ def read_sources(
     try:
         return stream.read(read)
     except NotFoundError:
-        place = locate_stream(stream.locator, root=stream.root)
-        expiry_ms = place.log.expiry_ms()
+        table = stream.locator
+        version = storage.get_table_version(table.namespace, table.table, table.table_version, root=stream.root)
+        expiry_ms = stream.expiry_ms()
         return {
-            each.partition_id: SourceState(
-                each, f"{stream.folder}/{each.partition_id}", place.version, place.log, expiry_ms
-            )
+            each.partition_id: SourceState(each, f"{stream.folder}/{each.partition_id}", version, stream, expiry_ms)
             for each in partitions
         }

@@ -8,6 +8,7 @@ Each check needs a root of its own. A check raises AssertionError where the impl
 """
 
 import contextlib
+import datetime
 import inspect
 import threading
 from collections.abc import Callable, Iterator
@@ -18,6 +19,7 @@ import pyarrow as pa
 
 from siltstone import errors
 from siltstone.model import DEFAULT_STREAM, DeltaLocator, Follower, Idempotency, PartitionLocator, StreamLocator
+from siltstone.model.properties import CLOSED_BEFORE_MS
 from siltstone.storage import interface
 
 Check = Callable[[Any, str], None]
@@ -651,6 +653,81 @@ def followers_are_remembered_and_a_trim_goes_by_them(storage: Any, root: str) ->
         storage.add_follower(later, root=root)
     storage.commit_stream(storage.stage_stream(stream, root=root), root=root)
     assert storage.list_followers(stream, root=root) == []
+
+
+@_check
+def a_stream_is_found_by_its_name_and_by_its_folder(storage: Any, root: str) -> None:
+    """A folder stays what it is when the table gets another name, and is found until the table is dropped."""
+    stream = _stream(storage, root)
+    found = storage.find_stream("shop", "orders", root=root)
+    assert (found.locator, found.root) == (stream, root)
+    assert storage.locate_stream(_partition(stream, "any"), root=root).locator == stream
+    storage.update_table("shop", "orders", new_table="sales", root=root)
+    with raises(errors.NotFoundError, "shop.orders"):
+        storage.find_stream("shop", "orders", root=root)
+    renamed = storage.find_stream_in(found.folder, root=root)
+    assert (renamed.locator.table, renamed.folder, renamed.version_folder) == (
+        "sales",
+        found.folder,
+        found.version_folder,
+    )
+    other = storage.find_stream("shop", "sales", stream="other", root=root)
+    assert other.folder != renamed.folder
+    with raises(errors.NotFoundError, "other"):
+        other.read(lambda state: state.stream_position)
+    storage.delete_table("shop", "sales", root=root)
+    assert storage.find_stream_in(found.folder, root=root) is None
+
+
+@_check
+def a_stream_is_read_at_one_moment(storage: Any, root: str) -> None:
+    """What one state says of positions, partitions and deltas fits together; each read is of the newest."""
+    stream = _stream(storage, root, primary_keys=["name", "id"], partition_keys=["name"])
+    found = storage.locate_stream(stream, root=root)
+    assert found.read(lambda state: (state.stream_position, state.partitions(), state.delta_keys())) == (0, {}, {})
+    _write(storage, root, stream, _rows((1, "a"), (2, "b")))
+    _write(storage, root, stream, _rows((3, "b")))
+    storage.delete_deltas(_partition(stream, "a"), last_stream_position=1, root=root)
+    follower = Follower(locator=_partition(stream, "b"), folder="tables/x/compacted/b")
+    storage.add_follower(follower, root=root)
+
+    def check(state: interface.StreamState) -> None:
+        assert (state.locator, state.stream_position) == (stream, 2)
+        assert state.version == storage.get_table_version("shop", "orders", root=root)
+        partitions = state.partitions()
+        assert {key: each.stream_position for key, each in partitions.items()} == {"a": 1, "b": 2}
+        assert state.partition("a") == partitions["a"]
+        assert state.partition("c") is None
+        assert state.followers() == [follower]
+        keys = state.delta_keys()
+        assert {name: list(positions) for name, positions in keys.items()} == {"b": [1, 2]}
+        deltas = [state.delta(key) for key in keys["b"].values()]
+        assert deltas == storage.list_partition_deltas(_partition(stream, "b"), root=root)
+        assert state.position_at(datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=1)) == 2
+
+    found.read(check)
+    with found.announced():
+        _write(storage, root, stream, _rows((4, "b")))
+    assert found.read(lambda state: state.stream_position) == 3
+    expiry_ms = found.expiry_ms()
+    assert found.read(lambda state: state.expiry_ms()) >= expiry_ms > 0
+    assert found.doubt(expiry_ms) is None
+
+
+@_check
+def a_stream_is_closed_up_to_the_latest_time(storage: Any, root: str) -> None:
+    """It never opens again, and a writer that relied on an earlier time is refused."""
+    stream = _stream(storage, root)
+    assert storage.close_stream(stream, before_ms=2000, root=root)
+    assert not storage.close_stream(stream, before_ms=1000, root=root)
+    assert not storage.close_stream(stream, before_ms=2000, root=root)
+    name = CLOSED_BEFORE_MS.name
+    assert storage.get_table_version("shop", "orders", root=root).properties[name] == "2000"
+    staged = storage.stage_deltas(_rows((1, "x")), stream, root=root)
+    assert storage.close_stream(stream, before_ms=3000, root=root)
+    with raises(errors.ConflictError, name):
+        storage.commit_deltas(staged, stream, expected_properties={name: "2000"}, root=root)
+    storage.commit_deltas(staged, stream, expected_properties={name: "3000"}, root=root)
 
 
 @_check

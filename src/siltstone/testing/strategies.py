@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 
 from siltstone.lake import Lake, Table
 from siltstone.model import DeltaType, MergeEngine
-from siltstone.storage.staging import REMOVALS
+from siltstone.model.entities import REMOVALS
 from siltstone.testing.oracle import Oracle
 
 T = TypeVar("T")

@@ -9,17 +9,16 @@ however long anybody sleeps. Work that takes long says so in the log, again and 
 import contextlib
 import logging
 import os
+import re
 import threading
 import time
 import uuid
 from collections.abc import Iterable, Iterator
+from typing import NamedTuple
 
 from siltstone.errors import ConflictError, SiltstoneError
 from siltstone.log.commit import Commit, CommitLog
 from siltstone.log.state import EXPIRES_AT, LogState
-from siltstone.objects import local_folder, open_objects
-from siltstone.objects.local import OWN_FOLDER
-from siltstone.storage.layout import began_at
 
 HORIZON_KEY = "horizon"
 WORK_PREFIX = "work/"
@@ -28,7 +27,31 @@ _TICK_SECONDS = 60.0
 # Work that was announced longer ago, and not since, is taken for dead. If it is not, it is refused, and begins anew.
 LEASE_MS = 3600 * 1000
 _FORGET_MS = 24 * 3600 * 1000
+_BEGAN = re.compile(r"[0-9a-f]{32}-(r?)(\d+)\.[a-z]+\Z", re.ASCII)
 _log = logging.getLogger(__name__)
+
+
+def new_file_name(began: int) -> str:
+    """Return a name, without ending, that no other file ever had or will have; it says at which batch the work began."""
+    return f"{uuid.uuid4().hex}-{began + 1}"
+
+
+def new_round_name(began: int) -> str:
+    """Return such a name for a file of a round."""
+    return f"{uuid.uuid4().hex}-r{began + 1}"
+
+
+class Began(NamedTuple):
+    """When the work began that wrote a file: at which batch of the log of its round, or else of its table version."""
+
+    batch_id: int
+    is_round: bool
+
+
+def began_at(path: str) -> Began:
+    """Return what the name of a file says; -1 for files from before names said so."""
+    match = _BEGAN.search(path)
+    return Began(-1, False) if match is None else Began(int(match.group(2)) - 1, bool(match.group(1)))
 
 
 def horizon_of(state: LogState) -> int:
@@ -159,26 +182,3 @@ class _Announcer:
 
 
 _announcer = _Announcer()
-
-
-_RESERVE = f"{OWN_FOLDER}/reserve"
-_RESERVE_BYTES = 64 << 10
-
-
-def keep_reserve(root: str) -> None:
-    """Make the reserve of a local root, if it has none and there is room for it."""
-    if local_folder(root) is None:
-        return
-    with contextlib.suppress(SiltstoneError):
-        objects = open_objects(root)
-        if objects.info(_RESERVE) is None:
-            objects.replace(_RESERVE, bytes(_RESERVE_BYTES))
-
-
-def give_up_reserve(root: str) -> bool:
-    """Free the reserve; return whether there was one."""
-    objects = open_objects(root)
-    if local_folder(root) is None or objects.info(_RESERVE) is None:
-        return False
-    objects.delete([_RESERVE])
-    return True
