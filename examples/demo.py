@@ -16,9 +16,9 @@ from siltstone.cli import compacting, explaining, reading, rounds, tables, writi
 from siltstone.cli.compaction_commands import watched_progress
 from siltstone.cli.output_text import TextOutput
 from siltstone.cli.shell import Shell
-from siltstone.cli.units import spell_count
 from siltstone.lake import Lake, Table
 from siltstone.rounds.request import TableRequest
+from siltstone.text import format_count
 
 NAME = "shop.orders"
 FIRST_ORDERS = 200_000
@@ -143,7 +143,7 @@ def look_around(lake: Lake) -> None:
     output, key = TextOutput(), {"order_id": f"{WATCHED_ORDER}"}
     deltas = writing.list_deltas(lake, NAME)
     say(
-        f"{sum(delta.rows for delta in deltas):,} changes came in {spell_count(len(deltas), 'delta')}, each one commit:"
+        f"{sum(delta.rows for delta in deltas):,} changes came in {format_count(len(deltas), 'delta')}, each one commit:"
     )
     run(f"deltas {NAME}")
     output.deltas(NAME, deltas)
