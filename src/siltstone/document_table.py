@@ -51,7 +51,7 @@ from siltstone.lake import Lake, Table, compact_request
 from siltstone.log.commit import steady
 from siltstone.log.inspect import Finding
 from siltstone.maintenance.vacuum import ORPHAN_GRACE_MS, ROUND_RETENTION_MS, VacuumReport
-from siltstone.model import DEFAULT_STREAM, Delta, ManifestEntry, PartitionLocator, StreamLocator
+from siltstone.model import DEFAULT_STREAM, Delta, ManifestEntry, PartitionLocator, StreamLocator, TableRules
 from siltstone.model.properties import (
     DOCUMENTS_KIND,
     DOCUMENTS_NAME,
@@ -127,8 +127,7 @@ def create_document_table(
     version = catalog.create_table(
         name,
         schema=SCHEMA,
-        primary_keys=[KEY],
-        drop_duplicates=False,
+        rules=TableRules(primary_keys=[KEY], drop_duplicates=False),
         description=description,
         properties={
             ROW_GROUP_ROWS.name: str(_ROW_GROUP_ROWS),

@@ -25,6 +25,7 @@ from siltstone.model import (
     PartitionLocator,
     PartitionValue,
     StreamLocator,
+    TableRules,
     TableVersion,
 )
 from siltstone.model.properties import KIND, ROWS_KIND
@@ -149,12 +150,14 @@ class Lake:
         version = catalog.create_table(
             name,
             schema=_arrow_schema(schema),
-            primary_keys=_names(primary_keys),
-            sort_keys=_names(sort_keys),
-            partition_keys=_names(partition_keys),
-            merge_engine=merge_engine,
-            drop_duplicates=drop_duplicates,
-            unique_within_partition=unique_within_partition,
+            rules=TableRules(
+                primary_keys=_names(primary_keys),
+                sort_keys=_names(sort_keys),
+                partition_keys=_names(partition_keys),
+                merge_engine=merge_engine,
+                drop_duplicates=drop_duplicates,
+                unique_within_partition=unique_within_partition,
+            ),
             description=description,
             properties=properties,
             root=self.root,

@@ -11,6 +11,7 @@ import siltstone
 from siltstone.catalog import main as catalog
 from siltstone.cli.main import app
 from siltstone.errors import InvalidInputError
+from siltstone.model import TableRules
 from siltstone.model.properties import (
     CLOSED_BEFORE_MS,
     ROW_GROUP_ROWS,
@@ -108,7 +109,7 @@ def test_a_table_with_properties_from_before_they_were_checked_works_and_can_be_
     catalog.create_table(
         "shop.orders",
         schema=schema_from_json(SCHEMA),
-        primary_keys=["id"],
+        rules=TableRules(primary_keys=["id"]),
         reserved_properties=legacy,
         root=local_root,
     )

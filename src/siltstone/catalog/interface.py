@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
 
-from siltstone.model import Delta, DeltaType, Idempotency, MergeEngine, Namespace, Table, TableVersion
+from siltstone.model import Delta, DeltaType, Idempotency, Namespace, Table, TableRules, TableVersion
 from siltstone.storage.interface import ArrowData
 
 
@@ -46,12 +46,7 @@ def create_table(
     name: str,
     *,
     schema: pa.Schema,
-    primary_keys: Sequence[str] = (),
-    sort_keys: Sequence[str] = (),
-    partition_keys: Sequence[str] = (),
-    merge_engine: MergeEngine = "deduplicate",
-    drop_duplicates: bool = True,
-    unique_within_partition: bool = False,
+    rules: TableRules | None = None,
     description: str = "",
     properties: Mapping[str, str] | None = None,
     reserved_properties: Mapping[str, str] | None = None,
@@ -59,7 +54,7 @@ def create_table(
 ) -> TableVersion:
     """Create a table with its first version, and its namespace where that is missing, in one commit.
 
-    `reserved_properties` are for what the system keeps. Raises: AlreadyExistsError, InvalidInputError.
+    Without rules, rows have no key. `reserved_properties` are for what the system keeps. Raises: AlreadyExistsError, InvalidInputError.
     """
     raise NotImplementedError
 

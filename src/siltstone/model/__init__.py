@@ -15,6 +15,7 @@ from siltstone.model.entities import (
     Partition,
     Stream,
     Table,
+    TableRules,
     TableVersion,
 )
 from siltstone.model.locators import (
@@ -50,6 +51,7 @@ __all__ = [
     "StreamLocator",
     "Table",
     "TableLocator",
+    "TableRules",
     "TableVersion",
     "TableVersionLocator",
     "field",

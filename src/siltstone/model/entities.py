@@ -93,6 +93,17 @@ class DroppedField(SchemaField):
     stream_position: int = 0
 
 
+class TableRules(Model):
+    """How a table keeps its rows: by which keys, how rows of one key become one, and whether they do."""
+
+    primary_keys: list[str] = field(default_factory=list)
+    sort_keys: list[str] = field(default_factory=list)
+    partition_keys: list[str] = field(default_factory=list)
+    merge_engine: MergeEngine = "deduplicate"
+    drop_duplicates: bool = True
+    unique_within_partition: bool = False
+
+
 class TableVersion(Metafile):
     """One version of a table: its schema, keys and rules.
 

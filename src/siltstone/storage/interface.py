@@ -26,7 +26,6 @@ from siltstone.model import (
     Idempotency,
     Manifest,
     ManifestEntry,
-    MergeEngine,
     Namespace,
     Partition,
     PartitionLocator,
@@ -34,6 +33,7 @@ from siltstone.model import (
     Stream,
     StreamLocator,
     Table,
+    TableRules,
     TableVersion,
 )
 from siltstone.model.entities import LifecycleState
@@ -231,12 +231,7 @@ def create_table_version(
     table_version: str | None = None,
     *,
     schema: pa.Schema,
-    primary_keys: Sequence[str] = (),
-    sort_keys: Sequence[str] = (),
-    partition_keys: Sequence[str] = (),
-    merge_engine: MergeEngine = "deduplicate",
-    drop_duplicates: bool = True,
-    unique_within_partition: bool = False,
+    rules: TableRules | None = None,
     lifecycle_state: LifecycleState = "active",
     description: str = "",
     properties: Mapping[str, str] | None = None,
@@ -246,7 +241,7 @@ def create_table_version(
 ) -> TableVersion:
     """Create a version with its stream of deltas; by default the next number.
 
-    Partition keys must be part of the primary key, if there is one, unless keys are `unique_within_partition` only.
+    Without rules, rows have no key. Partition keys must be part of the primary key, if there is one, unless keys are `unique_within_partition` only.
     With `create_parents`, a missing namespace or table is created in the same commit, and a table that exists is an
     error. Properties are checked as `model.properties` says; reserved ones are for what the system keeps, and are taken
     as they are. Raises: AlreadyExistsError, NotFoundError, InvalidInputError.

@@ -18,7 +18,15 @@ from typing import Any
 import pyarrow as pa
 
 from siltstone import errors
-from siltstone.model import DEFAULT_STREAM, DeltaLocator, Follower, Idempotency, PartitionLocator, StreamLocator
+from siltstone.model import (
+    DEFAULT_STREAM,
+    DeltaLocator,
+    Follower,
+    Idempotency,
+    PartitionLocator,
+    StreamLocator,
+    TableRules,
+)
 from siltstone.model.properties import CLOSED_BEFORE_MS
 from siltstone.storage import interface
 
@@ -66,7 +74,8 @@ def raises(kind: type[BaseException], *words: str) -> Iterator[None]:
 
 def _stream(storage: Any, root: str, **settings: Any) -> StreamLocator:
     settings = {"schema": SCHEMA, "primary_keys": ["id"], **settings}
-    version = storage.create_table_version("shop", "orders", create_parents=True, root=root, **settings)
+    rules = TableRules(**{name: settings.pop(name) for name in TableRules() if name in settings})
+    version = storage.create_table_version("shop", "orders", rules=rules, create_parents=True, root=root, **settings)
     return StreamLocator(**version.locator, stream=DEFAULT_STREAM)
 
 

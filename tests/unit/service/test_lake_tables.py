@@ -13,7 +13,7 @@ from siltstone import clock
 from siltstone.catalog import main as catalog
 from siltstone.errors import InvalidInputError, LeaseLostError
 from siltstone.log.commit import forget_logs
-from siltstone.model import PartitionLocator
+from siltstone.model import PartitionLocator, TableRules
 from siltstone.model.schema import schema_from_json
 from siltstone.rounds.events import BucketMerged, Event, RoundStarted
 from siltstone.rows.merge import run_here
@@ -195,7 +195,7 @@ def test_a_retention_that_was_set_before_values_were_checked_and_means_nothing_t
     catalog.create_table(
         "shop.orders",
         schema=schema_from_json(SCHEMA),
-        primary_keys=["id"],
+        rules=TableRules(primary_keys=["id"]),
         reserved_properties={"delta_retention_seconds": wrong},
         root=local_root,
     )
