@@ -32,7 +32,7 @@ _PARAMETER = re.compile(
 
 
 def is_secret_name(name: str) -> bool:
-    """Say whether what has this name is a secret, such as `sslpassword` or `X-Amz-Signature`."""
+    """Return whether what has this name is a secret, such as `sslpassword` or `X-Amz-Signature`."""
     return _SECRET_NAME.search(name) is not None
 
 

@@ -17,7 +17,7 @@ _MISSING: Final = object()
 
 
 def expand_case(case: object) -> dict[str, object]:
-    """Tell what compaction would do to the row of a case. Raises: InvalidInputError, CorruptionError."""
+    """Return what compaction would do to the row of a case. Raises: InvalidInputError, CorruptionError."""
     fields = _map(case, "a case")
     new_id = fields.get("new_id")
     row = row_of(fields)._replace(
@@ -42,7 +42,7 @@ def row_of(fields: Mapping[str, object]) -> Row:
 
 
 def apply_case(case: object) -> dict[str, object]:
-    """Tell what a delta makes of a value: `{"delta": text, "on": value}`. Raises: InvalidInputError."""
+    """Return what a delta makes of a value: `{"delta": text, "on": value}`. Raises: InvalidInputError."""
     fields = _map(case, "a case")
     old = fields.get("on", UNDEFINED)
     result = parse_delta(_text(fields, "delta")).apply(old)  # type: ignore[arg-type]

@@ -56,11 +56,11 @@ class Expansion(NamedTuple):
         return self.write is not None or bool(self.delete)
 
     def is_redundant(self, change_id: str) -> bool:
-        """Tell whether a change is known to have changed nothing. When in doubt it is not."""
+        """Return whether a change is known to have changed nothing. When in doubt it is not."""
         return change_id in self.redundant or _is_known_redundant(self.base, order_key(change_id))
 
     def is_pending(self, change_id: str, fct: int) -> bool:
-        """Tell whether a change that was announced has still to arrive, given the full consistency time."""
+        """Return whether a change that was announced has still to arrive, given the full consistency time."""
         if to_ms(change_id) <= fct or change_id in self.resolved:
             return False
         return self.base is None or self.base.cutoff is None or order_key(change_id) > order_key(self.base.cutoff)
@@ -243,7 +243,7 @@ class _Pass:
         )
 
     def _due_ms(self, base: CompactionRecord | None, delete: tuple[str, ...]) -> int | None:
-        """Tell when the row, after this pass, will have something to do: see `Expansion`."""
+        """Return when the row, after this pass, will have something to do: see `Expansion`."""
         is_all = self.owned == len(self.changes)
         first_recent = None if is_all else to_ms(self.changes[self.owned][1]) + 1
         if base is None:
@@ -286,7 +286,7 @@ def effective_record(records: Sequence[CompactionRecord]) -> tuple[CompactionRec
 
 
 def _is_known_redundant(base: CompactionRecord | None, key: str) -> bool:
-    """Tell whether a record shows that a change it owns was redundant: it came after the last one that was not."""
+    """Return whether a record shows that a change it owns was redundant: it came after the last one that was not."""
     if base is None or base.cutoff is None or base.last_mutation is None:
         return False
     return order_key(base.last_mutation) < key <= order_key(base.cutoff)

@@ -76,7 +76,7 @@ class FileRows(NamedTuple):
 
 
 def split_rows(stored: Sequence[StoredFile], new: pa.Table) -> list[FileRows]:
-    """Tell documents that are just one record from those that are more, given the rows that came for them."""
+    """Separate documents that are just one record from those that are more, given the rows that came for them."""
     places = [np.flatnonzero(file.live_flags()) for file in stored]
     light = [file.read_rows(rows, _LIGHT) for file, rows in zip(stored, places, strict=True)]
     ids, count = equal_ids([*light, new], [KEY])
@@ -168,7 +168,7 @@ class _Pass:
         self._due_at = due_at if self._due_at is None else min(self._due_at, due_at)
 
     def marks(self, bucket: Bucket, *, is_whole: bool) -> Marks:
-        """Say when the bucket will have something to do; what was not looked at keeps its time."""
+        """Return when the bucket will have something to do; what was not read keeps its time."""
         held_at = self._job.hold_floor_ms if self._is_held else None
         if is_whole:
             return Marks(self._due_at, held_at)

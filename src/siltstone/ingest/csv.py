@@ -190,7 +190,7 @@ class CsvFile:
 
     @contextlib.contextmanager
     def _named(self) -> Iterator[None]:
-        """Say file and column in what Arrow reports by number."""
+        """Name file and column in what Arrow reports by number."""
         try:
             yield
         except InvalidInputError as error:

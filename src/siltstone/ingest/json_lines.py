@@ -160,7 +160,7 @@ def _fails(lines: Sequence[bytes], schema: pa.Schema, unexpected: Any) -> bool:
 
 
 def _complaint(line: bytes, schema: pa.Schema, error: Exception) -> str:
-    """Say what is wrong with one line, and with which of its columns."""
+    """Return what is wrong with one line, and with which of its columns."""
     try:
         row = orjson.loads(line)
     except orjson.JSONDecodeError as problem:
@@ -239,7 +239,7 @@ class _Columns:
 
 
 def _mentions(chunk: bytes, name: str) -> bool:
-    """Tell whether any line has the column, be it as null: leaving a column out and nulling it are two things."""
+    """Return whether any line has the column, be it as null: leaving a column out and nulling it are two things."""
     if not re.search(re.escape(orjson.dumps(name)) + rb"\s*:", chunk):
         return False
     return any(name in orjson.loads(line) for line in chunk.split(b"\n") if line.strip())

@@ -186,7 +186,7 @@ class MetadataLog(BatchFolder, Generic[E]):
         return lambda: content
 
     def counts(self, batch_id: int, name: str, lines: list[bytes]) -> bool:
-        """Tell whether the file just created is part of the log; here, whoever creates it has the batch."""
+        """Return whether the file just created is part of the log; here, whoever creates it has the batch."""
         return True
 
     def after_add(self, batch_id: int, listing: BatchListing) -> None:

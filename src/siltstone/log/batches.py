@@ -29,7 +29,7 @@ def batch_name(batch_id: int, interval: int) -> str:
 
 
 def is_compaction_batch(batch_id: int, interval: int) -> bool:
-    """Tell whether the batch's file holds the history before it."""
+    """Return whether the batch's file holds the history before it."""
     return (batch_id + 1) % interval == 0
 
 

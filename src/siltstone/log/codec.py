@@ -111,7 +111,7 @@ class RecordCodec(Codec[R]):
         return records
 
     def is_plain(self, block: bytes) -> bool:
-        """Tell whether each line is text with this codec's fields and no others, provided that each has all of them."""
+        """Return whether each line is text with this codec's fields and no others, provided that each has all of them."""
         newlines = block.count(b"\n")
         # Arrow's reader of JSON crashes on a null before the first object.
         if not block.startswith(b"{") or block.count(b"\n{") != newlines:
@@ -146,7 +146,7 @@ class RecordCodec(Codec[R]):
 
 
 def _has_pairs(block: bytes, count: int) -> bool:
-    """Tell whether a block of JSON objects surely has no more than `count` names with a value, at any depth.
+    """Return whether a block of JSON objects surely has no more than `count` names with a value, at any depth.
 
     A name ends with a quote and a colon, unless there is a blank between them; what a text holds only adds to them.
     """

@@ -102,7 +102,7 @@ class CompactibleLog(MetadataLog[E]):
         self._snapshot: _Snapshot[E] | None = None
 
     def retain(self, entry: E, now_ms: int) -> bool:
-        """Tell whether the entry is still wanted."""
+        """Return whether the entry is still wanted."""
         return True
 
     def key(self, entry: E) -> Hashable | None:
@@ -110,7 +110,7 @@ class CompactibleLog(MetadataLog[E]):
         return None
 
     def is_removal(self, entry: E) -> bool:
-        """Tell whether the entry removes what has its key, and says nothing else."""
+        """Return whether the entry removes what has its key, and says nothing else."""
         return False
 
     @property
@@ -244,7 +244,7 @@ class CompactibleLog(MetadataLog[E]):
         return keep_latest((self.key(entry), self.is_removal(entry), entry) for entry in entries)
 
     def counts(self, batch_id: int, name: str, lines: list[bytes]) -> bool:
-        """Tell whether readers will see the batch just created, after whatever other writers did meanwhile.
+        """Return whether readers will see the batch just created, after whatever other writers did meanwhile.
 
         Its number may have been used and cleaned up since this writer listed the log, or be used under its other name
         by a writer with another interval. Then a compact file that lacks the batch hides it.
@@ -266,7 +266,7 @@ class CompactibleLog(MetadataLog[E]):
         raise self._unchecked(name, "compact files came and went")
 
     def _holds(self, compact: BatchFile, lines: list[bytes]) -> bool:
-        """Tell whether a compact file has all of a batch's lines, except those that compaction drops."""
+        """Return whether a compact file has all of a batch's lines, except those that compaction drops."""
         if not lines:
             return False  # it cannot be seen whose batch that was, and there is nothing to lose
         now_ms = self.now_ms()

@@ -145,7 +145,7 @@ class SinkLog(CompactibleLog[SinkEntry]):
         return self.retention_ms is not None
 
     def retain(self, entry: SinkEntry, now_ms: int) -> bool:
-        """Tell whether the file is within the retention."""
+        """Return whether the file is within the retention."""
         return self.retention_ms is None or not now_ms - entry.modified_ms > self.retention_ms
 
     def retained_block(self, block: bytes, now_ms: int) -> bytes:

@@ -50,7 +50,7 @@ class Bucket(Model):
         return format(self.bits, f"0{self.depth}b") if self.depth else "all"
 
     def has(self, key_hash: int) -> bool:
-        """Tell whether a key with this hash belongs here."""
+        """Return whether a key with this hash belongs here."""
         return not self.depth or key_hash >> (64 - self.depth) == self.bits
 
     @property

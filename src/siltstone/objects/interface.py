@@ -90,7 +90,7 @@ class NewObject(io.RawIOBase):
         self._position = 0
 
     def writable(self) -> bool:
-        """Say yes."""
+        """Return True."""
         return True
 
     def write(self, data: Any) -> int:

@@ -260,7 +260,7 @@ def _check_identity() -> None:
 
 
 def no_credentials(last_place: str) -> str:
-    """Say that no credentials were found, where they were looked for, and what to set."""
+    """Return a message that says where credentials were looked for, and what to set."""
     return (
         "no AWS credentials: none in AWS_ACCESS_KEY_ID, none in the profile "
         f"{_profile_name(os.environ)!r}, and {last_place}. Set AWS_ACCESS_KEY_ID and "
@@ -340,7 +340,7 @@ def read_answer(error: Exception) -> Answer:
 
 
 def is_in_progress(error: Exception) -> bool:
-    """Say whether the store refused only because another request on the same object has not ended yet."""
+    """Return whether the store refused only because another request on the same object has not ended yet."""
     return read_answer(error).code in _IN_PROGRESS_CODES
 
 
@@ -361,7 +361,7 @@ def translated(root: str, path: str, *, writing: bool = False, creating: bool = 
 
 
 def _refuses_conditions(error: Exception) -> bool:
-    """Say whether the store answered that it has no conditional writes: then nothing was written, by whichever try."""
+    """Return whether the store answered that it has no conditional writes: then nothing was written, by whichever try."""
     answer = read_answer(error)
     return any(answer.status == status and answer.code in codes for status, codes in _NO_CONDITIONS)
 

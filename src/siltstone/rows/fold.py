@@ -116,7 +116,7 @@ def fold(given: FoldInput, engine: MergeEngine) -> FoldResult:
 
 
 def fold_appended(given: FoldInput, seen_at: Integers, removed_at: Integers) -> Flags:
-    """Tell which rows are left in tables that keep all rows of a key.
+    """Return which rows are left in tables that keep all rows of a key.
 
     `seen_at` numbers the run of each row (NONE for compacted ones); `removed_at` is, per key, the number of the last
     row-level delete, counted like rows, or NONE.

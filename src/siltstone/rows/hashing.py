@@ -36,7 +36,7 @@ def hash_keys(table: pa.Table | pa.RecordBatch, columns: Sequence[str]) -> Hashe
 
 
 def is_exact(types: Sequence[pa.DataType]) -> bool:
-    """Tell whether different keys of these types always hash differently, null aside: then no key needs a look."""
+    """Return whether different keys of these types always hash differently, null aside: then no key needs a look."""
     return len(types) == 1 and (
         pa.types.is_integer(types[0]) or pa.types.is_temporal(types[0]) or pa.types.is_floating(types[0])
     )

@@ -86,7 +86,7 @@ class RoundJob:
     tombstone_retention_ms: int = round(TOMBSTONE_RETENTION_SECONDS.default * 1000)
 
     def visits(self, bucket: Bucket) -> bool:
-        """Tell whether all of a bucket is looked at, also where no delta has rows for it."""
+        """Return whether all of a bucket is looked at, also where no delta has rows for it."""
         return bool(bucket.files) and (self.settings.full or bucket.name in self.due_buckets)
 
     @property

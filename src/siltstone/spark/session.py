@@ -42,7 +42,7 @@ def _sweep() -> None:
 
 
 def _is_abandoned(folder: Path) -> bool:
-    """Say whether the process that made a folder surely lives no more; in doubt, it does."""
+    """Return whether the process that made a folder surely lives no more; in doubt, it does."""
     try:
         owner = json.loads((folder / _OWNER).read_text())
         pid = int(owner["pid"])
@@ -118,7 +118,7 @@ def _folder() -> Path | None:
 
 
 def _fingerprint() -> str:
-    """Tell one pair of Java and Spark from another by what is installed where."""
+    """Return what tells one pair of Java and Spark from another: what is installed where."""
     home = os.environ.get("JAVA_HOME")
     java = Path(home, "bin", "java") if home else Path(shutil.which("java") or "java")
     jars = Path(os.environ.get("SPARK_HOME") or Path(pyspark.__file__).parent) / "jars"
@@ -145,7 +145,7 @@ def _adopt(coming: Path, archive: Path) -> None:
 
 
 def _is_whole(archive: Path) -> bool:
-    """Say whether an archive is there and as it was; one that is not is removed, so that it is made again."""
+    """Return whether an archive is there and as it was; one that is not is removed, so that it is made again."""
     if not archive.exists():
         return False
     try:

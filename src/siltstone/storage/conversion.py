@@ -38,7 +38,7 @@ class UnfitValueError(ValueError):
         self.value = value
 
     def message(self, column: str, kind: pa.DataType, rows_before: int = 0) -> str:
-        """Say what does not fit where, for data of which this is a part."""
+        """Return a message that says what does not fit where, for data of which this is a part."""
         if self.row is None:
             return f"column {column!r} does not convert to {describe_type(kind)}: {self}"
         number = rows_before + self.row + 1

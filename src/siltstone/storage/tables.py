@@ -31,7 +31,7 @@ def get_namespace(namespace: str, *, root: str) -> Namespace:
 
 
 def namespace_exists(namespace: str, *, root: str) -> bool:
-    """Say whether there is such a namespace."""
+    """Return whether there is such a namespace."""
     check_namespace(namespace)
     return catalog_log(root).read(lambda state: namespace_key(namespace) in state)
 
@@ -94,7 +94,7 @@ def get_table(namespace: str, table: str, *, root: str) -> Table:
 
 
 def table_exists(namespace: str, table: str, *, root: str) -> bool:
-    """Say whether there is such a table."""
+    """Return whether there is such a table."""
     TableLocator(namespace=namespace, table=table)
     return catalog_log(root).read(lambda state: table_key(namespace, table) in state)
 

@@ -147,7 +147,7 @@ class ConditionalBuilder:
         return self
 
     def otherwise(self, delta: object) -> "ConditionalBuilder":
-        """Say what happens if no condition is so; without it, nothing."""
+        """Set what happens if no condition is so; without it, nothing."""
         self._otherwise = _built(delta)
         return self
 

@@ -16,7 +16,7 @@ class Condition:
     __slots__ = ()
 
     def matches(self, value: Value, intrinsics: Intrinsics | None = None) -> bool:
-        """Tell whether this is so. Raises: InvalidInputError where intrinsics are needed and not given."""
+        """Return whether this is so. Raises: InvalidInputError where intrinsics are needed and not given."""
         raise NotImplementedError
 
     def __setattr__(self, name: str, value: object) -> NoReturn:

@@ -50,7 +50,7 @@ class Constant(Condition):
         _set(self, "answer", answer)
 
     def matches(self, value: Value, intrinsics: Intrinsics | None = None) -> bool:
-        """Tell what it always is."""
+        """Return what it always is."""
         return self.answer
 
     def __str__(self) -> str:
@@ -71,7 +71,7 @@ class Equal(Condition):
         _set(self, "value", value)
 
     def matches(self, value: Value, intrinsics: Intrinsics | None = None) -> bool:
-        """Tell whether the value strictly equals."""
+        """Return whether the value strictly equals."""
         return strictly_equal(self.value, value)
 
     def __str__(self) -> str:
@@ -88,7 +88,7 @@ class In(Condition):
         _set(self, "values", values)
 
     def matches(self, value: Value, intrinsics: Intrinsics | None = None) -> bool:
-        """Tell whether the value is one of these."""
+        """Return whether the value is one of these."""
         return value is not UNDEFINED and identity(value) in self.values
 
     def __str__(self) -> str:
@@ -105,7 +105,7 @@ class Is(Condition):
         _set(self, "state", state)
 
     def matches(self, value: Value, intrinsics: Intrinsics | None = None) -> bool:
-        """Tell whether the value is of this kind."""
+        """Return whether the value is of this kind."""
         if self.state == "undefined":
             return value is UNDEFINED
         return (self.state == "defined" and value is not UNDEFINED) or type(value) in STATES[self.state]
@@ -131,7 +131,7 @@ class Comparison(Condition):
         _set(self, "bound", bound)
 
     def matches(self, value: Value, intrinsics: Intrinsics | None = None) -> bool:
-        """Tell whether the value is of the bound's kind and on this side of it."""
+        """Return whether the value is of the bound's kind and on this side of it."""
         if isinstance(self.bound, str):
             return isinstance(value, str) and COMPARISONS[self.name](utf16(value), utf16(self.bound))
         if not isinstance(value, int | float) or isinstance(value, bool):
@@ -155,7 +155,7 @@ class Contains(Condition):
         _set(self, "values", values)
 
     def matches(self, value: Value, intrinsics: Intrinsics | None = None) -> bool:
-        """Tell whether the value is a list with such values."""
+        """Return whether the value is a list with such values."""
         if not isinstance(value, list):
             return False
         found = {identity(each) for each in value}
@@ -178,7 +178,7 @@ class Like(Condition):
         _set(self, "pieces", pieces)
 
     def matches(self, value: Value, intrinsics: Intrinsics | None = None) -> bool:
-        """Tell whether the pieces follow each other in a string without overlap, from its start to its end."""
+        """Return whether the pieces follow each other in a string without overlap, from its start to its end."""
         if not isinstance(value, str):
             return False
         first, *middle, last = self.pieces
@@ -208,7 +208,7 @@ class Not(Condition):
         _set(self, "inner", inner)
 
     def matches(self, value: Value, intrinsics: Intrinsics | None = None) -> bool:
-        """Tell the opposite."""
+        """Return the opposite."""
         return not self.inner.matches(value, intrinsics)
 
     def sorted_text(self) -> str:
@@ -229,7 +229,7 @@ class And(Condition):
         _set(self, "conditions", conditions)
 
     def matches(self, value: Value, intrinsics: Intrinsics | None = None) -> bool:
-        """Tell whether all are so."""
+        """Return whether all are so."""
         for each in self.conditions:  # noqa: SIM110, a generator doubles the frames of deep nesting
             if not each.matches(value, intrinsics):
                 return False
@@ -253,7 +253,7 @@ class Or(Condition):
         _set(self, "conditions", conditions)
 
     def matches(self, value: Value, intrinsics: Intrinsics | None = None) -> bool:
-        """Tell whether one is so."""
+        """Return whether one is so."""
         for each in self.conditions:  # noqa: SIM110
             if each.matches(value, intrinsics):
                 return True
@@ -277,7 +277,7 @@ class MapCondition(Condition):
         _set(self, "entries", entries)
 
     def matches(self, value: Value, intrinsics: Intrinsics | None = None) -> bool:
-        """Tell whether the value is a map and all entries are so."""
+        """Return whether the value is a map and all entries are so."""
         if not isinstance(value, dict):
             return False
         for key, each in self.entries.items():  # noqa: SIM110
@@ -312,7 +312,7 @@ class Intrinsic(Condition):
         _set(self, "inner", inner)
 
     def matches(self, value: Value, intrinsics: Intrinsics | None = None) -> bool:
-        """Tell whether this is so of the document, whatever the value."""
+        """Return whether this is so of the document, whatever the value."""
         if intrinsics is None:
             raise InvalidInputError(f"{self} asks about a document, and there is none; apply the delta to a document")
         return self.inner.matches(intrinsics.intrinsic(self.name), intrinsics)
@@ -340,7 +340,7 @@ class Partition(Condition):
         _set(self, "inner", inner)
 
     def matches(self, value: Value, intrinsics: Intrinsics | None = None) -> bool:
-        """Tell whether this is so of the document's partition, whatever the value."""
+        """Return whether this is so of the document's partition, whatever the value."""
         if intrinsics is None:
             raise InvalidInputError(f"{self} asks about a document, and there is none; apply the delta to a document")
         return self.inner.matches(intrinsics.partition(self.count), intrinsics)

@@ -116,14 +116,14 @@ class Scanner:
                 self.fail("text without halves of surrogate pairs", at=error.start)
 
     def fail(self, expected: str, at: int | None = None, found: str | None = None) -> NoReturn:
-        """Say what should be at a place, by default the present one. Raises: InvalidInputError."""
+        """Refuse the text for what should be at a place, by default the present one. Raises: InvalidInputError."""
         place = self.place if at is None else at
         found = found or self.text[place : place + 1]
         found = _visible(found[:_SHOWN]) if found else "the end"
         self.reject(f"expected {expected}, found {found}", place)
 
     def reject(self, reason: str, place: int) -> NoReturn:
-        """Say what is wrong at a place, with the text around it. Raises: InvalidInputError."""
+        """Refuse the text for what is wrong at a place, and show what is around it. Raises: InvalidInputError."""
         text = self.text
         line = text.count("\n", 0, place) + 1
         column = place - (text.rfind("\n", 0, place) + 1) + 1

@@ -76,7 +76,7 @@ def ordered_keys(keys: dict[str, object] | list[str]) -> list[str]:
 
 
 def _is_plain(value: object) -> bool:
-    """Tell whether there is a map or list, and no double in it, which orjson writes in another form."""
+    """Return whether there is a map or list, and no double in it, which orjson writes in another form."""
     if not isinstance(value, _CONTAINERS):
         return False
     members = value.values() if isinstance(value, dict) else value
@@ -129,7 +129,7 @@ _RANKS: Final = {type(None): 0, bool: 1, list: 2, dict: 3, int: 4, float: 4, str
 
 
 def strictly_equal(one: Value, other: Value) -> bool:
-    """Tell whether two values are the same: 5 is not 5.0, true is not 1, -0.0 is not 0.0, keys have no order."""
+    """Return whether two values are the same: 5 is not 5.0, true is not 1, -0.0 is not 0.0, keys have no order."""
     if one is other:
         return True
     if type(one) is not type(other) or one != other:
