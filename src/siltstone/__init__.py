@@ -1,5 +1,6 @@
 """Siltstone compacts streams of change deltas into query-ready tables and documents, on Spark."""
 
+import importlib
 from typing import TYPE_CHECKING
 
 from siltstone._version import __version__
@@ -20,6 +21,8 @@ from siltstone.errors import (
 if TYPE_CHECKING:
     from siltstone.document_table import DocumentTable
     from siltstone.lake import Lake, Table, open  # noqa: A004
+    from siltstone.table.scan import Scan
+    from siltstone.table.snapshot import PartitionSnapshot, TableSnapshot
 
 __all__ = [
     "AccessDeniedError",
@@ -33,26 +36,31 @@ __all__ = [
     "LeaseLostError",
     "NotFoundError",
     "NotInstalledError",
+    "PartitionSnapshot",
+    "Scan",
     "SiltstoneError",
     "StorageError",
     "Table",
+    "TableSnapshot",
     "__version__",
     "open",
 ]
 
-_FROM_LAKE = ("Lake", "Table", "open")
+_MODULES = {
+    "DocumentTable": "siltstone.document_table",
+    "Lake": "siltstone.lake",
+    "PartitionSnapshot": "siltstone.table.snapshot",
+    "Scan": "siltstone.table.scan",
+    "Table": "siltstone.lake",
+    "TableSnapshot": "siltstone.table.snapshot",
+    "open": "siltstone.lake",
+}
 
 
 def __getattr__(name: str) -> object:
     # The command line imports this package for every answer, also for `--help`; Arrow waits until a lake is opened.
-    if name in _FROM_LAKE:
-        from siltstone import lake
-
-        return getattr(lake, name)
-    if name == "DocumentTable":
-        from siltstone.document_table import DocumentTable
-
-        return DocumentTable
+    if name in _MODULES:
+        return getattr(importlib.import_module(_MODULES[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -64,7 +64,7 @@ from siltstone.table.report import (
     read_reports,
     read_rounds,
 )
-from siltstone.table.scan import key_table, read_batches, read_key
+from siltstone.table.scan import Scan, Where, key_table, read_key
 from siltstone.table.snapshot import TableSnapshot, take_snapshot
 
 if TYPE_CHECKING:
@@ -359,6 +359,22 @@ class Table:
         """
         return take_snapshot(self.name, as_of=as_of, fresh=fresh, root=self.lake.root)
 
+    def scan(
+        self,
+        columns: Sequence[str] | None = None,
+        where: Where | None = None,
+        *,
+        fresh: bool = False,
+        as_of: "int | datetime.datetime | None" = None,
+    ) -> Scan:
+        """Return a read of some columns, by default all, of the rows that a filter leaves; see `snapshot` and `Scan`.
+
+        The filter is text, e.g. `amount > 9 and status in ('paid', 'sent')`, or an Arrow expression. The read is of one
+        state of the table, whatever is written meanwhile.
+        Raises: NotFoundError, InvalidInputError, CorruptionError.
+        """
+        return self.snapshot(as_of=as_of, fresh=fresh).scan(columns, where)
+
     def to_batches(
         self,
         columns: Sequence[str] | None = None,
@@ -366,12 +382,8 @@ class Table:
         as_of: "int | datetime.datetime | None" = None,
         include_uncompacted: bool = False,
     ) -> pa.RecordBatchReader:
-        """Return a reader of the table's rows: as compacted last, or with the deltas since, or as of a position or time.
-
-        It is one state of the table, whatever is written meanwhile; without columns, its batches have rows still.
-        Raises: InvalidInputError, CorruptionError.
-        """
-        return read_batches(self.snapshot(as_of=as_of, fresh=include_uncompacted), columns)
+        """Return a reader of the rows; `include_uncompacted` is another name for `fresh`. See `scan`."""
+        return self.scan(columns, as_of=as_of, fresh=include_uncompacted).to_batches()
 
     def to_arrow(
         self,
@@ -380,8 +392,8 @@ class Table:
         as_of: "int | datetime.datetime | None" = None,
         include_uncompacted: bool = False,
     ) -> pa.Table:
-        """Return the table's rows; see `to_batches`."""
-        return self.to_batches(columns, as_of=as_of, include_uncompacted=include_uncompacted).read_all()
+        """Return the rows as an Arrow table; `include_uncompacted` is another name for `fresh`. See `scan`."""
+        return self.scan(columns, as_of=as_of, fresh=include_uncompacted).to_arrow()
 
     def to_spark(
         self,
@@ -391,10 +403,8 @@ class Table:
         as_of: "int | datetime.datetime | None" = None,
         include_uncompacted: bool = False,
     ) -> "DataFrame":
-        """Return the table's rows as a data frame; see `to_batches`. Raises: InvalidInputError, CorruptionError."""
-        from siltstone.spark.read import read_snapshot
-
-        return read_snapshot(spark, self.snapshot(as_of=as_of, fresh=include_uncompacted), columns)
+        """Return the rows as a data frame; `include_uncompacted` is another name for `fresh`. See `scan`."""
+        return self.scan(columns, as_of=as_of, fresh=include_uncompacted).to_spark(spark)
 
     def current_rounds(self) -> list[RoundCompletion]:
         """Return the round that is current in each partition that has one. Raises: CorruptionError."""

@@ -1,10 +1,9 @@
 """Compacted files: reading them with their deletion vectors and statistics, and writing new ones."""
 
-import operator
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import IO, Any, Literal
+from typing import IO, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -20,53 +19,40 @@ from siltstone.rows.hashing import Hashes, hash_keys
 from siltstone.rows.index import StoredIndex, write_index
 from siltstone.storage.parquet import DAMAGE_ERRORS, ROW_GROUP_ROWS, open_parquet, open_writer
 
-Operator = Literal["=", "<", "<=", ">", ">=", "in"]
-_AGAINST_MINIMUM: dict[str, Callable[[Any, Any], bool]] = {"<": operator.lt, "<=": operator.le}
-_AGAINST_MAXIMUM: dict[str, Callable[[Any, Any], bool]] = {">": operator.gt, ">=": operator.ge}
+
+class Range(NamedTuple):
+    """What is known of a column's values in some rows; None as a bound is not known. NaN is not in the range."""
+
+    least: object = None
+    greatest: object = None
+    may_be_null: bool = True
+    may_be_valid: bool = True
 
 
-@dataclass(frozen=True)
-class Comparison:
-    """A column compared with a value, or with several that it may be equal to."""
-
-    column: str
-    operator: Operator
-    value: object
+Ranges = Callable[[str], Range]
+"""Returns what is known of a column's values in some rows."""
 
 
-def may_match(file: pq.ParquetFile, group: int, comparisons: Sequence[Comparison]) -> bool:
-    """Tell whether a row group may have rows that fulfil all comparisons; no is certain, yes is not."""
-    if not comparisons:
-        return True
+def group_ranges(file: pq.ParquetFile, group: int) -> Ranges:
+    """Return what the statistics of a row group say of each column; a column that a file lacks is null there."""
     metadata = file.metadata.row_group(group)
-    places = {metadata.column(place).path_in_schema: place for place in range(metadata.num_columns)}
-    for comparison in comparisons:
-        place = places.get(comparison.column)
-        if place is None:
-            continue
-        statistics = metadata.column(place).statistics
-        if statistics is None or not statistics.has_min_max:
-            continue
-        # NaN is left out of statistics, and is greater than everything to those who ask.
-        if pa.types.is_floating(file.schema_arrow.field(comparison.column).type):
-            continue
-        try:
-            if not _may_be(comparison, statistics.min, statistics.max):
-                return False
-        except TypeError:
-            # Values of another kind than the statistics', e.g. with a time zone and without, rule out nothing.
-            continue
-    return True
+    paths = [metadata.column(place).path_in_schema for place in range(metadata.num_columns)]
+    # What is inside a nested column has a path of its own, which may be the name of another column.
+    counts = Counter(paths)
+    places = {path: place for place, path in enumerate(paths) if counts[path] == 1}
+    names = set(file.schema_arrow.names)
 
+    def of(column: str) -> Range:
+        if column not in names:
+            return Range(may_be_valid=False)
+        statistics = metadata.column(places[column]).statistics if column in places else None
+        if statistics is None:
+            return Range()
+        nulls = statistics.null_count if statistics.has_null_count else None
+        least, greatest = (statistics.min, statistics.max) if statistics.has_min_max else (None, None)
+        return Range(least, greatest, may_be_null=nulls != 0, may_be_valid=nulls != metadata.num_rows)
 
-def _may_be(comparison: Comparison, least: Any, greatest: Any) -> bool:
-    kind, value = comparison.operator, comparison.value
-    if kind in _AGAINST_MINIMUM:
-        return _AGAINST_MINIMUM[kind](least, value)
-    if kind in _AGAINST_MAXIMUM:
-        return _AGAINST_MAXIMUM[kind](greatest, value)
-    values: Sequence[Any] = list(value) if kind == "in" else [value]  # type: ignore[call-overload]
-    return any(each is not None and least <= each <= greatest for each in values)
+    return of
 
 
 class StoredFile:
@@ -139,22 +125,33 @@ class StoredFile:
         }
 
     def scan(
-        self, schema: pa.Schema, *, groups_with: Integers | None = None, where: Sequence[Comparison] = ()
+        self,
+        schema: pa.Schema,
+        *,
+        groups_with: Integers | None = None,
+        may_match: Callable[[Ranges], bool] | None = None,
     ) -> Iterator[tuple[int, pa.Table]]:
         """Yield (first row, rows) of each row group, dead rows included, with the columns of `schema`.
 
-        Left out are row groups with none of the rows `groups_with`, and those that rule out `where`.
+        Left out are row groups with none of the rows `groups_with`, and those that `may_match` rules out.
         """
         stored = set(self.parquet.schema_arrow.names)
         columns = [name for name in schema.names if name in stored]
         encoded = [each.name for each in schema if pa.types.is_dictionary(each.type)]
         file = open_parquet(self._root, self.file.uri, encoded) if encoded else self.parquet
-        start = 0
+        for group, start in self.groups(groups_with, may_match):
+            yield start, self._read_group(file, group, columns, schema)
+
+    def groups(
+        self, groups_with: Integers | None = None, may_match: Callable[[Ranges], bool] | None = None
+    ) -> Iterator[tuple[int, int]]:
+        """Yield (row group, its first row) of those with any of the rows `groups_with` that `may_match` does not rule out."""
+        file, start = self.parquet, 0
         for group in range(file.num_row_groups):
             size = file.metadata.row_group(group).num_rows
             has_wanted = groups_with is None or np.any((groups_with >= start) & (groups_with < start + size))
-            if has_wanted and may_match(file, group, where):
-                yield start, self._read_group(file, group, columns, schema)
+            if has_wanted and (may_match is None or may_match(group_ranges(file, group))):
+                yield group, start
             start += size
 
     def _read_group(self, file: pq.ParquetFile, group: int, columns: Sequence[str], schema: pa.Schema) -> pa.Table:

@@ -2,7 +2,7 @@
 
 import json
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -37,6 +37,7 @@ def _row_groups(job: RoundJob, read: ReadTask) -> Iterator[tuple[int, pa.Table]]
             raise CorruptionError(
                 f"{job.root}/{read.uri}: has {file.metadata.num_rows} rows instead of {read.record_count}; restore it"
             )
+        columns = _columns_to_read(job, read, file.schema_arrow.names)
         first_row = read.first_row
         for group in range(file.num_row_groups):
             size = file.metadata.row_group(group).num_rows
@@ -44,7 +45,7 @@ def _row_groups(job: RoundJob, read: ReadTask) -> Iterator[tuple[int, pa.Table]]
                 first_row += size
                 continue
             try:
-                table = file.read_row_group(group)
+                table = file.read_row_group(group, columns=columns)
             except DAMAGE_ERRORS as error:
                 raise CorruptionError(
                     f"{job.root}/{read.uri}: the data file is damaged ({error}); restore it"
@@ -55,6 +56,15 @@ def _row_groups(job: RoundJob, read: ReadTask) -> Iterator[tuple[int, pa.Table]]
                 table = table.filter(pa.array(live))
             yield first_row, _typed(job, read, table)
             first_row += size
+
+
+def _columns_to_read(job: RoundJob, read: ReadTask, stored: Sequence[str]) -> list[str]:
+    """Return those of a file's columns that the job knows, by their names in the file, and the operation column."""
+    names = {name: stored_name for stored_name, name in read.names}
+    known = {names.get(name, name) for name in job.schema.names} | {read.op_column}
+    wanted = [name for name in stored if name in known]
+    # Without any column, rows would not be counted.
+    return wanted or list(stored[:1])
 
 
 def _typed(job: RoundJob, read: ReadTask, table: pa.Table) -> pa.Table:

@@ -1,9 +1,9 @@
-"""Compacted rows as data frames: Spark's own Parquet reader where the JVM reaches the files, Arrow elsewhere."""
+"""Scans as data frames: Spark's own Parquet reader where the JVM reaches the files, Arrow elsewhere."""
 
 import re
 import zlib
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -13,12 +13,10 @@ from pyspark.sql import functions as sf
 from siltstone.model.rounds import CompactedFile
 from siltstone.objects import local_path
 from siltstone.rows.files import StoredFile
-from siltstone.rows.job import RoundJob
 from siltstone.spark.merge import every_bucket, gathered_by_bucket, merge_tasks, read_on_spark
 from siltstone.spark.tasks import reaching
 from siltstone.spark.types import handed_over, spark_schema
-from siltstone.table.scan import choose_columns, live_rows, merged_rows, plan_reads
-from siltstone.table.snapshot import TableSnapshot
+from siltstone.table.scan import MergeTask, RowReader, Scan
 
 _DEAD = "_siltstone_dead"
 _METADATA = "_metadata"
@@ -27,95 +25,96 @@ _ROW_BITS = 32
 _PATTERN = re.compile(r"[][{}*?\\]")
 
 
-@dataclass(frozen=True)
-class FileSet:
-    """The files of a table's compacted rows, and the columns to read."""
-
-    root: str
-    files: tuple[CompactedFile, ...]
-    schema: pa.Schema
-
-
-def read_snapshot(spark: SparkSession, snapshot: TableSnapshot, columns: Sequence[str] | None = None) -> DataFrame:
-    """Return the rows of a table at one position as a data frame. Raises: InvalidInputError, CorruptionError."""
+def read_scan(spark: SparkSession, scan: Scan) -> DataFrame:
+    """Return the rows of a scan as a data frame. Raises: CorruptionError."""
     # Batches without a column would lose their rows on the way to Spark.
-    is_bare = columns is not None and not columns
-    chosen = choose_columns(snapshot.version, snapshot.version.schema.names[:1] if is_bare else columns)
-    reads = plan_reads(snapshot)
-    files = tuple(file for completion in reads.rounds for file in completion.files)
-    rows = read_files(spark, FileSet(snapshot.root, files, chosen.in_files))
-    for job in reads.jobs:
-        rows = rows.unionByName(read_at(spark, job, chosen.in_files))
-    return rows.select() if is_bare else rows.toDF(*chosen.schema.names)
+    is_bare = not scan.columns
+    if is_bare:
+        scan = replace(scan, columns=tuple(scan.snapshot.version.schema.names[:1]))
+    rows = _read_files(spark, scan.reader, scan.compacted_files)
+    for task in scan.merges:
+        rows = rows.unionByName(_read_merged(spark, scan.reader, task))
+    return rows.select() if is_bare else rows
 
 
-def read_files(spark: SparkSession, files: FileSet) -> DataFrame:
-    """Return the live rows of files as a data frame."""
-    whole = [file for file in files.files if file.deletion_vector is None]
-    holed = [file for file in files.files if file.deletion_vector is not None]
-    if files.files and _native_paths(files, files.files) is None:
-        return _read_in_python(spark, files, files.files)
+def _read_files(spark: SparkSession, reader: RowReader, files: Sequence[CompactedFile]) -> DataFrame:
+    """Return the rows of files: by Spark's own reader where that gives the same, which has no filters of ours."""
+    if not files:
+        return spark.createDataFrame([], spark_schema(_chosen(reader)))
+    if reader.where is not None or _native_paths(reader.root, files) is None:
+        return _read_in_python(spark, reader, files)
+    whole = [file for file in files if file.deletion_vector is None]
+    holed = [file for file in files if file.deletion_vector is not None]
     frames = []
     if whole:
-        frames.append(_read_natively(spark, files, whole))
+        frames.append(_read_natively(spark, reader, whole).toDF(*reader.named.names))
     if holed:
         is_native = (
             _can_tell_apart(holed)
             and sum(_dead_count(file) for file in holed) <= _MAX_BROADCAST_ROWS
             # A column of this name hides where Spark tells a row's file and place.
-            and _METADATA not in map(str.lower, files.schema.names)
+            and _METADATA not in map(str.lower, reader.stored.names)
         )
-        read = _read_live_natively if is_native else _read_in_python
-        frames.append(read(spark, files, holed))
-    if not frames:
-        return spark.createDataFrame([], spark_schema(files.schema))
+        frames.append((_read_live_natively if is_native else _read_in_python)(spark, reader, holed))
     return frames[0] if len(frames) == 1 else frames[0].unionByName(frames[1])
 
 
-def read_at(spark: SparkSession, job: RoundJob, schema: pa.Schema) -> DataFrame:
-    """Return the rows that a round would leave, as a data frame; nothing is written."""
+def _read_merged(spark: SparkSession, reader: RowReader, task: MergeTask) -> DataFrame:
+    """Return the rows that a round would leave in some buckets; nothing is written."""
+    job = task.job
     parts = read_on_spark(spark, job).unionByName(every_bucket(spark, job))
-    tasks = min(len(job.buckets), merge_tasks(job, is_full=True))
+    if len(task.buckets) < len(job.buckets):
+        parts = parts.where(sf.col("bucket").isin(list(task.buckets)))
+    tasks = max(1, min(len(task.buckets), merge_tasks(job, is_full=True)))
 
     def merge(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for number, own in gathered_by_bucket(batches):
-            for table in merged_rows(job, number, own):
-                yield from handed_over(table, schema).to_batches()
+            yield from _handed(reader, reader.read_bucket(job, number, own))
 
     shuffled = parts.repartitionById(tasks, sf.col("bucket") % tasks)
-    return shuffled.mapInArrow(reaching(job.root, merge), spark_schema(schema))
+    return shuffled.mapInArrow(reaching(job.root, merge), spark_schema(_chosen(reader)))
 
 
-def _native_paths(files: FileSet, chosen: Sequence[CompactedFile]) -> list[str] | None:
+def _chosen(reader: RowReader) -> pa.Schema:
+    return pa.schema([reader.named.field(name) for name in reader.columns])
+
+
+def _handed(reader: RowReader, tables: Iterable[pa.Table]) -> Iterator[pa.RecordBatch]:
+    for table in tables:
+        yield from handed_over(table, _chosen(reader)).to_batches()
+
+
+def _native_paths(root: str, files: Sequence[CompactedFile]) -> list[str] | None:
     """Return how Spark addresses files, None where it cannot: it takes some characters of a path for a pattern."""
     paths = []
-    for file in chosen:
-        path = local_path(files.root, file.uri)
+    for file in files:
+        path = local_path(root, file.uri)
         if path is None or _PATTERN.search(path):
             return None
         paths.append(f"file://{path}")
     return paths
 
 
-def _read_natively(spark: SparkSession, files: FileSet, chosen: Sequence[CompactedFile]) -> DataFrame:
-    paths = _native_paths(files, chosen)
+def _read_natively(spark: SparkSession, reader: RowReader, files: Sequence[CompactedFile]) -> DataFrame:
+    paths = _native_paths(reader.root, files)
     assert paths is not None
-    return spark.read.schema(spark_schema(files.schema)).parquet(*paths)
+    return spark.read.schema(spark_schema(reader.stored)).parquet(*paths)
 
 
-def _read_live_natively(spark: SparkSession, files: FileSet, chosen: Sequence[CompactedFile]) -> DataFrame:
+def _read_live_natively(spark: SparkSession, reader: RowReader, files: Sequence[CompactedFile]) -> DataFrame:
     """Leave out dead rows by a join with their numbers: one long each, of the file and the place in it."""
-    rows = _read_natively(spark, files, chosen)
+    rows = _read_natively(spark, reader, files)
     number = sf.shiftleft(sf.crc32(sf.col(f"{_METADATA}.file_name").cast("binary")), _ROW_BITS)
     numbered = rows.select("*", number.bitwiseOR(sf.col(f"{_METADATA}.row_index")).alias(_DEAD))
-    dead = spark.createDataFrame(_dead_rows(files, chosen))
-    return numbered.join(sf.broadcast(dead), on=_DEAD, how="left_anti").drop(_DEAD)
+    dead = spark.createDataFrame(_dead_rows(reader.root, files))
+    live = numbered.join(sf.broadcast(dead), on=_DEAD, how="left_anti").drop(_DEAD)
+    return live.toDF(*reader.named.names)
 
 
-def _dead_rows(files: FileSet, chosen: Sequence[CompactedFile]) -> pa.Table:
+def _dead_rows(root: str, files: Sequence[CompactedFile]) -> pa.Table:
     numbers = []
-    for file in chosen:
-        dead = StoredFile(files.root, file).dead
+    for file in files:
+        dead = StoredFile(root, file).dead
         numbers.append(np.fromiter(dead, np.int64, len(dead)) | _number(file) << _ROW_BITS)
     return pa.table({_DEAD: np.concatenate(numbers)})
 
@@ -137,12 +136,11 @@ def _dead_count(file: CompactedFile) -> int:
     return file.record_count - file.live_count
 
 
-def _read_in_python(spark: SparkSession, files: FileSet, chosen: Sequence[CompactedFile]) -> DataFrame:
+def _read_in_python(spark: SparkSession, reader: RowReader, files: Sequence[CompactedFile]) -> DataFrame:
     def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for number in batch.column("id").to_pylist():
-                for table in live_rows(StoredFile(files.root, chosen[number]), files.schema):
-                    yield from handed_over(table, files.schema).to_batches()
+                yield from _handed(reader, reader.read_file(files[number]))
 
-    tasks = spark.range(0, len(chosen), 1, max(1, len(chosen)))
-    return tasks.mapInArrow(reaching(files.root, read), spark_schema(files.schema))
+    tasks = spark.range(0, len(files), 1, max(1, len(files)))
+    return tasks.mapInArrow(reaching(reader.root, read), spark_schema(_chosen(reader)))

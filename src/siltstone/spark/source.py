@@ -3,8 +3,9 @@
 import datetime
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
@@ -17,6 +18,8 @@ from pyspark.sql.datasource import (
     GreaterThanOrEqual,
     In,
     InputPartition,
+    IsNotNull,
+    IsNull,
     LessThan,
     LessThanOrEqual,
 )
@@ -25,18 +28,15 @@ from pyspark.sql.types import StructField, StructType
 from siltstone.catalog import main as catalog
 from siltstone.errors import InvalidInputError
 from siltstone.model.names import did_you_mean
-from siltstone.model.rounds import CompactedFile, RoundCompletion
+from siltstone.model.rounds import CompactedFile
 from siltstone.model.schema import check_known
 from siltstone.objects import canonical_root, share_access
-from siltstone.rows.columns import align
-from siltstone.rows.files import Comparison, Operator, StoredFile
-from siltstone.rows.hashing import hash_keys
-from siltstone.rows.job import RoundJob
-from siltstone.rows.parts import GatheredParts, read_parts
 from siltstone.spark.merge import merge_tasks
 from siltstone.spark.types import handed_over, spark_schema
-from siltstone.table.scan import live_rows, merged_rows, plan_reads
+from siltstone.table import where
+from siltstone.table.scan import MergeTask, Scan
 from siltstone.table.snapshot import parse_moment, take_snapshot
+from siltstone.table.where import Node
 
 FORMAT = "siltstone"
 NAMES = ("root", "table", "columns", "as_of", "fresh")
@@ -120,13 +120,12 @@ def _truth(text: str) -> bool:
     return text.strip().lower() == "true"
 
 
-_OPERATORS: dict[type[Filter], Operator] = {
+_OPERATORS: dict[type[Filter], str] = {
     EqualTo: "=",
     LessThan: "<",
     LessThanOrEqual: "<=",
     GreaterThan: ">",
     GreaterThanOrEqual: ">=",
-    In: "in",
 }
 
 
@@ -164,16 +163,14 @@ class SiltstoneSource(DataSource):
         kept = schema.fields[0].metadata.get(FORMAT, {}) if schema.fields else {}
         options = read_options({**kept, **self.options})
         snapshot = take_snapshot(options.table, as_of=options.as_of, fresh=options.fresh, root=options.root)
-        version = snapshot.version
-        check_known(schema.names, version.schema, "column")
-        for asked, field in zip(schema, spark_schema(_chosen(version.schema, schema.names)), strict=True):
+        scan = snapshot.scan(schema.names)
+        for asked, field in zip(schema, spark_schema(scan.schema), strict=True):
             if asked.dataType.simpleString() != field.dataType.simpleString():
                 raise InvalidInputError(
                     f"{options.table}: column {field.name!r} is {field.dataType.simpleString()}, but Spark expects "
                     f"{asked.dataType.simpleString()}; leave out the schema, or create the table in Spark again"
                 )
-        stored = _chosen(version.as_in_files().schema, version.names_in_files(schema.names))
-        return SiltstoneReader(options.root, stored, schema.names, *plan_reads(snapshot))
+        return SiltstoneReader(scan)
 
 
 def _columns(options: ReadOptions) -> pa.Schema:
@@ -181,11 +178,7 @@ def _columns(options: ReadOptions) -> pa.Schema:
     if options.columns is None:
         return schema
     check_known(options.columns, schema, "column")
-    return _chosen(schema, options.columns)
-
-
-def _chosen(schema: pa.Schema, names: Sequence[str]) -> pa.Schema:
-    return pa.schema([schema.field(name) for name in names])
+    return pa.schema([schema.field(name) for name in options.columns])
 
 
 class _FilePartition(InputPartition):
@@ -196,10 +189,10 @@ class _FilePartition(InputPartition):
 
 
 class _BucketsPartition(InputPartition):
-    """Buckets of a job that are merged with what came since."""
+    """Buckets of a merge, by its number, that are read with what came since."""
 
-    def __init__(self, job: int, buckets: range) -> None:
-        self.job = job
+    def __init__(self, merge: int, buckets: tuple[int, ...]) -> None:
+        self.merge = merge
         self.buckets = buckets
 
 
@@ -209,81 +202,83 @@ class _FilterTaker:
     While push-down is off, as it is by default, Spark refuses a reader that has a `pushFilters` of its own.
     """
 
-    def __init__(self, stored_names: Mapping[str, str], where: list[Comparison]) -> None:
-        self._stored_names = stored_names
+    def __init__(self, schema: pa.Schema, where: dict[Node, str]) -> None:
+        self._schema = schema
         self._where = where
         self.__func__: Callable[..., object] = DataSourceReader.pushFilters
 
     def __call__(self, filters: list[Filter]) -> Iterable[Filter]:
-        """Remember comparisons; Spark applies all filters again, so none needs to be exact here."""
+        """Remember what can be said in our own words; Spark applies all filters again, so that any can be left out."""
         for each in filters:
-            operator = _OPERATORS.get(type(each))
-            if operator is not None:
-                # A path of several names leads into a struct, of which no statistics are kept under one name.
-                path, value = getattr(each, "attribute"), getattr(each, "value")  # noqa: B009
-                if len(path) == 1 and path[0] in self._stored_names:
-                    self._where.append(Comparison(self._stored_names[path[0]], operator, value))
+            # A path of several names leads into a struct, of which nothing is known under one name.
+            path: tuple[str, ...] = getattr(each, "attribute", ())
+            if len(path) == 1 and path[0] in self._schema.names:
+                node = _as_node(each, self._schema.field(path[0]))
+                if node is not None:
+                    self._where[node] = path[0]
         return filters
 
 
-class SiltstoneReader(DataSourceReader):
-    """Reads one file a task: only files of the bucket that a filter on the whole key leaves, and of these only the row
-    groups whose statistics do not rule out a filter. With jobs, reads what their rounds would lead to. The schema is that
-    of the files, which may have other names for columns than the table has by now.
-    """
+def _as_node(given: Filter, field: "pa.Field[Any]") -> Node | None:
+    """Return what Spark means by a filter, None where that cannot be said."""
+    if isinstance(given, IsNull | IsNotNull):
+        is_null = where.IsNull(field.name)
+        return is_null if isinstance(given, IsNull) else where.Not(is_null)
+    if isinstance(given, In):
+        values = [_typed(value, field) for value in given.value if value is not None]
+        known = tuple(value for value in values if value is not None)
+        return where.In(field.name, known) if known and len(known) == len(values) else None
+    operator = _OPERATORS.get(type(given))
+    # To Spark, NaN is greater than any number, to us it is not.
+    if operator is None or (pa.types.is_floating(field.type) and operator in (">", ">=")):
+        return None
+    value = _typed(getattr(given, "value"), field)  # noqa: B009
+    return None if value is None else where.Comparison(field.name, operator, value)
 
-    def __init__(
-        self,
-        root: str,
-        schema: pa.Schema,
-        names: list[str],
-        rounds: list[RoundCompletion],
-        jobs: list[RoundJob],
-    ) -> None:
-        self._root = root
-        self._access = share_access(root)
-        self._schema = schema
-        self._names = names
-        self._rounds = rounds
-        self._jobs = jobs
-        self._where: list[Comparison] = []
-        self.pushFilters = _FilterTaker(dict(zip(names, schema.names, strict=True)), self._where)  # type: ignore[method-assign]
+
+def _typed(value: object, field: "pa.Field[Any]") -> "pa.Scalar[Any] | None":
+    """Return a value in the type of a column; None where it is of another kind, or NaN, which equals itself to Spark."""
+    if value is None or value != value:
+        return None
+    try:
+        return pa.scalar(value).cast(field.type)
+    except (pa.ArrowException, TypeError, ValueError):
+        return None
+
+
+class SiltstoneReader(DataSourceReader):
+    """Reads one file a task, of those that filters do not rule out; where deltas wait, some buckets with these merged in."""
+
+    def __init__(self, scan: Scan) -> None:
+        self._scan = scan
+        self._access = share_access(scan.snapshot.root)
+        self._where: dict[Node, str] = {}
+        self.pushFilters = _FilterTaker(scan.schema, self._where)  # type: ignore[method-assign]
+
+    @property
+    def _filtered(self) -> Scan:
+        if not self._where:
+            return self._scan
+        return self._scan.narrowed(where.condition_of(where.And(tuple(self._where)), self._where.values()))
 
     def partitions(self) -> list[InputPartition]:
         """Return the files to read, and the buckets to merge."""
         partitions: list[InputPartition] = []
-        for number, job in enumerate(self._jobs):
-            tasks = min(len(job.buckets), merge_tasks(job, is_full=True))
-            partitions += [_BucketsPartition(number, range(task, len(job.buckets), tasks)) for task in range(tasks)]
-        return partitions + [_FilePartition(file) for completion in self._rounds for file in self._files(completion)]
-
-    def _files(self, completion: RoundCompletion) -> list[CompactedFile]:
-        keys = completion.primary_keys
-        equal = {each.column: each.value for each in self._where if each.operator == "="}
-        if not keys or not set(keys) <= set(equal):
-            return completion.files
-        fields = pa.schema([self._schema.field(name) for name in keys if name in self._schema.names])
-        if len(fields) != len(keys):
-            return completion.files
-        try:
-            key = align(pa.table({name: [equal[name]] for name in keys}), fields)
-        except pa.ArrowException:
-            # Spark's value is of another kind than the column, e.g. an interval for a time: any file may have it.
-            return completion.files
-        (wanted,) = hash_keys(key, keys)
-        return [file for bucket in completion.buckets if bucket.has(int(wanted)) for file in bucket.files]
+        scan = self._filtered
+        for number, merge in enumerate(scan.merges):
+            tasks = min(len(merge.buckets), merge_tasks(merge.job, is_full=True))
+            partitions += [_BucketsPartition(number, merge.buckets[task::tasks]) for task in range(tasks)]
+        return partitions + [_FilePartition(file) for file in scan.compacted_files]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a partition."""
         self._access.use()
-        for table in self._tables(partition):
-            yield from handed_over(table, self._schema).rename_columns(self._names).to_batches()
+        scan = self._filtered
+        for table in self._tables(partition, scan):
+            yield from handed_over(table, scan.schema).to_batches()
 
-    def _tables(self, partition: InputPartition) -> Iterator[pa.Table]:
+    def _tables(self, partition: InputPartition, scan: Scan) -> Iterator[pa.Table]:
         if isinstance(partition, _FilePartition):
-            yield from live_rows(StoredFile(self._root, partition.file), self._schema, where=self._where)
+            yield from scan.reader.read_file(partition.file)
         elif isinstance(partition, _BucketsPartition):
-            job, buckets = self._jobs[partition.job], partition.buckets
-            parts = GatheredParts(part for part in read_parts(job, job.reads) if part[0] in buckets)
-            for number in buckets:
-                yield from merged_rows(job, number, parts.take(number))
+            yield from scan.reader.read_merged(MergeTask(scan.merges[partition.merge].job, partition.buckets))

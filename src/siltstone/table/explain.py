@@ -1,7 +1,7 @@
 """Why a key has the row it has: what the partition began with, and every delta since that touched it, in order."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -13,6 +13,7 @@ from siltstone.model.entities import REMOVALS
 from siltstone.model.rounds import RoundCompletion
 from siltstone.model.schema import evolve
 from siltstone.rows.columns import align, equal_ids
+from siltstone.rows.files import StoredFile
 from siltstone.rows.hashing import hash_keys
 from siltstone.storage import object_store as storage
 from siltstone.storage.parquet import read_data_file
@@ -26,7 +27,6 @@ from siltstone.table.completion import (
 )
 from siltstone.table.followers import followed_partition, trimmed_position
 from siltstone.table.jobs import SourceColumns, source_columns, version_of
-from siltstone.table.scan import FoundRow, lookup
 
 Row = dict[str, Any]
 BEFORE_IMAGE = "-U"
@@ -147,10 +147,45 @@ def explain(told: Told, version: TableVersion, wanted: pa.Table) -> Explanation:
     )
 
 
+class FoundRow(NamedTuple):
+    """A compacted row, and where it is."""
+
+    file: str
+    row: int
+    values: dict[str, Any]
+
+
+def _find_rows(root: str, completion: RoundCompletion, wanted: pa.Table, schema: pa.Schema) -> list[FoundRow]:
+    """Return the compacted rows of a key, found by the primary key index, with the columns of a schema.
+
+    The key is a row in the types of the schema, which may be wider than those of the round: hashes are the same.
+    """
+    (hash_,) = hash_keys(wanted, completion.primary_keys)
+    (bucket,) = [each for each in completion.buckets if each.has(int(hash_))]
+    rows: list[FoundRow] = []
+    for file in bucket.files:
+        rows += _rows_in_file(StoredFile(root, file), int(hash_), wanted, completion.primary_keys, schema)
+    return rows
+
+
+def _rows_in_file(
+    stored: StoredFile, hash_: int, wanted: pa.Table, primary_keys: Sequence[str], schema: pa.Schema
+) -> list[FoundRow]:
+    """Return the live rows of a key."""
+    found = stored.live_among(stored.index.find(np.array([hash_], np.uint64))[0])
+    if not len(found):
+        return []
+    candidates = stored.read_rows(found, schema)
+    (own, theirs), _ = equal_ids([candidates, wanted], primary_keys)
+    places = np.flatnonzero(own == theirs[0])
+    values = candidates.take(pa.array(places)).to_pylist()
+    return [FoundRow(stored.file.uri, int(found[place]), each) for place, each in zip(places, values, strict=True)]
+
+
 def _compacted_row(told: Told, wanted: pa.Table, schema: pa.Schema) -> FoundRow | None:
     if told.completion is None:
         return None
-    return next(iter(lookup(told.root, told.completion, wanted, schema)), None)
+    return next(iter(_find_rows(told.root, told.completion, wanted, schema)), None)
 
 
 def _begin(story: "_Story", told: Told, base: RoundCompletion, wanted: pa.Table) -> None:
@@ -159,7 +194,7 @@ def _begin(story: "_Story", told: Told, base: RoundCompletion, wanted: pa.Table)
     kind, effect = COMPACTED_ROW, f"is in the rows of round {base.round_id}, the oldest that can be told"
     if origin is not None and origin.partition is not None and origin.round_id == base.round_id:
         kind, effect = REBASE, f"came with the rebase from {origin.partition}"
-    for found in lookup(told.root, base, wanted, story.schema)[:1]:
+    for found in _find_rows(told.root, base, wanted, story.schema)[:1]:
         story.begin(_round_event(base, found, kind, effect))
     tombstone = _find_tombstone(told.root, base, wanted)
     if tombstone is not None:

@@ -144,12 +144,14 @@ def merging_job(
     keys: Keys,
     source: TableVersion,
     table: TableVersion,
+    *,
+    now_ms: int | None = None,
 ) -> RoundJob:
     """Return what a round from one state would have to do that reads the given deltas, all of them after that state."""
     columns = source_columns(source, table)
     schema = columns.schema_after(base.high_watermark if base else 0)
     reads = delta_reads(deltas, columns)
-    return make_job(destination, base, reads, columns, keys.in_files(table), source, schema)
+    return make_job(destination, base, reads, columns, keys.in_files(table), source, schema, now_ms=now_ms)
 
 
 def make_job(

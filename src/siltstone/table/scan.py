@@ -1,19 +1,31 @@
-"""The rows of a snapshot: all of them, or those of a key, with or without deltas that are not compacted yet."""
+"""A read of a table at one moment: which columns, which rows, and every way to get at them.
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+All reads are scans: those of Arrow, pandas, polars, DuckDB and Spark, of the command line, and of single keys. Only what is
+needed is opened: partitions whose values a filter does not rule out, buckets that can have the keys it names, of their files
+the row groups whose statistics allow it, and of these the columns. Where deltas wait, they are merged in the buckets that
+are read, with the columns that the merge and the reader need; the filter is applied to what comes out.
+"""
+
+import datetime
+import importlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from siltstone.errors import InvalidInputError
+from siltstone.extras import require_packages
 from siltstone.log.commit import commit_log
-from siltstone.model import TableVersion
+from siltstone.model import PartitionValue
 from siltstone.model.names import did_you_mean
-from siltstone.model.rounds import RoundCompletion
+from siltstone.model.rounds import Bucket, CompactedFile, RoundCompletion
 from siltstone.model.schema import check_known, schema_from_json
-from siltstone.rows.columns import Integers, align, equal_ids
-from siltstone.rows.files import Comparison, StoredFile
+from siltstone.rows.columns import Integers, align
+from siltstone.rows.files import Range, Ranges, StoredFile
 from siltstone.rows.hashing import hash_keys
 from siltstone.rows.job import RoundJob
 from siltstone.rows.merge import resolve
@@ -21,6 +33,410 @@ from siltstone.rows.parts import GatheredParts, read_parts
 from siltstone.table.completion import Destination, compacted_partition
 from siltstone.table.jobs import Keys, merging_job
 from siltstone.table.snapshot import PartitionSnapshot, TableSnapshot
+from siltstone.table.where import Condition, compile_where, key_condition
+
+if TYPE_CHECKING:
+    import duckdb
+    import pandas as pd
+    import polars as pl
+    from pyspark.sql import DataFrame, SparkSession
+
+Where: TypeAlias = str | pc.Expression | Condition
+"""A filter: text such as `amount > 9 and status in ('paid', 'sent')`, or an Arrow expression."""
+
+
+@dataclass(frozen=True)
+class ScanFile:
+    """A file that a scan opens: compacted rows, perhaps with a deletion vector, or a delta that waits to be compacted."""
+
+    path: str
+    rows: int
+    bytes: int
+    partition_values: tuple[PartitionValue, ...]
+    deletion_vector: str | None = None
+    is_delta: bool = False
+
+
+@dataclass(frozen=True)
+class ScanSummary:
+    """What a scan opens, and what it skips; printed, a few lines of text.
+
+    Row groups are those of the compacted files that are opened. `by_key` is how many keys are looked up in the indices of
+    the files, None where files are read from the first row to the last.
+    """
+
+    partitions: int
+    partitions_skipped: int
+    buckets: int
+    buckets_skipped: int
+    files: int
+    files_skipped: int
+    row_groups: int
+    row_groups_skipped: int
+    deltas: int
+    delta_files: int
+    columns: tuple[str, ...]
+    columns_skipped: int
+    by_key: int | None = None
+
+    def __str__(self) -> str:
+        lines = [
+            f"columns     {len(self.columns)} of {len(self.columns) + self.columns_skipped}: {', '.join(self.columns)}",
+            _line("partitions", self.partitions, self.partitions_skipped, "by their values"),
+            _line("buckets", self.buckets, self.buckets_skipped, "by the primary key"),
+            _line("files", self.files, self.files_skipped, "in partitions and buckets that are skipped"),
+            _line(
+                "row groups",
+                self.row_groups,
+                self.row_groups_skipped,
+                "by statistics" if self.by_key is None else "by the key index",
+            ),
+        ]
+        if self.deltas:
+            lines.append(f"deltas      {self.deltas} merged, in {self.delta_files} files")
+        return "\n".join(lines)
+
+
+def _line(what: str, opened: int, skipped: int, why: str) -> str:
+    return f"{what:<11} {opened} of {opened + skipped}" + (f", {skipped} skipped {why}" if skipped else "")
+
+
+@dataclass(frozen=True)
+class MergeTask:
+    """Buckets of a partition whose waiting deltas are merged while they are read; nothing is written."""
+
+    job: RoundJob
+    buckets: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class RowReader:
+    """Reads files and buckets as a scan wants them, wherever it is sent: a plain value, without the snapshot.
+
+    `stored` has the columns as files name them, `named` the same ones as the table does. `hashes` are those of all keys that
+    the rows can have, None where they can have any.
+    """
+
+    root: str
+    stored: pa.Schema
+    named: pa.Schema
+    columns: tuple[str, ...]
+    where: Condition | None = None
+    hashes: tuple[int, ...] | None = None
+
+    def read_file(self, file: CompactedFile) -> Iterator[pa.Table]:
+        """Yield the rows of a compacted file, a row group at a time. Raises: CorruptionError."""
+        yield from map(self._finished, self._file_rows(StoredFile(self.root, file)))
+
+    def read_bucket(self, job: RoundJob, number: int, parts: Sequence[bytes]) -> Iterator[pa.Table]:
+        """Yield the rows of a bucket with its parts of deltas merged in, writing nothing. Raises: CorruptionError."""
+        bucket = job.buckets[number]
+        files = [StoredFile(job.root, file) for file in bucket.files]
+        if not parts:
+            for file in files:
+                yield from map(self._finished, self._file_rows(file))
+            return
+        change = resolve(job, bucket, files, parts)
+        # A compacted row that no delta touched is as it was, so that it can be filtered where it is.
+        for file, dead in zip(files, change.dead, strict=True):
+            yield from map(self._finished, self._file_rows(file, dead))
+        yield self._finished(change.rows)
+
+    def read_merged(self, task: MergeTask) -> Iterator[pa.Table]:
+        """Yield the rows of buckets with all deltas that wait. Raises: CorruptionError."""
+        wanted = frozenset(task.buckets)
+        parts = GatheredParts(part for part in read_parts(task.job, task.job.reads) if part[0] in wanted)
+        for number in task.buckets:
+            yield from self.read_bucket(task.job, number, parts.take(number))
+
+    def _file_rows(self, file: StoredFile, dead: Integers | Sequence[int] = ()) -> Iterator[pa.Table]:
+        """Yield the rows of a file that are neither dead nor among `dead`, perhaps with some that are not wanted."""
+        if self.hashes is None:
+            yield from live_rows(file, self.stored, dead, self.may_match if self.where is not None else None)
+            return
+        rows = self.rows_of_keys(file)
+        rows = rows[~np.isin(rows, np.asarray(dead, np.int64))]
+        if len(rows):
+            yield file.read_rows(rows, self.stored)
+
+    def rows_of_keys(self, file: StoredFile) -> Integers:
+        """Return the rows of a file, by its index, whose keys have the hashes."""
+        return file.live_among(file.index.find(np.array(sorted(self.hashes or ()), np.uint64))[0])
+
+    def may_match(self, ranges: Ranges) -> bool:
+        """Return whether rows may be wanted whose values are in ranges by the names in files; no is certain."""
+        names = dict(zip(self.named.names, self.stored.names, strict=True))
+        return self.where is None or self.where.may_match(lambda column: ranges(names[column]))
+
+    def _finished(self, table: pa.Table) -> pa.Table:
+        rows = align(table, self.stored)
+        if not rows.num_columns:
+            return rows
+        # Aligned columns are all nullable; what is read has the table's own schema.
+        rows = pa.Table.from_arrays(rows.columns, schema=self.named)
+        if self.where is not None:
+            rows = rows.filter(self.where.expression)
+        return rows.select(list(self.columns))
+
+
+@dataclass(frozen=True)
+class Scan:
+    """A read of a snapshot: some columns of the rows that a filter leaves. A plain value, which can be pickled.
+
+    Nothing is opened before one of its methods is called, each of which reads anew. Where Arrow data is taken by its C stream
+    interface (`pyarrow.table(scan)`, `polars.DataFrame(scan)`), a scan can be given itself.
+    """
+
+    snapshot: TableSnapshot
+    columns: tuple[str, ...]
+    where: Condition | None = None
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns that are read."""
+        return pa.schema([self.snapshot.version.schema.field(name) for name in self.columns])
+
+    def to_batches(self) -> pa.RecordBatchReader:
+        """Return a reader of the rows; without columns, its batches have rows still. Raises: CorruptionError."""
+        batches = (batch for table in self._tables() for batch in table.to_batches())
+        return pa.RecordBatchReader.from_batches(self.schema, batches)
+
+    def to_arrow(self) -> pa.Table:
+        """Return the rows as an Arrow table. Raises: CorruptionError."""
+        return self.to_batches().read_all()
+
+    def to_pandas(self) -> "pd.DataFrame":
+        """Return the rows as a pandas data frame. Raises: CorruptionError, NotInstalledError."""
+        _imported("pandas")
+        return self.to_arrow().to_pandas()
+
+    def to_polars(self) -> "pl.DataFrame":
+        """Return the rows as a polars data frame. Raises: CorruptionError, NotInstalledError."""
+        frame: pl.DataFrame = _imported("polars").from_arrow(self.to_arrow())
+        return frame
+
+    def to_duckdb(self, connection: "duckdb.DuckDBPyConnection | None" = None) -> "duckdb.DuckDBPyRelation":
+        """Return a DuckDB relation that reads the rows whenever it is run. Raises: NotInstalledError."""
+        database = _imported("duckdb")
+        relation: duckdb.DuckDBPyRelation = (connection or database).from_arrow(self)
+        return relation
+
+    def to_spark(self, spark: "SparkSession") -> "DataFrame":
+        """Return the rows as a data frame that executors read."""
+        # By name: what tables are knows nothing of Spark.
+        frame: DataFrame = importlib.import_module("siltstone.spark.read").read_scan(spark, self)
+        return frame
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        return self.to_batches().__arrow_c_stream__(requested_schema)
+
+    def count(self) -> int:
+        """Return how many rows there are, without reading any where no filter and no waiting deltas ask for it."""
+        bare = replace(self, columns=())
+        if self.where is None:
+            done = sum(file.live_count for file in self.compacted_files)
+            tables = (table for task in bare.merges for table in bare.reader.read_merged(task))
+            return done + sum(int(table.num_rows) for table in tables)
+        return sum(int(table.num_rows) for table in bare._tables())
+
+    def files(self) -> list[ScanFile]:
+        """Return the files that are opened: compacted ones with their deletion vectors, and those of waiting deltas."""
+        root, files = self.snapshot.root, []
+        for part in self._parts:
+            values = tuple(part.partition.own.partition_values)
+            for file in part.files:
+                vector = None if file.deletion_vector is None else f"{root}/{file.deletion_vector.uri}"
+                files.append(ScanFile(f"{root}/{file.uri}", file.record_count, file.content_length, values, vector))
+            for delta in part.partition.waiting:
+                for entry in delta.manifest.entries:
+                    files.append(
+                        ScanFile(f"{root}/{entry.uri}", entry.record_count, entry.content_length, values, is_delta=True)
+                    )
+        return files
+
+    def explain(self) -> ScanSummary:
+        """Return what is opened and what is skipped; reads the footers of files where a filter is given."""
+        parts, every = self._parts, self.snapshot.partitions
+        opened = {part.partition.own for part in parts}
+        skipped = [each.completion for each in every if each.own not in opened and each.completion is not None]
+        buckets = [bucket for part in parts for bucket in part.buckets]
+        buckets += [bucket for completion in skipped for bucket in completion.buckets]
+        files = [file for part in parts for file in part.files]
+        groups = [self._groups(StoredFile(self.snapshot.root, file)) for file in files]
+        deltas = [delta for part in parts for delta in part.partition.waiting]
+        needed = tuple(self.reader.named.names)
+        numbers = sum(len(part.numbers) for part in parts)
+        return ScanSummary(
+            partitions=len(parts),
+            partitions_skipped=len(every) - len(parts),
+            buckets=numbers,
+            buckets_skipped=len(buckets) - numbers,
+            files=len(files),
+            files_skipped=sum(len(bucket.files) for bucket in buckets) - len(files),
+            row_groups=sum(chosen for chosen, _ in groups),
+            row_groups_skipped=sum(total - chosen for chosen, total in groups),
+            deltas=len(deltas),
+            delta_files=sum(len(delta.manifest.entries) for delta in deltas),
+            columns=needed,
+            columns_skipped=len(self.snapshot.version.fields) - len(needed),
+            by_key=None if self.reader.hashes is None else len(self.reader.hashes),
+        )
+
+    def _groups(self, file: StoredFile) -> tuple[int, int]:
+        """Return how many row groups of a file are read, and how many there are."""
+        reader = self.reader
+        rows = None if reader.hashes is None else reader.rows_of_keys(file)
+        may_match = reader.may_match if self.where is not None and rows is None else None
+        return len(list(file.groups(rows, may_match))), file.parquet.num_row_groups
+
+    def narrowed(self, where: Condition) -> "Scan":
+        """Return the scan with another filter."""
+        return replace(self, where=where)
+
+    @cached_property
+    def compacted_files(self) -> tuple[CompactedFile, ...]:
+        """The files of partitions in which no delta waits: they have all rows."""
+        return tuple(file for part in self._parts if part.job is None for file in part.files)
+
+    @cached_property
+    def merges(self) -> tuple[MergeTask, ...]:
+        """The buckets of partitions in which deltas wait, with what it takes to merge them."""
+        return tuple(MergeTask(part.job, part.numbers) for part in self._parts if part.job is not None)
+
+    @cached_property
+    def reader(self) -> RowReader:
+        """What reads the files and buckets."""
+        version, names = self.snapshot.version, self._needed
+        in_files = version.as_in_files().schema
+        # Partitions may have the columns of a key in different orders, and so different hashes.
+        orders = {part.keys for part in self._parts} or {tuple(version.names_in_files(version.primary_keys))}
+        hashes = [self._hashes(keys) for keys in orders]
+        return RowReader(
+            self.snapshot.root,
+            pa.schema([in_files.field(name) for name in version.names_in_files(names)]),
+            pa.schema([version.schema.field(name) for name in names]),
+            self.columns,
+            self.where,
+            None if None in hashes else tuple(sorted({hash_ for each in hashes for hash_ in each or ()})),
+        )
+
+    @cached_property
+    def _needed(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys([*self.columns, *(self.where.columns if self.where is not None else ())]))
+
+    @cached_property
+    def _parts(self) -> "tuple[_Part, ...]":
+        where, snapshot = self.where, self.snapshot
+        return tuple(
+            self._part(partition)
+            for partition in snapshot.partitions
+            if where is None or where.may_match(_partition_ranges(snapshot, partition))
+        )
+
+    def _part(self, partition: PartitionSnapshot) -> "_Part":
+        job = self._job(partition) if partition.waiting else None
+        base = partition.completion if job is None else job
+        keys, buckets = ((), ()) if base is None else (tuple(base.primary_keys), tuple(base.buckets))
+        hashes = self._hashes(keys)
+        numbers = [
+            number
+            for number, bucket in enumerate(buckets)
+            if hashes is None or any(bucket.has(hash_) for hash_ in hashes)
+        ]
+        return _Part(partition, keys, buckets, tuple(numbers), job)
+
+    def _job(self, partition: PartitionSnapshot) -> RoundJob:
+        """Return the merge of a partition's deltas, with no more columns than that and the reader need."""
+        job = merge_of(self.snapshot, partition)
+        needed = {*self.snapshot.version.names_in_files(self._needed), *job.primary_keys, *job.sort_keys}
+        needed.update(name for read in job.reads for name in read.delete_columns)
+        # Without any column, rows would not be counted.
+        return replace(job, fields=tuple(field for field in job.fields if field["name"] in needed) or job.fields[:1])
+
+    def _hashes(self, keys: Sequence[str]) -> tuple[int, ...] | None:
+        """Return the hashes of all keys that wanted rows can have, given the columns of the key as files name them."""
+        if self.where is None:
+            return None
+        names = self.snapshot.version.names_by_file()
+        named = [names[key] for key in keys]
+        rows = self.where.keys(named, self.snapshot.version.schema)
+        return None if rows is None else tuple(map(int, hash_keys(rows, named)))
+
+    def _tables(self) -> Iterator[pa.Table]:
+        reader = self.reader
+        for file in self.compacted_files:
+            yield from reader.read_file(file)
+        for task in self.merges:
+            yield from reader.read_merged(task)
+
+
+@dataclass(frozen=True)
+class _Part:
+    """A partition that is read: which of its buckets, and the merge where deltas wait."""
+
+    partition: PartitionSnapshot
+    keys: tuple[str, ...]
+    buckets: tuple[Bucket, ...]
+    numbers: tuple[int, ...]
+    job: RoundJob | None
+
+    @property
+    def files(self) -> list[CompactedFile]:
+        """The compacted files of the buckets that are read."""
+        return [file for number in self.numbers for file in self.buckets[number].files]
+
+
+def scan_of(snapshot: TableSnapshot, columns: Sequence[str] | None = None, where: Where | None = None) -> Scan:
+    """Return a scan of the columns asked for, by default all, and of the rows that a filter leaves.
+
+    Raises: InvalidInputError.
+    """
+    schema = snapshot.version.schema
+    names = schema.names if columns is None else [columns] if isinstance(columns, str) else list(columns)
+    check_known(names, schema, "column")
+    return Scan(snapshot, tuple(names), None if where is None else compile_where(where, schema))
+
+
+def _partition_ranges(snapshot: TableSnapshot, partition: PartitionSnapshot) -> Ranges:
+    """Return what the values of a partition say of the rows in it."""
+    version = snapshot.version
+    # A partition of another table, which is followed, may be called by the values of other columns.
+    is_known = snapshot.version_of(partition).partition_keys == version.partition_keys
+    values = dict(zip(version.partition_keys, partition.own.partition_values, strict=False)) if is_known else {}
+
+    def of(column: str) -> Range:
+        if column not in values:
+            return Range()
+        value: object = values[column]
+        if value is None:
+            return Range(may_be_valid=False)
+        if pa.types.is_date(version.schema.field(column).type):
+            value = datetime.date.fromisoformat(str(value))
+        return Range(value, value, may_be_null=False)
+
+    return of
+
+
+def _imported(package: str) -> Any:
+    require_packages(f"a scan as {package} has it", (package,), package)
+    return importlib.import_module(package)
+
+
+def live_rows(
+    stored: StoredFile,
+    schema: pa.Schema,
+    dead: Integers | Sequence[int] = (),
+    may_match: Callable[[Ranges], bool] | None = None,
+) -> Iterator[pa.Table]:
+    """Yield the rows of a file that are not dead, nor among `dead`, a row group at a time.
+
+    Row groups that `may_match` rules out are left out; the others come whole. Raises: CorruptionError.
+    """
+    is_whole = stored.file.deletion_vector is None and not len(dead)
+    live = stored.live_flags()
+    live[np.asarray(dead, np.int64)] = False
+    for start, table in stored.scan(schema, may_match=may_match):
+        yield table if is_whole else table.filter(pa.array(live[start : start + table.num_rows]))
 
 
 def live_batches(root: str, completion: RoundCompletion, schema: pa.Schema | None = None) -> Iterator[pa.Table]:
@@ -29,47 +445,18 @@ def live_batches(root: str, completion: RoundCompletion, schema: pa.Schema | Non
     Raises: CorruptionError.
     """
     for file in completion.files:
-        yield from live_rows(
-            StoredFile(root, file), schema_from_json(completion.fields) if schema is None else schema, ()
-        )
+        yield from live_rows(StoredFile(root, file), schema_from_json(completion.fields) if schema is None else schema)
 
 
-def live_rows(
-    stored: StoredFile, schema: pa.Schema, dead: Sequence[int] = (), where: Sequence[Comparison] = ()
-) -> Iterator[pa.Table]:
-    """Yield the rows of a file that are not dead, nor among `dead`, a row group at a time.
-
-    Row groups that rule out `where` are left out; those that do not come whole. Raises: CorruptionError.
-    """
-    is_whole = stored.file.deletion_vector is None and not len(dead)
-    live = stored.live_flags()
-    live[np.asarray(dead, np.int64)] = False
-    for start, table in stored.scan(schema, where=where):
-        yield table if is_whole else table.filter(pa.array(live[start : start + table.num_rows]))
-
-
-def rows_after(job: RoundJob) -> Iterator[pa.Table]:
-    """Yield the rows that a round would leave: those it starts from, merged with the deltas since. Nothing is written.
-
-    Raises: CorruptionError.
-    """
-    parts = GatheredParts(read_parts(job, job.reads))
-    for number in range(len(job.buckets)):
-        yield from merged_rows(job, number, parts.take(number))
-
-
-def merged_rows(job: RoundJob, number: int, parts: Sequence[bytes]) -> Iterator[pa.Table]:
-    """Yield the rows of a bucket with its parts of deltas merged in, writing nothing. Raises: CorruptionError."""
-    bucket = job.buckets[number]
-    stored = [StoredFile(job.root, file) for file in bucket.files]
-    if not parts:
-        for file in stored:
-            yield from live_rows(file, job.schema, ())
-        return
-    change = resolve(job, bucket, stored, parts)
-    for file, dead in zip(stored, change.dead, strict=True):
-        yield from live_rows(file, job.schema, dead)  # type: ignore[arg-type]
-    yield change.rows
+def merge_of(snapshot: TableSnapshot, partition: PartitionSnapshot) -> RoundJob:
+    """Return what a round would have to do that merges the deltas that wait in a partition."""
+    assert partition.source is not None
+    root, locator = snapshot.root, compacted_partition(partition.own)
+    destination = Destination(locator, partition.folder, commit_log(root, f"{partition.folder}/log"), root)
+    keys = Keys(tuple(snapshot.version.primary_keys))
+    source = snapshot.version_of(partition)
+    # A read makes nothing that needs a time, so that none is asked of the store.
+    return merging_job(destination, partition.completion, partition.waiting, keys, source, snapshot.version, now_ms=0)
 
 
 def key_table(schema: pa.Schema, primary_keys: Sequence[str], key: Mapping[str, Any]) -> pa.Table:
@@ -93,133 +480,9 @@ def key_table(schema: pa.Schema, primary_keys: Sequence[str], key: Mapping[str, 
         raise InvalidInputError(f"key {dict(key)!r} does not fit the types of {fields.names}: {error}") from error
 
 
-class FoundRow(NamedTuple):
-    """A compacted row, and where it is."""
-
-    file: str
-    row: int
-    values: dict[str, Any]
-
-
-def lookup(root: str, completion: RoundCompletion, wanted: pa.Table, schema: pa.Schema) -> list[FoundRow]:
-    """Return the compacted rows of a key, found by the primary key index, with the columns of a schema.
-
-    The key is a row in the types of the schema, which may be wider than those of the round: hashes are the same.
-    """
-    (hash_,) = hash_keys(wanted, completion.primary_keys)
-    (bucket,) = [each for each in completion.buckets if each.has(int(hash_))]
-    rows: list[FoundRow] = []
-    for file in bucket.files:
-        rows += _rows_in_file(StoredFile(root, file), int(hash_), wanted, completion.primary_keys, schema)
-    return rows
-
-
-def lookup_merged(job: RoundJob, wanted: pa.Table, schema: pa.Schema) -> list[dict[str, Any]]:
-    """Return the rows of a key that a round would leave, with the columns of a schema; nothing is written.
-
-    Raises: CorruptionError.
-    """
-    (hash_,) = hash_keys(wanted, job.primary_keys)
-    (number,) = [number for number, bucket in enumerate(job.buckets) if bucket.has(int(hash_))]
-    bucket = job.buckets[number]
-    stored = [StoredFile(job.root, file) for file in bucket.files]
-    change = resolve(job, bucket, stored, [part for own, part in read_parts(job, job.reads) if own == number])
-    rows: list[dict[str, Any]] = []
-    for file, dead in zip(stored, change.dead, strict=True):
-        rows += [row.values for row in _rows_in_file(file, int(hash_), wanted, job.primary_keys, schema, dead)]
-    changed = align(change.rows, schema)
-    rows += changed.take(pa.array(_equal_rows(changed, wanted, job.primary_keys))).to_pylist()
-    return rows
-
-
-def _rows_in_file(
-    stored: StoredFile,
-    hash_: int,
-    wanted: pa.Table,
-    primary_keys: Sequence[str],
-    schema: pa.Schema,
-    dead: Sequence[int] | Integers = (),
-) -> list[FoundRow]:
-    """Return the rows of a key that are neither dead nor among `dead`."""
-    found = stored.live_among(stored.index.find(np.array([hash_], np.uint64))[0])
-    found = np.setdiff1d(found, np.asarray(dead, np.int64))
-    if not len(found):
-        return []
-    candidates = stored.read_rows(found, schema)
-    places = _equal_rows(candidates, wanted, primary_keys)
-    values = candidates.take(pa.array(places)).to_pylist()
-    return [FoundRow(stored.file.uri, int(found[place]), each) for place, each in zip(places, values, strict=True)]
-
-
-def _equal_rows(rows: pa.Table, wanted: pa.Table, primary_keys: Sequence[str]) -> Integers:
-    """Return which rows have the key that another table has in its one row."""
-    (own, theirs), _ = equal_ids([rows, wanted], primary_keys)
-    return np.flatnonzero(own == theirs[0])
-
-
-class Chosen(NamedTuple):
-    """The columns of a read: as the table names them, and as its files do."""
-
-    schema: pa.Schema
-    in_files: pa.Schema
-
-
-def choose_columns(version: TableVersion, columns: Sequence[str] | None) -> Chosen:
-    """Return the columns asked for, by default all. Raises: InvalidInputError."""
-    schema, in_files = version.schema, version.as_in_files().schema
-    names = schema.names if columns is None else [columns] if isinstance(columns, str) else list(columns)
-    check_known(names, schema, "column")
-    return Chosen(
-        pa.schema([schema.field(name) for name in names]),
-        pa.schema([in_files.field(name) for name in version.names_in_files(names)]),
-    )
-
-
-class Reads(NamedTuple):
-    """What a snapshot is read from: rounds whose files have all rows, and what rounds would do that merge deltas."""
-
-    rounds: list[RoundCompletion]
-    jobs: list[RoundJob]
-
-
-def plan_reads(snapshot: TableSnapshot) -> Reads:
-    """Return what has to be read of each partition."""
-    rounds = [each.completion for each in snapshot.partitions if each.completion is not None and not each.waiting]
-    return Reads(rounds, [merge_of(snapshot, each) for each in snapshot.partitions if each.waiting])
-
-
-def merge_of(snapshot: TableSnapshot, partition: PartitionSnapshot) -> RoundJob:
-    """Return what a round would have to do that merges the deltas that wait in a partition."""
-    assert partition.source is not None
-    root, locator = snapshot.root, compacted_partition(partition.own)
-    destination = Destination(locator, partition.folder, commit_log(root, f"{partition.folder}/log"), root)
-    keys = Keys(tuple(snapshot.version.primary_keys))
-    source = snapshot.version_of(partition)
-    return merging_job(destination, partition.completion, partition.waiting, keys, source, snapshot.version)
-
-
 def read_batches(snapshot: TableSnapshot, columns: Sequence[str] | None = None) -> pa.RecordBatchReader:
-    """Return a reader of the rows; without columns, its batches have rows still.
-
-    Raises: InvalidInputError, CorruptionError.
-    """
-    chosen = choose_columns(snapshot.version, columns)
-    tables = (table for each in snapshot.partitions for table in _partition_rows(snapshot, each, chosen))
-    return pa.RecordBatchReader.from_batches(chosen.schema, _batches(tables, chosen))
-
-
-def _partition_rows(snapshot: TableSnapshot, partition: PartitionSnapshot, chosen: Chosen) -> Iterator[pa.Table]:
-    if partition.waiting:
-        yield from rows_after(merge_of(snapshot, partition))
-    elif partition.completion is not None:
-        yield from live_batches(snapshot.root, partition.completion, chosen.in_files)
-
-
-def _batches(tables: Iterable[pa.Table], chosen: Chosen) -> Iterator[pa.RecordBatch]:
-    for table in tables:
-        rows = align(table, chosen.in_files)
-        # Aligned columns are all nullable; what is read has the table's own schema.
-        yield from (pa.Table.from_arrays(rows.columns, schema=chosen.schema) if rows.columns else rows).to_batches()
+    """Return a reader of a snapshot's rows. Raises: InvalidInputError, CorruptionError."""
+    return scan_of(snapshot, columns).to_batches()
 
 
 def read_key(snapshot: TableSnapshot, key: Mapping[str, object]) -> list[dict[str, object]]:
@@ -228,13 +491,7 @@ def read_key(snapshot: TableSnapshot, key: Mapping[str, object]) -> list[dict[st
     Raises: InvalidInputError, CorruptionError.
     """
     version = snapshot.version
-    in_files, names = version.as_in_files(), version.names_by_file()
-    wanted = key_table(version.schema, version.primary_keys, key).rename_columns(in_files.primary_keys)
-    found: list[dict[str, object]] = []
-    for partition in snapshot.partitions:
-        if partition.waiting:
-            found += lookup_merged(merge_of(snapshot, partition), wanted, in_files.schema)
-        elif partition.completion is not None:
-            rows = lookup(snapshot.root, partition.completion, wanted, in_files.schema)
-            found += [row.values for row in rows]
-    return [{names[stored]: value for stored, value in row.items()} for row in found]
+    row = key_table(version.schema, version.primary_keys, key)
+    where = key_condition({name: row.column(name)[0] for name in row.column_names})
+    rows: list[dict[str, object]] = scan_of(snapshot, where=where).to_arrow().to_pylist()
+    return rows

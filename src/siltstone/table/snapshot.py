@@ -5,7 +5,7 @@ import re
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from siltstone.errors import CorruptionError, InvalidInputError, NotFoundError
 from siltstone.log.commit import commit_log
@@ -24,6 +24,9 @@ from siltstone.table.completion import (
     read_completion,
 )
 from siltstone.table.followers import refuse_end_before
+
+if TYPE_CHECKING:
+    from siltstone.table.scan import Scan, Where
 
 Moment = int | datetime.datetime
 """A stream position, or the time by which deltas were committed."""
@@ -103,6 +106,16 @@ class TableSnapshot:
         if self.waiting:
             return None
         return sum(each.completion.live_rows for each in self.partitions if each.completion is not None)
+
+    def scan(self, columns: Sequence[str] | None = None, where: "Where | None" = None) -> "Scan":
+        """Return a read of some columns, by default all, of the rows that a filter leaves.
+
+        The filter is text, e.g. `amount > 9 and status in ('paid', 'sent')`, or an Arrow expression; see `Scan` for what can
+        be done with it. Raises: InvalidInputError.
+        """
+        from siltstone.table.scan import scan_of
+
+        return scan_of(self, columns, where)
 
     def version_of(self, partition: PartitionSnapshot) -> TableVersion:
         """Return the version of the table whose deltas a partition reads."""

@@ -11,10 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from siltstone.cli.text_rows import rows_text
-from siltstone.errors import InvalidInputError
 from siltstone.ingest.export import plain
 from siltstone.lake import Lake
-from siltstone.table.where import parse_condition
 from tests.unit.cli.command_line import Cli
 
 
@@ -101,72 +99,6 @@ ROW = {
     "tags": [],
     "raw": b"",
 }
-
-
-@pytest.mark.parametrize(
-    ("condition", "holds"),
-    [
-        ("id = 7", True),
-        ("id == 7 and id <> 8", True),
-        ("id != 7", False),
-        ("id>=7 AND id<=7", True),
-        ("id < 7", False),
-        ("id > -1", True),
-        ("name = 'it''s'", True),
-        ("name = its", False),
-        ("price > 9.5", False),
-        ("price >= 9.50", True),
-        ("ratio < 1e3", True),
-        ("day = 2024-05-01", True),
-        ("at > 2024-05-01", True),
-        ("at = 2024-05-01T10:00:00+02:00", True),
-        ("at = '2024-05-01 08:00:00'", True),
-        ("local = 2024-05-01T08:00:00", True),
-        ("hour < 09:00", True),
-        ("paid = TRUE", True),
-        ('"two words" is null', True),
-        ("`two words` IS NOT NULL", False),
-        ("`two words` = x", False),
-        ("tags is not null", True),
-    ],
-)
-def test_conditions(condition: str, holds: bool) -> None:
-    batch = pa.RecordBatch.from_pylist([ROW], schema=SCHEMA)
-    parsed = parse_condition(condition, SCHEMA)
-    assert batch.filter(parsed.expression).num_rows == holds
-
-
-@pytest.mark.parametrize(
-    ("condition", "message"),
-    [
-        ("", "is empty"),
-        ("idd = 7", "did you mean id"),
-        ("id", "one of ="),
-        ("id like 7", "not 'like'"),
-        ("id =", "a value is missing"),
-        ("id = = 7", "a value is missing"),
-        ("= 7", "a column is missing at '='"),
-        ("id = 7 and", "a column is missing at the end"),
-        ("id = 7 or id = 8", "only `and`"),
-        ("id = 7 8", "unexpected '8'"),
-        ("(id = 7)", "cannot read"),
-        ("name = 'open", "cannot read"),
-        ("id = null", "write id is null"),
-        ("id is 7", "null or not null"),
-        ("id = 7.5", "'7.5' is not of its type, int64"),
-        ("id = 99999999999999999999", "not of its type"),
-        ("price = 9.555", "decimal(10,2)"),
-        ("paid = yes", "bool"),
-        ("day = 1.5.2024", "date"),
-        ("local = 2024-05-01T08:00:00Z", "timestamp"),
-        ("tags = x", "only is null"),
-        ("raw = x", "only is null"),
-    ],
-)
-def test_conditions_that_make_no_sense_say_why(condition: str, message: str) -> None:
-    with pytest.raises(InvalidInputError) as caught:
-        parse_condition(condition, SCHEMA)
-    assert message in str(caught.value)
 
 
 @pytest.mark.parametrize("ending", ["parquet", "csv", "jsonl"])
