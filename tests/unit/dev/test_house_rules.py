@@ -17,7 +17,7 @@ OTHER_GERUNDS = {"compacting", "explaining", "maintaining", "planning", "reading
 OTHER_NAMES = {"cycles", "deltas", "main", "results", "rounds", "source", "tables"}
 # What there is. Lower these when there is less; think twice before you raise them.
 MAX_MODULES = 193
-MAX_LINES = 35_400
+MAX_LINES = 36_200
 MAX_CLI_LINES = 6_700
 MAX_TELLING = 53
 
