@@ -135,7 +135,7 @@ def _is_transient(error: SQLAlchemyError) -> bool:
 def default_address(root: str) -> str:
     """Return the address of the database beside a lake on local disk. Raises: InvalidInputError for other lakes."""
     if "://" in root:
-        raise InvalidInputError(f"{root}: is no local folder, so no database is beside it; give --database URL")
+        raise InvalidInputError(f"{root}: not a local folder, so there is no database beside it; give --database URL")
     return f"sqlite:///{Path(root).absolute()}.service.db"
 
 

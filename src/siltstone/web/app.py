@@ -1,4 +1,4 @@
-"""The application: routes, health, metrics, and what a browser is told when something fails."""
+"""The application: routes, health, metrics, and what a browser is shown when something fails."""
 
 import logging
 from collections.abc import Collection
@@ -108,7 +108,7 @@ def _failed(request: Request, error: Exception) -> Response:
             )
             return _answer(request, code, message)
     _log.error("request failed", extra={"path": request.url.path, "code": 500}, exc_info=error)
-    return _answer(request, 500, "Something went wrong here. The log of this node tells what.")
+    return _answer(request, 500, "Something went wrong here. The log of this node says what.")
 
 
 def _answer(request: Request, code: int, message: str, headers: dict[str, str] | None = None) -> Response:

@@ -30,7 +30,7 @@ def format_status(status: str) -> str:
 
 @dataclass(frozen=True)
 class Bar:
-    """One bar; `kind` chooses its colour, `title` is told by pointing at it."""
+    """One bar; `kind` chooses its colour, `title` is shown by pointing at it."""
 
     x: float
     y: float

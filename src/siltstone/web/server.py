@@ -113,7 +113,7 @@ def bind(host: str, port: int) -> socket.socket:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         bound = socket.socket(family, kind, protocol)
     except OSError as error:
-        raise InvalidInputError(f"{host}: is no address of this machine ({error.strerror}); choose --host") from error
+        raise InvalidInputError(f"{host}: not an address of this machine ({error.strerror}); choose --host") from error
     try:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         bound.bind(address)
@@ -121,7 +121,7 @@ def bind(host: str, port: int) -> socket.socket:
     except OSError as error:
         bound.close()
         raise InvalidInputError(
-            f"{host}:{port}: cannot be listened to ({error.strerror}); choose another --port or --host"
+            f"{host}:{port}: cannot listen there ({error.strerror}); choose another --port or --host"
         ) from error
     return bound
 

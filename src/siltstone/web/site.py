@@ -88,7 +88,7 @@ def _in_our_words(overview: TableReport) -> TableReport:
     if overview.problem is None:
         return overview
     _log.warning("table not readable", extra={"table": overview.name, "reason": overview.problem})
-    return replace(overview, problem=f"cannot be read; `siltstone fsck {overview.name}` tells why")
+    return replace(overview, problem=f"cannot be read; `siltstone fsck {overview.name}` says why")
 
 
 def _nobody_to_wake() -> None:

@@ -73,7 +73,7 @@ def test_what_failed_is_told_with_its_partition(service: Service) -> None:
     page = browser.page("/cycles/2")
     assert "What failed" in page
     assert "shop/items/1/deltas/_" in page
-    assert "cannot be read; `siltstone fsck shop.items` tells why" in browser.page("/tables").replace("&#39;", "'")
+    assert "cannot be read; `siltstone fsck shop.items` says why" in browser.page("/tables").replace("&#39;", "'")
     assert "cannot be read" in browser.page("/tables/shop.items")
     assert "cannot be read" not in browser.page("/tables/shop.orders")
 

@@ -243,7 +243,7 @@ class TestAddress:
         site = Site(service.database, LakeReader(service.tables[0].lake))
         server = WebServer(site, host="127.0.0.1", port=0, allowed_hosts=["Proxy.example:443"])
         port = int(server.address.rstrip("/").rpartition(":")[2])
-        with pytest.raises(InvalidInputError, match=f"127.0.0.1:{port}: cannot be listened to"):
+        with pytest.raises(InvalidInputError, match=f"127.0.0.1:{port}: cannot listen there"):
             WebServer(site, host="127.0.0.1", port=port)
         with pytest.raises(InvalidInputError, match="cannot be private without a token"):
             WebServer(Site(service.database, site.lake, is_private=True), host="127.0.0.1", port=0)
