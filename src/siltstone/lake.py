@@ -110,7 +110,7 @@ class Lake:
 
     def table(self, name: str) -> "Table":
         """Return a table by its name, e.g. `shop.orders`. Raises: NotFoundError."""
-        table = Table(self, catalog.get_table(name, root=self.root).locator.full_name)
+        table = Table(self, catalog.get_table(name, recall=True, root=self.root).locator.full_name)
         _warn_of_keys_in_several_partitions(table)
         return table
 
@@ -593,7 +593,7 @@ def _arrow_schema(schema: SchemaLike) -> pa.Schema:
 
 def _warn_of_keys_in_several_partitions(table: Table) -> None:
     try:
-        version = table.version
+        version = catalog.get_table_version(table.name, recall=True, root=table.lake.root)
     except NotFoundError:
         return
     if version.partition_keys_outside and version.unique_within_partition is None:

@@ -13,6 +13,8 @@ import pyarrow.parquet as pq
 import pytest
 
 import siltstone
+from siltstone.errors import NotFoundError
+from siltstone.log import commit as commit_module
 from siltstone.storage import object_store as storage
 
 DAY = datetime.date(2026, 11, 15)
@@ -185,3 +187,19 @@ def test_another_process_sees_the_commits_and_adds_its_own(orders: siltstone.Tab
     assert json.loads(done.stdout) == [2, 2]
     assert [each.stream_position for each in orders.deltas()] == [1, 2]
     assert "extra" in orders.schema.names
+
+
+def test_a_table_that_another_process_made_is_found_and_one_that_it_dropped_is_not_read(
+    orders: siltstone.Table,
+) -> None:
+    lake = orders.lake
+    with pytest.MonkeyPatch.context() as other_process:
+        other_process.setattr(commit_module, "_logs", {})
+        lake.create_table("shop.sales", schema=SCHEMA)
+        orders.drop()
+    assert lake.table("shop.sales").to_arrow().num_rows == 0
+    # A handle has no more than the name, so whether there is such a table shows when it is used.
+    with pytest.raises(NotFoundError, match=r"no table shop\.orders"):
+        lake.table("shop.orders").to_arrow()
+    with pytest.raises(NotFoundError, match=r"no table shop\.orders"):
+        lake.table("shop.orders")

@@ -32,8 +32,11 @@ def list_tables(namespace: str | None = None, *, root: str) -> list[Table]:
     raise NotImplementedError
 
 
-def get_table(name: str, *, root: str) -> Table:
-    """Get a table. Raises: NotFoundError."""
+def get_table(name: str, *, recall: bool = False, root: str) -> Table:
+    """Get a table. Raises: NotFoundError.
+
+    With `recall`, one that this process knows already, though it may have changed since, or be dropped.
+    """
     raise NotImplementedError
 
 
@@ -59,8 +62,8 @@ def create_table(
     raise NotImplementedError
 
 
-def get_table_version(name: str, table_version: str | None = None, *, root: str) -> TableVersion:
-    """Get a version of a table, by default the newest active one. Raises: NotFoundError."""
+def get_table_version(name: str, table_version: str | None = None, *, recall: bool = False, root: str) -> TableVersion:
+    """Get a version of a table, by default the newest active one; `recall` as in `get_table`. Raises: NotFoundError."""
     raise NotImplementedError
 
 

@@ -7,7 +7,6 @@ import pyarrow as pa
 from siltstone.errors import CommitUnknownError, SiltstoneError
 from siltstone.log.commit import steady
 from siltstone.model import (
-    DEFAULT_STREAM,
     Delta,
     DeltaType,
     Idempotency,
@@ -43,10 +42,9 @@ def list_tables(namespace: str | None = None, *, root: str) -> list[Table]:
     return storage.list_tables(namespace, root=root)
 
 
-def get_table(name: str, *, root: str) -> Table:
+def get_table(name: str, *, recall: bool = False, root: str) -> Table:
     """Get a table."""
-    namespace, table = split_table_name(name)
-    return storage.get_table(namespace, table, root=root)
+    return storage.get_table(*split_table_name(name), recall=recall, root=root)
 
 
 def table_exists(name: str, *, root: str) -> bool:
@@ -80,10 +78,9 @@ def create_table(
     )
 
 
-def get_table_version(name: str, table_version: str | None = None, *, root: str) -> TableVersion:
+def get_table_version(name: str, table_version: str | None = None, *, recall: bool = False, root: str) -> TableVersion:
     """Get a version of a table, by default the newest active one."""
-    namespace, table = split_table_name(name)
-    return storage.get_table_version(namespace, table, table_version, root=root)
+    return storage.get_table_version(*split_table_name(name), table_version, recall=recall, root=root)
 
 
 def alter_table(
@@ -212,5 +209,4 @@ def version_folder(name: str, *, root: str) -> str:
 
 def delta_stream(name: str, *, root: str) -> StreamLocator:
     """Return the stream of deltas of a table's newest active version. Raises: NotFoundError."""
-    version = get_table_version(name, root=root)
-    return StreamLocator(**version.locator, stream=DEFAULT_STREAM)
+    return storage.find_stream(*split_table_name(name), root=root).locator

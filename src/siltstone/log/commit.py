@@ -109,6 +109,13 @@ class CommitLog:
                 seen.add(self)
             return look(self._state)
 
+    def recall(self, look: Callable[[LogState], T]) -> T:
+        """Call `look` on the state that this process knows already, however old; where it knows none, as `read` does."""
+        with self._lock:
+            if not self._known.is_loaded:
+                self._known.refresh()
+            return look(self._state)
+
     @overload
     def commit(self, operation: str, prepare: Callable[[LogState], Changes]) -> Committed[None]: ...
 

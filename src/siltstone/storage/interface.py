@@ -116,6 +116,9 @@ class StreamLog(Protocol):
     def read(self, look: Callable[[StreamState], T]) -> T:
         """Call `look` on the newest state, which stands still meanwhile. Raises: NotFoundError, CorruptionError."""
 
+    def recall(self, look: Callable[[StreamState], T]) -> T:
+        """Call `look` on a state that this process knows already, however old; where it knows none, as `read` does."""
+
     def expiry_ms(self) -> int:
         """Return the time by which things may expire, as the newest state has it; also where there is no such stream."""
 
@@ -161,8 +164,11 @@ def list_tables(namespace: str | None = None, *, root: str) -> list[Table]:
     raise NotImplementedError
 
 
-def get_table(namespace: str, table: str, *, root: str) -> Table:
-    """Get a table. Raises: NotFoundError."""
+def get_table(namespace: str, table: str, *, recall: bool = False, root: str) -> Table:
+    """Get a table. Raises: NotFoundError.
+
+    With `recall`, one that this process knows already, though it may have changed since, or be dropped.
+    """
     raise NotImplementedError
 
 
@@ -205,8 +211,10 @@ def list_table_versions(namespace: str, table: str, *, root: str) -> list[TableV
     raise NotImplementedError
 
 
-def get_table_version(namespace: str, table: str, table_version: str | None = None, *, root: str) -> TableVersion:
-    """Get one version, by default the newest active one. Raises: NotFoundError."""
+def get_table_version(
+    namespace: str, table: str, table_version: str | None = None, *, recall: bool = False, root: str
+) -> TableVersion:
+    """Get one version, by default the newest active one; `recall` as in `get_table`. Raises: NotFoundError."""
     raise NotImplementedError
 
 

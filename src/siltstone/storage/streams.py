@@ -191,6 +191,10 @@ class StoredStream(NamedTuple):
         """Call `look` on the stream, which stands still meanwhile. Raises: NotFoundError, CorruptionError."""
         return self.log.read(lambda state: look(StoredState(self, state)))
 
+    def recall(self, look: Callable[[StoredState], T]) -> T:
+        """Call `look` on the stream as this process knows it already; where it does not, as `read` does."""
+        return self.log.recall(lambda state: look(StoredState(self, state)))
+
     def commit(self, operation: str, prepare: Callable[[StoredState], Commit[R]]) -> Committed[R]:
         """Commit what `prepare` makes of the newest state; see `CommitLog.commit`. Raises: NotFoundError as well."""
         return self.log.commit(operation, lambda state: prepare(StoredState(self, state)))

@@ -1,5 +1,6 @@
 """Namespaces and tables: what the catalog log holds."""
 
+import contextlib
 from collections.abc import Mapping
 
 from siltstone.errors import AlreadyExistsError, ConflictError, NotFoundError
@@ -87,10 +88,14 @@ def list_tables(namespace: str | None = None, *, root: str) -> list[Table]:
     return sorted(map(_table, catalog_log(root).read(look)), key=lambda each: each.locator.canonical_string())
 
 
-def get_table(namespace: str, table: str, *, root: str) -> Table:
+def get_table(namespace: str, table: str, *, recall: bool = False, root: str) -> Table:
     """Get a table."""
     TableLocator(namespace=namespace, table=table)
-    return catalog_log(root).read(lambda state: known_table(state, namespace, table, root))
+    log = catalog_log(root)
+    if recall:
+        with contextlib.suppress(NotFoundError):
+            return log.recall(lambda state: known_table(state, namespace, table, root))
+    return log.read(lambda state: known_table(state, namespace, table, root))
 
 
 def table_exists(namespace: str, table: str, *, root: str) -> bool:

@@ -54,10 +54,12 @@ def list_table_versions(namespace: str, table: str, *, root: str) -> list[TableV
     return [_read_version(known, each, root) for each in known.versions]
 
 
-def get_table_version(namespace: str, table: str, table_version: str | None = None, *, root: str) -> TableVersion:
+def get_table_version(
+    namespace: str, table: str, table_version: str | None = None, *, recall: bool = False, root: str
+) -> TableVersion:
     """Get one version, by default the newest active one."""
-    known = tables.get_table(namespace, table, root=root)
-    return _read_version(known, known.choose_version(table_version), root)
+    known = tables.get_table(namespace, table, recall=recall, root=root)
+    return _read_version(known, known.choose_version(table_version), root, recall=recall)
 
 
 def get_latest_table_version(namespace: str, table: str, *, root: str) -> TableVersion:
@@ -367,9 +369,9 @@ def version_of(state: LogState, log: CommitLog, table: Table, chosen: VersionEnt
     return version
 
 
-def _read_version(table: Table, chosen: VersionEntry, root: str) -> TableVersion:
+def _read_version(table: Table, chosen: VersionEntry, root: str, *, recall: bool = False) -> TableVersion:
     log = version_log(root, chosen.folder)
-    return log.read(lambda state: version_of(state, log, table, chosen))
+    return (log.recall if recall else log.read)(lambda state: version_of(state, log, table, chosen))
 
 
 def _next_number(table: Table) -> str:

@@ -3,7 +3,7 @@
 import datetime
 import re
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -135,9 +135,9 @@ def take_snapshot(name: str, *, as_of: Moment | None = None, fresh: bool = False
     if as_of is not None and not isinstance(as_of, datetime.datetime):
         check_position(as_of, f"{name}: position")
     own = storage.find_stream(*split_table_name(name), root=root)
-    known = own.read(lambda state: [each.locator for each in state.partitions().values()])
     wanted = _Wanted(as_of, fresh)
-    rounds = _KnownRounds(own, wanted, known)
+    rounds = _KnownRounds(own, wanted)
+    rounds.read(own.recall(rounds.unread))
     while True:
         cut = _take_cut(own, rounds, wanted)
         if rounds.catch_up(cut.partitions):
@@ -238,13 +238,21 @@ class _Followers(NamedTuple):
 class _KnownRounds:
     """The logs of a table's compacted partitions, each read once, and again only where it must have moved on."""
 
-    def __init__(self, own: StreamLog, wanted: _Wanted, partitions: Sequence[PartitionLocator]) -> None:
+    def __init__(self, own: StreamLog, wanted: _Wanted) -> None:
         self._own = own
         self._needs_all = wanted.as_of is not None
-        self._read = {each.partition_id: self._read_log(each) for each in partitions}
+        self._read: dict[str, _Rounds] = {}
+
+    def unread(self, state: StreamState) -> list[PartitionLocator]:
+        """Return the table's partitions whose logs are not read yet."""
+        return [each.locator for key, each in state.partitions().items() if key not in self._read]
+
+    def read(self, partitions: Iterable[PartitionLocator]) -> None:
+        """Read the logs of partitions."""
+        self._read |= {each.partition_id: self._read_log(each) for each in partitions}
 
     def of(self, own: PartitionLocator) -> _Rounds:
-        """Return what is known of a partition; one that was not there when the logs were read had no round then."""
+        """Return what is known of a partition; one of which the table knows nothing has no round."""
         return self._read.get(own.partition_id) or _Rounds(own, None)
 
     def destination(self, own: PartitionLocator) -> Destination:
@@ -283,11 +291,15 @@ class _KnownRounds:
 def _take_cut(own: StreamLog, rounds: _KnownRounds, wanted: _Wanted) -> _Cut:
     """Choose a position of each stream that is followed, and what is read of each partition for it."""
 
-    def read_own(state: StreamState) -> tuple[_Followers, _StreamCut]:
+    def read_own(state: StreamState) -> tuple[list[PartitionLocator], _Followers, _StreamCut]:
         followers = _followers(state, own, rounds)
-        return followers, _cut_stream(state, followers.by_folder.get(own.folder, []), wanted)
+        return rounds.unread(state), followers, _cut_stream(state, followers.by_folder.get(own.folder, []), wanted)
 
-    followers, own_cut = own.read(read_own)
+    begun, followers, own_cut = own.read(read_own)
+    while begun:
+        # Rounds are read before the stream, so that it has at least what they have read.
+        rounds.read(begun)
+        begun, followers, own_cut = own.read(read_own)
     cuts = [own_cut]
     gone: list[_PartitionCut] = []
     for folder, members in followers.by_folder.items():
