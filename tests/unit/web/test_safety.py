@@ -247,7 +247,7 @@ class TestAddress:
             WebServer(site, host="127.0.0.1", port=port)
         with pytest.raises(InvalidInputError, match="cannot be private without a token"):
             WebServer(Site(service.database, site.lake, is_private=True), host="127.0.0.1", port=0)
-        with pytest.raises(InvalidInputError, match=r"no address of this machine"):
+        with pytest.raises(InvalidInputError, match="not an address of this machine"):
             WebServer(Site(service.database, site.lake, access=Access(TOKEN)), host="no.such.invalid", port=0)
         server.start()
         assert server.is_running
