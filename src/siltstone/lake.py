@@ -15,7 +15,8 @@ from siltstone.log.opened import KeyedLog, OpenedLog
 from siltstone.maintenance.dropped import DROPPED_RETENTION_MS, DroppedReport, vacuum_dropped
 from siltstone.maintenance.fsck import check_deltas, check_partition, check_registered
 from siltstone.maintenance.recovery import PartitionRepair, repair
-from siltstone.maintenance.vacuum import ORPHAN_GRACE_MS, ROUND_RETENTION_MS, VacuumReport, roll_back, vacuum
+from siltstone.maintenance.rollback import roll_back
+from siltstone.maintenance.vacuum import ORPHAN_GRACE_MS, ROUND_RETENTION_MS, VacuumReport, vacuum
 from siltstone.model import (
     COMPACTED_STREAM,
     Delta,

@@ -14,8 +14,7 @@ import pytest
 import siltstone
 from siltstone.errors import StorageError
 from siltstone.log.commit import forget_logs
-from siltstone.maintenance.vacuum import find_leftovers
-from siltstone.objects import Objects, canonical_root, open_objects, replaced
+from siltstone.objects import Objects, canonical_root, find_leftovers, open_objects, replaced
 from siltstone.storage import object_store as storage
 from tests.unit.compactor.compacting import MAJOR, compact, make_table, only_partition, rows
 
@@ -56,7 +55,7 @@ def test_a_half_written_file_that_a_writer_is_done_with_meanwhile_is_no_error(
             aside.unlink(missing_ok=True)
         yield listed
 
-    monkeypatch.setattr("siltstone.maintenance.vacuum.os.scandir", vanishing)
+    monkeypatch.setattr("siltstone.objects.local.os.scandir", vanishing)
     found = find_leftovers(orders.lake.root, str(deltas_folder(orders).relative_to(orders.lake.root)))
     assert [each.path.rpartition("/")[2] for each in found.half_written] == [other.name]
     assert any(path.endswith(other.name) for path in vacuum(orders).removed_files)

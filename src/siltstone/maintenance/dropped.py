@@ -7,8 +7,8 @@ from siltstone.log.batches import batch_id_from_name
 from siltstone.log.commit import Changes
 from siltstone.log.proof import refuse_doubt
 from siltstone.log.state import Entry, LogState
-from siltstone.maintenance.vacuum import DAY_MS, find_leftovers
-from siltstone.objects import ObjectInfo, open_objects
+from siltstone.maintenance.vacuum import DAY_MS
+from siltstone.objects import ObjectInfo, find_leftovers, open_objects
 from siltstone.storage import object_store as storage
 from siltstone.storage.layout import CATALOG_FOLDER, DROPPED_PREFIX, TABLES_FOLDER, catalog_log, dropped_key
 

@@ -7,7 +7,7 @@ import pyarrow as pa
 
 from siltstone.errors import CorruptionError
 from siltstone.log.inspect import Finding
-from siltstone.maintenance.vacuum import reachable_rounds
+from siltstone.maintenance.rollback import reachable_rounds
 from siltstone.model import Delta, ManifestEntry
 from siltstone.model.rounds import Bucket, RoundCompletion
 from siltstone.model.schema import nullable, schema_from_json

@@ -1,15 +1,12 @@
-"""What lies in a folder of a local root beside its objects: half-written files, and links to elsewhere."""
+"""Removing what nothing readable names any more: rounds past their retention, and files of a table version."""
 
 import errno
 import itertools
-import os
 from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
-from typing import NamedTuple
 
-from siltstone.errors import CommitUnknownError, ConflictError, InvalidInputError, StorageError
+from siltstone.errors import CommitUnknownError, StorageError
 from siltstone.log.batches import MAX_BATCH_ID
 from siltstone.log.chain import COMMIT_KEY
 from siltstone.log.commit import CONFIRMED_KEY, Commit, CommitLog, commit_log
@@ -17,8 +14,7 @@ from siltstone.log.horizon import HORIZON_KEY, WORK_PREFIX, began_at, raise_hori
 from siltstone.log.proof import refuse_doubt
 from siltstone.log.state import LogState
 from siltstone.model import PartitionLocator
-from siltstone.model.rounds import RoundCompletion
-from siltstone.objects import ObjectInfo, give_up_reserve, keep_reserve, local_folder, open_objects
+from siltstone.objects import ObjectInfo, find_leftovers, give_up_reserve, keep_reserve, open_objects
 from siltstone.storage.layout import version_log
 from siltstone.table.completion import (
     CURRENT_KEY,
@@ -26,78 +22,13 @@ from siltstone.table.completion import (
     ROUND_PREFIX,
     Destination,
     bucket_objects,
-    commit_round,
     current_entry,
-    find_problems,
-    get_round,
     list_rounds,
     read_completion,
-    write_completion,
 )
 from siltstone.table.followers import (
-    follow,
-    own_partition,
     refuse_lost_commits,
-    round_source,
-    trimmed_position,
 )
-
-
-class Leftovers(NamedTuple):
-    """Files that writers began and nobody sees, and symbolic links, through which nothing is ever deleted."""
-
-    half_written: list[ObjectInfo]
-    links: list[str]
-
-    def are_beyond_a_link(self, path: str) -> bool:
-        """Tell whether a path is a link, or leads through one."""
-        return any(path == link or path.startswith(f"{link}/") for link in self.links)
-
-
-def find_leftovers(root: str, folder: str) -> Leftovers:
-    """Look through a folder, following no link; files that vanish meanwhile are left out. Raises: StorageError."""
-    found = Leftovers([], [])
-    base = local_folder(root)
-    if base is None:
-        return found
-    parts = folder.split("/")
-    for count in range(1, len(parts) + 1):
-        above = "/".join(parts[:count])
-        if (base / above).is_symlink():
-            found.links.append(above)
-            return found
-    pending = [folder]
-    while pending:
-        _look(base, pending, found)
-    return found
-
-
-def _look(base: Path, pending: list[str], found: Leftovers) -> None:
-    folder = pending.pop()
-    try:
-        with os.scandir(base / folder) as entries:
-            for entry in entries:
-                path = f"{folder}/{entry.name}"
-                if entry.is_symlink():
-                    found.links.append(path)
-                elif entry.is_dir(follow_symlinks=False):
-                    pending.append(path)
-                elif entry.name.startswith(".") and entry.name.endswith(".tmp"):
-                    _add(found, path, entry)
-    except FileNotFoundError:
-        return
-    except OSError as error:
-        raise StorageError(f"{base}/{folder}: {error.strerror or error}") from error
-
-
-def _add(found: Leftovers, path: str, entry: os.DirEntry[str]) -> None:
-    try:
-        status = entry.stat(follow_symlinks=False)
-    except FileNotFoundError:
-        # A writer is done with it.
-        return
-    found.half_written.append(ObjectInfo(path, status.st_size, status.st_mtime_ns // 1_000_000))
-
 
 DAY_MS = 24 * 3600 * 1000
 ROUND_RETENTION_MS = 7 * DAY_MS
@@ -105,77 +36,6 @@ ORPHAN_GRACE_MS = DAY_MS
 _LOG = "log"
 _DELTAS = "delta/"
 _ANY_BATCH = MAX_BATCH_ID
-
-
-def roll_back(destination: Destination, round_id: int, *, dry_run: bool = False) -> RoundCompletion:
-    """Make the state after an earlier round current again, by a new round that says so; deltas since are read anew.
-
-    The current round is not read, so that this also cures a damaged one. A dry run returns what would be current.
-    A round after which deltas are trimmed is refused: it could never be compacted further.
-    Raises: NotFoundError, InvalidInputError, ConflictError, CorruptionError.
-    """
-    began = destination.log.read(lambda state: state.batch_id)
-    target = get_round(destination, round_id)
-    current = current_entry(destination)
-    assert current is not None
-    current_id = int(current["round_id"])
-    if current_id == round_id:
-        raise InvalidInputError(f"{destination.locator}: round {round_id} is the current one; choose an earlier one")
-    refuse_trimmed(destination, target)
-    problems = find_problems(destination, target.buckets)
-    if problems:
-        bad, problem = problems[0]
-        raise InvalidInputError(
-            f"{destination.locator}: {bad.uri} of round {round_id} is gone or damaged ({problem}); choose a later round"
-        )
-    completion = RoundCompletion.from_serializable(
-        {
-            **target.to_serializable(),
-            "round_id": current_id + 1,
-            "previous_round_id": current_id,
-            "rolled_back_to": round_id,
-            "completed_at": open_objects(destination.root).now_ms(),
-        }
-    )
-    if dry_run:
-        return completion
-    source = round_source(target, own_partition(destination.locator), root=destination.root)
-    if source is not None and follow(destination, source, target.high_watermark):
-        # Until this was recorded, a trim may have gone by the watermark of the current round.
-        refuse_trimmed(destination, target)
-    written = write_completion(destination, completion, began)
-    try:
-        # A vacuum may forget the target, and remove its files, while it is being looked at.
-        commit_round(destination, completion, written, current_id, needs=[round_id])
-    except ConflictError:
-        open_objects(destination.root).delete([written.uri])
-        raise
-    return completion
-
-
-def refuse_trimmed(destination: Destination, target: RoundCompletion) -> None:
-    """Refuse a round after which deltas are trimmed, naming the oldest one that can be reached."""
-    reachable = reachable_rounds(destination)
-    if target.round_id in reachable:
-        return
-    others = (
-        f"the oldest round that can be reached is {reachable[0]}" if reachable else "no round that is kept has them"
-    )
-    raise InvalidInputError(
-        f"{destination.locator}: round {target.round_id} is compacted up to position {target.high_watermark}, and deltas "
-        f"after it are trimmed, so that it could not be compacted further; {others}"
-    )
-
-
-def reachable_rounds(destination: Destination) -> list[int]:
-    """Return the rounds, oldest first, after which all deltas of their source are still there."""
-    root, own = destination.root, own_partition(destination.locator)
-    found = []
-    for entry in list_rounds(destination):
-        source = round_source(entry, own, root=root)
-        if source is None or trimmed_position(source, root=root) <= int(entry["high_watermark"]):
-            found.append(int(entry["round_id"]))
-    return found
 
 
 @dataclass
@@ -365,7 +225,7 @@ def _destinations(root: str, folder: str, listed: Iterable[ObjectInfo]) -> Itera
 
 
 def _is_foreign(destination: Destination) -> bool:
-    """Tell whether a log holds anything but rounds, so that what its entries name is not known here."""
+    """Return whether a log holds anything but rounds, so that what its entries name is not known here."""
     keys = destination.log.read(lambda state: state.keys())
     own, prefixes = (CURRENT_KEY, COMMIT_KEY, HORIZON_KEY, CONFIRMED_KEY), (ROUND_PREFIX, HOLD_PREFIX, WORK_PREFIX)
     return any(key not in own and not key.startswith(prefixes) for key in keys)

@@ -5,14 +5,13 @@ Two implementations of one small protocol: local folders through the operating s
 """
 
 from siltstone.objects.interface import CHUNK_BYTES, ObjectInfo, Objects
-from siltstone.objects.local import LocalObjects
+from siltstone.objects.local import Leftovers, LocalObjects, find_leftovers, local_folder
 from siltstone.objects.roots import (
     MEMORY_SCHEME,
     Access,
     canonical_root,
     give_up_reserve,
     keep_reserve,
-    local_folder,
     local_path,
     open_objects,
     replaced,
@@ -24,11 +23,13 @@ __all__ = [
     "CHUNK_BYTES",
     "MEMORY_SCHEME",
     "Access",
+    "Leftovers",
     "LocalObjects",
     "ObjectInfo",
     "Objects",
     "StoreObjects",
     "canonical_root",
+    "find_leftovers",
     "give_up_reserve",
     "keep_reserve",
     "local_folder",

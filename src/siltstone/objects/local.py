@@ -6,7 +6,7 @@ import os
 import stat
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import IO, Any, NamedTuple, cast
 
 from siltstone import clock
 from siltstone.errors import (
@@ -257,3 +257,64 @@ def _sync_folder(folder: str) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def local_folder(root: str) -> Path | None:
+    """Return the folder of a canonical local root, None for any other."""
+    return None if "://" in root else Path(root)
+
+
+class Leftovers(NamedTuple):
+    """Files that writers began and nobody sees, and symbolic links, through which nothing is ever deleted."""
+
+    half_written: list[ObjectInfo]
+    links: list[str]
+
+    def are_beyond_a_link(self, path: str) -> bool:
+        """Return whether a path is a link, or leads through one."""
+        return any(path == link or path.startswith(f"{link}/") for link in self.links)
+
+
+def find_leftovers(root: str, folder: str) -> Leftovers:
+    """Look through a folder, following no link; files that vanish meanwhile are left out. Raises: StorageError."""
+    found = Leftovers([], [])
+    base = local_folder(root)
+    if base is None:
+        return found
+    parts = folder.split("/")
+    for count in range(1, len(parts) + 1):
+        above = "/".join(parts[:count])
+        if (base / above).is_symlink():
+            found.links.append(above)
+            return found
+    pending = [folder]
+    while pending:
+        _find_in(base, pending, found)
+    return found
+
+
+def _find_in(base: Path, pending: list[str], found: Leftovers) -> None:
+    folder = pending.pop()
+    try:
+        with os.scandir(base / folder) as entries:
+            for entry in entries:
+                path = f"{folder}/{entry.name}"
+                if entry.is_symlink():
+                    found.links.append(path)
+                elif entry.is_dir(follow_symlinks=False):
+                    pending.append(path)
+                elif _is_aside(entry.name):
+                    _add(found, path, entry)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise StorageError(f"{base}/{folder}: {error.strerror or error}") from error
+
+
+def _add(found: Leftovers, path: str, entry: os.DirEntry[str]) -> None:
+    try:
+        status = entry.stat(follow_symlinks=False)
+    except FileNotFoundError:
+        # A writer is done with it.
+        return
+    found.half_written.append(ObjectInfo(path, status.st_size, status.st_mtime_ns // 1_000_000))

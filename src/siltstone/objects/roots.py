@@ -11,7 +11,7 @@ from pathlib import Path
 
 from siltstone.errors import InvalidInputError, SiltstoneError
 from siltstone.objects.interface import Objects
-from siltstone.objects.local import OWN_FOLDER, LocalObjects
+from siltstone.objects.local import OWN_FOLDER, LocalObjects, local_folder
 from siltstone.objects.s3 import S3Settings, completed, find_settings, shared
 from siltstone.objects.store import StoreObjects, open_memory, open_s3, open_url
 
@@ -64,11 +64,6 @@ def canonical_root(root: str | os.PathLike[str]) -> str:
     if not rest.split("/")[0]:
         raise InvalidInputError(f"root {text!r} names no bucket; write {scheme}://bucket/prefix")
     return f"{'s3' if scheme == 's3a' else scheme}://{rest}"
-
-
-def local_folder(root: str) -> Path | None:
-    """Return the folder of a canonical local root, None for any other."""
-    return None if "://" in root else Path(root)
 
 
 def local_path(root: str, path: str) -> str | None:
