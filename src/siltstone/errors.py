@@ -1,4 +1,9 @@
-"""The whole error tree: one root, branches named for what the caller does next."""
+"""The whole error tree: one root, branches named for what the caller does next.
+
+Each has a `kind`, for programs in any language: kinds may be added, and never change.
+"""
+
+from typing import ClassVar
 
 from siltstone.masks import mask_secrets
 
@@ -11,6 +16,8 @@ class SiltstoneError(Exception):
     in it are hidden, whoever shows it.
     """
 
+    kind: ClassVar[str] = "failed"
+
     def __str__(self) -> str:
         return mask_secrets(super().__str__())
 
@@ -18,42 +25,70 @@ class SiltstoneError(Exception):
 class InvalidInputError(SiltstoneError, ValueError):
     """The call is wrong: change it. Nothing was written."""
 
+    kind: ClassVar[str] = "invalid_input"
+
 
 class NotFoundError(SiltstoneError, LookupError):
     """The thing named does not exist."""
+
+    kind: ClassVar[str] = "not_found"
 
 
 class AlreadyExistsError(SiltstoneError):
     """The thing to create exists already."""
 
+    kind: ClassVar[str] = "already_exists"
+
 
 class ConflictError(SiltstoneError):
     """Somebody else changed the state meanwhile: read again and plan again."""
+
+    kind: ClassVar[str] = "conflict"
 
 
 class CommitUnknownError(SiltstoneError):
     """The answer to a commit got lost: read back before trying again."""
 
+    kind: ClassVar[str] = "commit_unknown"
+
 
 class StorageError(SiltstoneError):
     """The store failed or was not reached: the same call may succeed later."""
+
+    kind: ClassVar[str] = "storage"
 
 
 class AccessDeniedError(StorageError):
     """The store answered, and said no: fix permissions or credentials first."""
 
+    kind: ClassVar[str] = "access_denied"
+
 
 class CorruptionError(SiltstoneError):
     """What is stored is damaged or incomplete: stop, then repair or rebase."""
+
+    kind: ClassVar[str] = "corruption"
 
 
 class LeaseLostError(SiltstoneError):
     """The right to act passed to somebody else: stop, and commit nothing."""
 
+    kind: ClassVar[str] = "lease_lost"
+
 
 class NotInstalledError(SiltstoneError):
     """Something that is needed beside Python is missing on this machine, or too old: install it."""
 
+    kind: ClassVar[str] = "not_installed"
 
-class KeysInSeveralPartitionsWarning(UserWarning):
+
+class SiltstoneWarning(UserWarning):
+    """Root of what Siltstone warns of: something to know that stops nothing."""
+
+
+class InputWarning(SiltstoneWarning):
+    """A data file says less than it could, or something else than was probably meant."""
+
+
+class KeysInSeveralPartitionsWarning(SiltstoneWarning):
     """A table from before the rule lets a key have a row in each partition, which nobody said is meant."""
