@@ -12,12 +12,9 @@ import numpy as np
 import pyarrow as pa
 import typer
 
-from siltstone.cli import compacting, explaining, reading, rounds, tables, writing
-from siltstone.cli.compaction_commands import watched_progress
-from siltstone.cli.output_text import TextOutput
-from siltstone.cli.shell import Shell
+from siltstone.cli import data, rounds, rows, tables
+from siltstone.cli.options import Shell
 from siltstone.lake import Lake, Table
-from siltstone.rounds.request import TableRequest
 from siltstone.text import format_count
 
 NAME = "shop.orders"
@@ -70,7 +67,7 @@ def open_shop(lake: Lake) -> None:
         "updated_at": "timestamp_utc",
     }
     lake.create_table(NAME, schema=schema, primary_keys=["order_id"], sort_keys=["updated_at"])
-    TextOutput().table(tables.describe_table(lake, NAME))
+    tables.show(Shell(lake.root), NAME)
 
 
 class Shop:
@@ -133,34 +130,31 @@ class Shop:
 def compact(table: Table) -> None:
     """Compact what is new, and show what that did."""
     run(f"compact {NAME}")
-    with watched_progress(Shell()) as tell:
-        compacted = compacting.compact_table(table.lake, TableRequest(NAME, table.lake.root), tell=tell)
-    TextOutput().compacted(compacted)
+    rounds.compact(Shell(table.lake.root), NAME)
 
 
 def look_around(lake: Lake) -> None:
     """Show the deltas and rounds, one key, and the answer to a question."""
-    output, key = TextOutput(), {"order_id": f"{WATCHED_ORDER}"}
-    deltas = writing.list_deltas(lake, NAME)
-    say(
-        f"{sum(delta.rows for delta in deltas):,} changes came in {format_count(len(deltas), 'delta')}, each one commit:"
-    )
+    shell, key = Shell(lake.root), [f"order_id={WATCHED_ORDER}"]
+    deltas = lake.table(NAME).deltas()
+    changes = sum(delta.manifest.record_count for delta in deltas)
+    say(f"{changes:,} changes came in {format_count(len(deltas), 'delta')}, each one commit:")
     run(f"deltas {NAME}")
-    output.deltas(NAME, deltas)
+    data.deltas(shell, NAME)
 
     say(
         "Three rounds took them in. The later ones wrote beside the files of the first, and marked which rows are dead:"
     )
     run(f"rounds {NAME}")
-    output.rounds(NAME, rounds.list_table_rounds(lake, NAME))
+    rounds.rounds(shell, NAME)
 
     say("Why is an order as it is? Every delta that touched it, in order; the late one could do no harm:")
     run(f"explain-key {NAME} order_id={WATCHED_ORDER}")
-    output.explained(NAME, key, explaining.explain_key(lake, NAME, {**key}))
+    rows.explain_key(shell, NAME, key)
 
     say("The same row, found through the index of keys by reading a few pages:")
     run(f"lookup {NAME} order_id={WATCHED_ORDER}")
-    output.found(NAME, {**key}, *reading.look_up(lake, NAME, {**key}))
+    rows.lookup(shell, NAME, key)
 
     say("And any engine that reads Arrow can ask questions; DuckDB, for one:")
     typer.echo(REVENUE)

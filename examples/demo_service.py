@@ -12,8 +12,8 @@ import pyarrow as pa
 import typer
 
 from examples.demo import CITIES, say
-from siltstone.cli.output_text import TextOutput
-from siltstone.cli.serving import ServeOptions, run_service, service_settings, set_up_logs
+from siltstone.cli.output import Output
+from siltstone.cli.process import ServeOptions, run_service, service_settings, set_up_logs
 from siltstone.lake import Lake
 from siltstone.rows.job import Engine
 from siltstone.service import default_address, open_database, trigger_cycle
@@ -149,7 +149,7 @@ def play(
     )
     feeder.start()
     try:
-        return run_service(options, TextOutput(), stopping)
+        return run_service(options, Output(), stopping)
     finally:
         stopping.set()
         feeder.join()

@@ -1,15 +1,25 @@
 """What a person holds in Python: `open(root)` gives a lake, a lake gives tables. Thin: each call goes to the catalog."""
 
+import dataclasses
 import datetime
 import os
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, TypeAlias, cast
+from typing import TYPE_CHECKING, Literal, TypeAlias, cast, overload
 
 import pyarrow as pa
 
 from siltstone.catalog import main as catalog
-from siltstone.errors import InvalidInputError, KeysInSeveralPartitionsWarning, NotFoundError
+from siltstone.errors import (
+    AlreadyExistsError,
+    InvalidInputError,
+    KeysInSeveralPartitionsWarning,
+    NotFoundError,
+    SiltstoneError,
+)
+from siltstone.ingest.dry_run import Written, plan_write, sum_up, written_before
+from siltstone.ingest.file_rows import Report, open_rows, silent
+from siltstone.ingest.input import Format
 from siltstone.log.inspect import Finding, verify_opened
 from siltstone.log.opened import KeyedLog, OpenedLog
 from siltstone.maintenance.dropped import DROPPED_RETENTION_MS, DroppedReport, vacuum_dropped
@@ -19,6 +29,7 @@ from siltstone.maintenance.rollback import roll_back
 from siltstone.maintenance.vacuum import ORPHAN_GRACE_MS, ROUND_RETENTION_MS, VacuumReport, vacuum
 from siltstone.model import (
     COMPACTED_STREAM,
+    DEFAULT_STREAM,
     Delta,
     DeltaType,
     Idempotency,
@@ -28,11 +39,13 @@ from siltstone.model import (
     StreamLocator,
     TableRules,
     TableVersion,
+    TableVersionLocator,
 )
-from siltstone.model.properties import KIND, ROWS_KIND
+from siltstone.model.names import did_you_mean, split_table_name
+from siltstone.model.properties import KIND, ROWS_KIND, change_properties
 from siltstone.model.rounds import RoundCompletion
-from siltstone.model.schema import schema_from_json
-from siltstone.objects import canonical_root, open_objects
+from siltstone.model.schema import normalize_schema, schema_from_json, schema_to_json
+from siltstone.objects import canonical_root, local_folder, open_objects
 from siltstone.rounds.events import Progress
 from siltstone.rounds.plan import Request
 from siltstone.rounds.request import (
@@ -41,8 +54,10 @@ from siltstone.rounds.request import (
     requests_with_work,
 )
 from siltstone.rounds.session import SessionResult
+from siltstone.storage import object_store as storage
 from siltstone.storage.interface import ArrowData
 from siltstone.storage.layout import CATALOG_FOLDER
+from siltstone.storage.versions import change_columns
 from siltstone.table.completion import (
     compacted_partition,
     current_rounds,
@@ -52,14 +67,18 @@ from siltstone.table.completion import (
 )
 from siltstone.table.explain import Explanation, explain, find_told
 from siltstone.table.followers import (
+    followed_partition,
     followed_partitions,
     register_destination,
     unregistered_destinations,
 )
 from siltstone.table.report import (
+    RoundDetails,
     RoundReport,
     TableDetails,
     TableReport,
+    detail_round,
+    find_round,
     read_details,
     read_report,
     read_reports,
@@ -107,13 +126,33 @@ class Lake:
 
     def tables(self, namespace: str | None = None) -> list["Table"]:
         """Return the tables of one namespace or of all, by name. Raises: NotFoundError."""
-        return [Table(self, each.locator.full_name) for each in catalog.list_tables(namespace, root=self.root)]
+        try:
+            return [Table(self, each.locator.full_name) for each in catalog.list_tables(namespace, root=self.root)]
+        except NotFoundError as error:
+            raise NotFoundError(f"{error}{did_you_mean(namespace or '', self.namespaces())}") from error
 
     def table(self, name: str) -> "Table":
-        """Return a table by its name, e.g. `shop.orders`. Raises: NotFoundError."""
-        table = Table(self, catalog.get_table(name, recall=True, root=self.root).locator.full_name)
+        """Return a table by its name, e.g. `shop.orders`. Raises: NotFoundError that guesses which one was meant."""
+        table = Table(self, self._full_name(name, recall=True))
         _warn_of_keys_in_several_partitions(table)
         return table
+
+    def _full_name(self, name: str, *, recall: bool = False) -> str:
+        try:
+            return catalog.get_table(name, recall=recall, root=self.root).locator.full_name
+        except NotFoundError as error:
+            folder = local_folder(self.root)
+            if folder is not None and not folder.is_dir():
+                raise NotFoundError(f"{error}; the folder {folder} does not exist, is the root right?") from error
+            raise NotFoundError(f"{error}{self._guess(name)}") from error
+        except InvalidInputError as error:
+            raise InvalidInputError(f"{error}{self._guess(name)}") from error
+
+    def _guess(self, name: str) -> str:
+        try:
+            return did_you_mean(name, [table.name for table in self.tables()])
+        except SiltstoneError:
+            return ""
 
     def has_table(self, name: str) -> bool:
         """Say whether there is such a table."""
@@ -165,6 +204,27 @@ class Lake:
         )
         return Table(self, version.locator.table_locator.full_name)
 
+    def plan_table(
+        self,
+        name: str,
+        *,
+        schema: SchemaLike,
+        rules: TableRules,
+        description: str = "",
+        properties: Mapping[str, str] | None = None,
+    ) -> TableVersion:
+        """Return what `create_table` would create, and create nothing. Raises: AlreadyExistsError, InvalidInputError."""
+        namespace, table = split_table_name(name)
+        version = TableVersion(
+            locator=TableVersionLocator(namespace=namespace, table=table, table_version="1"),
+            fields=schema_to_json(normalize_schema(_arrow_schema(schema))),
+            **rules,
+            description=description,
+            properties=change_properties({}, properties or {}, name),
+        )
+        self._refuse_existing(name)
+        return version
+
     def create_document_table(
         self,
         name: str,
@@ -195,11 +255,23 @@ class Lake:
         """Return a table of documents by its name. Raises: NotFoundError, InvalidInputError where it is one of rows."""
         from siltstone.document_table import DocumentTable
 
-        return DocumentTable(self, catalog.get_table(name, root=self.root).locator.full_name)
+        return DocumentTable(self, self._full_name(name))
 
-    def rename_table(self, name: str, new_name: str) -> "Table":
+    def rename_table(self, name: str, new_name: str, *, dry_run: bool = False) -> "Table":
         """Rename a table, also into another namespace. Raises: NotFoundError, AlreadyExistsError."""
-        return Table(self, catalog.rename_table(name, new_name, root=self.root).locator.full_name)
+        namespace, _ = split_table_name(new_name)
+        if new_name != name:
+            self._refuse_existing(new_name)
+        if namespace not in self.namespaces():
+            guess = did_you_mean(namespace, self.namespaces())
+            raise NotFoundError(f"{self.root}: there is no namespace {namespace}{guess}")
+        return Table(
+            self, new_name if dry_run else catalog.rename_table(name, new_name, root=self.root).locator.full_name
+        )
+
+    def _refuse_existing(self, name: str) -> None:
+        if self.has_table(name):
+            raise AlreadyExistsError(f"{self.root}: table {name} exists already; drop it first, or choose another name")
 
     def drop_table(self, name: str) -> None:
         """Drop a table; its files stay until they are vacuumed. Raises: NotFoundError."""
@@ -237,6 +309,26 @@ class Table:
         """The properties."""
         return self.version.properties
 
+    @property
+    def stream_position(self) -> int:
+        """The position of the newest delta, 0 without any."""
+        return storage.get_stream(self._stream, root=self.lake.root).stream_position
+
+    @property
+    def partitions(self) -> list[PartitionLocator]:
+        """The partitions that have deltas."""
+        return [each.locator for each in storage.list_partitions(self._stream, root=self.lake.root)]
+
+    @property
+    def folder(self) -> str:
+        """Where the files of the newest version are."""
+        return f"{self.lake.root}/{catalog.version_folder(self.name, root=self.lake.root)}"
+
+    @property
+    def _stream(self) -> StreamLocator:
+        return catalog.delta_stream(self.name, root=self.lake.root)
+
+    @overload
     def write(
         self,
         data: "ArrowData | DataFrame",
@@ -246,19 +338,45 @@ class Table:
         idempotency: Idempotency | tuple[str, int] | None = None,
         stream_position: int | None = None,
         evolve: bool = True,
-    ) -> int:
+    ) -> int: ...
+
+    @overload
+    def write(
+        self,
+        data: ArrowData,
+        type: DeltaType = "upsert",
+        delete_columns: Sequence[str] | None = None,
+        op_column: str | None = None,
+        idempotency: Idempotency | tuple[str, int] | None = None,
+        stream_position: int | None = None,
+        evolve: bool = True,
+        *,
+        dry_run: Literal[True],
+    ) -> Written: ...
+
+    def write(
+        self,
+        data: "ArrowData | DataFrame",
+        type: DeltaType = "upsert",
+        delete_columns: Sequence[str] | None = None,
+        op_column: str | None = None,
+        idempotency: Idempotency | tuple[str, int] | None = None,
+        stream_position: int | None = None,
+        evolve: bool = True,
+        *,
+        dry_run: bool = False,
+    ) -> int | Written:
         """Write an Arrow table, record batches, a data frame, or a list of dictionaries as one commit.
 
         A Spark data frame is written by executors. The index of a pandas one is a column where it has a name. Values
         of another kind of number than the column's are taken where each fits exactly; dictionaries have the widths
         of the table's columns. UUIDs are written as text, or as bytes into a binary column. New columns and wider
         types become part of the table; without `evolve`, or where the table is strict, they are refused.
-        Returns the stream position. `idempotency=("my-job", 17)` makes it safe to write the same again.
+        Returns the stream position. `idempotency=("my-job", 17)` makes it safe to write the same again. A dry run
+        makes all checks, keeps nothing, and returns what would be written; data frames of Spark have none.
         Raises: InvalidInputError, NotFoundError, ConflictError, CommitUnknownError.
         """
-        if isinstance(idempotency, tuple):
-            app_id, batch_id = idempotency
-            idempotency = Idempotency(app_id=app_id, batch_id=batch_id)
+        idempotency = _idempotency(idempotency)
         kind = KIND.of(self.properties, self.name)
         if kind != ROWS_KIND:
             raise InvalidInputError(
@@ -266,6 +384,19 @@ class Table:
             )
         columns = None if delete_columns is None else _names(delete_columns)
         root = self.lake.root
+        if dry_run:
+            return plan_write(
+                cast("ArrowData", data),
+                self.version,
+                self._stream,
+                type=type,
+                delete_columns=columns,
+                op_column=op_column,
+                idempotency=idempotency,
+                stream_position=stream_position,
+                evolve=evolve,
+                root=root,
+            )
         if data.__class__.__module__.startswith("pyspark."):
             return catalog.write_staged(
                 self.name,
@@ -285,6 +416,40 @@ class Table:
             stream_position=stream_position,
             root=self.lake.root,
         )
+
+    def write_files(
+        self,
+        files: Sequence[str],
+        *,
+        format: Format | None = None,
+        delimiter: str | None = None,
+        type: DeltaType = "upsert",
+        delete_columns: Sequence[str] | None = None,
+        op_column: str | None = None,
+        idempotency: Idempotency | tuple[str, int] | None = None,
+        stream_position: int | None = None,
+        evolve: bool = True,
+        dry_run: bool = False,
+        progress: Report = silent,
+    ) -> Written:
+        """Write all rows of Parquet, CSV or JSON lines files, in their order, as one delta in one commit.
+
+        CSV and JSON lines are read with the types of the table's columns; `-` is JSON lines from standard input.
+        Raises: as `write`. Warns: InputWarning.
+        """
+        idempotency, before = _idempotency(idempotency), self.version
+        done = written_before(before, self._stream, type, idempotency, root=self.lake.root)
+        if done is not None:
+            return done
+        columns = (delete_columns or before.primary_keys) if type == "delete" else None
+        rules = (type, delete_columns, op_column, idempotency, stream_position, evolve)
+        with open_rows(files, before, format, delimiter, columns, op_column, progress=progress) as rows:
+            if dry_run:
+                planned = self.write(rows.batches(), *rules, dry_run=True)
+                return dataclasses.replace(planned, null_lines=rows.null_lines)
+            position = self.write(rows.batches(), *rules)
+        deltas = self.deltas(position, position)
+        return sum_up(type, deltas, before, self.version, stream_position=position, null_lines=rows.null_lines)
 
     def deltas(self, first_stream_position: int | None = None, last_stream_position: int | None = None) -> list[Delta]:
         """Return the committed deltas by stream position; both bounds are inclusive."""
@@ -346,6 +511,22 @@ class Table:
     def details(self) -> TableDetails:
         """Return the report with the newest rounds and the largest buckets."""
         return read_details(self.name, root=self.lake.root)
+
+    def round(self, round_id: int, partition: Sequence[str] = ()) -> RoundDetails:
+        """Return a round with its buckets and files; the partition, where several have it, by values or `key=value`.
+
+        Raises: NotFoundError, InvalidInputError, CorruptionError.
+        """
+        return detail_round(self.name, find_round(self.name, round_id, partition, root=self.lake.root))
+
+    def deltas_after(self, completion: RoundCompletion) -> list[Delta]:
+        """Return the deltas that follow a round in its partition. Raises: NotFoundError."""
+        own = PartitionLocator(**{**completion.destination_partition_locator, "stream": DEFAULT_STREAM})
+        return storage.list_partition_deltas(
+            followed_partition(own, completion, root=self.lake.root),
+            first_stream_position=completion.high_watermark + 1,
+            root=self.lake.root,
+        )
 
     def round_reports(self) -> list[RoundReport]:
         """Return the rounds of all partitions in numbers, oldest first; a damaged one has its problem."""
@@ -522,15 +703,28 @@ class Table:
         unique_within_partition: bool | None = None,
         description: str | None = None,
         properties: Mapping[str, str | None] | None = None,
+        dry_run: bool = False,
     ) -> TableVersion:
         """Drop, rename and add columns, describe, set properties; a property of None is removed.
 
         No file is written anew. A column that is added again under the name of a dropped one starts empty.
-        Raises: InvalidInputError.
+        A dry run returns what the table would be. Raises: InvalidInputError.
         """
+        columns = None if add_columns is None else _arrow_schema(add_columns)
+        if dry_run:
+            version = self.version
+            change_columns(
+                version, add_columns=columns, rename_columns=rename_columns, drop_columns=_names(drop_columns)
+            )
+            if unique_within_partition is not None:
+                version["unique_within_partition"] = unique_within_partition
+            if description is not None:
+                version["description"] = description
+            version["properties"] = change_properties(version.properties, properties or {}, self.name)
+            return version
         return catalog.alter_table(
             self.name,
-            add_columns=None if add_columns is None else _arrow_schema(add_columns),
+            add_columns=columns,
             rename_columns=rename_columns,
             drop_columns=_names(drop_columns),
             unique_within_partition=unique_within_partition,
@@ -539,9 +733,9 @@ class Table:
             root=self.lake.root,
         )
 
-    def rename(self, new_name: str) -> "Table":
-        """Rename the table. Raises: AlreadyExistsError."""
-        return self.lake.rename_table(self.name, new_name)
+    def rename(self, new_name: str, *, dry_run: bool = False) -> "Table":
+        """Rename the table. Raises: NotFoundError, AlreadyExistsError."""
+        return self.lake.rename_table(self.name, new_name, dry_run=dry_run)
 
     def drop(self) -> None:
         """Drop the table; its files stay until they are vacuumed."""
@@ -606,6 +800,10 @@ def _warn_of_keys_in_several_partitions(table: Table) -> None:
             KeysInSeveralPartitionsWarning,
             stacklevel=3,
         )
+
+
+def _idempotency(given: Idempotency | tuple[str, int] | None) -> Idempotency | None:
+    return Idempotency(app_id=given[0], batch_id=given[1]) if isinstance(given, tuple) else given
 
 
 def _names(names: Sequence[str]) -> list[str]:

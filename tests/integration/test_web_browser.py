@@ -15,9 +15,9 @@ import pytest
 from examples.demo_service import Shop
 from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, expect, sync_playwright
 
-from siltstone.cli.output_text import TextOutput
-from siltstone.cli.results_cycles import Serving
-from siltstone.cli.serving import ServeOptions, run_service, service_settings
+from siltstone.cli.output import Output
+from siltstone.cli.process import ServeOptions, run_service, service_settings
+from siltstone.cli.results import Serving
 from siltstone.lake import Lake
 from siltstone.log.commit import forget_logs
 from siltstone.rows.job import BucketResult, RoundJob
@@ -54,7 +54,7 @@ class Gate:
             yield result
 
 
-class Announced(TextOutput):
+class Announced(Output):
     """Tells the test when the service has started."""
 
     def __init__(self) -> None:
@@ -62,8 +62,9 @@ class Announced(TextOutput):
         self.is_started = threading.Event()
         self.address = ""
 
-    def serving(self, serving: Serving) -> None:
-        self.address = (serving.address or "").rstrip("/")
+    def emit(self, result: object) -> None:
+        assert isinstance(result, Serving)
+        self.address = (result.address or "").rstrip("/")
         self.is_started.set()
 
 

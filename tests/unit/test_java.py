@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 
 import siltstone
-from siltstone.cli.output_text import TextOutput
-from siltstone.cli.serving import ServeOptions, run_service
+from siltstone.cli.output import Output
+from siltstone.cli.process import ServeOptions, run_service
 from siltstone.errors import NotInstalledError
 from siltstone.java import find_java, require_java
 
@@ -85,9 +85,9 @@ def test_a_table_and_a_session_say_it_too(lake: siltstone.Lake) -> None:
 def test_a_node_that_only_leads_needs_no_java(lake: siltstone.Lake) -> None:
     stopping = threading.Event()
     stopping.set()
-    assert run_service(ServeOptions(lake.root, workers=0, has_web=False), TextOutput(), stopping)
+    assert run_service(ServeOptions(lake.root, workers=0, has_web=False), Output(), stopping)
     with pytest.raises(NotInstalledError, match=SENTENCE):
-        run_service(ServeOptions(lake.root, workers=1, has_web=False), TextOutput(), stopping)
+        run_service(ServeOptions(lake.root, workers=1, has_web=False), Output(), stopping)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pickle
 
 import pytest
 
-from siltstone.cli.serving import TextFormatter
+from siltstone.cli.process import TextFormatter
 from siltstone.errors import StorageError
 from siltstone.masks import is_secret_name, mask_secrets, mask_values
 from siltstone.service.node import JsonFormatter

@@ -1,223 +1,418 @@
-"""What the commands on tables of documents do and print."""
+"""`siltstone documents …`: tables of documents, and the language of their deltas."""
 
-import contextlib
 import datetime
 import sys
-from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Annotated
 
-import orjson
+import typer
 
-from siltstone.cli.hints import find_table
-from siltstone.cli.results import Exported
-from siltstone.cli.shell import Shell
-from siltstone.document_table import Document, DocumentTable
-from siltstone.documents.language import value_text
-from siltstone.errors import AlreadyExistsError, InvalidInputError
-from siltstone.ingest.export import replacing
-from siltstone.text import format_count, format_duration, format_iso_time, format_time
+from siltstone.cli import rounds
+from siltstone.cli.options import Master, Shell, TableName, command, new_group, parse_duration_ms
+from siltstone.cli.results import (
+    Documents,
+    DocumentsCreated,
+    DocumentsImported,
+    DocumentStatus,
+    DocumentsUpdated,
+    DocumentUpdated,
+    Exported,
+    History,
+    HoldBegun,
+    HoldLine,
+    HoldList,
+    HoldReleased,
+    Timeline,
+)
+from siltstone.errors import InvalidInputError, SiltstoneError
 
 if TYPE_CHECKING:
     from siltstone.table.holds import Hold
 
+CasesFile = Annotated[
+    str | None,
+    typer.Argument(metavar="FILE", help="Where the cases are, one JSON object a line.  [default: standard input]"),
+]
 
-def find(shell: Shell, name: str) -> DocumentTable:
-    """Return a table of documents. Raises: NotFoundError that also guesses which was meant, InvalidInputError."""
-    find_table(shell.lake, name)
-    return shell.lake.document_table(name)
+app = new_group("Work with documents and the deltas they are made of.")
 
 
-def create(shell: Shell, name: str, delay_ms: int, description: str, *, keep_history: bool) -> None:
-    """Create a table."""
-    delay = datetime.timedelta(milliseconds=delay_ms)
+@command(
+    app,
+    "create",
+    "siltstone documents create shop.reviews",
+    "siltstone documents create shop.reviews --full-consistency-delay 15m --description 'what people write'",
+)
+def create(
+    shell: Shell,
+    name: TableName,
+    delay: Annotated[
+        str,
+        typer.Option(
+            "--full-consistency-delay", metavar="TIME", help="How old a change may be when it is written, e.g. 15m."
+        ),
+    ] = "5m",
+    keep_history: Annotated[
+        bool, typer.Option("--keep-history", help="Keep each delta that compaction absorbs, for `documents history`.")
+    ] = False,
+    description: Annotated[str, typer.Option("--description", metavar="TEXT", help="What it is for.")] = "",
+) -> None:
+    """Create a table of JSON documents."""
+    delay_ms = parse_duration_ms(delay, "--full-consistency-delay")
     docs = shell.lake.create_document_table(
-        name, full_consistency_delay=delay, keep_history=keep_history, description=description
+        name, full_consistency_delay=delay_ms / 1000, keep_history=keep_history, description=description
     )
-    if shell.json:
-        _print({"table": docs.name, "full_consistency_delay_ms": delay_ms, "keep_history": keep_history})
-    else:
-        _say(f"created {docs.name}, a table of documents; changes may be {format_duration(delay_ms)} old when written")
+    shell.emit(DocumentsCreated(docs.name, delay_ms, keep_history))
 
 
-def update(shell: Shell, name: str, key: str, delta: str, tags: Sequence[str], change_id: str | None) -> None:
-    """Update one document."""
-    found = find(shell, name).update(key, delta, tags, change_id)
-    if shell.json:
-        _print({"table": name, "key": key, "change_id": found})
-    else:
-        _say(f"updated {key} by change {found}")
-
-
-def update_from(shell: Shell, name: str, file: str) -> None:
-    """Update the documents that the lines of a file name."""
-    docs = find(shell, name)
-    with _lines_of(file) as (lines, where):
-        count = docs.update_many(_objects(lines, where, '{"key": …, "delta": …}'))
-    if shell.json:
-        _print({"table": name, "updates": count})
-    else:
-        _say(f"applied {format_count(count, 'delta')} to {name}")
-
-
-def import_from(shell: Shell, name: str, file: str, *, skip_existing: bool, dry_run: bool) -> None:
-    """Import the documents of a file."""
-    docs = find(shell, name)
-    with _lines_of(file) as (lines, where):
-        documents = _objects(lines, where, '{"key": …, "deltas": […], "compactions": […]}')
-        done = docs.import_documents(documents, skip_existing=skip_existing, dry_run=dry_run)
-    if shell.json:
-        _print({"table": name, "imported": done.imported, "skipped": done.skipped, "dry_run": dry_run})
+@command(
+    app,
+    "update",
+    """siltstone documents update shop.reviews r17 '{"stars":4,"text":"good"}'""",
+    """siltstone documents update shop.reviews r17 '{..,"stars":5}' --tag edit""",
+    "siltstone documents update shop.reviews --from updates.jsonl",
+)
+def update(
+    shell: Shell,
+    name: TableName,
+    key: Annotated[str | None, typer.Argument(metavar="KEY", help="The document.", show_default=False)] = None,
+    delta: Annotated[
+        str | None,
+        typer.Argument(metavar="DELTA", help='A JSON map, or what to change, e.g. {..,"n":1}.', show_default=False),
+    ] = None,
+    tags: Annotated[list[str] | None, typer.Option("--tag", metavar="TAG", help="A tag, at most three.")] = None,
+    change_id: Annotated[
+        str | None, typer.Option("--change-id", metavar="ID", help="Its id, so that it is safe to update again.")
+    ] = None,
+    file: Annotated[
+        str | None,
+        typer.Option(
+            "--from", metavar="FILE", help="Updates as JSON lines with key, delta, tags, change_id; - for stdin."
+        ),
+    ] = None,
+) -> None:
+    """Apply a delta to a document, or many deltas from a file, as one commit."""
+    if (file is None) != (key is not None and delta is not None) or (file is not None and (key or tags or change_id)):
+        raise typer.BadParameter("give a key and a delta, or a file with --from", param_hint="KEY DELTA")
+    docs = shell.lake.document_table(name)
+    if key is not None and delta is not None:
+        shell.emit(DocumentUpdated(name, key, docs.update(key, delta, tags or [], change_id)))
         return
-    skipped = f"; {format_count(done.skipped, 'document')} left out, stored already" if done.skipped else ""
-    _say(f"{'would import' if dry_run else 'imported'} {format_count(done.imported, 'document')} into {name}{skipped}")
+    from siltstone.ingest.document_lines import read_objects
+
+    updates = docs.update_many(read_objects(file or "", '{"key": …, "delta": …}'))
+    shell.emit(DocumentsUpdated(name, updates))
 
 
-@contextlib.contextmanager
-def _lines_of(file: str) -> "Iterator[tuple[Iterable[bytes], str]]":
-    """Give the lines of a file, or of standard input, and what it is called. Raises: InvalidInputError."""
-    if file == "-":
-        yield sys.stdin.buffer, "standard input"
-        return
-    try:
-        with Path(file).open("rb") as lines:
-            yield lines, file
-    except OSError as error:
-        raise InvalidInputError(f"{file}: {error.strerror or error}; give a file that can be read") from error
+@command(
+    app,
+    "import",
+    "siltstone documents import shop.reviews old-store.jsonl --dry-run",
+    "siltstone documents import shop.reviews old-store.jsonl --skip-existing",
+)
+def import_(
+    shell: Shell,
+    name: TableName,
+    file: Annotated[
+        str, typer.Argument(metavar="FILE", help="JSON lines, one a document; - for stdin.", show_default=False)
+    ],
+    skip_existing: Annotated[
+        bool, typer.Option("--skip-existing", help="Leave out documents of which something is stored already.")
+    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only check them, and tell what would be done.")] = False,
+) -> None:
+    """Bring in documents of another store with their past, as one commit.
+
+    A line is {"key": text, "deltas": [{"id", "delta", "tags"}], "compactions": [{"id", "count", "first", "cutoff",
+    "cutoff_signature", "last_content_mutation", "last_mutation", "compacted_delta", "last_tags"}]}. A record without
+    compacted_delta is a legacy one: its content is the delta at its cutoff.
+    """
+    from siltstone.ingest.document_lines import read_objects
+
+    docs = shell.lake.document_table(name)
+    documents = read_objects(file, '{"key": …, "deltas": […], "compactions": […]}')
+    done = docs.import_documents(documents, skip_existing=skip_existing, dry_run=dry_run)
+    shell.emit(DocumentsImported(name, done.imported, done.skipped, dry_run))
 
 
-def _objects(lines: Iterable[bytes], where: str, form: str) -> "Iterator[dict[str, object]]":
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
-        try:
-            found = orjson.loads(line)
-        except orjson.JSONDecodeError as error:
-            raise InvalidInputError(f"{where}, line {number}: is not JSON ({error}); write {form} on a line") from error
-        if not isinstance(found, dict):
-            raise InvalidInputError(f"{where}, line {number}: is not a JSON object; write {form}")
-        yield found
-
-
-def get(shell: Shell, name: str, keys: Sequence[str], change_id: str | None) -> None:
-    """Print documents."""
-    docs = find(shell, name)
+@command(
+    app,
+    "get",
+    "siltstone documents get shop.reviews r17 r18",
+    "siltstone documents get shop.reviews r17 --change febb5880-2c64-11e4-8000-000000000000",
+)
+def get(
+    shell: Shell,
+    name: TableName,
+    keys: Annotated[list[str], typer.Argument(metavar="KEY...", help="The documents.", show_default=False)],
+    change_id: Annotated[
+        str | None,
+        typer.Option("--change", metavar="ID", help="Tell what became of a change: resolved, redundant or pending."),
+    ] = None,
+) -> None:
+    """Print documents, each with what is known about it under keys that begin with ~."""
+    if change_id is not None and len(keys) != 1:
+        raise typer.BadParameter("a change is of one document; give one key", param_hint="--change")
+    docs = shell.lake.document_table(name)
     if change_id is None:
-        for document in docs.get_many(keys):
-            _show(shell, document)
+        shell.emit(Documents(docs.get_many(keys)))
         return
     status = docs.get_for_change(keys[0], change_id)
-    if shell.json:
-        _print({"state": status.state, "document": status.document})
-    else:
-        _say(status.state)
-        _show(shell, status.document)
+    shell.emit(DocumentStatus(status.state, status.document))
 
 
-def timeline(shell: Shell, name: str, key: str) -> None:
-    """Print what is stored of a document."""
-    events = find(shell, name).timeline(key)
-    if shell.json:
-        _print([event._asdict() for event in events])
-        return
-    for event in events:
-        mark = "redundant" if event.is_redundant else "owned" if event.is_owned else event.kind
-        tags = f"  #{' #'.join(event.tags)}" if event.tags else ""
-        _say(f"{event.at}  {event.change_id}  {mark:<10}  {event.delta}{tags}")
-        if event.note:
-            _say(f"{'':26}{event.note}")
-    if not events:
-        _say(f"nothing was written to {key}")
-
-
-def history(shell: Shell, name: str, key: str) -> None:
-    """Print the changes of a document, with the content after each."""
-    entries = find(shell, name).history(key)
-    if shell.json:
-        _print([entry._asdict() for entry in entries])
-        return
-    version = 0
-    for entry in entries:
-        if entry.version > version + 1:
-            first, last = version + 1, entry.version - 1
-            _say(f"version {first} is not kept" if first == last else f"versions {first} to {last} are not kept")
-        version = entry.version
-        tags = f"  #{' #'.join(entry.tags)}" if entry.tags else ""
-        _say(f"{entry.at}  {entry.change_id}  version {entry.version}  {entry.delta}{tags}")
-        _say(f"{'':26}{'deleted' if entry.content is None else value_text(entry.content)}")
-    if not entries:
-        _say(f"nothing was written to {key}")
-
-
-def hold(shell: Shell, name: str, duration_ms: int, reason: str) -> None:
-    """Begin a hold."""
-    made = find(shell, name).hold(until=datetime.timedelta(milliseconds=duration_ms), reason=reason)
-    if shell.json:
-        _print(_fields(made))
-    else:
-        _say(f"hold {made.hold_id}: nothing that is stored now is deleted until {format_time(made.until_ms)}")
-
-
-def holds(shell: Shell, name: str) -> None:
-    """List the holds that are on."""
-    found = find(shell, name).holds()
-    if shell.json:
-        _print([_fields(each) for each in found])
-        return
-    for each in found:
-        since, until = format_time(each.since_ms), format_time(each.until_ms)
-        _say(f"{each.hold_id}  since {since}  until {until}" + (f"  {each.reason}" if each.reason else ""))
-    if not found:
-        _say(f"nothing of {name} is held")
-
-
-def release(shell: Shell, name: str, hold_id: str) -> None:
-    """End a hold."""
-    find(shell, name).release(hold_id)
-    if shell.json:
-        _print({"table": name, "released": hold_id})
-    else:
-        _say(f"released hold {hold_id}")
-
-
-def export(
-    shell: Shell, name: str, file: str | None, hold_id: str | None, *, include_deleted: bool, overwrite: bool
+@command(
+    app,
+    "timeline",
+    "siltstone documents timeline shop.reviews r17",
+)
+def timeline(
+    shell: Shell,
+    name: TableName,
+    key: Annotated[str, typer.Argument(metavar="KEY", help="The document.", show_default=False)],
 ) -> None:
-    """Write all documents as JSON lines."""
-    documents = find(shell, name).scan(hold=hold_id, include_deleted=include_deleted)
-    if file is None or file == "-":
-        for document in documents:
-            _say(value_text(document))
-        return
-    if not overwrite and Path(file).exists():
-        raise AlreadyExistsError(f"{file}: is there already; --overwrite replaces it")
-    count = 0
-    with replacing(file) as unfinished, Path(unfinished).open("w", encoding="utf-8") as lines:
-        for document in documents:
-            lines.write(value_text(document) + "\n")
-            count += 1
-    shell.output.exported(Exported(name, file, count, Path(file).stat().st_size))
+    """Show all that is stored of a document: deltas, compactions, and which deltas are redundant and why."""
+    shell.emit(Timeline(key, shell.lake.document_table(name).timeline(key)))
 
 
-def _show(shell: Shell, document: Document) -> None:
-    if shell.json:
-        _say(value_text(document))
+@command(
+    app,
+    "history",
+    "siltstone documents history shop.reviews r17",
+    "siltstone documents history shop.reviews r17 --json | jq '.[].version'",
+)
+def history(
+    shell: Shell,
+    name: TableName,
+    key: Annotated[str, typer.Argument(metavar="KEY", help="The document.", show_default=False)],
+) -> None:
+    """Show every change of a document with the version and the content after it, also those that are compacted.
+
+    The table must keep its history: `documents create --keep-history`, or `table alter --set keep_history=true`.
+    """
+    shell.emit(History(key, shell.lake.document_table(name).history(key)))
+
+
+@command(
+    app,
+    "compact",
+    "siltstone documents compact shop.reviews",
+    "siltstone documents compact shop.reviews --full --master 'local[4]'",
+)
+def compact(
+    shell: Shell,
+    name: TableName,
+    full: rounds.Full = False,
+    master: Master = None,
+) -> None:
+    """Compact documents that changed, or that are due; `siltstone compact` does the same.
+
+    Deltas older than the full consistency delay become one record a document; once that record is itself so old, the
+    deltas go.
+    """
+    shell.lake.document_table(name)
+    rounds.compact(shell, name, full=full, master=master)
+
+
+@command(
+    app,
+    "hold",
+    "siltstone documents hold shop.reviews --for 2h --reason 'nightly export'",
+    "siltstone documents hold shop.reviews",
+    "siltstone documents hold shop.reviews --release 0d6f1c5e8f3b4a0c9a51f7e2b7c3d4e5",
+)
+def hold(
+    shell: Shell,
+    name: TableName,
+    duration: Annotated[
+        str | None, typer.Option("--for", metavar="TIME", help="Begin a hold that lasts so long, e.g. 90m or 10h.")
+    ] = None,
+    reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="What it is for.")] = "",
+    release: Annotated[str | None, typer.Option("--release", metavar="ID", help="End a hold before its time.")] = None,
+) -> None:
+    """Keep what is stored now from being deleted, for an export that is running; without options, list holds.
+
+    Compaction goes on; only its deletions wait.
+    """
+    if duration is not None and release is not None:
+        raise typer.BadParameter("begin a hold or end one, not both", param_hint="--release")
+    docs = shell.lake.document_table(name)
+    if release is not None:
+        docs.release(release)
+        shell.emit(HoldReleased(name, release))
+    elif duration is not None:
+        until = datetime.timedelta(milliseconds=parse_duration_ms(duration, "--for"))
+        shell.emit(HoldBegun(hold_line(docs.hold(until=until, reason=reason))))
     else:
-        _say(orjson.dumps(document, option=orjson.OPT_INDENT_2).decode())
+        shell.emit(HoldList(name, [hold_line(hold) for hold in docs.holds()]))
 
 
-def _fields(hold: "Hold") -> dict[str, object]:
-    return {
-        "hold_id": hold.hold_id,
-        "since": format_iso_time(hold.since_ms),
-        "until": format_iso_time(hold.until_ms),
-        "reason": hold.reason,
-    }
+def hold_line(hold: "Hold") -> HoldLine:
+    """Return what is shown of a hold."""
+    return HoldLine(hold.hold_id, hold.since_ms, hold.until_ms, hold.reason)
 
 
-def _print(value: object) -> None:
-    _say(orjson.dumps(value).decode())
+@command(
+    app,
+    "export",
+    "siltstone documents export shop.reviews reviews.jsonl",
+    "siltstone documents export shop.reviews --include-deleted | jq .stars",
+    "siltstone documents export shop.reviews reviews.jsonl --hold 0d6f1c5e8f3b4a0c9a51f7e2b7c3d4e5",
+)
+def export(
+    shell: Shell,
+    name: TableName,
+    file: Annotated[
+        str | None, typer.Argument(metavar="FILE", help="Where to.  [default: standard output]", show_default=False)
+    ] = None,
+    hold_id: Annotated[
+        str | None, typer.Option("--hold", metavar="ID", help="Documents as they were when this hold began.")
+    ] = None,
+    include_deleted: Annotated[
+        bool, typer.Option("--include-deleted", help="Also documents that are deleted.")
+    ] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file if it is there.")] = False,
+) -> None:
+    """Write all documents as JSON lines, in no order, with the deltas that are not compacted yet."""
+    from siltstone.documents.language import value_text
+    from siltstone.ingest.document_lines import write_lines
+
+    documents = shell.lake.document_table(name).scan(hold=hold_id, include_deleted=include_deleted)
+    lines = (value_text(document) for document in documents)
+    if file is None or file == "-":
+        for line in lines:
+            _print(line)
+        return
+    count, size = write_lines(lines, file, overwrite=overwrite)
+    shell.emit(Exported(name, file, count, size))
 
 
-def _say(line: str) -> None:
+@command(
+    app,
+    "eval",
+    """siltstone documents eval --delta '{..,"n":1}' --on '{"a":2}'""",
+    """siltstone documents eval --delta '{..,"tags":(..,"new",~"old")}' --on '{"tags":["old"]}'""",
+    """siltstone documents eval --delta 'if ~ then {"n":0} else {..,"n":~} end'""",
+    "siltstone documents eval < cases.jsonl",
+    has_root=False,
+)
+def evaluate(
+    shell: Shell,
+    delta: Annotated[
+        str | None,
+        typer.Option("--delta", metavar="DELTA", help="The delta. Without one, cases are read from standard input."),
+    ] = None,
+    on: Annotated[
+        str | None, typer.Option("--on", metavar="JSON", help="What it is applied to.  [default: ~, nothing]")
+    ] = None,
+) -> None:
+    """Apply a delta to a value and print the result; ~ means that nothing is left.
+
+    Cases are read as {"delta": text, "on": value}, one a line, and answered as {"content", "deleted"}, one a line.
+    """
+    from siltstone.documents.cases import apply_case
+    from siltstone.documents.language import UNDEFINED, parse_delta, parse_value, value_text
+    from siltstone.ingest.document_lines import STANDARD_INPUT, read_cases
+
+    if delta is None:
+        if on is not None:
+            raise typer.BadParameter("--on needs a --delta to apply", param_hint="--delta")
+        _answer(read_cases(STANDARD_INPUT), lambda line: _dumps(apply_case(_loads(line))))
+        return
+    change = parse_delta(delta)
+    result = change.apply(UNDEFINED if on is None or on.strip() == "~" else parse_value(on, "--on"))
+    if shell.json:
+        _print(_dumps({"content": None if result is UNDEFINED else result, "deleted": result is UNDEFINED}))
+    else:
+        _print("~" if result is UNDEFINED else value_text(result))
+
+
+@command(
+    app,
+    "expand",
+    "siltstone documents expand < case.json",
+    "siltstone documents expand cases.jsonl | jq .write",
+    has_root=False,
+)
+def expand(shell: Shell, file: CasesFile = None) -> None:
+    """Show what documents are, and what compaction would write and delete.
+
+    A case is {"deltas": [{"id", "delta", "tags"}], "compactions": [{"id", "count", "first", "cutoff",
+    "cutoff_signature", "last_content_mutation", "last_mutation", "compacted_delta", "last_tags"}], "fct": ms,
+    "raw": ms, "ctl": ms or null, "new_id": id}: the row of a document; the times before which deltas, and records,
+    are complete everywhere; the time up to which nothing is deleted; and the id of a record to write. Each case is
+    answered on a line of its own, a bad one by {"error"}; exit code 1 if there was one.
+    """
+    from siltstone.documents.cases import expand_case
+    from siltstone.ingest.document_lines import STANDARD_INPUT, read_cases
+
+    _answer(read_cases(file or STANDARD_INPUT), lambda line: _dumps(expand_case(_loads(line))))
+
+
+@command(
+    app,
+    "canonical",
+    """siltstone documents canonical '{"b":1, "a":(2,1), "c":~}'""",
+    """siltstone documents canonical --condition 'or(1, in(3,2))'""",
+    "siltstone documents canonical < deltas.txt",
+    has_root=False,
+)
+def canonical(
+    shell: Shell,
+    texts: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="DELTA...", help="Deltas.  [default: the lines of standard input]"),
+    ] = None,
+    condition: Annotated[bool, typer.Option("--condition", help="Read conditions, not deltas.")] = False,
+) -> None:
+    """Print deltas in their canonical text: simplified, sorted, without blanks.
+
+    Lines of standard input are answered one by one, a bad one by {"error"}; exit code 1 if there was one.
+    """
+    from siltstone.documents.language import parse_condition, parse_delta
+
+    def answer(text: str) -> str:
+        found = str(parse_condition(text) if condition else parse_delta(text))
+        return _dumps({"canonical": found}) if shell.json else found
+
+    if not texts:
+        _answer((line for line in sys.stdin.buffer if line.strip()), lambda line: answer(_decoded(line)))
+        return
+    for text in texts:
+        _print(answer(text))
+
+
+def _answer(lines: Iterator[bytes], answer: Callable[[bytes], str]) -> None:
+    """Print an answer to each line; go on after a bad one, and end with exit code 1 then."""
+    failed = False
+    for line in lines:
+        try:
+            _print(answer(line))
+        except SiltstoneError as error:
+            failed = True
+            _print(_dumps({"error": str(error)}))
+    if failed:
+        raise typer.Exit(1)
+
+
+def _loads(line: bytes) -> object:
+    from siltstone.documents.language import parse_value
+
+    return parse_value(_decoded(line), "case")
+
+
+def _decoded(line: bytes) -> str:
+    try:
+        return line.decode().strip()
+    except UnicodeDecodeError as error:
+        raise InvalidInputError(f"byte {error.start + 1} is not UTF-8; write the text in UTF-8") from error
+
+
+def _dumps(value: object) -> str:
+    import orjson
+
+    return orjson.dumps(value).decode()
+
+
+def _print(line: str) -> None:
     sys.stdout.write(line + "\n")

@@ -15,20 +15,9 @@ import typer
 from typer.core import TyperGroup
 
 from siltstone._version import __version__
-from siltstone.cli import (
-    compaction_commands,
-    cycle_commands,
-    data_commands,
-    doctor_command,
-    document_commands,
-    log_commands,
-    maintenance_commands,
-    reading_commands,
-    serve_commands,
-    table_commands,
-)
-from siltstone.cli.shell import DEFAULT_ROOT, ROOT_VARIABLE, Debug, Json, Shell, examples, shell_of
-from siltstone.errors import KeysInSeveralPartitionsWarning, SiltstoneError
+from siltstone.cli import cycles, data, doctor, documents, logs, maintenance, rounds, rows, serve, tables
+from siltstone.cli.options import DEFAULT_ROOT, ROOT_VARIABLE, Debug, Json, Shell, examples, shell_of
+from siltstone.errors import SiltstoneError, SiltstoneWarning
 from siltstone.masks import mask_secrets
 
 INTERRUPTED = 130
@@ -66,11 +55,11 @@ def _shown_warnings(context: Any) -> Iterator[None]:
     """Show warnings of ours as the output shows warnings, each once."""
     shown: set[str] = set()
     with warnings.catch_warnings():
-        warnings.simplefilter("always", KeysInSeveralPartitionsWarning)
+        warnings.simplefilter("always", SiltstoneWarning)
         others = warnings.showwarning
 
         def show(message: Warning | str, category: type[Warning], *place: Any) -> None:
-            if not issubclass(category, KeysInSeveralPartitionsWarning):
+            if not issubclass(category, SiltstoneWarning):
                 others(message, category, *place)
             elif str(message) not in shown:
                 shown.add(str(message))
@@ -84,8 +73,10 @@ def _failed(shell: Shell, error: Exception, message: str) -> typer.Exit:
     if shell.debug:
         sys.stderr.write(mask_secrets("".join(traceback.format_exception(error))))
     with contextlib.suppress(BrokenPipeError):
-        # What a store answers can be a page of XML; a failure is told in one line.
-        shell.output.failure(type(error).__name__, mask_secrets(" ".join(message.split())))
+        # What a store answers can be a page of XML; a failure is one line.
+        shell.output.failure(
+            type(error).__name__, getattr(error, "kind", "unexpected"), mask_secrets(" ".join(message.split()))
+        )
         sys.stdout.flush()
         return typer.Exit(1)
     _forget_output()
@@ -108,25 +99,12 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog=examples("siltstone table create shop.orders --key order_id --from orders.csv --write"),
 )
-app.add_typer(table_commands.app, name="table")
-app.command("write", epilog=data_commands.WRITE_EXAMPLES)(data_commands.write)
-app.command("deltas", epilog=data_commands.DELTAS_EXAMPLES)(data_commands.deltas)
-app.command("read", epilog=reading_commands.READ_EXAMPLES)(reading_commands.read)
-app.command("lookup", epilog=reading_commands.LOOKUP_EXAMPLES)(reading_commands.lookup)
-app.command("explain-key", epilog=reading_commands.EXPLAIN_EXAMPLES)(reading_commands.explain_key)
-app.command("compact", epilog=compaction_commands.COMPACT_EXAMPLES)(compaction_commands.compact)
-app.command("plan", epilog=compaction_commands.PLAN_EXAMPLES)(compaction_commands.plan)
-app.command("rounds", epilog=compaction_commands.ROUNDS_EXAMPLES)(compaction_commands.rounds)
-app.command("show", epilog=compaction_commands.SHOW_EXAMPLES)(compaction_commands.show)
-app.command("rollback", epilog=maintenance_commands.ROLLBACK_EXAMPLES)(maintenance_commands.rollback)
-app.command("fsck", epilog=maintenance_commands.FSCK_EXAMPLES)(maintenance_commands.fsck)
-app.command("repair", epilog=maintenance_commands.REPAIR_EXAMPLES)(maintenance_commands.repair)
-app.command("vacuum", epilog=maintenance_commands.VACUUM_EXAMPLES)(maintenance_commands.vacuum)
-app.add_typer(document_commands.app, name="documents")
-app.command("serve", epilog=serve_commands.EXAMPLES)(serve_commands.serve)
-app.add_typer(cycle_commands.app, name="cycle")
-app.add_typer(log_commands.app, name="log")
-app.command("doctor", epilog=doctor_command.EXAMPLES)(doctor_command.doctor)
+for commands in (data, rows, rounds, maintenance, serve, doctor):
+    app.add_typer(commands.app)
+app.add_typer(tables.app, name="table")
+app.add_typer(documents.app, name="documents")
+app.add_typer(cycles.app, name="cycle")
+app.add_typer(logs.app, name="log")
 
 
 def _show_version(wanted: bool) -> None:

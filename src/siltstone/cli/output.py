@@ -1,111 +1,85 @@
-"""Where results go: one interface, for people as text and for programs as JSON."""
+"""Where results go: for people as text, for programs as JSON.
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Protocol
+A result is a frozen dataclass. JSON shows its fields, or the one that its class names in `json_field`. Text is what the
+renderer for its type yields, see `siltstone.cli.render`.
+"""
 
-from siltstone.cli.results import Check, DeltaLine, Exported, TableChanged, TableDetails, TableSummary, Written
-from siltstone.cli.results_cycles import Controlled, ServiceReport, Serving, Triggered
-from siltstone.cli.results_maintenance import KeyStory, Repaired, RolledBack, TableChecked, Vacuumed
-from siltstone.cli.results_rounds import Compacted, RoundDetails, RoundLine, TablePlan
+import dataclasses
+import json
+import sys
+from collections.abc import Iterable, Mapping
+from typing import Any
 
-if TYPE_CHECKING:
-    from siltstone.cli.reading import Rows
-    from siltstone.log.inspect import CompactionReport, LogSummary, VerificationReport
-    from siltstone.log.opened import Entry
-    from siltstone.service.results import CycleDetails, CycleRecord
+from siltstone.text import format_iso_time
+
+_TIMES = ("lease_until", "since", "until")
 
 
-class Output(Protocol):
-    """Shows what commands found or did; only `failure` and `warning` tell of trouble."""
+class Output:
+    """Shows what commands found or did; only `failure` and `warning` are about trouble."""
 
-    def tables(self, tables: Sequence[TableSummary], root: str) -> None:
-        """Show a list of tables."""
+    def __init__(self, *, json: bool = False) -> None:
+        self.json = json
 
-    def table(self, table: TableDetails) -> None:
-        """Show all about one table."""
+    def emit(self, result: object) -> None:
+        """Show a result: its fields as one JSON document, one item a line where it has `json_lines`, or as text."""
+        if not self.json:
+            from siltstone.cli.render import render, show
 
-    def changed(self, change: TableChanged) -> None:
-        """Show what happened to a table."""
-
-    def written(self, written: Written) -> None:
-        """Show what a write did."""
-
-    def deltas(self, table: str, deltas: Sequence[DeltaLine]) -> None:
-        """Show a list of deltas."""
-
-    def compacted(self, compacted: Compacted) -> None:
-        """Show what a compaction did."""
-
-    def planned(self, planned: TablePlan) -> None:
-        """Show what the next rounds would do."""
-
-    def rounds(self, table: str, rounds: Sequence[RoundLine]) -> None:
-        """Show a list of rounds."""
-
-    def round(self, details: RoundDetails) -> None:
-        """Show all about one round."""
-
-    def rows(self, table: str, rows: "Rows", shown: int | None) -> None:
-        """Show rows as they come in; with `shown`, one more may be there, which tells that they go on."""
-
-    def found(
-        self, table: str, key: Mapping[str, str | None], rows: Sequence[Mapping[str, object]], uncompacted: int
-    ) -> None:
-        """Show the rows of a key; where there are none, deltas that are not compacted may have one."""
-
-    def explained(self, table: str, key: Mapping[str, str | None], stories: Sequence[KeyStory]) -> None:
-        """Show what happened to a key, in each partition that had it."""
-
-    def checked(self, checked: Sequence[TableChecked], root: str) -> None:
-        """Show what is wrong with tables."""
-
-    def repaired(self, repaired: Repaired) -> None:
-        """Show what was brought back of a table."""
-
-    def vacuumed(self, vacuumed: Vacuumed) -> None:
-        """Show what was removed of tables."""
-
-    def rolled_back(self, rolled_back: RolledBack) -> None:
-        """Show what is current again."""
-
-    def exported(self, exported: Exported) -> None:
-        """Show what was written to a file."""
-
-    def checks(self, checks: Iterable[Check]) -> bool:
-        """Show findings as they come in; tell whether none of them failed."""
-
-    def log(self, log: "LogSummary") -> None:
-        """Show the batches of a log."""
-
-    def log_entries(self, entries: "Iterable[Entry]") -> None:
-        """Show entries as they come in."""
-
-    def log_verified(self, report: "VerificationReport") -> None:
-        """Show what was found wrong with a log."""
-
-    def log_compacted(self, report: "CompactionReport") -> None:
-        """Show what a compaction did."""
-
-    def serving(self, serving: Serving) -> None:
-        """Show that a service has started, and where."""
-
-    def service(self, report: ServiceReport) -> None:
-        """Show what the service does now."""
-
-    def cycles(self, records: "Sequence[CycleRecord]") -> None:
-        """Show a list of finished cycles."""
-
-    def cycle(self, details: "CycleDetails") -> None:
-        """Show all about one cycle."""
-
-    def triggered(self, triggered: Triggered) -> None:
-        """Show what became of a request for a cycle."""
-
-    def controlled(self, controlled: Controlled) -> None:
-        """Show what an operator changed about the service."""
+            show(render(result))
+        elif hasattr(result, "json_lines"):
+            for item in result.json_lines():
+                sys.stdout.write(_dumps(to_plain(item)) + "\n")
+        else:
+            is_line = getattr(result, "is_json_line", False)
+            sys.stdout.write(_dumps(to_plain(result), indent=None if is_line else 2) + "\n")
+        if getattr(result, "is_json_line", False):
+            sys.stdout.flush()
 
     def warning(self, message: str) -> None:
-        """Show something to know that stops nothing."""
+        """Show on standard error something to know that stops nothing."""
+        self._complain("Warning: ", "yellow", message)
 
-    def failure(self, kind: str, message: str) -> None:
-        """Show why the command failed."""
+    def failure(self, error: str, kind: str, message: str) -> None:
+        """Show why the command failed: as JSON in place of the result, as text on standard error."""
+        if self.json:
+            sys.stdout.write(_dumps({"error": {"type": error, "kind": kind, "message": message}}, indent=2) + "\n")
+        else:
+            self._complain("Error: ", "bold red", message)
+
+    def _complain(self, word: str, style: str, message: str) -> None:
+        if self.json:
+            sys.stderr.write(f"{word}{message}\n")
+            return
+        from rich.text import Text
+
+        from siltstone.cli.render.parts import new_console
+
+        new_console(sys.stderr).print(Text.assemble((word, style), message), soft_wrap=True)
+
+
+def _dumps(value: object, indent: int | None = None) -> str:
+    encoding = (sys.stdout.encoding or "").lower().replace("-", "")
+    return json.dumps(value, indent=indent, ensure_ascii=encoding != "utf8", default=str)
+
+
+def to_plain(value: Any, name: str = "") -> object:
+    """Turn a result into what JSON has: times as ISO 8601 in UTC, sizes as numbers of bytes."""
+    if isinstance(value, int) and (name.endswith("_at") or name in _TIMES):
+        return format_iso_time(value)
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    if dataclasses.is_dataclass(value):
+        alone = getattr(value, "json_field", None)
+        if alone is not None:
+            return to_plain(getattr(value, alone))
+        return {field.name: to_plain(getattr(value, field.name), field.name) for field in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return {str(key): to_plain(item) for key, item in value.items()}
+    if hasattr(value, "_asdict"):
+        return to_plain(value._asdict())
+    if isinstance(value, Iterable) and not isinstance(value, bytes):
+        return [to_plain(item) for item in value]
+    from siltstone.ingest.export import plain
+
+    return plain(value)

@@ -1,8 +1,8 @@
 """What `siltstone plan` finds out: what the next round of each partition would do, in this process, writing nothing."""
 
 from siltstone.cli.compacting import find_requests, newest_position
-from siltstone.cli.results_rounds import BucketPlan, RoundPreview, TablePlan
-from siltstone.cli.shell import Report
+from siltstone.cli.options import Report
+from siltstone.cli.results import BucketPlan, RoundPreview, TablePlan
 from siltstone.documents.merge import resolver_of
 from siltstone.lake import Lake
 from siltstone.rounds.plan import Request, RoundPlan, new_deltas, plan_round

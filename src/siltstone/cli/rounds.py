@@ -1,172 +1,113 @@
-"""What rounds did, as their completion files tell it."""
+"""`siltstone compact`, `plan`, `rounds` and `show`."""
 
-from collections.abc import Sequence
+from typing import Annotated
 
-from siltstone.catalog import main as catalog
-from siltstone.cli.hints import find_table
-from siltstone.cli.results_rounds import BucketLine, FileLine, RoundDetails, RoundLine
-from siltstone.errors import CorruptionError, InvalidInputError, NotFoundError
-from siltstone.lake import Lake
-from siltstone.log.state import Entry
-from siltstone.model import PartitionLocator
-from siltstone.model.rounds import Bucket, RoundCompletion
-from siltstone.storage import object_store as storage
-from siltstone.table.completion import (
-    Destination,
-    compacted_partition,
-    get_round,
-    list_rounds,
-    locate_destination,
-    read_completion,
+import typer
+
+from siltstone.cli.options import Master, Partition, Shell, TableName, command
+from siltstone.cli.results import RoundList
+
+To = Annotated[
+    int | None, typer.Option("--to", metavar="POSITION", min=0, help="The last stream position to take, else all.")
+]
+Full = Annotated[bool, typer.Option("--full", help="Rewrite all buckets, also those without changes.")]
+RebaseFrom = Annotated[
+    str | None,
+    typer.Option(
+        "--rebase-from",
+        metavar="S1",
+        help="Start anew from what this table holds; from TABLE itself: read all its deltas again.",
+    ),
+]
+OnBehalfOf = Annotated[
+    str | None,
+    typer.Option("--on-behalf-of", metavar="S2", help="The table whose deltas are compacted, where it is another one."),
+]
+HighWatermark = Annotated[
+    int | None,
+    typer.Option(
+        "--high-watermark", metavar="POSITION", min=0, help="Go on after this position of the deltas, which S1 has."
+    ),
+]
+
+app = typer.Typer()
+
+
+@command(
+    app,
+    "compact",
+    "siltstone compact shop.orders",
+    "siltstone compact shop.orders --to 120 --master 'local[4]'",
+    "siltstone compact shop.orders --rebase-from shop.old_orders --high-watermark 120 --dry-run",
+    "siltstone compact shop.orders --rebase-from shop.orders",
 )
-from siltstone.text import format_value
+def compact(
+    shell: Shell,
+    name: TableName,
+    to: To = None,
+    full: Full = False,
+    rebase_from: RebaseFrom = None,
+    on_behalf_of: OnBehalfOf = None,
+    high_watermark: HighWatermark = None,
+    master: Master = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would happen, as `siltstone plan`.")] = False,
+) -> None:
+    """Compact the deltas of a table that are new since the last round.
+
+    Each round commits by itself: what is interrupted goes on where it was. `siltstone plan` shows what would happen.
+    S1 and S2 are tables, or streams of one, as `siltstone show` names them.
+    """
+    if dry_run:
+        plan(shell, name, to, full, rebase_from, on_behalf_of, high_watermark)
+        return
+    from siltstone.cli.compacting import compact_table
+    from siltstone.rounds.request import TableRequest
+
+    lake = shell.lake
+    asked = TableRequest(name, lake.root, to, full, rebase_from, on_behalf_of, high_watermark)
+    with shell.compaction_progress() as tell:
+        compacted = compact_table(lake, asked, master=master, tell=tell)
+    shell.emit(compacted)
 
 
-def table_partitions(lake: Lake, name: str) -> list[PartitionLocator]:
-    """Return the partitions of a table's deltas. Raises: NotFoundError."""
-    find_table(lake, name)
-    stream = catalog.delta_stream(name, root=lake.root)
-    return [partition.locator for partition in storage.list_partitions(stream, root=lake.root)]
+@command(
+    app,
+    "plan",
+    "siltstone plan shop.orders --to 120",
+    "siltstone plan shop.orders --rebase-from shop.old_orders --high-watermark 120",
+)
+def plan(
+    shell: Shell,
+    name: TableName,
+    to: To = None,
+    full: Full = False,
+    rebase_from: RebaseFrom = None,
+    on_behalf_of: OnBehalfOf = None,
+    high_watermark: HighWatermark = None,
+) -> None:
+    """Show what the next round would do, bucket by bucket, with reasons; nothing is written, Spark is not started."""
+    from siltstone.cli.planning import plan_table
+    from siltstone.rounds.request import TableRequest
+
+    lake = shell.lake
+    asked = TableRequest(name, lake.root, to, full, rebase_from, on_behalf_of, high_watermark)
+    with shell.progress() as progress:
+        planned = plan_table(lake, asked, report=progress)
+    shell.emit(planned)
 
 
-def list_table_rounds(lake: Lake, name: str) -> list[RoundLine]:
-    """List the rounds of all partitions, oldest first; a damaged one with its problem. Raises: NotFoundError."""
-    found = []
-    for source in table_partitions(lake, name):
-        destination = locate_destination(compacted_partition(source), root=lake.root)
-        found += [_round_of(destination, entry) for entry in list_rounds(destination)]
-    return sorted(found, key=lambda line: (line.completed_at, line.round_id))
+@command(app, "rounds", "siltstone rounds shop.orders")
+def rounds(shell: Shell, name: TableName) -> None:
+    """List the rounds that compacted a table, oldest first."""
+    shell.emit(RoundList(name, shell.lake.table(name).round_reports()))
 
 
-def _round_of(destination: Destination, entry: Entry) -> RoundLine:
-    try:
-        return round_line(read_completion(destination, entry))
-    except CorruptionError as error:
-        return RoundLine(
-            partition=destination.locator.partition_values,
-            round_id=entry["round_id"],
-            completed_at=entry["completed_at"],
-            high_watermark=entry["high_watermark"],
-            live_rows=entry["live_rows"],
-            files=entry["files"],
-            problem=str(error),
-        )
-
-
-def show_round(lake: Lake, name: str, round_id: int, partition: Sequence[str] | None = None) -> RoundDetails:
-    """Tell all about a round, of a partition if there are several. Raises: NotFoundError, InvalidInputError."""
-    return _details(name, get_round(find_round(lake, name, round_id, partition), round_id))
-
-
-def find_round(lake: Lake, name: str, round_id: int, partition: Sequence[str] | None = None) -> Destination:
-    """Return the one compacted partition that has a round. Raises: NotFoundError, InvalidInputError."""
-    sources = table_partitions(lake, name)
-    if partition:
-        keys = find_table(lake, name).version.partition_keys
-        sources = [source for source in sources if _is_named(source, partition, keys)]
-        if not sources:
-            raise NotFoundError(
-                f"{name}: there is no partition {', '.join(partition)}; `siltstone rounds {name}` lists them"
-            )
-    destinations = [locate_destination(compacted_partition(source), root=lake.root) for source in sources]
-    having = [each for each in destinations if any(int(found["round_id"]) == round_id for found in list_rounds(each))]
-    if not having:
-        raise NotFoundError(f"{name}: there is no round {round_id}; `siltstone rounds {name}` lists them")
-    if len(having) > 1:
-        values = ",".join(map(format_value, having[0].locator.partition_values))
-        raise InvalidInputError(
-            f"{name}: {len(having)} partitions have a round {round_id}; say which, e.g. --partition {values}"
-        )
-    return having[0]
-
-
-def _is_named(source: PartitionLocator, partition: Sequence[str], keys: Sequence[str]) -> bool:
-    """Tell whether a partition is meant by its values, or by `key=value` for some or all of its keys."""
-    values = [format_value(value) for value in source.partition_values]
-    given = [part.strip() for each in partition for part in each.split(",")]
-    if values in (list(partition), given):
-        return True
-    pairs = [each.partition("=") for each in given]
-    named = dict(zip(keys, values, strict=True))
-    return all(equals and named.get(key.strip()) == value.strip() for key, equals, value in pairs)
-
-
-def amplification(more: int, less: int) -> float | None:
-    """Return how many there are of one thing for each of another; None where there is none of that."""
-    return more / less if less else None
-
-
-def round_line(completion: RoundCompletion) -> RoundLine:
-    """Sum up a round."""
-    accounting, files = completion.accounting, completion.files
-    size, rows = sum(file.content_length for file in files), sum(file.record_count for file in files)
-    rolled_back_to = completion.get("rolled_back_to")
-    return RoundLine(
-        partition=completion.destination_partition_locator.partition_values,
-        round_id=completion.round_id,
-        completed_at=completion.completed_at,
-        high_watermark=completion.high_watermark,
-        deltas=completion.delta_count,
-        base_rows=accounting.base_rows,
-        delta_rows=accounting.delta_rows,
-        added_rows=accounting.added_rows,
-        removal_rows=accounting.removal_rows,
-        superseded_rows=accounting.superseded_rows,
-        deleted_rows=accounting.deleted_rows,
-        duplicate_rows=accounting.duplicate_rows,
-        lost_rows=accounting.lost_rows,
-        live_rows=completion.live_rows,
-        files=len(files),
-        bytes=size,
-        input_bytes=completion.input_bytes,
-        written_bytes=completion.written_bytes,
-        written_files=completion.written_files,
-        written_rows=completion.written_rows,
-        carried_files=completion.carried_files,
-        carried_bytes=size - completion.written_bytes,
-        copied_by_reference_ratio=completion.copied_by_reference_ratio,
-        write_amplification=amplification(completion.written_bytes, completion.input_bytes),
-        dead_rows=rows - completion.live_rows,
-        read_amplification=amplification(rows, completion.live_rows),
-        bucket_actions=completion.bucket_actions,
-        seconds=completion.seconds,
-        rolled_back_to=None if rolled_back_to is None else int(rolled_back_to),
-    )
-
-
-def _details(name: str, completion: RoundCompletion) -> RoundDetails:
-    rebased_from = completion.rebase_source_partition_locator
-    return RoundDetails(
-        table=name,
-        round=round_line(completion),
-        previous_round_id=completion.previous_round_id,
-        read_watermark=completion.read_watermark,
-        source=str(completion.source_partition_locator),
-        destination=str(completion.destination_partition_locator),
-        rebased_from=None if rebased_from is None else str(rebased_from),
-        primary_keys=completion.primary_keys,
-        sort_keys=completion.sort_keys,
-        merge_engine=completion.merge_engine,
-        columns=[field.name for field in completion.fields],
-        buckets=[_bucket_line(bucket) for bucket in completion.buckets],
-    )
-
-
-def _bucket_line(bucket: Bucket) -> BucketLine:
-    return BucketLine(
-        bucket=bucket.name,
-        live_rows=bucket.live_count,
-        bytes=bucket.content_length,
-        files=[
-            FileLine(
-                uri=file.uri,
-                rows=file.record_count,
-                bytes=file.content_length,
-                dead_rows=file.record_count - file.live_count,
-                deletion_vector=file.deletion_vector.uri if file.deletion_vector else None,
-                index=file.index_uri,
-            )
-            for file in bucket.files
-        ],
-        tombstones=bucket.tombstones.record_count if bucket.tombstones else 0,
-    )
+@command(app, "show", "siltstone show shop.orders 3", "siltstone show shop.orders 3 --partition eu,2026-11-15")
+def show(
+    shell: Shell,
+    name: TableName,
+    round_id: Annotated[int, typer.Argument(metavar="ROUND", min=1, help="Its number.", show_default=False)],
+    partition: Partition = None,
+) -> None:
+    """Show a round: what it read, where the rows went, and the buckets with their files after it."""
+    shell.emit(shell.lake.table(name).round(round_id, partition or ()))

@@ -1,82 +1,172 @@
-"""What the table commands do: describe, create, alter, rename and drop tables, each also as a dry run."""
+"""`siltstone table …`: create, list, show, drop, rename and alter tables."""
 
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any
+import json
+import sys
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import orjson
-import pyarrow as pa
+import typer
 
-from siltstone.catalog import main as catalog
-from siltstone.cli.hints import find_table
-from siltstone.cli.results import Column, TableChanged, TableDetails, TableSummary
-from siltstone.errors import AlreadyExistsError, InvalidInputError, NotFoundError, SiltstoneError
-from siltstone.lake import Lake
-from siltstone.model import Delta, MergeEngine, TableVersion, TableVersionLocator
-from siltstone.model.names import did_you_mean, split_table_name
-from siltstone.model.properties import change_properties
-from siltstone.model.schema import (
-    normalize_schema,
-    schema_from_json,
-    schema_to_json,
-    type_from_json,
+from siltstone.cli.options import (
+    Delimiter,
+    DryRun,
+    Format,
+    Shell,
+    TableName,
+    command,
+    new_group,
+    parse_names,
+    parse_pairs,
 )
-from siltstone.storage import object_store as storage
-from siltstone.storage.versions import change_columns
+from siltstone.cli.results import Column, TableChanged, TableDetails, TableList, TableSummary
+from siltstone.errors import InvalidInputError, NotFoundError, SiltstoneError
+
+if TYPE_CHECKING:
+    from siltstone.lake import Lake, Table
+    from siltstone.model import TableVersion
+
+MergeEngine = Literal["deduplicate", "partial_update", "first_row"]
+
+app = new_group("Create, show and change tables.")
 
 
-def list_tables(lake: Lake, namespace: str | None = None) -> list[TableSummary]:
+@command(
+    app,
+    "create",
+    "siltstone table create shop.orders --key order_id --from orders.csv --write",
+    "siltstone table create shop.orders --key order_id --sort-key updated_at --schema orders.json --dry-run",
+)
+def create(
+    shell: Shell,
+    name: TableName,
+    keys: Annotated[list[str] | None, typer.Option("--key", metavar="COLUMN", help="A primary key column.")] = None,
+    sort_keys: Annotated[
+        list[str] | None,
+        typer.Option("--sort-key", metavar="COLUMN", help="Of two rows of one key, the greater here wins."),
+    ] = None,
+    partition_keys: Annotated[
+        list[str] | None, typer.Option("--partition-by", metavar="COLUMN", help="A partition key column.")
+    ] = None,
+    from_file: Annotated[
+        str | None,
+        typer.Option("--from", metavar="FILE", help="Take the columns of a Parquet, CSV or JSON lines file."),
+    ] = None,
+    schema_file: Annotated[
+        str | None,
+        typer.Option("--schema", metavar="FILE", help='Take the columns of a JSON file, e.g. {"order_id": "int64"}.'),
+    ] = None,
+    write: Annotated[bool, typer.Option("--write", help="Also write the rows of the --from file.")] = False,
+    format: Format = None,
+    delimiter: Delimiter = None,
+    merge_engine: Annotated[
+        MergeEngine, typer.Option("--merge-engine", help="How rows of one key become one.")
+    ] = "deduplicate",
+    keep_duplicates: Annotated[
+        bool, typer.Option("--keep-duplicates", help="Keep all rows of a key, not only the newest.")
+    ] = False,
+    unique_within_partition: Annotated[
+        bool,
+        typer.Option(
+            "--unique-within-partition", help="A key may have one row in each partition, not in the whole table."
+        ),
+    ] = False,
+    properties: Annotated[
+        list[str] | None, typer.Option("--property", metavar="NAME=VALUE", help="A table property.")
+    ] = None,
+    description: Annotated[str, typer.Option("--description", help="What the table holds.")] = "",
+    dry_run: DryRun = False,
+) -> None:
+    """Create a table with the columns of a data file or of a schema file."""
+    if (from_file is None) == (schema_file is None):
+        raise typer.BadParameter("give one of --from FILE and --schema FILE", param_hint="--from / --schema")
+    if write and from_file in (None, "-"):
+        raise typer.BadParameter("needs the rows of a --from file", param_hint="--write")
+    from siltstone.ingest.file_rows import infer_schema, read_schema
+    from siltstone.model import TableRules
+
+    lake, written = shell.lake, None
+    with shell.progress() as progress:
+        schema = (
+            read_schema(schema_file or "")
+            if from_file is None
+            else infer_schema(from_file, format, delimiter, progress=progress)
+        )
+        rules = TableRules(
+            primary_keys=parse_names(keys),
+            sort_keys=parse_names(sort_keys),
+            partition_keys=parse_names(partition_keys),
+            merge_engine=merge_engine,
+            drop_duplicates=not keep_duplicates,
+            unique_within_partition=unique_within_partition,
+        )
+        about: dict[str, Any] = {"description": description, "properties": parse_pairs(properties, "--property")}
+        planned = lake.plan_table(name, schema=schema, rules=rules, **about)
+        if not dry_run:
+            table = lake.create_table(name, schema=schema, **rules, **about)
+            if write and from_file is not None:
+                try:
+                    written = table.write_files([from_file], format=format, delimiter=delimiter, progress=progress)
+                except SiltstoneError as error:
+                    raise type(error)(f"{name} was created, but stays empty: {error}") from error
+    details = details_of(planned) if dry_run else describe_table(lake.table(name))
+    shell.emit(TableChanged(name, "created", [f"created {name}"], dry_run, details, written))
+
+
+@command(app, "list", "siltstone table list shop")
+def list_(
+    shell: Shell,
+    namespace: Annotated[str | None, typer.Argument(help="Only tables of this namespace.", show_default=False)] = None,
+) -> None:
+    """List the tables."""
+    lake = shell.lake
+    shell.emit(TableList(lake.root, list_tables(lake, namespace)))
+
+
+def list_tables(lake: "Lake", namespace: str | None = None) -> list[TableSummary]:
     """Summarize the tables of one namespace or of all; one that is damaged does not hide the others."""
-    try:
-        tables = lake.tables(namespace)
-    except NotFoundError as error:
-        assert namespace is not None
-        raise NotFoundError(f"{error}{did_you_mean(namespace, lake.namespaces())}") from error
-    return [_summarize(lake, table.name) for table in tables]
+    return [_summarize(table) for table in lake.tables(namespace)]
 
 
-def _summarize(lake: Lake, name: str) -> TableSummary:
+def _summarize(table: "Table") -> TableSummary:
     try:
-        version = catalog.get_table_version(name, root=lake.root)
-        stream = storage.get_stream(catalog.delta_stream(name, root=lake.root), root=lake.root)
+        version, position = table.version, table.stream_position
     except SiltstoneError as error:
-        return TableSummary(name, problem=str(error))
+        return TableSummary(table.name, problem=str(error))
     return TableSummary(
-        name=name,
+        name=table.name,
         primary_keys=version.primary_keys,
         columns=len(version.fields),
         merge_engine=version.merge_engine,
-        stream_position=stream.stream_position,
+        stream_position=position,
         description=version.description,
     )
 
 
-def describe_table(lake: Lake, name: str) -> TableDetails:
-    """Tell all about a table. Raises: NotFoundError."""
-    table = find_table(lake, name)
-    stream = catalog.delta_stream(name, root=lake.root)
-    folder = catalog.get_table(name, root=lake.root).choose_version(stream.table_version).folder
+@command(app, "show", "siltstone table show shop.orders")
+def show(shell: Shell, name: TableName) -> None:
+    """Show a table: columns, keys, properties, and what its deltas hold."""
+    shell.emit(describe_table(shell.lake.table(name)))
+
+
+def describe_table(table: "Table") -> TableDetails:
+    """Return all about a table. Raises: NotFoundError."""
+    from siltstone.ingest.dry_run import distinct_files
+
     deltas = table.deltas()
     files = distinct_files(deltas)
-    return _details(
+    return details_of(
         table.version,
-        folder=f"{lake.root}/{folder}",
-        stream_position=storage.get_stream(stream, root=lake.root).stream_position,
-        partitions=len(storage.list_partitions(stream, root=lake.root)),
+        folder=table.folder,
+        stream_position=table.stream_position,
+        partitions=len(table.partitions),
         deltas=len(deltas),
         rows=sum(rows for rows, _ in files.values()),
         bytes=sum(size for _, size in files.values()),
     )
 
 
-def distinct_files(deltas: Sequence[Delta]) -> dict[str, tuple[int, int]]:
-    """Return rows and bytes of the files of deltas; a delete for every partition has its files in each of them."""
-    return {
-        entry.uri: (entry.record_count, entry.content_length) for delta in deltas for entry in delta.manifest.entries
-    }
-
-
-def _details(version: TableVersion, **of_deltas: Any) -> TableDetails:
+def details_of(version: "TableVersion", **of_deltas: Any) -> TableDetails:
+    """Return what a version says of its table, with what is known of its deltas."""
     return TableDetails(
         name=version.locator.table_locator.full_name,
         version=version.locator.table_version,
@@ -95,170 +185,141 @@ def _details(version: TableVersion, **of_deltas: Any) -> TableDetails:
     )
 
 
-def read_schema_file(path: str) -> pa.Schema:
-    """Read a schema written as JSON. Raises: InvalidInputError that names the file."""
-    try:
-        return schema_from_json(orjson.loads(Path(path).read_bytes()))
-    except OSError as error:
-        raise InvalidInputError(f"{path}: cannot be read ({error.strerror}); give a JSON file") from error
-    except ValueError as error:
-        # Errors of ours about bad fields are value errors, too.
-        raise InvalidInputError(f"{path}: {error}") from error
-
-
-def create_table(
-    lake: Lake,
-    name: str,
-    *,
-    schema: pa.Schema,
-    primary_keys: Sequence[str] = (),
-    sort_keys: Sequence[str] = (),
-    partition_keys: Sequence[str] = (),
-    merge_engine: MergeEngine = "deduplicate",
-    drop_duplicates: bool = True,
-    unique_within_partition: bool = False,
-    description: str = "",
-    properties: Mapping[str, str] | None = None,
-    dry_run: bool = False,
-) -> TableChanged:
-    """Create a table. Raises: AlreadyExistsError, InvalidInputError, in a dry run as well."""
-    namespace, table = split_table_name(name)
-    planned = TableVersion(
-        locator=TableVersionLocator(namespace=namespace, table=table, table_version="1"),
-        fields=schema_to_json(normalize_schema(schema)),
-        primary_keys=list(primary_keys),
-        sort_keys=list(sort_keys),
-        partition_keys=list(partition_keys),
-        merge_engine=merge_engine,
-        drop_duplicates=drop_duplicates,
-        unique_within_partition=unique_within_partition,
-        description=description,
-        properties=change_properties({}, properties or {}, name),
-    )
-    _refuse_existing(lake, name)
+@command(app, "drop", "siltstone table drop shop.orders --dry-run")
+def drop(
+    shell: Shell,
+    name: TableName,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    dry_run: DryRun = False,
+) -> None:
+    """Drop a table; its files stay until they are vacuumed."""
+    table = shell.lake.table(name)
     if not dry_run:
-        lake.create_table(
-            name,
-            schema=schema,
-            primary_keys=primary_keys,
-            sort_keys=sort_keys,
-            partition_keys=partition_keys,
-            merge_engine=merge_engine,
-            drop_duplicates=drop_duplicates,
-            unique_within_partition=unique_within_partition,
-            description=description,
-            properties=properties,
-        )
-    details = _details(planned) if dry_run else describe_table(lake, name)
-    return TableChanged(name, "created", [f"created {name}"], dry_run, details)
-
-
-def _refuse_existing(lake: Lake, name: str) -> None:
-    if lake.has_table(name):
-        raise AlreadyExistsError(f"{lake.root}: table {name} exists already; drop it first, or choose another name")
-
-
-def drop_table(lake: Lake, name: str, *, dry_run: bool = False) -> TableChanged:
-    """Drop a table; its files stay until they are vacuumed. Raises: NotFoundError."""
-    table = find_table(lake, name)
-    if not dry_run:
+        if not yes:
+            if shell.json or not sys.stdin.isatty():
+                raise typer.BadParameter(f"dropping {name} needs --yes where nobody can be asked", param_hint="--yes")
+            typer.confirm(f"Drop {name}?", abort=True, err=True)
         table.drop()
-    return TableChanged(name, "dropped", [f"dropped {name}; its files stay until they are vacuumed"], dry_run)
+    changes = [f"dropped {name}; its files stay until they are vacuumed"]
+    shell.emit(TableChanged(name, "dropped", changes, dry_run))
 
 
-def rename_table(lake: Lake, name: str, new_name: str, *, dry_run: bool = False) -> TableChanged:
-    """Rename a table. Raises: NotFoundError, AlreadyExistsError."""
-    table = find_table(lake, name)
-    namespace, _ = split_table_name(new_name)
-    if new_name == name:
-        return TableChanged(name, "renamed", [], dry_run)
-    _refuse_existing(lake, new_name)
-    if namespace not in lake.namespaces():
-        raise NotFoundError(
-            f"{lake.root}: there is no namespace {namespace}{did_you_mean(namespace, lake.namespaces())}"
+@command(app, "rename", "siltstone table rename shop.orders shop.old_orders")
+def rename(
+    shell: Shell,
+    name: TableName,
+    new_name: Annotated[str, typer.Argument(metavar="NEW", help="Its name from now on.", show_default=False)],
+    dry_run: DryRun = False,
+) -> None:
+    """Rename a table, also into another namespace."""
+    table = shell.lake.table(name)
+    renamed = table.rename(new_name, dry_run=dry_run or new_name == name)
+    changes = [] if new_name == name else [f"renamed {name} to {new_name}"]
+    shell.emit(TableChanged(renamed.name, "renamed", changes, dry_run))
+
+
+@command(
+    app,
+    "alter",
+    "siltstone table alter shop.orders --add-column note:string --set user.owner=sales",
+    "siltstone table alter shop.orders --rename-column lsat=last --drop-column fax --dry-run",
+)
+def alter(
+    shell: Shell,
+    name: TableName,
+    columns: Annotated[
+        list[str] | None,
+        typer.Option("--add-column", metavar="NAME:TYPE", help="Add a column, or widen the one there is."),
+    ] = None,
+    to_rename: Annotated[
+        list[str] | None,
+        typer.Option("--rename-column", metavar="OLD=NEW", help="Rename a column; no file is written anew."),
+    ] = None,
+    to_drop: Annotated[
+        list[str] | None,
+        typer.Option("--drop-column", metavar="NAME", help="Drop a column; no file is written anew."),
+    ] = None,
+    unique_within_partition: Annotated[
+        bool,
+        typer.Option(
+            "--unique-within-partition", help="Say that a key may have one row in each partition, as is meant."
+        ),
+    ] = False,
+    to_set: Annotated[list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Set a property.")] = None,
+    to_unset: Annotated[list[str] | None, typer.Option("--unset", metavar="NAME", help="Remove a property.")] = None,
+    description: Annotated[str | None, typer.Option("--description", help="What the table holds.")] = None,
+    dry_run: DryRun = False,
+) -> None:
+    """Add, widen, rename or drop columns, set properties, describe."""
+    properties: dict[str, str | None] = {**parse_pairs(to_set, "--set")}
+    for property_name in to_unset or []:
+        if property_name in properties:
+            raise typer.BadParameter(f"{property_name!r} is both set and unset", param_hint="--unset")
+        properties[property_name] = None
+    names = parse_pairs(to_rename, "--rename-column")
+    is_idle = not columns and not names and not to_drop and not properties and description is None
+    if is_idle and not unique_within_partition:
+        raise typer.BadParameter(
+            "say what to change",
+            param_hint="--add-column / --rename-column / --drop-column / --set / --unset / --description",
         )
-    if not dry_run:
-        table.rename(new_name)
-    return TableChanged(new_name, "renamed", [f"renamed {name} to {new_name}"], dry_run)
+    from siltstone.model.names import did_you_mean
+
+    table = shell.lake.table(name)
+    before = table.version
+    rules: dict[str, Any] = {
+        "add_columns": parse_columns(columns) if columns else None,
+        "rename_columns": names,
+        "drop_columns": to_drop or [],
+        "unique_within_partition": unique_within_partition or None,
+        "description": description,
+        "properties": properties,
+    }
+    after = table.alter(**rules, dry_run=True)
+    for property_name, value in properties.items():
+        if value is None and property_name not in before.properties:
+            guess = did_you_mean(property_name, list(before.properties))
+            raise NotFoundError(f"{name}: property {property_name} is not set{guess}")
+    changes = list(changes_between(before, after))
+    if changes and not dry_run:
+        table.alter(**rules)
+    shell.emit(TableChanged(name, "altered", changes, dry_run))
 
 
-def parse_columns(texts: Sequence[str]) -> pa.Schema | None:
-    """Read columns, each written as `name:type`; none give None. Raises: InvalidInputError."""
-    return pa.schema([_parse_column(text) for text in texts]) if texts else None
+def parse_columns(texts: list[str]) -> list[dict[str, object]]:
+    """Read columns, each written as `name:type`, where a nested type is JSON. Raises: InvalidInputError."""
+    return [_parse_column(text) for text in texts]
 
 
-def _parse_column(text: str) -> "pa.Field[Any]":
-    """Read `name:type`, where a nested type is JSON. Raises: InvalidInputError."""
-    name, colon, kind = text.partition(":")
-    if not colon or not name.strip() or not kind.strip():
+def _parse_column(text: str) -> dict[str, object]:
+    name, colon, kind = (part.strip() for part in text.partition(":"))
+    if not colon or not name or not kind:
         raise InvalidInputError(f"{text!r} is not of the form name:type, e.g. note:string")
     try:
-        spelled = orjson.loads(kind) if kind.strip().startswith("{") else kind.strip()
-    except orjson.JSONDecodeError as error:
-        raise InvalidInputError(f"column {name.strip()!r}: the type {kind!r} is no JSON ({error})") from error
-    return pa.field(name.strip(), type_from_json(spelled, name.strip()))
+        return {"name": name, "type": json.loads(kind) if kind.startswith("{") else kind}
+    except json.JSONDecodeError as error:
+        raise InvalidInputError(f"column {name!r}: the type {kind!r} is not valid JSON ({error})") from error
 
 
-def alter_table(
-    lake: Lake,
-    name: str,
-    *,
-    add_columns: pa.Schema | None = None,
-    rename_columns: Mapping[str, str] | None = None,
-    drop_columns: Sequence[str] = (),
-    unique_within_partition: bool | None = None,
-    description: str | None = None,
-    properties: Mapping[str, str | None] | None = None,
-    dry_run: bool = False,
-) -> TableChanged:
-    """Drop, rename, add or widen columns, describe, set or unset properties. Raises: NotFoundError, InvalidInputError."""
-    table = find_table(lake, name)
-    before = table.version
-    after = table.version
-    change_columns(after, add_columns=add_columns, rename_columns=rename_columns, drop_columns=drop_columns)
-    changes = [
-        *(f"dropped column {column}" for column in drop_columns),
-        *(f"renamed column {old} to {new}" for old, new in (rename_columns or {}).items() if old != new),
-        *_column_changes(before, after),
-        *(_uniqueness_changes(before, unique_within_partition)),
-        *([f"changed the description to {description!r}"] if description not in (None, before.description) else []),
-        *_property_changes(name, before.properties, properties or {}),
-    ]
-    if changes and not dry_run:
-        table.alter(
-            add_columns=add_columns,
-            rename_columns=rename_columns,
-            drop_columns=drop_columns,
-            unique_within_partition=unique_within_partition,
-            description=description,
-            properties=properties,
-        )
-    return TableChanged(name, "altered", changes, dry_run)
-
-
-def _uniqueness_changes(before: TableVersion, wanted: bool | None) -> list[str]:
-    if wanted is None or wanted == before.unique_within_partition:
-        return []
-    return ["said that keys are unique within a partition only"]
-
-
-def _column_changes(before: TableVersion, after: TableVersion) -> list[str]:
-    changes = []
-    types = {column.id: column.type for column in before.fields}
+def changes_between(before: "TableVersion", after: "TableVersion") -> Iterator[str]:
+    """Yield what is different about a table, in words."""
+    columns = {column.id: column for column in before.fields}
+    left = {column.id for column in after.fields}
+    yield from (f"dropped column {column.name}" for column in before.fields if column.id not in left)
+    kept = [(columns[column.id], column) for column in after.fields if column.id in columns]
+    yield from (f"renamed column {old.name} to {new.name}" for old, new in kept if old.name != new.name)
     for column in after.fields:
-        if column.id not in types:
-            changes.append(f"added column {column.name} {column.type}")
-        elif column.type != types[column.id]:
-            changes.append(f"widened column {column.name} from {types[column.id]} to {column.type}")
-    return changes
+        if column.id not in columns:
+            yield f"added column {column.name} {column.type}"
+        elif column.type != columns[column.id].type:
+            yield f"widened column {column.name} from {columns[column.id].type} to {column.type}"
+    if before.unique_within_partition != after.unique_within_partition:
+        yield "said that keys are unique within a partition only"
+    if before.description != after.description:
+        yield f"changed the description to {after.description!r}"
+    yield from _property_changes(before.properties, after.properties)
 
 
-def _property_changes(table: str, before: Mapping[str, str], wanted: Mapping[str, str | None]) -> list[str]:
-    changes = []
-    for name, text in wanted.items():
-        is_change = change_properties(before, {name: text}, table) != before
-        if text is None and not is_change:
-            raise NotFoundError(f"{table}: property {name} is not set{did_you_mean(name, list(before))}")
-        if is_change:
-            changes.append(f"removed property {name}" if text is None else f"set property {name}={text}")
-    return changes
+def _property_changes(before: Mapping[str, str], after: Mapping[str, str]) -> Iterator[str]:
+    yield from (f"set property {name}={value}" for name, value in after.items() if before.get(name) != value)
+    yield from (f"removed property {name}" for name in before if name not in after)

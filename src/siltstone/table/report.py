@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, fields
 from typing import NamedTuple
 
 from siltstone.catalog import main as catalog
-from siltstone.errors import CorruptionError, SiltstoneError
+from siltstone.errors import CorruptionError, InvalidInputError, NotFoundError, SiltstoneError
 from siltstone.log.commit import steady
 from siltstone.log.state import Entry
 from siltstone.model import PartitionLocator
@@ -21,6 +21,7 @@ from siltstone.table.completion import (
     source_partitions,
 )
 from siltstone.table.followers import WaitingPartition, waiting_partitions
+from siltstone.text import format_value
 
 # Write amplification is that of the newest rounds of each partition; reading all of them would take long.
 RECENT_ROUNDS = 10
@@ -365,6 +366,38 @@ def read_rounds(name: str, *, root: str) -> list[RoundReport]:
     with steady():
         rounds = [_read_round(each, entry) for each in _destinations(name, root) for entry in list_rounds(each)]
     return sorted(rounds, key=lambda each: (each.completed_at, each.round_id))
+
+
+def find_round(name: str, round_id: int, partition: Sequence[str] = (), *, root: str) -> RoundCompletion:
+    """Return a round of the one partition that has it, or of the named one. Raises: NotFoundError, InvalidInputError."""
+    destinations = _destinations(name, root)
+    if partition:
+        keys = catalog.get_table_version(name, root=root).partition_keys
+        destinations = [each for each in destinations if _is_named(each.locator, partition, keys)]
+        if not destinations:
+            raise NotFoundError(
+                f"{name}: there is no partition {', '.join(partition)}; `siltstone rounds {name}` lists them"
+            )
+    rounds = [(each, entry) for each in destinations for entry in list_rounds(each) if entry["round_id"] == round_id]
+    if not rounds:
+        raise NotFoundError(f"{name}: there is no round {round_id}; `siltstone rounds {name}` lists them")
+    if len(rounds) > 1:
+        values = ",".join(map(format_value, rounds[0][0].locator.partition_values))
+        raise InvalidInputError(
+            f"{name}: {len(rounds)} partitions have a round {round_id}; say which, e.g. --partition {values}"
+        )
+    return read_completion(*rounds[0])
+
+
+def _is_named(partition: PartitionLocator, name: Sequence[str], keys: Sequence[str]) -> bool:
+    """Return whether a partition is meant by its values, or by `key=value` for some or all of its keys."""
+    values = [format_value(value) for value in partition.partition_values]
+    parts = [part.strip() for text in name for part in text.split(",")]
+    if values in (list(name), parts):
+        return True
+    pairs = [part.partition("=") for part in parts]
+    by_key = dict(zip(keys, values, strict=True))
+    return all(equals and by_key.get(key.strip()) == value.strip() for key, equals, value in pairs)
 
 
 def _destinations(name: str, root: str) -> list[Destination]:

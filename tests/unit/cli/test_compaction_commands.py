@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 import pytest
 from rich.console import Console
 
-from siltstone.cli import compaction_progress
-from siltstone.cli.compacting import SparkStarting
+from siltstone.cli import progress
+from siltstone.cli.spark import SparkStarting
 from siltstone.lake import Lake
 from siltstone.model.rounds import Accounting
 from siltstone.rounds.events import BucketMerged, Event, JobAwaited, RoundCommitted, RoundStarted, TasksDone
@@ -187,8 +187,8 @@ def test_an_interrupt_while_spark_starts_waits_until_it_has_started(
 def test_progress_shows_phases_buckets_and_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     shown = io.StringIO()
     console = Console(file=shown, force_terminal=True, width=120)
-    monkeypatch.setattr(compaction_progress, "new_console", lambda _: console)
-    with compaction_progress.shown_progress() as tell:
+    monkeypatch.setattr(progress, "new_console", lambda _: console)
+    with progress.shown_progress() as tell:
         events: list[Event | SparkStarting] = [
             SparkStarting(),
             RoundStarted(("eu",), round_id=4, deltas=3, bytes=2000, buckets=2, high_watermark=3),

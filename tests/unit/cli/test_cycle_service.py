@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from siltstone.cli.output_text import TextOutput
-from siltstone.cli.results_cycles import Serving
-from siltstone.cli.serving import ServeOptions, TextFormatter, read_token, run_service, service_settings
+from siltstone.cli.output import Output
+from siltstone.cli.process import ServeOptions, TextFormatter, read_token, run_service, service_settings
+from siltstone.cli.results import Serving
 from siltstone.errors import InvalidInputError
 from siltstone.log.commit import forget_logs
 from siltstone.rows.merge import run_here
@@ -34,7 +34,7 @@ def logs_as_before() -> Iterator[None]:
     root.setLevel(level)
 
 
-class Watched(TextOutput):
+class Watched(Output):
     """Keeps what it is told, and lets the test go on."""
 
     def __init__(self) -> None:
@@ -42,8 +42,9 @@ class Watched(TextOutput):
         self.started = threading.Event()
         self.announced: Serving | None = None
 
-    def serving(self, serving: Serving) -> None:
-        self.announced = serving
+    def emit(self, result: object) -> None:
+        assert isinstance(result, Serving)
+        self.announced = result
         self.started.set()
 
 
@@ -82,7 +83,7 @@ def test_what_cannot_be_served_is_refused_before_anything_starts(cli: Cli) -> No
     assert "others reach this address" in message
     assert "SILTSTONE_TOKEN" in message
     assert "at least 16" in cli("serve", "--token", "short", exit_code=1).stderr
-    assert "is no master of Spark" in cli("serve", "--master", "nonsense", exit_code=1).stderr
+    assert "unknown Spark master" in cli("serve", "--master", "nonsense", exit_code=1).stderr
     assert "node name" in cli("serve", "--node", "a#b", exit_code=1).stderr
     assert "more than half" not in cli("serve", "--tick", "1m", "--host", "0.0.0.0", exit_code=1).stderr
     assert "interval_seconds is 0" in cli("serve", "--interval", "0s", exit_code=1).stderr

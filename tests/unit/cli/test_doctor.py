@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from siltstone import clock, objects
-from siltstone.cli import checks
 from siltstone.errors import AlreadyExistsError, StorageError
+from siltstone.maintenance import machine
 from siltstone.objects import LocalObjects
 from tests.unit.cli.command_line import Cli
 
@@ -127,9 +127,9 @@ def test_a_clock_apart_from_the_stores_is_found_with_the_bound_that_stops_mainte
 
 
 def test_low_disk_space_is_told(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checks, "_LOW_DISK_BYTES", 1 << 60)
+    monkeypatch.setattr(machine, "_LOW_DISK_BYTES", 1 << 60)
     assert states(cli)["disk space"] == "warning"
-    monkeypatch.setattr(checks, "_NO_DISK_BYTES", 1 << 60)
+    monkeypatch.setattr(machine, "_NO_DISK_BYTES", 1 << 60)
     assert states(cli, exit_code=1)["disk space"] == "failed"
 
 

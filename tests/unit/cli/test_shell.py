@@ -15,12 +15,10 @@ from rich.padding import Padding
 from typer.testing import CliRunner
 
 import siltstone
-from siltstone.cli import tables
-from siltstone.cli.data_commands import DeltaTypeChoice
+from siltstone.cli import data, tables
 from siltstone.cli.main import app
-from siltstone.cli.table_commands import FormatChoice, MergeEngineChoice
-from siltstone.cli.text_parts import least_width, new_grid, to_text
-from siltstone.cli.units import parse_duration_ms
+from siltstone.cli.options import FormatName, parse_duration_ms
+from siltstone.cli.render.parts import least_width, new_grid, to_text
 from tests.unit.cli.command_line import Cli
 
 SILTSTONE = [sys.executable, "-c", "from siltstone.cli.main import main; main()"]
@@ -53,9 +51,9 @@ def test_choices_are_those_of_the_model() -> None:
     from siltstone.ingest.input import Format
     from siltstone.model import DeltaType, MergeEngine
 
-    assert {str(each) for each in DeltaTypeChoice} == set(get_args(DeltaType))
-    assert {str(each) for each in MergeEngineChoice} == set(get_args(MergeEngine))
-    assert {str(each) for each in FormatChoice} == set(get_args(Format))
+    assert set(get_args(data.DeltaType)) == set(get_args(DeltaType))
+    assert set(get_args(tables.MergeEngine)) == set(get_args(MergeEngine))
+    assert set(get_args(FormatName)) == set(get_args(Format))
 
 
 def test_root_and_json_count_before_and_after_the_command(cli: Cli, tmp_path: Path) -> None:

@@ -13,12 +13,12 @@ GERUNDS = {"hashing", "staging"}
 # One name, one role: what each package has in its own form.
 ROLES = {"__init__", "commit", "errors", "interface", "merge", "parquet", "read", "schema", "session", "write"}
 # Left from before; nothing is added here.
-OTHER_GERUNDS = {"compacting", "explaining", "maintaining", "planning", "reading", "serving", "writing"}
+OTHER_GERUNDS = {"compacting", "planning"}
 OTHER_NAMES = {"cycles", "deltas", "main", "results", "rounds", "source", "tables"}
 # What there is. Lower these when there is less; think twice before you raise them.
 MAX_MODULES = 193
-MAX_LINES = 36_200
-MAX_CLI_LINES = 6_700
+MAX_LINES = 35_500
+MAX_CLI_LINES = 4_650
 MAX_TELLING = 53
 
 
@@ -32,7 +32,8 @@ def test_modules_are_nouns() -> None:
 
 
 def test_a_file_name_recurs_only_for_the_same_role() -> None:
-    counts = Counter(path.stem for path in MODULES)
+    # The text of a command's results is named after the command.
+    counts = Counter(path.stem for path in MODULES if path.parent.name != "render")
     recurring = {name for name, count in counts.items() if count > 1}
     assert recurring <= ROLES | OTHER_NAMES
 

@@ -2,18 +2,18 @@
 
 import contextlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from siltstone.cli.compacting import SparkStarting, Tell
-from siltstone.cli.text_parts import new_console
+from siltstone.cli.render.parts import new_console
+from siltstone.cli.spark import SparkStarting
 from siltstone.rounds.events import BucketMerged, Event, RoundCommitted, RoundStarted, TasksDone
 from siltstone.text import format_bytes, format_count, format_partition
 
 
 @contextlib.contextmanager
-def shown_progress() -> Iterator[Tell]:
+def shown_progress() -> Iterator[Callable[[Event | SparkStarting], None]]:
     """Give a function that shows events on standard error, one line that goes away in the end."""
     bar = Progress(
         SpinnerColumn(),

@@ -4,29 +4,29 @@ from typing import Annotated, Literal
 
 import typer
 
-from siltstone.cli.cycle_commands import DatabaseAddress
-from siltstone.cli.shell import Debug, Json, Root, examples, shell_of
-from siltstone.cli.units import parse_duration_ms
+from siltstone.cli.cycles import DatabaseAddress
+from siltstone.cli.options import Master, Shell, command, parse_duration_ms
 
 TOKEN_VARIABLE = "SILTSTONE_TOKEN"  # noqa: S105 - the name of a variable, no token
-EXAMPLES = examples(
+
+app = typer.Typer()
+
+
+@command(
+    app,
+    "serve",
     "siltstone serve",
     "siltstone serve --interval 5m --workers 2 --log-format json",
     "siltstone serve --database postgresql://silt@db/silt --host 0.0.0.0 --token-file /run/secrets/silt",
     "siltstone serve --database postgresql://silt@db/silt --master spark://head:7077 --no-web",
 )
-
-
 def serve(
-    context: typer.Context,
+    shell: Shell,
     database: DatabaseAddress = None,
     worker: Annotated[bool, typer.Option("--worker/--no-worker", help="Compact, or only lead.")] = True,
     web: Annotated[bool, typer.Option("--web/--no-web", help="Serve pages, JSON API and metrics.")] = True,
     workers: Annotated[int, typer.Option("--workers", metavar="N", min=1, help="Partitions at the same time.")] = 1,
-    master: Annotated[
-        str | None,
-        typer.Option("--master", metavar="URL", help="Where Spark runs, e.g. local[4] or spark://host:7077."),
-    ] = None,
+    master: Master = None,
     node: Annotated[
         str | None,
         typer.Option("--node", metavar="NAME", help="What this process is called, else host and process id."),
@@ -78,16 +78,12 @@ def serve(
         str, typer.Option("--grace", metavar="TIME", help="When stopping, let compactions end within this time.")
     ] = "10s",
     log_format: Annotated[Literal["text", "json"], typer.Option("--log-format", help="On standard error.")] = "text",
-    root: Root = None,
-    json: Json = False,
-    debug: Debug = False,
 ) -> None:
     """Compact all tables in cycles: lead, work and show what goes on, until stopped.
 
     Several processes with the same --database share the work; one of them leads. Ctrl-C or SIGTERM ends it cleanly: what
     is being compacted is finished or handed back. A second one ends it at once.
     """
-    shell = shell_of(context, root, json, debug)
     seconds = {
         name: parse_duration_ms(text, f"--{name}") / 1000
         for name, text in (
@@ -101,7 +97,7 @@ def serve(
     age = None if backlog_age is None else parse_duration_ms(backlog_age, "--backlog-age") / 1000
     if token is not None and token_file is not None:
         raise typer.BadParameter("give --token or --token-file, not both", param_hint="--token-file")
-    from siltstone.cli.serving import ServeOptions, read_token, run_service, service_settings, set_up_logs
+    from siltstone.cli.process import ServeOptions, read_token, run_service, service_settings, set_up_logs
 
     set_up_logs(log_format, debug=shell.debug)
     options = ServeOptions(

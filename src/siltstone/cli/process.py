@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from siltstone.cli.compacting import spark_settings
 from siltstone.cli.output import Output
-from siltstone.cli.results_cycles import Serving
+from siltstone.cli.results import Serving
+from siltstone.cli.spark import spark_settings
 from siltstone.errors import InvalidInputError
 from siltstone.java import require_java
 from siltstone.lake import Lake
@@ -175,7 +175,7 @@ def run_service(options: ServeOptions, output: Output, stopping: threading.Event
         with _signals(stopping):
             node.start()
             cleanup.callback(node.stop, options.grace_seconds)
-            output.serving(
+            output.emit(
                 Serving(node.identity.name, mask_secrets(lake.root), database.address, address, options.workers)
             )
             is_well = _watch(parts, stopping)

@@ -8,11 +8,12 @@ import shutil
 import sys
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
-from siltstone.cli.results import Check
 from siltstone.errors import AlreadyExistsError, InvalidInputError, SiltstoneError, StorageError
 from siltstone.java import MIN_JAVA, find_java
 from siltstone.masks import mask_secrets
@@ -30,17 +31,26 @@ _CLOCK_FIX = "set the clock, e.g. by NTP"
 _NO_CONDITIONS_FIX = "use a local disk, or a store with conditional writes; commits are not safe on this one"
 
 
-def check_all(root: str, *, with_spark: bool = False) -> Iterator[Check]:
-    """Yield the findings one by one, as they are made."""
+@dataclass(frozen=True)
+class Check:
+    """One finding of the doctor; `fix` is empty where all is well."""
+
+    name: str
+    state: Literal["ok", "warning", "failed"]
+    detail: str
+    fix: str = ""
+
+
+def check_machine(check_spark: Callable[[], Check] | None = None) -> Iterator[Check]:
+    """Yield the findings about this machine one by one, as they are made; Spark is tried where a check of it is given."""
     yield _python()
     java = _java()
     yield java
     yield _package("pyspark", at_least=(4, 1), below=(5,))
     yield _package("pyarrow", at_least=(18,), loads=True)
     yield _package("obstore", at_least=(0, 8), loads=True)
-    if with_spark:
-        yield _spark() if java.state != "failed" else Check("spark", "failed", "not tried", "install Java first")
-    yield from _root(root)
+    if check_spark is not None:
+        yield check_spark() if java.state != "failed" else Check("spark", "failed", "not tried", "install Java first")
 
 
 def _python() -> Check:
@@ -81,25 +91,8 @@ def _package(
     return Check(name, "ok", version)
 
 
-def _spark() -> Check:
-    started = time.monotonic()
-    try:
-        from siltstone.spark.session import local_session
-
-        session = local_session("siltstone-doctor", is_short=True)
-        rows = session.range(1000).selectExpr("sum(id) AS total").collect()
-        version = session.version
-        session.stop()
-    except Exception as error:  # noqa: BLE001
-        reason = mask_secrets(str(error)).strip().partition("\n")[0]
-        return Check("spark", "failed", f"{type(error).__name__}: {reason}", "see what Java says above")
-    seconds = time.monotonic() - started
-    if rows[0]["total"] != 499_500:
-        return Check("spark", "failed", f"{version} counts wrong: {rows[0]['total']}", "install pyspark again")
-    return Check("spark", "ok", f"{version} started and ran a job in {seconds:.1f} s")
-
-
-def _root(root: str) -> Iterator[Check]:
+def check_root(root: str) -> Iterator[Check]:
+    """Yield the findings about the root of a lake one by one, as they are made."""
     from siltstone.objects import canonical_root, local_folder, open_objects
 
     try:

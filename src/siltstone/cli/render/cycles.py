@@ -3,15 +3,14 @@
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from rich.padding import Padding
 from rich.text import Text
 
-from siltstone.cli.results_cycles import Controlled, ServiceReport, Serving, Triggered
-from siltstone.cli.text_parts import Shown, new_facts, new_grid, to_text
-from siltstone.text import format_bytes, format_count, format_duration, format_time
+from siltstone.cli.render.parts import Shown, grid_of, indented, new_facts, render
+from siltstone.cli.results import Controlled, CycleList, OneCycle, ServiceReport, Serving, Triggered
+from siltstone.text import format_bytes, format_count, format_duration, format_number, format_time
 
 if TYPE_CHECKING:
-    from siltstone.service.results import Checkpoint, Control, CycleDetails, CycleRecord, ServiceStatus
+    from siltstone.service.results import Checkpoint, Control, CycleDetails, ServiceStatus
 
 _STYLES = {
     "COMPLETED": "green",
@@ -30,26 +29,29 @@ _CONTROLLED = {
 }
 
 
-def service_text(report: ServiceReport) -> Iterator[Shown]:
-    """Show the state in facts, then partitions and nodes."""
+@render.register
+def _(report: ServiceReport) -> Iterator[Shown]:
+    """The state in facts, then partitions and nodes."""
     status = report.status
     yield _headline(status)
-    facts = new_facts()
-    for name, value in _service_facts(report):
-        facts.add_row(name, to_text(value))
-    yield Padding(facts, (0, 0, 0, 2), expand=False)
+    yield indented(new_facts(_service_facts(report)))
     if status.checkpoints:
         yield ""
         yield _checkpoint_grid(status.checkpoints, status.now_ms)
         yield from _errors([(each.partition, each.error) for each in status.checkpoints])
     if report.nodes:
-        grid = new_grid("node", "state", "role", ">claims", "version", "seen (UTC)")
-        for node in report.nodes:
-            state = "stopped" if node.stopped_at else "alive" if node.is_alive else "silent"
-            role = " + ".join([*(["leader"] if node.is_leader else []), *(["worker"] if node.is_worker else [])])
-            grid.add_row(*map(to_text, (node.name, state, role, node.claims, node.version, format_time(node.seen_at))))
         yield ""
-        yield grid
+        yield grid_of(
+            report.nodes,
+            {
+                "node": lambda node: node.name,
+                "state": lambda node: "stopped" if node.stopped_at else "alive" if node.is_alive else "silent",
+                "role": lambda node: " + ".join(["leader"] * node.is_leader + ["worker"] * node.is_worker),
+                ">claims": lambda node: node.claims,
+                "version": lambda node: node.version,
+                "seen (UTC)": lambda node: format_time(node.seen_at),
+            },
+        )
 
 
 def _headline(status: "ServiceStatus") -> Text:
@@ -103,21 +105,27 @@ def _spell_control(control: "Control") -> str:
 
 
 def _checkpoint_grid(checkpoints: "Sequence[Checkpoint]", now_ms: int) -> Shown:
-    grid = new_grid("partition", "status", "worker", ">attempt", ">progress", ">backlog", ">rows", ">time")
-    for each in checkpoints:
-        progress = f"{each.buckets_done}/{each.buckets_total}" if each.buckets_total else ""
-        took = "" if each.started_at is None else format_duration((each.ended_at or now_ms) - each.started_at)
-        grid.add_row(
-            to_text(each.partition),
-            Text(each.status, style=_STYLES[each.status]),
-            to_text(each.worker),
-            to_text(each.attempt),
-            to_text(progress),
-            to_text(format_bytes(each.backlog_bytes)),
-            to_text(f"{each.rows:,}"),
-            to_text(took),
-        )
-    return grid
+    def took(checkpoint: "Checkpoint") -> str:
+        started = checkpoint.started_at
+        return "" if started is None else format_duration((checkpoint.ended_at or now_ms) - started)
+
+    return grid_of(
+        checkpoints,
+        {
+            "partition": lambda each: each.partition,
+            "status": lambda each: _status(each.status),
+            "worker": lambda each: each.worker,
+            ">attempt": lambda each: each.attempt,
+            ">progress": lambda each: f"{each.buckets_done}/{each.buckets_total}" if each.buckets_total else "",
+            ">backlog": lambda each: format_bytes(each.backlog_bytes),
+            ">rows": lambda each: format_number(each.rows),
+            ">time": took,
+        },
+    )
+
+
+def _status(status: str) -> Text:
+    return Text(status, style=_STYLES[status])
 
 
 def _errors(problems: "Sequence[tuple[str, str | None]]") -> Iterator[Shown]:
@@ -126,53 +134,50 @@ def _errors(problems: "Sequence[tuple[str, str | None]]") -> Iterator[Shown]:
             yield Text.assemble((where, "bold red"), f"  {error}")
 
 
-def cycles_text(records: "Sequence[CycleRecord]") -> Iterator[Shown]:
-    """Show one line per cycle."""
-    if not records:
+@render.register
+def _(cycles: CycleList) -> Iterator[Shown]:
+    """One line per cycle."""
+    if not cycles.items:
         yield "No such cycles."
         return
-    grid = new_grid(
-        ">cycle", "status", "started (UTC)", ">time", "reason", "leader", ">partitions", ">failed", ">rows", ">written"
+    yield grid_of(
+        cycles.items,
+        {
+            ">cycle": lambda each: each.cycle_count,
+            "status": lambda each: _status(each.status),
+            "started (UTC)": lambda each: format_time(each.start_time_ms),
+            ">time": lambda each: format_duration(each.duration_ms),
+            "reason": lambda each: each.trigger_reason,
+            "leader": lambda each: each.leader,
+            ">partitions": lambda each: each.partitions,
+            ">failed": lambda each: each.failed + each.unfinished or "",
+            ">rows": lambda each: format_number(each.rows),
+            ">written": lambda each: format_bytes(each.written_bytes),
+        },
     )
-    for each in records:
-        grid.add_row(
-            to_text(each.cycle_count),
-            Text(each.status, style=_STYLES[each.status]),
-            to_text(format_time(each.start_time_ms)),
-            to_text(format_duration(each.duration_ms)),
-            to_text(each.trigger_reason),
-            to_text(each.leader),
-            to_text(each.partitions),
-            to_text(each.failed + each.unfinished or ""),
-            to_text(f"{each.rows:,}"),
-            to_text(format_bytes(each.written_bytes)),
-        )
-    yield grid
 
 
-def cycle_text(details: "CycleDetails") -> Iterator[Shown]:
-    """Show what came of a cycle, and each attempt at its partitions."""
-    yield Text.assemble((f"Cycle {details.cycle_count} ", "bold"), (details.status, _STYLES[details.status]))
-    facts = new_facts()
-    for name, value in _cycle_facts(details):
-        facts.add_row(name, to_text(value))
-    yield Padding(facts, (0, 0, 0, 2), expand=False)
+@render.register
+def _(cycle: OneCycle) -> Iterator[Shown]:
+    """What came of a cycle, and each attempt at its partitions."""
+    details = cycle.details
+    yield Text.assemble((f"Cycle {details.cycle_count} ", "bold"), _status(details.status))
+    yield indented(new_facts(_cycle_facts(details)))
     if details.timeline:
         yield ""
-        grid = new_grid("partition", ">attempt", "status", "worker", ">after", ">time", ">rows", ">written")
-        for each in details.timeline:
-            took = "" if each.ended_at is None else format_duration(each.ended_at - each.started_at)
-            grid.add_row(
-                to_text(each.partition),
-                to_text(each.attempt or ""),
-                Text(each.status, style=_STYLES[each.status]),
-                to_text(each.worker),
-                to_text(format_duration(each.started_at - details.start_time_ms)),
-                to_text(took),
-                to_text(f"{each.rows:,}"),
-                to_text(format_bytes(each.written_bytes)),
-            )
-        yield grid
+        yield grid_of(
+            details.timeline,
+            {
+                "partition": lambda each: each.partition,
+                ">attempt": lambda each: each.attempt or "",
+                "status": lambda each: _status(each.status),
+                "worker": lambda each: each.worker,
+                ">after": lambda each: format_duration(each.started_at - details.start_time_ms),
+                ">time": lambda each: "" if each.ended_at is None else format_duration(each.ended_at - each.started_at),
+                ">rows": lambda each: format_number(each.rows),
+                ">written": lambda each: format_bytes(each.written_bytes),
+            },
+        )
         yield from _errors([(each.partition, each.error) for each in details.timeline])
 
 
@@ -202,8 +207,9 @@ def _cycle_facts(details: "CycleDetails") -> Iterator[tuple[str, str]]:
             yield "trimmed", format_count(record.trimmed_deltas, "delta")
 
 
-def triggered_text(triggered: Triggered) -> Iterator[Shown]:
-    """Say what became of a request."""
+@render.register
+def _(triggered: Triggered) -> Iterator[Shown]:
+    """What became of a request."""
     request = triggered.request
     if request.is_done:
         outcome = request.outcome or "FAILED"
@@ -217,8 +223,9 @@ def triggered_text(triggered: Triggered) -> Iterator[Shown]:
         yield f"Asked for {what}, request {request.request_id}; `siltstone cycle status` tells when it runs."
 
 
-def controlled_text(controlled: Controlled) -> Iterator[Shown]:
-    """Say what holds now."""
+@render.register
+def _(controlled: Controlled) -> Iterator[Shown]:
+    """What holds now."""
     control = controlled.control
     if controlled.action == "frozen" and control is not None and control.expires_at is not None:
         yield f"No cycle begins until {format_time(control.expires_at)} UTC; one that runs goes on."
@@ -226,8 +233,9 @@ def controlled_text(controlled: Controlled) -> Iterator[Shown]:
         yield _CONTROLLED[controlled.action, controlled.changed]
 
 
-def serving_text(serving: Serving) -> Iterator[Shown]:
-    """Say where the service is to be seen."""
+@render.register
+def _(serving: Serving) -> Iterator[Shown]:
+    """Where the service is to be seen."""
     workers = format_count(serving.workers, "worker")
     yield f"Node {serving.node} looks after {serving.root} with {workers}; its database is {serving.database}."
     if serving.address is not None:

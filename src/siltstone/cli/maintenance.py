@@ -1,0 +1,190 @@
+"""`siltstone fsck`, `repair`, `vacuum` and `rollback`."""
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from siltstone.cli.options import DryRun, Partition, Shell, TableName, command, parse_duration_ms
+from siltstone.cli.results import (
+    Checked,
+    DroppedVacuumed,
+    PartitionRepaired,
+    Repaired,
+    RolledBack,
+    TableChecked,
+    TableVacuumed,
+    Vacuumed,
+)
+from siltstone.errors import CorruptionError
+
+if TYPE_CHECKING:
+    from siltstone.lake import Lake, Table
+
+AnyTable = Annotated[
+    str | None, typer.Argument(metavar="TABLE", help="The table, else all of them.", show_default=False)
+]
+
+# What keeps a log from being read at all.
+_LOG_DAMAGE = ("bad-file", "bad-line", "chain", "gap", "checkpoint")
+
+app = typer.Typer()
+
+
+@command(app, "fsck", "siltstone fsck shop.orders --deep", "siltstone fsck --json")
+def fsck(
+    shell: Shell,
+    name: AnyTable = None,
+    deep: Annotated[bool, typer.Option("--deep", help="Also read every row: keys, indices, dead rows.")] = False,
+) -> None:
+    """Check tables: logs, files, deletion vectors, indices; exit code 1 where something is wrong."""
+    lake, checked = shell.lake, []
+    with shell.progress() as progress:
+        for table in _tables(lake, name):
+            progress(f"Checking {table.name}")
+            checked.append(check_table(table, deep=deep))
+    shell.emit(Checked(lake.root, checked))
+    if any(each.findings for each in checked):
+        raise typer.Exit(1)
+
+
+def _tables(lake: "Lake", name: str | None) -> "list[Table]":
+    return lake.tables() if name is None else [lake.table(name)]
+
+
+def check_table(table: "Table", *, deep: bool) -> TableChecked:
+    """Check a table; what cannot even be opened is a finding too."""
+    from siltstone.log.inspect import Finding
+
+    deltas = rounds = files = rows = delta_files = 0
+    try:
+        findings = table.fsck(deep=deep)
+        known = [] if any(each.code in _LOG_DAMAGE for each in findings) else table.deltas()
+        deltas, delta_files = len(known), sum(len(delta.manifest.entries) for delta in known)
+        if not findings:
+            rounds = len(table.round_reports())
+            current = table.current_rounds()
+            files, rows = sum(len(each.files) for each in current), sum(each.live_rows for each in current)
+    except CorruptionError as error:
+        findings = [Finding("state", table.name, str(error), "restore it from a copy, or rebase")]
+    return TableChecked(table.name, deep, deltas, delta_files, rounds, files, rows, findings)
+
+
+@command(app, "repair", "siltstone repair shop.orders --dry-run", "siltstone repair shop.orders --accept-loss")
+def repair(
+    shell: Shell,
+    name: TableName,
+    accept_loss: Annotated[
+        bool, typer.Option("--accept-loss", help="Give up rows that cannot be brought back, and say how many.")
+    ] = False,
+    dry_run: DryRun = False,
+) -> None:
+    """Bring back what damaged or missing files of a table held, by a new round that says so.
+
+    Indices are built anew. Buckets come from the last round that has them whole, and the deltas since; where no round
+    and not all deltas are left, their rows are lost, which has to be accepted.
+    """
+    with shell.progress() as progress:
+        progress(f"Reading {name}")
+        done = shell.lake.table(name).repair(accept_loss=accept_loss, dry_run=dry_run)
+    partitions = [
+        PartitionRepaired(each.partition_values, each.round_id, each.is_registered, each.lost_rows, each.buckets)
+        for each in done
+    ]
+    shell.emit(Repaired(name, dry_run, sum(each.lost_rows for each in done), partitions))
+
+
+@command(app, "vacuum", "siltstone vacuum shop.orders --retention 7d --dry-run", "siltstone vacuum")
+def vacuum(
+    shell: Shell,
+    name: AnyTable = None,
+    retention: Annotated[
+        str, typer.Option("--retention", metavar="TIME", help="Keep states this long after they were replaced.")
+    ] = "7d",
+    grace: Annotated[
+        str,
+        typer.Option("--grace", metavar="TIME", help="Keep files this young: a write may be about to name them."),
+    ] = "1d",
+    confirm_time: Annotated[
+        bool,
+        typer.Option("--confirm-time", help="The time is right, though nobody wrote for over a day, or clocks differ."),
+    ] = False,
+    dry_run: DryRun = False,
+) -> None:
+    """Forget rounds past the retention, and remove files that no readable state names.
+
+    Times are written as 90s, 15m, 12h, 7d or 2w. The current state stays, however old.
+    """
+    retention_ms = parse_duration_ms(retention, "--retention")
+    grace_ms = parse_duration_ms(grace, "--grace")
+    lake, vacuumed, dropped = shell.lake, [], None
+    with shell.progress() as progress:
+        for table in _tables(lake, name):
+            progress(f"Looking through {table.name}")
+            done = table.vacuum(
+                retention_ms=retention_ms, orphan_grace_ms=grace_ms, confirm_time=confirm_time, dry_run=dry_run
+            )
+            vacuumed.append(
+                TableVacuumed(
+                    table=table.name,
+                    expired_rounds=done.expired_rounds,
+                    removed_files=done.removed_files,
+                    removed_bytes=done.removed_bytes,
+                    kept_files=done.kept_files,
+                    skipped_links=done.skipped_links,
+                    unsure_time=done.unsure_time,
+                )
+            )
+        if name is None:
+            progress("Looking for dropped tables")
+            # A table that is being created right now looks like one that is gone.
+            retention_ms = max(retention_ms, grace_ms)
+            gone = lake.vacuum_dropped(retention_ms=retention_ms, confirm_time=confirm_time, dry_run=dry_run)
+            dropped = DroppedVacuumed(
+                removed_folders=gone.removed_folders,
+                removed_files=gone.removed_files,
+                removed_bytes=gone.removed_bytes,
+                waiting_folders=gone.waiting,
+                skipped_links=gone.skipped_links,
+                unclaimed_folders=gone.unclaimed,
+                unsure_time=gone.unsure_time,
+            )
+    shell.emit(Vacuumed(dry_run, vacuumed, dropped))
+
+
+@command(
+    app,
+    "rollback",
+    "siltstone rollback shop.orders --to 3 --dry-run",
+    "siltstone rollback shop.sales --to 3 --partition region=eu",
+)
+def rollback(
+    shell: Shell,
+    name: TableName,
+    to: Annotated[
+        int,
+        typer.Option("--to", metavar="ROUND", min=1, help="The round after which all was well.", show_default=False),
+    ],
+    partition: Partition = None,
+    dry_run: DryRun = False,
+) -> None:
+    """Make a table as it was after an earlier round, by a new round that says so.
+
+    Deltas stay; those since that round are compacted again by the next `siltstone compact`.
+    """
+    from siltstone.table.report import report_round
+
+    table = shell.lake.table(name)
+    wanted = table.round(to, partition or ()).round.partition
+    current = [(each.destination_partition_locator.partition_values, each) for each in table.current_rounds()]
+    values, before = next(each for each in current if each[0] == wanted)
+    done = table.rollback(to, partition_values=values, dry_run=dry_run)
+    shell.emit(
+        RolledBack(
+            table=name,
+            dry_run=dry_run,
+            round=report_round(done),
+            previous_high_watermark=before.high_watermark,
+            previous_live_rows=before.live_rows,
+            deltas_to_compact=len(table.deltas_after(done)),
+        )
+    )

@@ -1,0 +1,217 @@
+"""What every command shares: where the lake is, how to show things, the options that say so, and texts read as values."""
+
+import contextlib
+import functools
+import inspect
+import os
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Concatenate, Literal, ParamSpec
+
+import typer
+
+from siltstone.cli.output import Output
+
+if TYPE_CHECKING:
+    from siltstone.cli.spark import SparkStarting
+    from siltstone.lake import Lake
+    from siltstone.rounds.events import Event
+
+DEFAULT_ROOT = "./lake"
+ROOT_VARIABLE = "SILTSTONE_ROOT"
+DEBUG_VARIABLE = "SILTSTONE_DEBUG"
+
+Root = Annotated[
+    str | None,
+    typer.Option("--root", metavar="PATH", help=f"Where the lake is: a folder or s3://…, else {ROOT_VARIABLE}."),
+]
+Json = Annotated[bool, typer.Option("--json", help="Show JSON instead of text.")]
+Debug = Annotated[bool, typer.Option("--debug", help="Show where an unexpected error came from.", hidden=True)]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Check and show what would happen, and change nothing.")]
+TableName = Annotated[str, typer.Argument(metavar="TABLE", help="The table, e.g. shop.orders.", show_default=False)]
+Partition = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--partition", metavar="KEY=VALUE", help="Which partition, where there are several; values alone will do: A,B."
+    ),
+]
+Master = Annotated[
+    str | None,
+    typer.Option("--master", metavar="URL", help="Where Spark runs, e.g. local[4] or spark://host:7077."),
+]
+FormatName = Literal["parquet", "csv", "jsonl"]
+Format = Annotated[
+    FormatName | None,
+    typer.Option("--format", help="The format, where file names do not tell it."),
+]
+
+
+def _one_character(text: str | None) -> str | None:
+    if text is not None and (len(text) != 1 or not text.isascii() or text in '"\r\n'):
+        raise typer.BadParameter(f"{text!r} is not one ASCII character other than a quote or a line's end")
+    return text
+
+
+Delimiter = Annotated[
+    str | None,
+    typer.Option(
+        "--delimiter", metavar="CHAR", callback=_one_character, help="What separates CSV fields, where not a comma."
+    ),
+]
+
+Report = Callable[[str], None]
+Given = ParamSpec("Given")
+Command = Callable[Concatenate["Shell", Given], None]
+
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
+_DURATION = re.compile(r"([0-9]+)\s*([smhdw])", re.IGNORECASE)
+
+
+@dataclass
+class Shell:
+    """The settings of one command line; given before or after the command, the later ones win."""
+
+    root: str = DEFAULT_ROOT
+    json: bool = False
+    debug: bool = False
+
+    @property
+    def output(self) -> Output:
+        """Where results go."""
+        return Output(json=self.json)
+
+    @property
+    def lake(self) -> "Lake":
+        """The lake. Raises: InvalidInputError."""
+        from siltstone.lake import Lake
+
+        return Lake(self.root)
+
+    def emit(self, result: object) -> None:
+        """Show a result."""
+        self.output.emit(result)
+
+    @property
+    def is_watched(self) -> bool:
+        """Whether somebody sees how far long work is."""
+        return not self.json and sys.stderr.isatty()
+
+    @contextlib.contextmanager
+    def progress(self) -> Iterator[Report]:
+        """Give a function that shows how far long work is, as long as somebody watches."""
+        if not self.is_watched:
+            yield lambda message: None
+            return
+        from rich.text import Text
+
+        from siltstone.cli.render.parts import new_console
+
+        with new_console(sys.stderr).status("") as status:
+            yield lambda message: status.update(Text(message))
+
+    @contextlib.contextmanager
+    def compaction_progress(self) -> "Iterator[Callable[[Event | SparkStarting], None]]":
+        """Give a function that shows how far a compaction is, as long as somebody watches."""
+        if not self.is_watched:
+            yield lambda event: None
+            return
+        from siltstone.cli.progress import shown_progress
+
+        with shown_progress() as tell:
+            yield tell
+
+
+def shell_of(context: typer.Context, root: str | None = None, json: bool = False, debug: bool = False) -> Shell:
+    """Return the settings of this command line, after these were added."""
+    if not isinstance(context.obj, Shell):
+        context.obj = Shell(
+            root=os.environ.get(ROOT_VARIABLE) or DEFAULT_ROOT, debug=bool(os.environ.get(DEBUG_VARIABLE))
+        )
+    shell: Shell = context.obj
+    shell.root = shell.root if root is None else root
+    shell.json = shell.json or json
+    shell.debug = shell.debug or debug
+    return shell
+
+
+def command(
+    app: typer.Typer, name: str, *example_lines: str, has_root: bool = True
+) -> Callable[[Command[Given]], Command[Given]]:
+    """Register a function as a command that also takes `--root`, where it has a lake, `--json` and `--debug`."""
+
+    def register(function: Command[Given]) -> Command[Given]:
+        app.command(name, epilog=examples(*example_lines))(_with_shared_options(function, has_root=has_root))
+        return function
+
+    return register
+
+
+def new_group(help: str, *, has_root: bool = True) -> typer.Typer:
+    """Return a group of commands, whose shared options can also stand before the command."""
+
+    def group(shell: Shell) -> None:
+        pass
+
+    group.__doc__ = help
+    app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help=help)
+    app.callback()(_with_shared_options(group, has_root=has_root))
+    return app
+
+
+def _with_shared_options(function: Callable[..., None], *, has_root: bool) -> Callable[..., None]:
+    """Return a function with the shared options, which makes a shell of them and hands on the rest."""
+
+    @functools.wraps(function)
+    def run(context: typer.Context, json: bool, debug: bool, root: str | None = None, **given: Any) -> None:
+        function(shell_of(context, root, json, debug), **given)
+
+    own = list(inspect.signature(function).parameters.values())[1:]
+    shared: dict[str, tuple[Any, object]] = {"json": (Json, False), "debug": (Debug, False)}
+    if has_root:
+        shared = {"root": (Root, None), **shared}
+    parameters = [
+        inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context),
+        *(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in own),
+        *(
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+            for name, (annotation, default) in shared.items()
+        ),
+    ]
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return run
+
+
+def examples(*lines: str) -> str:
+    """Write examples for the end of a command's help, one per line however long."""
+    return "\n".join(["\b", "Examples:" if len(lines) > 1 else "Example:", *(f"  {line}" for line in lines)])
+
+
+def parse_duration_ms(text: str, option: str) -> int:
+    """Read a duration such as 90s, 15m, 12h, 7d or 2w, as milliseconds. Raises: typer.BadParameter."""
+    match = _DURATION.fullmatch(text.strip())
+    if match is None:
+        raise typer.BadParameter(
+            f"{text!r} is not a duration; write a number and a unit, e.g. 90s, 15m, 12h, 7d, 2w", param_hint=option
+        )
+    return int(match[1]) * _SECONDS[match[2].lower()] * 1000
+
+
+def parse_pairs(texts: Iterable[str] | None, option: str) -> dict[str, str]:
+    """Read `name=value` texts. Raises: typer.BadParameter."""
+    pairs: dict[str, str] = {}
+    for text in texts or ():
+        name, equals, value = text.partition("=")
+        if not equals or not name.strip():
+            raise typer.BadParameter(f"{text!r} is not of the form name=value", param_hint=option)
+        if name.strip() in pairs:
+            raise typer.BadParameter(f"{name.strip()!r} is given twice", param_hint=option)
+        pairs[name.strip()] = value.strip()
+    return pairs
+
+
+def parse_names(texts: Iterable[str] | None) -> list[str]:
+    """Read column names, given one by one or separated by commas."""
+    return [name.strip() for text in texts or () for name in text.split(",") if name.strip()]

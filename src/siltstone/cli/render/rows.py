@@ -1,0 +1,184 @@
+"""Rows of data as text: a table while it fits the window, else one column below the other; and the story of a key."""
+
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import orjson
+import pyarrow as pa
+from rich.table import Table
+from rich.text import Text
+
+from siltstone.cli.render.parts import Note, Shown, grid_of, indented, new_console, new_facts, new_grid, render
+from siltstone.cli.results import Explained, Exported, FoundRows, Rows
+from siltstone.ingest.export import plain
+from siltstone.table.story import KeyStory, StoryEvent
+from siltstone.text import format_bytes, format_count, format_pairs, format_partition, format_time
+
+_CHUNK_ROWS = 1000
+_NARROW = 16
+_CONTROLS = {code: f"\\x{code:02x}" for code in (*range(32), 127)} | {9: "\\t", 10: "\\n", 13: "\\r"}
+
+
+@render.register
+def _(rows: Rows) -> Iterator[Shown]:
+    """A table of rows, and how many more there are where that is known."""
+    counted = _Counted(rows.batches, rows.shown)
+    yield from rows_text(counted, rows.schema, new_console(sys.stdout).width)
+    if counted.is_cut:
+        of_all = f" of {rows.total:,}" if rows.total is not None else ""
+        yield Note(f"{counted.rows:,}{of_all} rows; --limit N shows more, --output FILE writes all.")
+    elif not counted.rows:
+        yield Note(f"{rows.table}: no rows.")
+    if rows.uncompacted:
+        yield Note(
+            f"{format_count(rows.uncompacted, 'delta')} not compacted yet; --include-uncompacted shows them too."
+        )
+
+
+class _Counted:
+    """Batches that are cut after `most` rows, and counted on the way."""
+
+    def __init__(self, batches: Iterator[pa.RecordBatch], most: int | None) -> None:
+        self._batches = batches
+        self._most = most
+        self.rows = 0
+        self.is_cut = False
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        for batch in self._batches:
+            left = batch.num_rows if self._most is None else self._most - self.rows
+            self.is_cut = batch.num_rows > left
+            self.rows += min(left, batch.num_rows)
+            yield batch.slice(0, left)
+
+
+def rows_text(batches: Iterable[pa.RecordBatch], schema: pa.Schema, width: int) -> Iterator[Shown]:
+    """Show rows a chunk at a time, each as wide as the first one or wider; nothing where there are none."""
+    names = schema.names
+    numbers = [pa.types.is_integer(each.type) or pa.types.is_floating(each.type) for each in schema]
+    widths = [0] * len(names)
+    is_first = True
+    for rows in _chunks(batches):
+        cells = [[to_cell(row[name]) for name in names] for row in rows]
+        if is_first:
+            widths = [max(len(name), *(len(row[at]) for row in cells)) for at, name in enumerate(names)]
+        if sum(min(each, _NARROW) + 2 for each in widths) > width:
+            for row in rows:
+                yield from (() if is_first else ("",))
+                yield record_text(row)
+                is_first = False
+            continue
+        grid = new_grid(*(f">{name}" if number else f"{name}" for name, number in zip(names, numbers, strict=True)))
+        grid.show_header = is_first
+        for column, name, least in zip(grid.columns, names, widths, strict=True):
+            column.header, column.no_wrap, column.min_width = Text(name), False, min(least, _NARROW)
+        for row_cells in cells:
+            grid.add_row(*row_cells)
+        yield grid
+        is_first = False
+
+
+def _chunks(batches: Iterable[pa.RecordBatch]) -> Iterator[list[dict[str, Any]]]:
+    waiting: list[dict[str, Any]] = []
+    for batch in batches:
+        for start in range(0, batch.num_rows, _CHUNK_ROWS):
+            waiting += batch.slice(start, _CHUNK_ROWS).to_pylist()
+            if len(waiting) >= _CHUNK_ROWS:
+                yield waiting
+                waiting = []
+    if waiting:
+        yield waiting
+
+
+def record_text(row: Mapping[str, Any]) -> Table:
+    """Show one row, a column on each line."""
+    facts = new_facts()
+    for name, value in row.items():
+        facts.add_row(Text(name), to_cell(value))
+    return facts
+
+
+def to_cell(value: Any) -> Text:
+    """Write a value on one line."""
+    if value is None:
+        return Text("null", style="dim")
+    shown = plain(value)
+    text = str(shown).lower() if isinstance(shown, bool) else _json(shown) if _is_nested(shown) else str(shown)
+    return Text(text.translate(_CONTROLS))
+
+
+def _is_nested(value: object) -> bool:
+    return isinstance(value, dict | list)
+
+
+def _json(value: Mapping[str, object] | Sequence[object]) -> str:
+    return orjson.dumps(value).decode()
+
+
+@render.register
+def _(exported: Exported) -> Iterator[Shown]:
+    """One sentence."""
+    what = f"{format_count(exported.rows, 'row')} to {exported.file} ({format_bytes(exported.bytes)})"
+    yield f"{exported.table}: wrote {what}."
+
+
+@render.register
+def _(found: FoundRows) -> Iterator[Shown]:
+    """Each row, a column on each line."""
+    for number, row in enumerate(found.items):
+        yield from ([""] if number else [])
+        yield record_text(row)
+    if not found.items:
+        waiting = f"; {format_count(found.uncompacted, 'delta')} not compacted yet" if found.uncompacted else ""
+        yield f"{found.table}: no compacted row has {format_pairs(found.key)}{waiting}."
+
+
+@render.register
+def _(explained: Explained) -> Iterator[Shown]:
+    """The story of the key in each partition."""
+    for number, story in enumerate(explained.items):
+        yield from ([""] if number else [])
+        yield from render(story)
+    if not explained.items:
+        yield f"{explained.table}: no delta has {format_pairs(explained.key)}."
+
+
+@render.register
+def _(story: KeyStory) -> Iterator[Shown]:
+    """The events in order, then why the row is what it is, then the row."""
+    key = ", ".join(f"{name} = {to_cell(value)}" for name, value in story.key.items())
+    partition = f", partition {format_partition(story.partition)}" if story.partition else ""
+    yield Text(f"{story.table}{partition}: {key}", style="bold")
+    if story.events:
+        yield ""
+        yield indented(_events_grid(story))
+        yield ""
+    if story.why:
+        yield story.why
+    yield from story.notes
+    row = story.row if story.events else story.compacted_row
+    if row is not None:
+        yield ""
+        yield indented(record_text(row))
+
+
+def _events_grid(story: KeyStory) -> Table:
+    grid = grid_of(
+        story.events,
+        {
+            "": lambda event: "→" if event.is_winner else "",
+            ">position": lambda event: event.stream_position,
+            "time (UTC)": lambda event: format_time(event.committed_at),
+            "type": lambda event: event.kind,
+            "what it did": lambda event: event.effect,
+            "values": lambda event: _values(event, set(story.key)),
+        },
+    )
+    for row, event in zip(grid.rows, story.events, strict=True):
+        row.style = "bold" if event.is_winner else ""
+    return grid
+
+
+def _values(event: StoryEvent, keys: set[str]) -> str:
+    return ", ".join(f"{name} {to_cell(value)}" for name, value in event.values.items() if name not in keys)

@@ -1,0 +1,81 @@
+"""Documents from files and to files: JSON lines."""
+
+import contextlib
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import orjson
+
+from siltstone.errors import AlreadyExistsError, InvalidInputError
+
+STANDARD_INPUT = "-"
+
+
+@contextlib.contextmanager
+def open_lines(file: str) -> Iterator[tuple[Iterator[bytes], str]]:
+    """Give the lines of a file, or of standard input for `-`, and what it is called. Raises: InvalidInputError."""
+    if file == STANDARD_INPUT:
+        yield iter(sys.stdin.buffer), "standard input"
+        return
+    try:
+        with Path(file).open("rb") as lines:
+            yield lines, file
+    except OSError as error:
+        raise InvalidInputError(f"{file}: {error.strerror or error}; give a file that can be read") from error
+
+
+def read_objects(file: str, form: str) -> Iterator[dict[str, object]]:
+    """Yield the JSON object on each line; `form` is what one looks like. Raises: InvalidInputError."""
+    with open_lines(file) as (lines, name):
+        for number, line in enumerate(lines, 1):
+            if not line.strip():
+                continue
+            try:
+                value = orjson.loads(line)
+            except orjson.JSONDecodeError as error:
+                problem = f"is not JSON ({error}); write {form} on a line"
+                raise InvalidInputError(f"{name}, line {number}: {problem}") from error
+            if not isinstance(value, dict):
+                raise InvalidInputError(f"{name}, line {number}: is not a JSON object; write {form}")
+            yield value
+
+
+def read_cases(file: str) -> Iterator[bytes]:
+    """Yield the cases of a file, one a line; one case may also be spread over all lines. Raises: InvalidInputError."""
+    with open_lines(file) as (all_lines, _):
+        lines = (line for line in all_lines if line.strip())
+        first = next(lines, b"")
+        if not first or _is_json(first):
+            yield from ([first] if first else [])
+            yield from lines
+            return
+        rest = list(lines)
+        whole = b"".join([first, *rest])
+        yield from [whole] if _is_json(whole) else [first, *rest]
+
+
+def _is_json(text: bytes) -> bool:
+    try:
+        orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return False
+    return True
+
+
+def write_lines(lines: Iterable[str], file: str, *, overwrite: bool = False) -> tuple[int, int]:
+    """Write lines to a file, which is there whole or not at all; return how many there were, and the file's bytes.
+
+    Raises: AlreadyExistsError, InvalidInputError.
+    """
+    # It takes Arrow, which reading does not.
+    from siltstone.ingest.export import replacing
+
+    if not overwrite and Path(file).exists():
+        raise AlreadyExistsError(f"{file}: is there already; --overwrite replaces it")
+    count = 0
+    with replacing(file) as unfinished, Path(unfinished).open("w", encoding="utf-8") as output:
+        for line in lines:
+            output.write(line + "\n")
+            count += 1
+    return count, Path(file).stat().st_size

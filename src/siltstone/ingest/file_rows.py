@@ -1,0 +1,237 @@
+"""The rows of data files as one stream of batches with one schema, and the schema that a table of them would have."""
+
+import contextlib
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from siltstone.errors import InputWarning, InvalidInputError
+from siltstone.ingest.input import Format, open_input
+from siltstone.ingest.location import InputFile
+from siltstone.model import TableVersion
+from siltstone.model.entities import REMOVALS
+from siltstone.model.schema import evolve, normalize_schema, schema_from_json
+from siltstone.storage.conversion import UnfitValueError, convert, empty_batch, stored_type
+
+Report = Callable[[str], None]
+
+
+def silent(message: str) -> None:
+    """Show nothing."""
+
+
+def infer_schema(
+    file: str, format: Format | None = None, delimiter: str | None = None, *, progress: Report = silent
+) -> pa.Schema:
+    """Return the columns of a data file; one without any value is taken for text. Raises: InvalidInputError."""
+    with open_input(file, format, delimiter) as opened:
+        fields = []
+        for field in opened.schema(pa.schema([]), _counter(f"Looking at {opened.name}", progress)):
+            if pa.types.is_null(field.type):
+                _warn(f"{opened.name}: column {field.name!r} has no values; its type is taken to be string")
+                field = field.with_type(pa.string())
+            fields.append(field)
+        with _naming(lambda: opened.name):
+            return normalize_schema(pa.schema(fields))
+
+
+def read_schema(path: str) -> pa.Schema:
+    """Read a schema written as JSON. Raises: InvalidInputError that names the file."""
+    try:
+        return schema_from_json(orjson.loads(Path(path).read_bytes()))
+    except OSError as error:
+        raise InvalidInputError(f"{path}: cannot be read ({error.strerror}); give a JSON file") from error
+    except ValueError as error:
+        # Errors of ours about bad fields are value errors, too.
+        raise InvalidInputError(f"{path}: {error}") from error
+
+
+@contextlib.contextmanager
+def open_rows(
+    files: Sequence[str],
+    version: TableVersion,
+    format: Format | None = None,
+    delimiter: str | None = None,
+    columns: Sequence[str] | None = None,
+    op_column: str | None = None,
+    *,
+    progress: Report = silent,
+) -> "Iterator[FileRows]":
+    """Open files whose rows are to be written to a table, all of their columns or only these.
+
+    Errors about rows name the file, also those of whoever takes the rows. Raises: InvalidInputError.
+    """
+    duplicates = [file for number, file in enumerate(files) if file in files[:number]]
+    if duplicates:
+        raise InvalidInputError(f"{duplicates[0]}: is named twice; its rows would be written twice")
+    known = version.schema
+    if op_column is not None and op_column not in known.names:
+        known = known.append(pa.field(op_column, pa.string()))
+    with contextlib.ExitStack() as stack:
+        inputs = [stack.enter_context(open_input(file, format, delimiter)) for file in files]
+        late = _LateDeletes(op_column, version.sort_keys)
+        rows = FileRows(inputs, known, columns, late, progress)
+        with _naming(lambda: rows.current):
+            yield rows
+        late.warn()
+
+
+class FileRows:
+    """The rows of several files as one stream of batches with one schema."""
+
+    def __init__(
+        self,
+        inputs: Sequence[InputFile],
+        known: pa.Schema,
+        wanted: Sequence[str] | None,
+        late: "_LateDeletes",
+        progress: Report,
+    ) -> None:
+        self._inputs = inputs
+        self._late = late
+        self._progress = progress
+        self.current = inputs[0].name
+        self._schemas = [
+            _selected(each.schema(known, _counter(f"Looking at {each.name}", progress)), wanted) for each in inputs
+        ]
+        self._type_files_of_nulls(known)
+        self._type_empty_columns(known)
+        self._schema = self._combined(known)
+
+    @property
+    def null_lines(self) -> int:
+        """How many lines of the files were null when their rows were read."""
+        return sum(each.null_lines for each in self._inputs)
+
+    def _type_files_of_nulls(self, known: pa.Schema) -> None:
+        """Give files that have only null lines, and so no columns, those of the others, or the table's."""
+        columns = next((schema for schema in self._schemas if len(schema)), known)
+        self._schemas = [
+            schema if len(schema) or not each.null_lines else columns
+            for each, schema in zip(self._inputs, self._schemas, strict=True)
+        ]
+
+    def _type_empty_columns(self, known: pa.Schema) -> None:
+        """Give columns without values the type they have elsewhere; without one they say nothing and are left out."""
+        types = {
+            field.name: field.type for schema in (*self._schemas, known) for field in schema if not _is_empty(field)
+        }
+        empty = {field.name: None for schema in self._schemas for field in schema if _is_empty(field)}
+        for name in empty:
+            if name not in types:
+                _warn(f"column {name!r} is not in the table and has no values; it is left out")
+        self._schemas = [
+            pa.schema(
+                [
+                    field.with_type(types[field.name]) if _is_empty(field) else field
+                    for field in schema
+                    if field.name in types
+                ]
+            )
+            for schema in self._schemas
+        ]
+
+    def _combined(self, known: pa.Schema) -> pa.Schema:
+        first = self._schemas[0]
+        combined = first
+        for each, schema in zip(self._inputs[1:], self._schemas[1:], strict=True):
+            self.current = each.name
+            if set(schema.names) != set(first.names):
+                odd = sorted(set(schema.names) ^ set(first.names))
+                raise InvalidInputError(
+                    f"{each.name}: differs from {self._inputs[0].name} in the columns {', '.join(odd)}; files of one "
+                    "delta must have the same columns, so write them one by one"
+                )
+            combined = evolve(_stored(combined, known), _stored(schema, known))
+        self.current = self._inputs[0].name
+        return combined
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """Yield all rows, after an empty batch, so that files without rows are checked as well."""
+        yield empty_batch(self._schema)
+        for each, schema in zip(self._inputs, self._schemas, strict=True):
+            self.current = each.name
+            count = _counter(f"Writing {each.name}", self._progress)
+            for batch in each.batches(schema):
+                conformed = self._conformed(batch)
+                self._late.count(conformed)
+                yield conformed
+                count(batch.num_rows)
+
+    def _conformed(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        if batch.schema.equals(self._schema):
+            return batch
+        columns = []
+        for field in self._schema:
+            try:
+                columns.append(convert(batch.column(field.name), field.type))
+            except UnfitValueError as error:
+                raise InvalidInputError(error.message(field.name, field.type)) from error
+        return pa.RecordBatch.from_arrays(columns, schema=self._schema)
+
+
+class _LateDeletes:
+    """Counts the row-level deletes that have no sort key, and so are older than every row that has one."""
+
+    def __init__(self, op_column: str | None, sort_keys: Sequence[str]) -> None:
+        self._op_column = op_column
+        self._sort_key = sort_keys[0] if op_column is not None and sort_keys else None
+        self._count = 0
+
+    def count(self, batch: pa.RecordBatch) -> None:
+        """Take a batch into account."""
+        if self._sort_key in batch.schema.names and self._op_column in batch.schema.names:
+            is_delete = pc.is_in(convert(batch.column(self._op_column), pa.string()), pa.array(REMOVALS))
+            self._count += pc.sum(pc.and_(is_delete, pc.is_null(batch.column(self._sort_key)))).as_py() or 0
+
+    def warn(self) -> None:
+        """Warn, if there are any."""
+        if self._count:
+            deletes = "1 delete has" if self._count == 1 else f"{self._count} deletes have"
+            _warn(
+                f"{deletes} no sort key {self._sort_key!r}: older than every row that has one, so that they remove "
+                "none of those; give the sort key, or write a delta of type delete"
+            )
+
+
+def _stored(schema: pa.Schema, known: pa.Schema) -> pa.Schema:
+    """Return a file's columns with the types they are stored with."""
+    types = {field.name: field.type for field in known}
+    return pa.schema([field.with_type(stored_type(field.type, types.get(field.name), field.name)) for field in schema])
+
+
+def _selected(schema: pa.Schema, wanted: Sequence[str] | None) -> pa.Schema:
+    return schema if wanted is None else pa.schema([field for field in schema if field.name in wanted])
+
+
+def _is_empty(field: "pa.Field[Any]") -> bool:
+    return bool(pa.types.is_null(field.type))
+
+
+def _counter(what: str, progress: Report) -> Callable[[int], None]:
+    total = [0]
+
+    def count(rows: int) -> None:
+        total[0] += rows
+        progress(f"{what}: {total[0]:,} rows")
+
+    return count
+
+
+@contextlib.contextmanager
+def _naming(current: Callable[[], str]) -> Iterator[None]:
+    """Name the file in errors about its rows."""
+    try:
+        yield
+    except InvalidInputError as error:
+        name = current()
+        raise error if name in str(error) else InvalidInputError(f"{name}: {error}") from error
+
+
+def _warn(message: str) -> None:
+    warnings.warn(message, InputWarning, stacklevel=2)
