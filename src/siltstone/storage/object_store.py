@@ -1,120 +1,56 @@
 """The storage implementation on object stores and local folders: all functions of the interface, in one module."""
 
-from siltstone.storage.deltas import (
-    commit_delta,
-    commit_deltas,
-    delete_deltas,
-    discard_deltas,
-    download_delta,
-    download_delta_manifest_entry,
-    find_commit,
-    get_delta,
-    get_delta_manifest,
-    get_latest_delta,
-    list_deltas,
-    list_partition_deltas,
-)
-from siltstone.storage.staging import stage_delta, stage_deltas
-from siltstone.storage.streams import (
-    add_follower,
-    close_stream,
-    commit_partition,
-    commit_stream,
-    delete_partition,
-    delete_stream,
-    find_stream,
-    find_stream_in,
-    get_partition,
-    get_stream,
-    list_followers,
-    list_partitions,
-    list_streams,
-    locate_stream,
-    partition_exists,
-    remove_follower,
-    stage_partition,
-    stage_stream,
-    stream_exists,
-)
-from siltstone.storage.tables import (
-    create_namespace,
-    create_table,
-    delete_namespace,
-    delete_table,
-    get_namespace,
-    get_table,
-    list_namespaces,
-    list_tables,
-    namespace_exists,
-    table_exists,
-    update_namespace,
-    update_table,
-)
-from siltstone.storage.versions import (
-    create_table_version,
-    get_latest_active_table_version,
-    get_latest_table_version,
-    get_table_version,
-    get_table_version_column_names,
-    get_table_version_schema,
-    list_table_versions,
-    table_version_exists,
-    update_table_version,
-)
-
-__all__ = [
-    "add_follower",
-    "close_stream",
-    "commit_delta",
-    "commit_deltas",
-    "commit_partition",
-    "commit_stream",
-    "create_namespace",
-    "create_table",
-    "create_table_version",
-    "delete_deltas",
-    "delete_namespace",
-    "delete_partition",
-    "delete_stream",
-    "delete_table",
-    "discard_deltas",
-    "download_delta",
-    "download_delta_manifest_entry",
-    "find_commit",
-    "find_stream",
-    "find_stream_in",
-    "get_delta",
-    "get_delta_manifest",
-    "get_latest_active_table_version",
-    "get_latest_delta",
-    "get_latest_table_version",
-    "get_namespace",
-    "get_partition",
-    "get_stream",
-    "get_table",
-    "get_table_version",
-    "get_table_version_column_names",
-    "get_table_version_schema",
-    "list_deltas",
-    "list_followers",
-    "list_namespaces",
-    "list_partition_deltas",
-    "list_partitions",
-    "list_streams",
-    "list_table_versions",
-    "list_tables",
-    "locate_stream",
-    "namespace_exists",
-    "partition_exists",
-    "remove_follower",
-    "stage_delta",
-    "stage_deltas",
-    "stage_partition",
-    "stage_stream",
-    "stream_exists",
-    "table_exists",
-    "table_version_exists",
-    "update_namespace",
-    "update_table",
-    "update_table_version",
-]
+from siltstone.storage.deltas import commit_delta as commit_delta
+from siltstone.storage.deltas import commit_deltas as commit_deltas
+from siltstone.storage.deltas import delete_deltas as delete_deltas
+from siltstone.storage.deltas import discard_deltas as discard_deltas
+from siltstone.storage.deltas import download_delta as download_delta
+from siltstone.storage.deltas import download_delta_manifest_entry as download_delta_manifest_entry
+from siltstone.storage.deltas import find_commit as find_commit
+from siltstone.storage.deltas import get_delta as get_delta
+from siltstone.storage.deltas import get_delta_manifest as get_delta_manifest
+from siltstone.storage.deltas import get_latest_delta as get_latest_delta
+from siltstone.storage.deltas import list_deltas as list_deltas
+from siltstone.storage.deltas import list_partition_deltas as list_partition_deltas
+from siltstone.storage.staging import stage_delta as stage_delta
+from siltstone.storage.staging import stage_deltas as stage_deltas
+from siltstone.storage.streams import add_follower as add_follower
+from siltstone.storage.streams import close_stream as close_stream
+from siltstone.storage.streams import commit_partition as commit_partition
+from siltstone.storage.streams import commit_stream as commit_stream
+from siltstone.storage.streams import delete_partition as delete_partition
+from siltstone.storage.streams import delete_stream as delete_stream
+from siltstone.storage.streams import find_stream as find_stream
+from siltstone.storage.streams import find_stream_in as find_stream_in
+from siltstone.storage.streams import get_partition as get_partition
+from siltstone.storage.streams import get_stream as get_stream
+from siltstone.storage.streams import list_followers as list_followers
+from siltstone.storage.streams import list_partitions as list_partitions
+from siltstone.storage.streams import list_streams as list_streams
+from siltstone.storage.streams import locate_stream as locate_stream
+from siltstone.storage.streams import partition_exists as partition_exists
+from siltstone.storage.streams import remove_follower as remove_follower
+from siltstone.storage.streams import stage_partition as stage_partition
+from siltstone.storage.streams import stage_stream as stage_stream
+from siltstone.storage.streams import stream_exists as stream_exists
+from siltstone.storage.tables import create_namespace as create_namespace
+from siltstone.storage.tables import create_table as create_table
+from siltstone.storage.tables import delete_namespace as delete_namespace
+from siltstone.storage.tables import delete_table as delete_table
+from siltstone.storage.tables import get_namespace as get_namespace
+from siltstone.storage.tables import get_table as get_table
+from siltstone.storage.tables import list_namespaces as list_namespaces
+from siltstone.storage.tables import list_tables as list_tables
+from siltstone.storage.tables import namespace_exists as namespace_exists
+from siltstone.storage.tables import table_exists as table_exists
+from siltstone.storage.tables import update_namespace as update_namespace
+from siltstone.storage.tables import update_table as update_table
+from siltstone.storage.versions import create_table_version as create_table_version
+from siltstone.storage.versions import get_latest_active_table_version as get_latest_active_table_version
+from siltstone.storage.versions import get_latest_table_version as get_latest_table_version
+from siltstone.storage.versions import get_table_version as get_table_version
+from siltstone.storage.versions import get_table_version_column_names as get_table_version_column_names
+from siltstone.storage.versions import get_table_version_schema as get_table_version_schema
+from siltstone.storage.versions import list_table_versions as list_table_versions
+from siltstone.storage.versions import table_version_exists as table_version_exists
+from siltstone.storage.versions import update_table_version as update_table_version
