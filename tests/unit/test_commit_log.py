@@ -128,7 +128,7 @@ def test_a_commit_returns_what_was_decided_on_the_state_it_was_made_on(open_log:
     assert log.commit("test", lambda state: Commit({}, result=len(state))).result == 2
 
 
-@pytest.mark.parametrize("method", ["add", "get", "purge", "purge_after", "publish", "write_compact", "delete_files"])
+@pytest.mark.parametrize("method", ["add", "get", "purge", "purge_after", "publish", "delete_files"])
 def test_a_commit_log_has_none_of_the_methods_that_write_logs_of_spark(
     open_log: Callable[[], CommitLog], method: str
 ) -> None:

@@ -41,7 +41,7 @@ def get_table(name: str, *, recall: bool = False, root: str) -> Table:
 
 
 def table_exists(name: str, *, root: str) -> bool:
-    """Say whether there is such a table."""
+    """Return whether there is such a table."""
     raise NotImplementedError
 
 

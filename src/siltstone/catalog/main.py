@@ -48,7 +48,7 @@ def get_table(name: str, *, recall: bool = False, root: str) -> Table:
 
 
 def table_exists(name: str, *, root: str) -> bool:
-    """Say whether there is such a table."""
+    """Return whether there is such a table."""
     namespace, table = split_table_name(name)
     return storage.table_exists(namespace, table, root=root)
 

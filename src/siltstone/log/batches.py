@@ -38,19 +38,6 @@ def next_compaction_batch(batch_id: int, interval: int) -> int:
     return (batch_id + interval + 1) // interval * interval - 1
 
 
-def batches_before_compaction(batch_id: int, interval: int) -> range:
-    """Return the batches that compaction batch `batch_id` reads, the previous compaction batch included.
-
-    Raises: InvalidInputError where `batch_id` is not a compaction batch.
-    """
-    if not is_compaction_batch(batch_id, interval):
-        raise InvalidInputError(
-            f"{batch_id} is not a compaction batch with interval {interval}; "
-            f"the next one is {next_compaction_batch(batch_id, interval)}"
-        )
-    return range(max(0, batch_id - interval), batch_id)
-
-
 def batches_needed(batch_id: int, interval: int) -> range:
     """Return the batches that together hold the state as of `batch_id`.
 

@@ -171,11 +171,6 @@ class CompactibleLog(MetadataLog[E]):
         now_ms = self.now_ms()
         return lambda: self.compact_content(files, lines, now_ms)
 
-    def write_compact(self, batch_id: int, files: Sequence[BatchFile], lines: Sequence[bytes] = ()) -> None:
-        """Create `batch_id`'s compact file from the entries of `files` and `lines`, as `publish` does."""
-        now_ms = self.now_ms()
-        self.publish(f"{batch_id}{COMPACT_SUFFIX}", lambda: self.compact_content(files, lines, now_ms))
-
     def compact_content(self, files: Sequence[BatchFile], lines: Sequence[bytes], now_ms: int) -> Iterator[bytes]:
         """Stream a compact file made of the entries of `files`, in this order, and of `lines`.
 

@@ -11,23 +11,13 @@ from siltstone.log import wire
 from siltstone.log.batches import BatchFile, BatchListing, batch_name, batches_needed
 from siltstone.log.codec import DECODING_ERRORS
 from siltstone.log.opened import Entry, KeyedLog, Kind, OpenedLog, open_log, passed_batches
-from siltstone.log.proof import find_doubts
+from siltstone.log.proof import Finding, find_doubts
 from siltstone.log.repair import CompactionReport, compact
 from siltstone.log.spark_logs import SinkEntry, SinkLog, SourceLog, decoded
 from siltstone.objects import Objects, open_objects
 
 _STORES = ("s3", "s3a", "gs", "az", "abfs", "abfss")
 _BAD_LINES_PER_FILE = 100
-
-
-@dataclass(frozen=True)
-class Finding:
-    """Something wrong: a stable `code`, the file it is about, what is the matter, and what to do."""
-
-    code: str
-    file: str
-    message: str
-    action: str
 
 
 _NOT_KNOWN = (
@@ -100,10 +90,9 @@ def _check_proof(opened: OpenedLog, listing: BatchListing, report: VerificationR
     if not isinstance(opened.log, KeyedLog):
         return []
     doubts = find_doubts(opened.log, listing)
-    for doubt in doubts:
-        report.add(doubt.code, opened.log.address(doubt.name), doubt.message, doubt.action)
-    unreadable = {doubt.name for doubt in doubts if doubt.code == "bad-file"}
-    return [file for file in listing.files if file.name in unreadable]
+    report.findings += doubts
+    unreadable = {doubt.file for doubt in doubts if doubt.code == "bad-file"}
+    return [file for file in listing.files if opened.log.address(file.name) in unreadable]
 
 
 def _check_manifests(log: KeyedLog, entries: list[dict[str, Any]], report: VerificationReport) -> None:

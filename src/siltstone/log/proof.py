@@ -1,7 +1,7 @@
 """Proving a commit log by all files that are still there: each whole, each following the other, each sum right."""
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from dataclasses import dataclass
 
 from siltstone.errors import CorruptionError, NotFoundError
 from siltstone.log import chain
@@ -13,16 +13,17 @@ from siltstone.log.state import LogState
 _RESTORE = "restore it from a copy"
 
 
-class Doubt(NamedTuple):
-    """What is wrong with a file of a log, and what to do."""
+@dataclass(frozen=True)
+class Finding:
+    """Something wrong: a stable `code`, the file it is about, what is the matter, and what to do."""
 
     code: str
-    name: str
+    file: str
     message: str
     action: str
 
 
-def find_doubts(log: BatchFolder, listing: BatchListing | None = None) -> list[Doubt]:
+def find_doubts(log: BatchFolder, listing: BatchListing | None = None) -> list[Finding]:
     """Return all that speaks against a log; a gap in what makes up its newest state is not looked for here.
 
     What lies below a gap does not count: it is what cleaning up left behind.
@@ -41,7 +42,7 @@ def refuse_doubt(log: BatchFolder) -> None:
         )
     for doubt in find_doubts(log, listing):
         raise CorruptionError(
-            f"{log.address(doubt.name)}: {doubt.message}, so nothing is deleted; {doubt.action}. "
+            f"{doubt.file}: {doubt.message}, so nothing is deleted; {doubt.action}. "
             "`siltstone log verify` shows all that is wrong"
         )
 
@@ -53,14 +54,14 @@ class _Proof:
         self._compact = {batch_id: listing.compact(batch_id) for batch_id in listing.compact_ids}
         self._read: dict[str, chain.ChainedFile] = {}
 
-    def doubts(self) -> Iterator[Doubt]:
+    def doubts(self) -> Iterator[Finding]:
         for file in [*self._plain.values(), *filter(None, self._compact.values())]:
             try:
                 self._read[file.name] = self._decoded(file)
             except NotFoundError:
                 continue  # cleaned up meanwhile
             except CorruptionError as error:
-                yield Doubt("bad-file", file.name, str(error), self._cure(file))
+                yield Finding("bad-file", self._log.address(file.name), str(error), self._cure(file))
         self._pass_over_repeated()
         yield from self._broken_links()
         try:
@@ -106,16 +107,16 @@ class _Proof:
                 return
             del self._plain[number], self._read[str(number)]
 
-    def _broken_links(self) -> Iterator[Doubt]:
+    def _broken_links(self) -> Iterator[Finding]:
         for number in sorted(self._plain):
             before, batch = self._read.get(str(number - 1)), self._read.get(str(number))
             if before is None or batch is None:
                 continue
             if batch.head.get("previous") != before.digest:
                 message = f"it does not follow batch {number - 1}: one of the two is from elsewhere, or was changed"
-                yield Doubt("chain", str(number), message, "restore both from a copy")
+                yield Finding("chain", self._log.address(str(number)), message, "restore both from a copy")
 
-    def _wrong_sums(self) -> Iterator[Doubt]:
+    def _wrong_sums(self) -> Iterator[Finding]:
         """Sum up the batches after each checkpoint, and compare that with the next ones."""
         state = LogState()
         is_known = 0 in self._plain
@@ -125,25 +126,25 @@ class _Proof:
                 state.follow(batch, self._log.address(str(number)))
             else:
                 is_known = False
-            checkpoint = self._read.get(f"{number}.compact")
+            checkpoint, where = self._read.get(f"{number}.compact"), self._log.address(f"{number}.compact")
             if checkpoint is None:
                 continue
             if batch is not None and batch.digest is not None and checkpoint.head.get("digest") != batch.digest:
-                yield Doubt("checkpoint", f"{number}.compact", f"it does not sum up batch {number} as it is", _RESTORE)
+                yield Finding("checkpoint", where, f"it does not sum up batch {number} as it is", _RESTORE)
             summed = LogState()
-            summed.restore(number, checkpoint, self._log.address(f"{number}.compact"))
+            summed.restore(number, checkpoint, where)
             if is_known and checkpoint.head:
                 yield from self._compared(summed, state)
             state, is_known = summed, True
 
-    def _compared(self, summed: LogState, state: LogState) -> Iterator[Doubt]:
+    def _compared(self, summed: LogState, state: LogState) -> Iterator[Finding]:
         state.expire()
         stated, real = dict(summed.lines()), dict(state.lines())
         if stated != real:
             wrong = sorted(key for key in stated.keys() | real.keys() if stated.get(key) != real.get(key))
             message = f"{len(wrong)} of its entries differ from what the batches before it say, {wrong[0]!r} first"
-            name = f"{summed.batch_id}.compact"
-            yield Doubt("checkpoint", name, message, "delete it: all that it sums up is still there")
+            where = self._log.address(f"{summed.batch_id}.compact")
+            yield Finding("checkpoint", where, message, "delete it: all that it sums up is still there")
 
 
 def _without_leftovers(listing: BatchListing) -> Iterator[BatchFile]:

@@ -27,22 +27,11 @@ def encode(lines: Iterable[bytes], version: int = VERSION) -> bytes:
     return b"\n".join([header(version), *lines])
 
 
-def encode_chunks(lines: Iterable[bytes], version: int = VERSION) -> Iterator[bytes]:
-    """Yield what `encode` returns, a block at a time."""
-    yield header(version)
-    yield from chunks_of(lines)
-
-
 def chunks_of(lines: Iterable[bytes]) -> Iterator[bytes]:
     """Yield lines a block at a time, each line after a newline."""
     remaining = iter(lines)
     while part := list(itertools.islice(remaining, _LINES_PER_CHUNK)):
         yield b"\n" + b"\n".join(part)
-
-
-def decode(data: bytes, where: str, max_version: int = VERSION) -> list[bytes]:
-    """Return the lines of a whole batch file. Raises: CorruptionError, naming `where`."""
-    return list(read_lines((data,), where, max_version))
 
 
 def parse_version(text: str, max_version: int, writer: str = "Spark") -> int:
@@ -86,12 +75,6 @@ def read_blocks(
     rest = b"".join(pieces)
     if rest:
         yield rest
-
-
-def read_lines(chunks: Iterable[bytes], where: str, max_version: int = VERSION) -> Iterator[bytes]:
-    """Yield the lines after the version. Raises: CorruptionError, naming `where`."""
-    for block in read_blocks(chunks, where, max_version):
-        yield from block.split(b"\n")
 
 
 def split_block(block: bytes, target_bytes: int = BLOCK_BYTES) -> Iterator[bytes]:

@@ -164,7 +164,7 @@ class _Repair:
         return made
 
     def _job(self, state: RoundCompletion, position: int) -> RoundJob:
-        """Say what is done to a state by the deltas after a position."""
+        """Return the job of what is done to a state by the deltas after a position."""
         plan = self._plan
         reads = delta_reads(plan.since(position), self._columns)
         schema = self._columns.schema_after(position)

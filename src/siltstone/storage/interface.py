@@ -140,7 +140,7 @@ def get_namespace(namespace: str, *, root: str) -> Namespace:
 
 
 def namespace_exists(namespace: str, *, root: str) -> bool:
-    """Say whether there is such a namespace."""
+    """Return whether there is such a namespace."""
     raise NotImplementedError
 
 
@@ -173,7 +173,7 @@ def get_table(namespace: str, table: str, *, recall: bool = False, root: str) ->
 
 
 def table_exists(namespace: str, table: str, *, root: str) -> bool:
-    """Say whether there is such a table."""
+    """Return whether there is such a table."""
     raise NotImplementedError
 
 
@@ -229,7 +229,7 @@ def get_latest_active_table_version(namespace: str, table: str, *, root: str) ->
 
 
 def table_version_exists(namespace: str, table: str, table_version: str, *, root: str) -> bool:
-    """Say whether there is such a version."""
+    """Return whether there is such a version."""
     raise NotImplementedError
 
 
@@ -303,7 +303,7 @@ def get_stream(stream: StreamLocator, *, root: str) -> Stream:
 
 
 def stream_exists(stream: StreamLocator, *, root: str) -> bool:
-    """Say whether there is such a committed stream."""
+    """Return whether there is such a committed stream."""
     raise NotImplementedError
 
 
@@ -359,7 +359,7 @@ def get_partition(partition: PartitionLocator, *, root: str) -> Partition:
 
 
 def partition_exists(partition: PartitionLocator, *, root: str) -> bool:
-    """Say whether there is such a committed partition."""
+    """Return whether there is such a committed partition."""
     raise NotImplementedError
 
 

@@ -267,7 +267,7 @@ def get_stream(stream: StreamLocator, *, root: str) -> Stream:
 
 
 def stream_exists(stream: StreamLocator, *, root: str) -> bool:
-    """Say whether there is such a committed stream."""
+    """Return whether there is such a committed stream."""
     try:
         get_stream(stream, root=root)
     except NotFoundError:
@@ -334,7 +334,7 @@ def get_partition(partition: PartitionLocator, *, root: str) -> Partition:
 
 
 def partition_exists(partition: PartitionLocator, *, root: str) -> bool:
-    """Say whether there is such a committed partition."""
+    """Return whether there is such a committed partition."""
     try:
         get_partition(partition, root=root)
     except NotFoundError:

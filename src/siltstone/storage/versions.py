@@ -76,7 +76,7 @@ def get_latest_active_table_version(namespace: str, table: str, *, root: str) ->
 
 
 def table_version_exists(namespace: str, table: str, table_version: str, *, root: str) -> bool:
-    """Say whether there is such a version."""
+    """Return whether there is such a version."""
     try:
         known = tables.get_table(namespace, table, root=root)
     except NotFoundError:

@@ -8,7 +8,6 @@ from siltstone.log.batches import (
     BatchListing,
     batch_id_from_name,
     batch_name,
-    batches_before_compaction,
     batches_needed,
     derive_interval,
     interval_of,
@@ -43,21 +42,6 @@ def test_every_kth_batch_is_a_compaction_batch() -> None:
 @pytest.mark.parametrize(("batch_id", "interval", "following"), [(0, 3, 2), (1, 3, 2), (2, 3, 5), (4, 3, 5), (5, 3, 8), (8, 10, 9), (9, 10, 19)])  # fmt: skip
 def test_the_next_compaction_is_strictly_later(batch_id: int, interval: int, following: int) -> None:
     assert next_compaction_batch(batch_id, interval) == following
-
-
-@pytest.mark.parametrize(
-    ("batch_id", "interval", "expected"), [(2, 3, [0, 1]), (5, 3, [2, 3, 4]), (0, 1, []), (5, 1, [4])]
-)
-def test_a_compaction_reads_the_previous_compact_batch_and_what_follows(
-    batch_id: int, interval: int, expected: list[int]
-) -> None:
-    assert list(batches_before_compaction(batch_id, interval)) == expected
-
-
-@pytest.mark.parametrize("batch_id", [0, 1, 3, 4])
-def test_only_a_compaction_batch_has_batches_to_compact(batch_id: int) -> None:
-    with pytest.raises(InvalidInputError, match=f"{batch_id} is not a compaction batch"):
-        batches_before_compaction(batch_id, 3)
 
 
 @pytest.mark.parametrize(
