@@ -65,6 +65,15 @@ from siltstone.table.completion import (
     locate_destination,
     read_completion,
 )
+from siltstone.table.description import (
+    DeltaReport,
+    TableDescription,
+    TableSummary,
+    describe_table,
+    describe_version,
+    report_delta,
+    summarize_table,
+)
 from siltstone.table.explain import Explanation, explain, find_told
 from siltstone.table.followers import (
     followed_partition,
@@ -158,6 +167,10 @@ class Lake:
         """Say whether there is such a table."""
         return catalog.table_exists(name, root=self.root)
 
+    def summaries(self, namespace: str | None = None) -> list[TableSummary]:
+        """Return each table of one namespace or of all as a line of a list; one that is damaged has its problem."""
+        return [summarize_table(table.name, root=self.root) for table in self.tables(namespace)]
+
     def report(self) -> list[TableReport]:
         """Return all tables in numbers, by name; one that is damaged has its problem. Raises: StorageError."""
         return read_reports(root=self.root)
@@ -212,7 +225,7 @@ class Lake:
         rules: TableRules,
         description: str = "",
         properties: Mapping[str, str] | None = None,
-    ) -> TableVersion:
+    ) -> TableDescription:
         """Return what `create_table` would create, and create nothing. Raises: AlreadyExistsError, InvalidInputError."""
         namespace, table = split_table_name(name)
         version = TableVersion(
@@ -223,7 +236,7 @@ class Lake:
             properties=change_properties({}, properties or {}, name),
         )
         self._refuse_existing(name)
-        return version
+        return describe_version(version)
 
     def create_document_table(
         self,
@@ -310,19 +323,9 @@ class Table:
         return self.version.properties
 
     @property
-    def stream_position(self) -> int:
-        """The position of the newest delta, 0 without any."""
-        return storage.get_stream(self._stream, root=self.lake.root).stream_position
-
-    @property
     def partitions(self) -> list[PartitionLocator]:
         """The partitions that have deltas."""
         return [each.locator for each in storage.list_partitions(self._stream, root=self.lake.root)]
-
-    @property
-    def folder(self) -> str:
-        """Where the files of the newest version are."""
-        return f"{self.lake.root}/{catalog.version_folder(self.name, root=self.lake.root)}"
 
     @property
     def _stream(self) -> StreamLocator:
@@ -503,6 +506,17 @@ class Table:
             destination = locate_destination(compacted_partition(source), root=self.lake.root)
             found += [read_completion(destination, entry) for entry in list_rounds(destination)]
         return sorted(found, key=lambda each: (each.completed_at, each.round_id))
+
+    def describe(self) -> TableDescription:
+        """Return all about the table and its deltas. Raises: NotFoundError."""
+        return describe_table(self.name, root=self.lake.root)
+
+    def delta_reports(
+        self, first_stream_position: int | None = None, last_stream_position: int | None = None
+    ) -> list[DeltaReport]:
+        """Return the committed deltas in numbers; see `deltas`."""
+        names = self.version.names_by_file()
+        return [report_delta(delta, names) for delta in self.deltas(first_stream_position, last_stream_position)]
 
     def report(self) -> TableReport:
         """Return the table in numbers: rows, files, what waits, amplification; where it is damaged, the problem."""

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 import typer
 
 from siltstone.cli.options import Delimiter, DryRun, Format, Shell, TableName, command, parse_names
-from siltstone.cli.results import DeltaLine, DeltaList
+from siltstone.cli.results import DeltaList
 
 DeltaType = Literal["upsert", "append", "delete", "add", "chrono"]
 
@@ -102,23 +102,5 @@ def deltas(
     limit: Annotated[int | None, typer.Option("--limit", metavar="N", min=1, help="Only the newest N of them.")] = None,
 ) -> None:
     """List the deltas of a table, oldest first."""
-    table = shell.lake.table(name)
-    names = table.version.names_by_file()
-    deltas = table.deltas(first, last)
-    lines = [
-        DeltaLine(
-            stream_position=delta.stream_position,
-            committed_at=delta.committed_at,
-            type=delta.type,
-            partition=delta.partition_values,
-            rows=delta.manifest.record_count,
-            bytes=delta.manifest.content_length,
-            files=len(delta.manifest.entries),
-            columns=[names.get(column, column) for column in delta.columns],
-            delete_columns=delta.delete_columns and [names.get(column, column) for column in delta.delete_columns],
-            op_column=delta.op_column,
-            idempotency=f"{delta.idempotency.app_id}:{delta.idempotency.batch_id}" if delta.idempotency else None,
-        )
-        for delta in deltas[-limit if limit else 0 :]
-    ]
-    shell.emit(DeltaList(name, lines))
+    deltas = shell.lake.table(name).delta_reports(first, last)
+    shell.emit(DeltaList(name, deltas[-limit if limit else 0 :]))

@@ -3,31 +3,15 @@
 import datetime
 import sys
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from siltstone.cli import rounds
 from siltstone.cli.options import Master, Shell, TableName, command, new_group, parse_duration_ms
-from siltstone.cli.results import (
-    Documents,
-    DocumentsCreated,
-    DocumentsImported,
-    DocumentStatus,
-    DocumentsUpdated,
-    DocumentUpdated,
-    Exported,
-    History,
-    HoldBegun,
-    HoldLine,
-    HoldList,
-    HoldReleased,
-    Timeline,
-)
+from siltstone.cli.results import Documents, DocumentStatus, Done, Exported, History, HoldList, Timeline, hold_fields
 from siltstone.errors import InvalidInputError, SiltstoneError
-
-if TYPE_CHECKING:
-    from siltstone.table.holds import Hold
+from siltstone.text import format_count, format_duration, format_time
 
 CasesFile = Annotated[
     str | None,
@@ -62,7 +46,9 @@ def create(
     docs = shell.lake.create_document_table(
         name, full_consistency_delay=delay_ms / 1000, keep_history=keep_history, description=description
     )
-    shell.emit(DocumentsCreated(docs.name, delay_ms, keep_history))
+    sentence = f"created {docs.name}, a table of documents; changes may be {format_duration(delay_ms)} old when written"
+    fields = {"table": docs.name, "full_consistency_delay_ms": delay_ms, "keep_history": keep_history}
+    shell.emit(Done(sentence, fields))
 
 
 @command(
@@ -96,12 +82,14 @@ def update(
         raise typer.BadParameter("give a key and a delta, or a file with --from", param_hint="KEY DELTA")
     docs = shell.lake.document_table(name)
     if key is not None and delta is not None:
-        shell.emit(DocumentUpdated(name, key, docs.update(key, delta, tags or [], change_id)))
+        change_id = docs.update(key, delta, tags or [], change_id)
+        fields = {"table": name, "key": key, "change_id": change_id}
+        shell.emit(Done(f"updated {key} by change {change_id}", fields))
         return
     from siltstone.ingest.document_lines import read_objects
 
     updates = docs.update_many(read_objects(file or "", '{"key": …, "delta": …}'))
-    shell.emit(DocumentsUpdated(name, updates))
+    shell.emit(Done(f"applied {format_count(updates, 'delta')} to {name}", {"table": name, "updates": updates}))
 
 
 @command(
@@ -132,7 +120,11 @@ def import_(
     docs = shell.lake.document_table(name)
     documents = read_objects(file, '{"key": …, "deltas": […], "compactions": […]}')
     done = docs.import_documents(documents, skip_existing=skip_existing, dry_run=dry_run)
-    shell.emit(DocumentsImported(name, done.imported, done.skipped, dry_run))
+    verb = "would import" if dry_run else "imported"
+    skipped = f"; {format_count(done.skipped, 'document')} left out, stored already" if done.skipped else ""
+    sentence = f"{verb} {format_count(done.imported, 'document')} into {name}{skipped}"
+    fields = {"table": name, "imported": done.imported, "skipped": done.skipped, "dry_run": dry_run}
+    shell.emit(Done(sentence, fields))
 
 
 @command(
@@ -239,17 +231,14 @@ def hold(
     docs = shell.lake.document_table(name)
     if release is not None:
         docs.release(release)
-        shell.emit(HoldReleased(name, release))
+        shell.emit(Done(f"released hold {release}", {"table": name, "released": release}))
     elif duration is not None:
         until = datetime.timedelta(milliseconds=parse_duration_ms(duration, "--for"))
-        shell.emit(HoldBegun(hold_line(docs.hold(until=until, reason=reason))))
+        made = docs.hold(until=until, reason=reason)
+        sentence = f"hold {made.hold_id}: nothing that is stored now is deleted until {format_time(made.until_ms)}"
+        shell.emit(Done(sentence, hold_fields(made)))
     else:
-        shell.emit(HoldList(name, [hold_line(hold) for hold in docs.holds()]))
-
-
-def hold_line(hold: "Hold") -> HoldLine:
-    """Return what is shown of a hold."""
-    return HoldLine(hold.hold_id, hold.since_ms, hold.until_ms, hold.reason)
+        shell.emit(HoldList(name, docs.holds()))
 
 
 @command(

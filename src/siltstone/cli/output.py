@@ -12,8 +12,6 @@ from typing import Any
 
 from siltstone.text import format_iso_time
 
-_TIMES = ("lease_until", "since", "until")
-
 
 class Output:
     """Shows what commands found or did; only `failure` and `warning` are about trouble."""
@@ -65,7 +63,7 @@ def _dumps(value: object, indent: int | None = None) -> str:
 
 def to_plain(value: Any, name: str = "") -> object:
     """Turn a result into what JSON has: times as ISO 8601 in UTC, sizes as numbers of bytes."""
-    if isinstance(value, int) and (name.endswith("_at") or name in _TIMES):
+    if isinstance(value, int) and (name.endswith("_at") or name == "lease_until"):
         return format_iso_time(value)
     if value is None or isinstance(value, bool | int | str):
         return value

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
+from siltstone.text import format_iso_time
+
 if TYPE_CHECKING:
     import pyarrow as pa
 
@@ -16,58 +18,13 @@ if TYPE_CHECKING:
     from siltstone.ingest.dry_run import Written
     from siltstone.log.inspect import Finding
     from siltstone.log.opened import Entry
+    from siltstone.maintenance.damage import BucketRepair
     from siltstone.maintenance.machine import Check
-    from siltstone.maintenance.recovery import BucketRepair
     from siltstone.service.results import Control, CycleDetails, CycleRecord, NodeInfo, ServiceStatus, TriggerRequest
+    from siltstone.table.description import DeltaReport, TableDescription, TableSummary
+    from siltstone.table.holds import Hold
     from siltstone.table.report import RoundReport
     from siltstone.table.story import KeyStory
-
-
-@dataclass(frozen=True)
-class Column:
-    """One column of a table; `type` is text, or an object for nested types."""
-
-    name: str
-    type: object
-    nullable: bool = True
-
-
-@dataclass(frozen=True)
-class TableSummary:
-    """One line of a list of tables; `problem` says why nothing else is known."""
-
-    name: str
-    primary_keys: Sequence[str] = ()
-    columns: int | None = None
-    merge_engine: str | None = None
-    stream_position: int | None = None
-    description: str = ""
-    problem: str | None = None
-
-
-@dataclass(frozen=True)
-class TableDetails:
-    """All about one table; times are in milliseconds since 1970."""
-
-    name: str
-    version: str
-    schema_id: int
-    columns: Sequence[Column]
-    primary_keys: Sequence[str]
-    sort_keys: Sequence[str]
-    partition_keys: Sequence[str]
-    merge_engine: str
-    drop_duplicates: bool
-    unique_within_partition: bool
-    description: str
-    properties: Mapping[str, str]
-    created_at: int
-    folder: str | None = None
-    stream_position: int = 0
-    partitions: int = 0
-    deltas: int = 0
-    rows: int = 0
-    bytes: int = 0
 
 
 @dataclass(frozen=True)
@@ -78,25 +35,8 @@ class TableChanged:
     action: Literal["created", "dropped", "renamed", "altered"]
     changes: Sequence[str]
     dry_run: bool
-    table: TableDetails | None = None
+    table: "TableDescription | None" = None
     written: "Written | None" = None
-
-
-@dataclass(frozen=True)
-class DeltaLine:
-    """One committed delta of one partition."""
-
-    stream_position: int
-    committed_at: int
-    type: str
-    partition: Sequence[object]
-    rows: int
-    bytes: int
-    files: int
-    columns: Sequence[str]
-    delete_columns: Sequence[str] | None = None
-    op_column: str | None = None
-    idempotency: str | None = None
 
 
 @dataclass(frozen=True)
@@ -105,7 +45,7 @@ class TableList:
 
     json_field: ClassVar = "items"
     root: str
-    items: Sequence[TableSummary]
+    items: "Sequence[TableSummary]"
 
 
 @dataclass(frozen=True)
@@ -114,7 +54,7 @@ class DeltaList:
 
     json_field: ClassVar = "items"
     table: str
-    items: Sequence[DeltaLine]
+    items: "Sequence[DeltaReport]"
 
 
 @dataclass(frozen=True)
@@ -410,43 +350,13 @@ class OneCycle:
 
 
 @dataclass(frozen=True)
-class DocumentsCreated:
-    """A new table of documents."""
+class Done:
+    """Something small that was done: a sentence for people, fields for programs."""
 
     is_json_line: ClassVar = True
-    table: str
-    full_consistency_delay_ms: int
-    keep_history: bool
-
-
-@dataclass(frozen=True)
-class DocumentUpdated:
-    """A change of one document."""
-
-    is_json_line: ClassVar = True
-    table: str
-    key: str
-    change_id: str
-
-
-@dataclass(frozen=True)
-class DocumentsUpdated:
-    """Changes of documents, how many."""
-
-    is_json_line: ClassVar = True
-    table: str
-    updates: int
-
-
-@dataclass(frozen=True)
-class DocumentsImported:
-    """Documents that came from another store."""
-
-    is_json_line: ClassVar = True
-    table: str
-    imported: int
-    skipped: int
-    dry_run: bool
+    json_field: ClassVar = "fields"
+    sentence: str
+    fields: Mapping[str, object]
 
 
 @dataclass(frozen=True)
@@ -490,38 +400,21 @@ class History:
 
 
 @dataclass(frozen=True)
-class HoldLine:
-    """A hold; times are in milliseconds since 1970."""
-
-    hold_id: str
-    since: int
-    until: int
-    reason: str
-
-
-@dataclass(frozen=True)
-class HoldBegun:
-    """A new hold."""
-
-    is_json_line: ClassVar = True
-    json_field: ClassVar = "hold"
-    hold: HoldLine
-
-
-@dataclass(frozen=True)
 class HoldList:
     """The holds that are on."""
 
     is_json_line: ClassVar = True
-    json_field: ClassVar = "items"
+    json_field: ClassVar = "fields"
     table: str
-    items: Sequence[HoldLine]
+    items: "Sequence[Hold]"
+
+    @property
+    def fields(self) -> Sequence[Mapping[str, object]]:
+        """Return what programs see of them."""
+        return [hold_fields(hold) for hold in self.items]
 
 
-@dataclass(frozen=True)
-class HoldReleased:
-    """A hold that ended before its time."""
-
-    is_json_line: ClassVar = True
-    table: str
-    released: str
+def hold_fields(hold: "Hold") -> Mapping[str, object]:
+    """Return what programs see of a hold."""
+    times = {"since": format_iso_time(hold.since_ms), "until": format_iso_time(hold.until_ms)}
+    return {"hold_id": hold.hold_id, **times, "reason": hold.reason}

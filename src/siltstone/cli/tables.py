@@ -18,11 +18,10 @@ from siltstone.cli.options import (
     parse_names,
     parse_pairs,
 )
-from siltstone.cli.results import Column, TableChanged, TableDetails, TableList, TableSummary
+from siltstone.cli.results import TableChanged, TableList
 from siltstone.errors import InvalidInputError, NotFoundError, SiltstoneError
 
 if TYPE_CHECKING:
-    from siltstone.lake import Lake, Table
     from siltstone.model import TableVersion
 
 MergeEngine = Literal["deduplicate", "partial_update", "first_row"]
@@ -108,81 +107,24 @@ def create(
                     written = table.write_files([from_file], format=format, delimiter=delimiter, progress=progress)
                 except SiltstoneError as error:
                     raise type(error)(f"{name} was created, but stays empty: {error}") from error
-    details = details_of(planned) if dry_run else describe_table(lake.table(name))
+    details = planned if dry_run else lake.table(name).describe()
     shell.emit(TableChanged(name, "created", [f"created {name}"], dry_run, details, written))
 
 
 @command(app, "list", "siltstone table list shop")
-def list_(
+def list_tables(
     shell: Shell,
     namespace: Annotated[str | None, typer.Argument(help="Only tables of this namespace.", show_default=False)] = None,
 ) -> None:
     """List the tables."""
     lake = shell.lake
-    shell.emit(TableList(lake.root, list_tables(lake, namespace)))
-
-
-def list_tables(lake: "Lake", namespace: str | None = None) -> list[TableSummary]:
-    """Summarize the tables of one namespace or of all; one that is damaged does not hide the others."""
-    return [_summarize(table) for table in lake.tables(namespace)]
-
-
-def _summarize(table: "Table") -> TableSummary:
-    try:
-        version, position = table.version, table.stream_position
-    except SiltstoneError as error:
-        return TableSummary(table.name, problem=str(error))
-    return TableSummary(
-        name=table.name,
-        primary_keys=version.primary_keys,
-        columns=len(version.fields),
-        merge_engine=version.merge_engine,
-        stream_position=position,
-        description=version.description,
-    )
+    shell.emit(TableList(lake.root, lake.summaries(namespace)))
 
 
 @command(app, "show", "siltstone table show shop.orders")
 def show(shell: Shell, name: TableName) -> None:
     """Show a table: columns, keys, properties, and what its deltas hold."""
-    shell.emit(describe_table(shell.lake.table(name)))
-
-
-def describe_table(table: "Table") -> TableDetails:
-    """Return all about a table. Raises: NotFoundError."""
-    from siltstone.ingest.dry_run import distinct_files
-
-    deltas = table.deltas()
-    files = distinct_files(deltas)
-    return details_of(
-        table.version,
-        folder=table.folder,
-        stream_position=table.stream_position,
-        partitions=len(table.partitions),
-        deltas=len(deltas),
-        rows=sum(rows for rows, _ in files.values()),
-        bytes=sum(size for _, size in files.values()),
-    )
-
-
-def details_of(version: "TableVersion", **of_deltas: Any) -> TableDetails:
-    """Return what a version says of its table, with what is known of its deltas."""
-    return TableDetails(
-        name=version.locator.table_locator.full_name,
-        version=version.locator.table_version,
-        schema_id=version.schema_id,
-        columns=[Column(each.name, each.type, each.nullable) for each in version.fields],
-        primary_keys=version.primary_keys,
-        sort_keys=version.sort_keys,
-        partition_keys=version.partition_keys,
-        merge_engine=version.merge_engine,
-        drop_duplicates=version.drop_duplicates,
-        unique_within_partition=bool(version.partition_keys_outside),
-        description=version.description,
-        properties=version.properties,
-        created_at=version.created_at,
-        **of_deltas,
-    )
+    shell.emit(shell.lake.table(name).describe())
 
 
 @command(app, "drop", "siltstone table drop shop.orders --dry-run")

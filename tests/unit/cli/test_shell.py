@@ -19,6 +19,7 @@ from siltstone.cli import data, tables
 from siltstone.cli.main import app
 from siltstone.cli.options import FormatName, parse_duration_ms
 from siltstone.cli.render.parts import least_width, new_grid, to_text
+from siltstone.lake import Lake
 from tests.unit.cli.command_line import Cli
 
 SILTSTONE = [sys.executable, "-c", "from siltstone.cli.main import main; main()"]
@@ -88,7 +89,7 @@ def test_unexpected_errors_show_where_only_when_asked(cli: Cli, monkeypatch: pyt
     def fail(*_: object) -> None:
         raise KeyError("surprise")
 
-    monkeypatch.setattr(tables, "list_tables", fail)
+    monkeypatch.setattr(Lake, "summaries", fail)
     message = cli.fails("table", "list")
     assert "KeyError" in message
     assert "surprise" in message
@@ -103,7 +104,7 @@ def test_an_interrupt_exits_with_130(cli: Cli, monkeypatch: pytest.MonkeyPatch) 
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(tables, "list_tables", interrupt)
+    monkeypatch.setattr(Lake, "summaries", interrupt)
     assert cli("table", "list", exit_code=130).stdout == ""
 
 

@@ -5,43 +5,13 @@ from collections.abc import Iterator, Sequence
 import orjson
 
 from siltstone.cli.render.parts import Line, Shown, render
-from siltstone.cli.results import (
-    Documents,
-    DocumentsCreated,
-    DocumentsImported,
-    DocumentStatus,
-    DocumentsUpdated,
-    DocumentUpdated,
-    History,
-    HoldBegun,
-    HoldList,
-    HoldReleased,
-    Timeline,
-)
-from siltstone.text import format_count, format_duration, format_time
+from siltstone.cli.results import Documents, DocumentStatus, Done, History, HoldList, Timeline
+from siltstone.text import format_time
 
 
 @render.register
-def _(created: DocumentsCreated) -> Iterator[Shown]:
-    delay = format_duration(created.full_consistency_delay_ms)
-    yield f"created {created.table}, a table of documents; changes may be {delay} old when written"
-
-
-@render.register
-def _(updated: DocumentUpdated) -> Iterator[Shown]:
-    yield Line(f"updated {updated.key} by change {updated.change_id}")
-
-
-@render.register
-def _(updated: DocumentsUpdated) -> Iterator[Shown]:
-    yield f"applied {format_count(updated.updates, 'delta')} to {updated.table}"
-
-
-@render.register
-def _(done: DocumentsImported) -> Iterator[Shown]:
-    skipped = f"; {format_count(done.skipped, 'document')} left out, stored already" if done.skipped else ""
-    verb = "would import" if done.dry_run else "imported"
-    yield f"{verb} {format_count(done.imported, 'document')} into {done.table}{skipped}"
+def _(done: Done) -> Iterator[Shown]:
+    yield Line(done.sentence)
 
 
 @render.register
@@ -88,20 +58,9 @@ def _tags(tags: Sequence[str]) -> str:
 
 
 @render.register
-def _(begun: HoldBegun) -> Iterator[Shown]:
-    hold = begun.hold
-    yield f"hold {hold.hold_id}: nothing that is stored now is deleted until {format_time(hold.until)}"
-
-
-@render.register
 def _(holds: HoldList) -> Iterator[Shown]:
     for hold in holds.items:
         reason = f"  {hold.reason}" if hold.reason else ""
-        yield Line(f"{hold.hold_id}  since {format_time(hold.since)}  until {format_time(hold.until)}{reason}")
+        yield Line(f"{hold.hold_id}  since {format_time(hold.since_ms)}  until {format_time(hold.until_ms)}{reason}")
     if not holds.items:
         yield f"nothing of {holds.table} is held"
-
-
-@render.register
-def _(released: HoldReleased) -> Iterator[Shown]:
-    yield f"released hold {released.released}"

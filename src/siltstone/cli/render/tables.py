@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from rich.text import Text
 
 from siltstone.cli.render.parts import Shown, grid_of, indented, new_facts, new_grid, render, to_text
-from siltstone.cli.results import DeltaLine, DeltaList, TableChanged, TableDetails, TableList
+from siltstone.cli.results import DeltaList, TableChanged, TableList
 from siltstone.ingest.dry_run import Written
+from siltstone.table.description import DeltaReport, TableDescription
 from siltstone.text import format_bytes, format_count, format_number, format_partition, format_time
 
 
@@ -29,7 +30,7 @@ def _(tables: TableList) -> Iterator[Shown]:
 
 
 @render.register
-def _(table: TableDetails) -> Iterator[Shown]:
+def _(table: TableDescription) -> Iterator[Shown]:
     """Values, then columns."""
     yield Text(table.name, style="bold")
     if table.description:
@@ -43,7 +44,7 @@ def _(table: TableDetails) -> Iterator[Shown]:
     yield indented(grid)
 
 
-def _facts(table: TableDetails) -> Iterator[tuple[str, object]]:
+def _facts(table: TableDescription) -> Iterator[tuple[str, object]]:
     within = "; keys are unique within a partition" if table.unique_within_partition else ""
     yield "primary key", ", ".join(table.primary_keys) or "none"
     yield "sort key", ", ".join(table.sort_keys)
@@ -60,7 +61,7 @@ def _facts(table: TableDetails) -> Iterator[tuple[str, object]]:
         yield f"property {name}", value or '""'
 
 
-def _roles(column: str, nullable: bool, table: TableDetails) -> str:
+def _roles(column: str, nullable: bool, table: TableDescription) -> str:
     keys = {"primary key": table.primary_keys, "sort key": table.sort_keys, "partition key": table.partition_keys}
     roles = [role for role, columns in keys.items() if column in columns]
     return ", ".join([*roles, *([] if nullable else ["not null"])])
@@ -122,7 +123,7 @@ def _(deltas: DeltaList) -> Iterator[Shown]:
     )
 
 
-def _kind(delta: DeltaLine) -> str:
+def _kind(delta: DeltaReport) -> str:
     if delta.op_column:
         return f"{delta.type} by {delta.op_column}"
     if delta.delete_columns:
