@@ -127,7 +127,7 @@ def check_root(root: str) -> Iterator[Check]:
 
 
 def _s3() -> Check:
-    """Tell how S3 is reached, as the environment and its profiles say; no key is shown."""
+    """Return how S3 is reached, as the environment and its profiles say; no key is shown."""
     from siltstone.objects.s3 import find_settings
 
     settings = find_settings()

@@ -201,7 +201,7 @@ def _is_out_of_space(error: BaseException | None) -> bool:
 
 
 def _is_log(path: str, folder: str) -> bool:
-    """Tell logs from partitions that are called like them: by where they are."""
+    """Return whether a file is in a log, and not in a partition with the name of one."""
     parts = path.removeprefix(f"{folder}/").split("/")
     return (len(parts) == 2 and parts[0] == _LOG) or (len(parts) == 4 and parts[2] == _LOG)
 

@@ -126,7 +126,7 @@ def _number(file: CompactedFile) -> int:
 
 
 def _can_tell_apart(chosen: Sequence[CompactedFile]) -> bool:
-    """Tell whether a file and a place in it make a number that no other row has."""
+    """Return whether a file and a place in it make a number that no other row has."""
     return len({_number(file) for file in chosen}) == len(chosen) and all(
         file.record_count < 1 << _ROW_BITS for file in chosen
     )

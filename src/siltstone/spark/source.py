@@ -62,7 +62,7 @@ class ReadOptions:
 
 
 def is_creation(given: Mapping[str, str]) -> bool:
-    """Tell whether Spark asks on behalf of CREATE TABLE: what it gives then is all that is known about the table."""
+    """Return whether Spark asks on behalf of CREATE TABLE: what it gives then is all that is known about the table."""
     return given.get("provider", "").lower() == FORMAT
 
 

@@ -293,7 +293,7 @@ class _Story:
         return self._events
 
     def is_at(self, values: Row) -> bool:
-        """Say whether the current row has these values, in the columns that were not dropped."""
+        """Return whether the current row has these values, in the columns that were not dropped."""
         if self.current is None:
             return False
         known = pa.schema([self.schema.field(name) for name in self._version.schema.names])

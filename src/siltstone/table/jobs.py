@@ -166,7 +166,7 @@ def make_job(
     settings: Settings | None = None,
     now_ms: int | None = None,
 ) -> RoundJob:
-    """Say what a round does, starting from the one before, if any, and reading columns of `schema`.
+    """Return what a round does, starting from the one before, if any, and reading columns of `schema`.
 
     The rules are those of the source's version, all names those of the files of the destination's table.
     """

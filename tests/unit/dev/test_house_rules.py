@@ -16,10 +16,10 @@ ROLES = {"__init__", "commit", "errors", "interface", "merge", "parquet", "read"
 OTHER_GERUNDS = {"compacting", "planning"}
 OTHER_NAMES = {"cycles", "deltas", "main", "results", "rounds", "source", "tables"}
 # What there is. Lower these when there is less; think twice before you raise them.
-MAX_MODULES = 193
+MAX_MODULES = 184
 MAX_LINES = 35_500
 MAX_CLI_LINES = 4_400
-MAX_TELLING = 53
+MAX_TELLING = 11
 
 
 def lines_of(paths: list[Path]) -> int:
