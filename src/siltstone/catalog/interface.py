@@ -1,10 +1,11 @@
 """What a catalog implementation provides: module-level functions with these signatures.
 
 A catalog speaks of tables by name, `namespace.table`; versions, streams and partitions are found for the caller.
-An implementation is any module that has all these functions.
+An implementation is any module that has all functions of `Catalog`.
 """
 
 from collections.abc import Mapping, Sequence
+from typing import Protocol
 
 import pyarrow as pa
 
@@ -12,115 +13,99 @@ from siltstone.model import Delta, DeltaType, Idempotency, Namespace, Table, Tab
 from siltstone.storage.interface import ArrowData
 
 
-def list_namespaces(*, root: str) -> list[Namespace]:
-    """List all namespaces by name."""
-    raise NotImplementedError
+class Catalog(Protocol):
+    """The functions of a catalog."""
 
+    def list_namespaces(self, *, root: str) -> list[Namespace]:
+        """List all namespaces by name."""
 
-def create_namespace(namespace: str, *, properties: Mapping[str, str] | None = None, root: str) -> Namespace:
-    """Create a namespace. Raises: AlreadyExistsError."""
-    raise NotImplementedError
+    def create_namespace(self, namespace: str, *, properties: Mapping[str, str] | None = None, root: str) -> Namespace:
+        """Create a namespace. Raises: AlreadyExistsError."""
 
+    def drop_namespace(self, namespace: str, *, root: str) -> None:
+        """Drop an empty namespace. Raises: NotFoundError, ConflictError."""
 
-def drop_namespace(namespace: str, *, root: str) -> None:
-    """Drop an empty namespace. Raises: NotFoundError, ConflictError."""
-    raise NotImplementedError
+    def list_tables(self, namespace: str | None = None, *, root: str) -> list[Table]:
+        """List the tables of one namespace or of all, by name. Raises: NotFoundError."""
 
+    def get_table(self, name: str, *, recall: bool = False, root: str) -> Table:
+        """Get a table. Raises: NotFoundError.
 
-def list_tables(namespace: str | None = None, *, root: str) -> list[Table]:
-    """List the tables of one namespace or of all, by name. Raises: NotFoundError."""
-    raise NotImplementedError
+        With `recall`, one that this process knows already, though it may have changed since, or be dropped.
+        """
 
+    def table_exists(self, name: str, *, root: str) -> bool:
+        """Return whether there is such a table."""
 
-def get_table(name: str, *, recall: bool = False, root: str) -> Table:
-    """Get a table. Raises: NotFoundError.
+    def create_table(
+        self,
+        name: str,
+        *,
+        schema: pa.Schema,
+        rules: TableRules | None = None,
+        description: str = "",
+        properties: Mapping[str, str] | None = None,
+        reserved_properties: Mapping[str, str] | None = None,
+        root: str,
+    ) -> TableVersion:
+        """Create a table with its first version, and its namespace where that is missing, in one commit.
 
-    With `recall`, one that this process knows already, though it may have changed since, or be dropped.
-    """
-    raise NotImplementedError
+        Without rules, rows have no key. `reserved_properties` are for what the system keeps. Raises: AlreadyExistsError, InvalidInputError.
+        """
 
+    def get_table_version(
+        self, name: str, table_version: str | None = None, *, recall: bool = False, root: str
+    ) -> TableVersion:
+        """Get a version of a table, by default the newest active one; `recall` as in `get_table`. Raises: NotFoundError."""
 
-def table_exists(name: str, *, root: str) -> bool:
-    """Return whether there is such a table."""
-    raise NotImplementedError
+    def alter_table(
+        self,
+        name: str,
+        table_version: str | None = None,
+        *,
+        add_columns: pa.Schema | None = None,
+        rename_columns: Mapping[str, str] | None = None,
+        drop_columns: Sequence[str] = (),
+        unique_within_partition: bool | None = None,
+        description: str | None = None,
+        properties: Mapping[str, str | None] | None = None,
+        root: str,
+    ) -> TableVersion:
+        """Drop, rename and add columns (or widen them), describe, set properties (None removes one).
 
+        Raises: NotFoundError, InvalidInputError.
+        """
 
-def create_table(
-    name: str,
-    *,
-    schema: pa.Schema,
-    rules: TableRules | None = None,
-    description: str = "",
-    properties: Mapping[str, str] | None = None,
-    reserved_properties: Mapping[str, str] | None = None,
-    root: str,
-) -> TableVersion:
-    """Create a table with its first version, and its namespace where that is missing, in one commit.
+    def rename_table(self, name: str, new_name: str, *, root: str) -> Table:
+        """Rename a table, also into another namespace that exists. Raises: NotFoundError, AlreadyExistsError."""
 
-    Without rules, rows have no key. `reserved_properties` are for what the system keeps. Raises: AlreadyExistsError, InvalidInputError.
-    """
-    raise NotImplementedError
+    def drop_table(self, name: str, *, root: str) -> None:
+        """Drop a table; its files become orphans. Raises: NotFoundError."""
 
+    def write_to_table(
+        self,
+        data: ArrowData,
+        name: str,
+        *,
+        type: DeltaType = "upsert",
+        delete_columns: Sequence[str] | None = None,
+        op_column: str | None = None,
+        evolve: bool = True,
+        idempotency: Idempotency | None = None,
+        stream_position: int | None = None,
+        root: str,
+    ) -> int:
+        """Write data as one commit and return its stream position.
 
-def get_table_version(name: str, table_version: str | None = None, *, recall: bool = False, root: str) -> TableVersion:
-    """Get a version of a table, by default the newest active one; `recall` as in `get_table`. Raises: NotFoundError."""
-    raise NotImplementedError
+        Raises: InvalidInputError, NotFoundError, ConflictError, CommitUnknownError.
+        """
 
-
-def alter_table(
-    name: str,
-    table_version: str | None = None,
-    *,
-    add_columns: pa.Schema | None = None,
-    rename_columns: Mapping[str, str] | None = None,
-    drop_columns: Sequence[str] = (),
-    unique_within_partition: bool | None = None,
-    description: str | None = None,
-    properties: Mapping[str, str | None] | None = None,
-    root: str,
-) -> TableVersion:
-    """Drop, rename and add columns (or widen them), describe, set properties (None removes one).
-
-    Raises: NotFoundError, InvalidInputError.
-    """
-    raise NotImplementedError
-
-
-def rename_table(name: str, new_name: str, *, root: str) -> Table:
-    """Rename a table, also into another namespace that exists. Raises: NotFoundError, AlreadyExistsError."""
-    raise NotImplementedError
-
-
-def drop_table(name: str, *, root: str) -> None:
-    """Drop a table; its files become orphans. Raises: NotFoundError."""
-    raise NotImplementedError
-
-
-def write_to_table(
-    data: ArrowData,
-    name: str,
-    *,
-    type: DeltaType = "upsert",
-    delete_columns: Sequence[str] | None = None,
-    op_column: str | None = None,
-    evolve: bool = True,
-    idempotency: Idempotency | None = None,
-    stream_position: int | None = None,
-    root: str,
-) -> int:
-    """Write data as one commit and return its stream position.
-
-    Raises: InvalidInputError, NotFoundError, ConflictError, CommitUnknownError.
-    """
-    raise NotImplementedError
-
-
-def list_deltas(
-    name: str,
-    *,
-    first_stream_position: int | None = None,
-    last_stream_position: int | None = None,
-    root: str,
-) -> list[Delta]:
-    """List the committed deltas of a table, all partitions, by stream position. Raises: NotFoundError."""
-    raise NotImplementedError
+    def list_deltas(
+        self,
+        name: str,
+        *,
+        first_stream_position: int | None = None,
+        last_stream_position: int | None = None,
+        root: str,
+    ) -> list[Delta]:
+        """List the committed deltas of a table, all partitions, by stream position. Raises: NotFoundError."""
