@@ -13,10 +13,10 @@ import typer
 
 from examples.demo import CITIES, say
 from siltstone.cli.output import Output
-from siltstone.cli.process import ServeOptions, run_service, service_settings, set_up_logs
+from siltstone.cli.process import ServeOptions, run_service
 from siltstone.lake import Lake
 from siltstone.rows.job import Engine
-from siltstone.service import default_address, open_database, trigger_cycle
+from siltstone.service import default_address, open_database, service_settings, set_up_logs, trigger_cycle
 
 FIRST_ORDERS = 50_000
 PAUSE_SECONDS = 1.0

@@ -16,13 +16,13 @@ from examples.demo_service import Shop
 from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, expect, sync_playwright
 
 from siltstone.cli.output import Output
-from siltstone.cli.process import ServeOptions, run_service, service_settings
+from siltstone.cli.process import ServeOptions, run_service
 from siltstone.cli.results import Serving
 from siltstone.lake import Lake
 from siltstone.log.commit import forget_logs
 from siltstone.rows.job import BucketResult, RoundJob
 from siltstone.rows.merge import run_here
-from siltstone.service import Database, controls, default_address, open_database
+from siltstone.service import Database, controls, default_address, open_database, service_settings
 from tests.waiting import LIMIT_SECONDS
 
 pytestmark = pytest.mark.integration

@@ -6,10 +6,9 @@ import pickle
 
 import pytest
 
-from siltstone.cli.process import TextFormatter
 from siltstone.errors import StorageError
 from siltstone.masks import is_secret_name, mask_secrets, mask_values
-from siltstone.service.node import JsonFormatter
+from siltstone.service import JsonFormatter, TextFormatter
 
 HUSH = "hu5h"
 SPELLINGS = [

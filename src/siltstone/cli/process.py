@@ -4,13 +4,12 @@ import contextlib
 import logging
 import os
 import signal
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from siltstone.cli.output import Output
 from siltstone.cli.results import Serving
@@ -18,9 +17,8 @@ from siltstone.cli.spark import spark_settings
 from siltstone.errors import InvalidInputError
 from siltstone.java import require_java
 from siltstone.lake import Lake
-from siltstone.masks import mask_secrets, mask_values
+from siltstone.masks import mask_secrets
 from siltstone.service import (
-    JsonFormatter,
     LakeTables,
     Node,
     ServiceSettings,
@@ -33,13 +31,8 @@ if TYPE_CHECKING:
 
     from siltstone.rows.job import Engine
 
-LEASE_SECONDS = 60.0
 _WATCH_SECONDS = 0.5
 _STOP_SPARK_SECONDS = 10.0
-# So that progress on pages is never old.
-_HEARTBEAT_SECONDS = 5.0
-_NOISY = ("py4j", "pyspark", "uvicorn.error", "asyncio")
-_STANDARD = {*vars(logging.makeLogRecord({})), "message", "asctime", "taskName"}
 _log = logging.getLogger(__name__)
 
 
@@ -61,31 +54,6 @@ class ServeOptions:
     settings: ServiceSettings = field(default_factory=ServiceSettings)
     grace_seconds: float = 10
     engine: "Engine | None" = None
-
-
-def service_settings(
-    *,
-    interval: float,
-    tick: float,
-    retention: float,
-    lease: float = LEASE_SECONDS,
-    backlog_bytes: int | None = None,
-    backlog_age: float | None = None,
-) -> ServiceSettings:
-    """Return the settings for these seconds; a leader is given up sooner than a worker. Raises: InvalidInputError."""
-    defaults = ServiceSettings()
-    heartbeat = _HEARTBEAT_SECONDS if tick >= _HEARTBEAT_SECONDS else max(tick, 0.2)
-    return ServiceSettings(
-        interval_seconds=interval,
-        tick_seconds=tick,
-        leader_lease_seconds=max(0.75 * lease, 4 * tick),
-        claim_lease_seconds=lease,
-        heartbeat_seconds=min(heartbeat, lease / 4),
-        worker_poll_seconds=min(defaults.worker_poll_seconds, max(tick, 0.05)),
-        backlog_bytes=backlog_bytes,
-        backlog_age_seconds=backlog_age,
-        delta_retention_seconds=retention,
-    )
 
 
 def read_token(path: str) -> str:
@@ -213,31 +181,3 @@ def _signals(stopping: threading.Event) -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-class TextFormatter(logging.Formatter):
-    """Writes a record as one line for people: time, level, message, then the fields given as `extra`."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        """Return the line."""
-        moment = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
-        fields = "".join(
-            f" {name}={value}"
-            for name, value in mask_values(vars(record)).items()
-            if name not in _STANDARD and not name.startswith("_") and value is not None
-        )
-        line = f"{moment}Z {record.levelname.lower():<7} {record.getMessage()}{fields}"
-        if record.exc_info:
-            line = f"{line}\n{self.formatException(record.exc_info)}"
-        return mask_secrets(line)
-
-
-def set_up_logs(format: Literal["text", "json"], *, debug: bool = False) -> None:
-    """Send the logs of this process to standard error, without secrets."""
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(JsonFormatter() if format == "json" else TextFormatter())
-    logging.basicConfig(level=logging.DEBUG if debug else logging.INFO, handlers=[handler], force=True)
-    for name in _NOISY:
-        logging.getLogger(name).setLevel(logging.WARNING)
-    # Its connections break when Spark stops, which is no news.
-    logging.getLogger("py4j").setLevel(logging.CRITICAL)

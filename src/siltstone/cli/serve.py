@@ -97,7 +97,8 @@ def serve(
     age = None if backlog_age is None else parse_duration_ms(backlog_age, "--backlog-age") / 1000
     if token is not None and token_file is not None:
         raise typer.BadParameter("give --token or --token-file, not both", param_hint="--token-file")
-    from siltstone.cli.process import ServeOptions, read_token, run_service, service_settings, set_up_logs
+    from siltstone.cli.process import ServeOptions, read_token, run_service
+    from siltstone.service import service_settings, set_up_logs
 
     set_up_logs(log_format, debug=shell.debug)
     options = ServeOptions(

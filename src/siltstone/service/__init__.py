@@ -14,11 +14,12 @@ from siltstone.service.controls import (
     wait_for_request,
 )
 from siltstone.service.database import Database, default_address, open_database
+from siltstone.service.formatters import JsonFormatter, TextFormatter, set_up_logs
 from siltstone.service.history import cycle_details, cycle_records, measured_status, service_status
 from siltstone.service.lake_tables import LakeTables
 from siltstone.service.leases import list_nodes
-from siltstone.service.node import JsonFormatter, Node
-from siltstone.service.settings import ServiceSettings
+from siltstone.service.node import Node
+from siltstone.service.settings import ServiceSettings, service_settings
 
 __all__ = [
     "Database",
@@ -26,6 +27,7 @@ __all__ = [
     "LakeTables",
     "Node",
     "ServiceSettings",
+    "TextFormatter",
     "cycle_details",
     "cycle_records",
     "default_address",
@@ -36,7 +38,9 @@ __all__ = [
     "list_nodes",
     "measured_status",
     "open_database",
+    "service_settings",
     "service_status",
+    "set_up_logs",
     "trigger_cycle",
     "unfreeze",
     "wait_for_request",

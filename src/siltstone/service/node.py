@@ -1,48 +1,17 @@
-"""A node of the service: its threads, its heartbeat, its logs."""
+"""A node of the service: its threads and its heartbeat."""
 
-import datetime
 import logging
 import threading
 import time
-import traceback
 from collections.abc import Callable
 
-import orjson
-
 from siltstone.errors import InvalidInputError, SiltstoneError
-from siltstone.masks import mask_secrets, mask_values
 from siltstone.service.database import Database
 from siltstone.service.leader import Leader
 from siltstone.service.leases import NodeIdentity, default_node_name, register_node, unregister_node
 from siltstone.service.results import Tables
 from siltstone.service.settings import ServiceSettings
 from siltstone.service.worker import Worker
-
-_STANDARD = {*vars(logging.makeLogRecord({})), "message", "asctime", "taskName"}
-
-
-class JsonFormatter(logging.Formatter):
-    """Writes a record as one line of JSON: time, level, logger, message, and the fields given as `extra`."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        """Return the line."""
-        moment = datetime.datetime.fromtimestamp(record.created, datetime.UTC)
-        line: dict[str, object] = {
-            "time": moment.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
-            "level": record.levelname.lower(),
-            "logger": record.name,
-            "message": mask_secrets(record.getMessage()),
-        }
-        fields = {
-            name: value for name, value in vars(record).items() if name not in _STANDARD and not name.startswith("_")
-        }
-        line |= mask_values(fields)
-        if record.exc_info and record.exc_info[0] is not None:
-            line["error"] = mask_secrets("".join(traceback.format_exception(*record.exc_info)).rstrip())
-        return orjson.dumps(
-            line, default=lambda value: mask_secrets(str(value)), option=orjson.OPT_NON_STR_KEYS
-        ).decode()
-
 
 _log = logging.getLogger(__name__)
 

@@ -21,6 +21,8 @@ def latest_ms(now_ms: int) -> int:
 DAY_SECONDS = 24 * 3600
 FREEZE_SECONDS = 2 * 3600
 HISTORY_LIMIT = 100
+# So that progress on pages is never old.
+_HEARTBEAT_SECONDS = 5.0
 
 
 @dataclass(frozen=True)
@@ -66,6 +68,31 @@ class ServiceSettings:
                 f"tick_seconds {self.tick_seconds:g} is more than half of leader_lease_seconds "
                 f"{self.leader_lease_seconds:g}, so one late tick would lose the lead; make it smaller"
             )
+
+
+def service_settings(
+    *,
+    interval: float,
+    tick: float,
+    retention: float,
+    lease: float = 60,
+    backlog_bytes: int | None = None,
+    backlog_age: float | None = None,
+) -> ServiceSettings:
+    """Return the settings for these seconds; a leader is given up sooner than a worker. Raises: InvalidInputError."""
+    defaults = ServiceSettings()
+    heartbeat = _HEARTBEAT_SECONDS if tick >= _HEARTBEAT_SECONDS else max(tick, 0.2)
+    return ServiceSettings(
+        interval_seconds=interval,
+        tick_seconds=tick,
+        leader_lease_seconds=max(0.75 * lease, 4 * tick),
+        claim_lease_seconds=lease,
+        heartbeat_seconds=min(heartbeat, lease / 4),
+        worker_poll_seconds=min(defaults.worker_poll_seconds, max(tick, 0.05)),
+        backlog_bytes=backlog_bytes,
+        backlog_age_seconds=backlog_age,
+        delta_retention_seconds=retention,
+    )
 
 
 def to_ms(seconds: float) -> int:

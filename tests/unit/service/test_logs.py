@@ -4,7 +4,7 @@ import json
 import logging
 import sys
 
-from siltstone.service.node import JsonFormatter
+from siltstone.service import JsonFormatter
 
 
 def formatted(message: str, *given: object, **extra: object) -> dict[str, object]:
