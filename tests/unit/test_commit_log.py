@@ -494,8 +494,8 @@ def test_a_gap_is_an_error_that_names_the_batch(local_root: str) -> None:
         (b"", "Incomplete log file"),
         (b"v9\n{}", "v9"),
         (b"v1\nnot json", "not json"),
-        (b'v1\n{"key":"a","val', "is no entry"),
-        (b'v1\n["key"]', "is no entry"),
+        (b'v1\n{"key":"a","val', "is not an entry"),
+        (b'v1\n["key"]', "is not an entry"),
     ],
 )
 def test_damage_is_an_error_that_names_the_file(local_root: str, damage: bytes, words: str) -> None:

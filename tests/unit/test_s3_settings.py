@@ -98,7 +98,7 @@ def test_variables_win_over_the_profile(files: dict[str, str]) -> None:
         ({"AWS_PROFILE": "nobody"}, "AWS profile 'nobody' is neither in"),
         ({"AWS_PROFILE": "half"}, "profile half have no secret access key"),
         ({"AWS_SECRET_ACCESS_KEY": "x"}, "the environment have no access key id"),
-        ({"AWS_ENDPOINT_URL": "localhost:9000"}, "'localhost:9000' is no address"),
+        ({"AWS_ENDPOINT_URL": "localhost:9000"}, "'localhost:9000' is not an address"),
         ({"AWS_MAX_ATTEMPTS": "many"}, "AWS_MAX_ATTEMPTS='many'"),
     ],
 )

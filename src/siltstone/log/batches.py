@@ -100,7 +100,7 @@ def verify_batch_ids(ids: Sequence[int], start: int | None, end: int | None) -> 
         raise InvalidInputError(f"batches {ids[0]} to {ids[-1]} are not within the range asked for {bounds}")
     missing = missing_ranges(ids, first, last)
     if missing:
-        raise CorruptionError(f"batches ({_spelled(missing)}) don't exist {bounds}")
+        raise CorruptionError(f"batches ({_described(missing)}) don't exist {bounds}")
 
 
 def missing_ranges(ids: Iterable[int], first: int, last: int) -> list[range]:
@@ -120,7 +120,7 @@ def _option(bound: int | None) -> str:
     return "None" if bound is None else f"Some({bound})"
 
 
-def _spelled(ranges: Sequence[range]) -> str:
+def _described(ranges: Sequence[range]) -> str:
     shown = []
     for ids in ranges[:10]:
         shown += [str(batch_id) for batch_id in ids] if ids.stop - ids.start <= 5 else [f"{ids[0]}, ..., {ids[-1]}"]

@@ -23,7 +23,7 @@ _ESCAPE = re.compile(rb"\\(?:u00[01][0-9a-f]|.)")
 class Codec(Generic[E]):
     """How one kind of entry is written as a line of JSON; subclass for another kind.
 
-    Decoding raises one of DECODING_ERRORS for what is no such entry; whoever knows the file makes it an error of ours.
+    Decoding raises one of DECODING_ERRORS for what is not such an entry; whoever knows the file makes it an error of ours.
     """
 
     def encode(self, entry: E) -> bytes:
@@ -154,7 +154,7 @@ def _has_pairs(block: bytes, count: int) -> bool:
 
 
 def dumps(entry: object) -> bytes:
-    """Return compact JSON as Jackson writes it: it spells control characters in capitals, orjson does not.
+    """Return compact JSON as Jackson writes it: it writes control characters in capitals, orjson does not.
 
     Raises: InvalidInputError.
     """

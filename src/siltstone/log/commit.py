@@ -99,22 +99,22 @@ class CommitLog:
     def _state(self) -> LogState:
         return self._known.state
 
-    def read(self, look: Callable[[LogState], T]) -> T:
-        """Call `look` on the newest state, which stands still meanwhile. Raises: CorruptionError, StorageError."""
+    def read(self, query: Callable[[LogState], T]) -> T:
+        """Call `query` on the newest state, which stands still meanwhile. Raises: CorruptionError, StorageError."""
         with self._lock:
             seen = getattr(_steady, "seen", None)
             if seen is None or self not in seen or not self._known.is_loaded:
                 self._known.refresh()
             if seen is not None:
                 seen.add(self)
-            return look(self._state)
+            return query(self._state)
 
-    def recall(self, look: Callable[[LogState], T]) -> T:
-        """Call `look` on the state that this process knows already, however old; where it knows none, as `read` does."""
+    def recall(self, query: Callable[[LogState], T]) -> T:
+        """Call `query` on the state that this process knows already, however old; where it knows none, as `read` does."""
         with self._lock:
             if not self._known.is_loaded:
                 self._known.refresh()
-            return look(self._state)
+            return query(self._state)
 
     @overload
     def commit(self, operation: str, prepare: Callable[[LogState], Changes]) -> Committed[None]: ...

@@ -121,7 +121,7 @@ class CompactibleLog(MetadataLog[E]):
     @property
     def interval(self) -> int:
         """The compaction interval: what two compact files say, else what the first use made of one or none."""
-        return self._settled_interval(None)
+        return self._interval_by(None)
 
     def listing(self) -> BatchListing:
         """List the batch files; where two compact ones show the interval, it is this from now on."""
@@ -130,7 +130,7 @@ class CompactibleLog(MetadataLog[E]):
             self._interval = interval_of(self.default_interval, listing.compact_ids)
         return listing
 
-    def _settled_interval(self, listing: BatchListing | None) -> int:
+    def _interval_by(self, listing: BatchListing | None) -> int:
         if self._interval is None:
             found = self.listing() if listing is None else listing
             self._interval = interval_of(self.default_interval, found.compact_ids)
@@ -163,7 +163,7 @@ class CompactibleLog(MetadataLog[E]):
 
     def batch_content(self, batch_id: int, lines: list[bytes], listing: BatchListing) -> Callable[[], bytes | Chunks]:
         """Return the bytes of a new batch: for a compaction batch, the history before it and its own lines."""
-        if not is_compaction_batch(batch_id, self._settled_interval(listing)):
+        if not is_compaction_batch(batch_id, self._interval_by(listing)):
             return super().batch_content(batch_id, lines, listing)
         files, missing = listing.chain(batch_id - 1) if batch_id else ([], [])
         if missing:
@@ -207,7 +207,7 @@ class CompactibleLog(MetadataLog[E]):
 
     def _check_block(self, file: BatchFile, block: bytes) -> None:
         if self.filters or self.reconciles:
-            return  # each line is looked into anyway
+            return  # each line is parsed anyway
         try:
             # The lines of a compact file were checked when it was made: all that can be is that it was cut short.
             self.codec.check_block(block, edges_only=file.is_compact)
@@ -292,7 +292,7 @@ class CompactibleLog(MetadataLog[E]):
         Of the compact files two stay: they show the interval, and writers that disagree about it would each give a
         batch another name.
         """
-        keep = oldest_to_keep(current, self._settled_interval(listing), self.min_batches_to_retain)
+        keep = oldest_to_keep(current, self._interval_by(listing), self.min_batches_to_retain)
         newest = listing.compact_ids[:2]
         if keep is None or not newest:
             return []
@@ -349,7 +349,7 @@ class CompactibleLog(MetadataLog[E]):
 
     def _read_chain(self, listing: BatchListing, read: Callable[[list[BatchFile]], T]) -> T:
         files, missing = listing.chain()
-        state = f"(latestId: {listing.latest}, compactInterval: {self._settled_interval(listing)})"
+        state = f"(latestId: {listing.latest}, compactInterval: {self._interval_by(listing)})"
         if missing:
             name = self._first_missing(listing, listing.latest or 0)
             raise CorruptionError(f"{self.address(name)} doesn't exist {state}; restore it from a copy")
@@ -360,7 +360,7 @@ class CompactibleLog(MetadataLog[E]):
 
     def _first_missing(self, listing: BatchListing, last: int) -> str:
         """Return the name of the first file that the interval asks for and that is not there."""
-        interval = self._settled_interval(listing)
+        interval = self._interval_by(listing)
         names = {file.name for file in listing.files}
         needed = [batch_name(batch_id, interval) for batch_id in batches_needed(last, interval)]
         return next((name for name in needed if name not in names), str(listing.chain(last)[1][0].start))

@@ -207,7 +207,7 @@ def _sound_entries(opened: OpenedLog, file: BatchFile, report: VerificationRepor
 
 
 def _report_line(report: VerificationReport, address: str, number: int, line: bytes, error: Exception) -> None:
-    message = f"line {number}, {wire.excerpt(line)}, is no entry: {error}"
+    message = f"line {number}, {wire.excerpt(line)}, is not an entry: {error}"
     report.add("bad-line", address, message, "restore the file from a copy")
 
 

@@ -47,7 +47,7 @@ def file_uri(base: str, path: str) -> str:
 
 
 def decoded(uri: str) -> str:
-    """Return one readable spelling for a URI: decoded, and `file:/a` as `file:///a`."""
+    """Return one readable form of a URI: decoded, and `file:/a` as `file:///a`."""
     text = urllib.parse.unquote(uri)
     return re.sub(r"^file:/+", "file:///", text)
 
@@ -187,7 +187,9 @@ class SinkLog(CompactibleLog[SinkEntry]):
         """
         batch = list(entries)
         if len({entry.path for entry in batch}) != len(batch):
-            raise InvalidInputError(f"{self.address()}: batch {batch_id} names a file twice; its rows would be doubled")
+            raise InvalidInputError(
+                f"{self.address()}: batch {batch_id} names a file twice; its rows would count twice"
+            )
         return super().add(batch_id, batch)
 
     def all_files(self) -> list[SinkEntry]:

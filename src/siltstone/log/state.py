@@ -207,7 +207,7 @@ class LogState:
 def _key(line: bytes, where: str) -> str:
     end = line.find(b'"', len(_KEY_START))
     if not line.startswith(_KEY_START) or end < 0 or not line.endswith(b"}"):
-        raise CorruptionError(f"{where}: {line[:80]!r} is no entry of a commit log; restore the file from a copy")
+        raise CorruptionError(f"{where}: {line[:80]!r} is not an entry of a commit log; restore the file from a copy")
     try:
         return line[len(_KEY_START) : end].decode()
     except UnicodeDecodeError as error:

@@ -148,8 +148,8 @@ def plan_repair(destination: Destination) -> RepairPlan | None:
 
 def _damages(destination: Destination, completion: RoundCompletion, buckets: Sequence[Bucket]) -> dict[str, Damage]:
     """Return what is damaged of some buckets of a round, by their names."""
-    missing = {each.uri for each, _ in find_problems(destination, buckets)}
-    found = {}
+    missing = {expected.uri for expected, _ in find_problems(destination, buckets)}
+    damages = {}
     for bucket in buckets:
         findings = check_bucket(destination, completion, bucket, missing, deep=True)
         bad = {finding.file for finding in findings} | missing
@@ -164,8 +164,8 @@ def _damages(destination: Destination, completion: RoundCompletion, buckets: Seq
         ]
         indices = [file.uri for file in bucket.files if file.index_uri in bad and file.uri not in files]
         tombstones = bucket.tombstones is not None and bucket.tombstones.uri in bad
-        found[bucket.name] = Damage(frozenset(files), frozenset(indices), tombstones, uris)
-    return found
+        damages[bucket.name] = Damage(frozenset(files), frozenset(indices), tombstones, uris)
+    return damages
 
 
 class _Stream(NamedTuple):
@@ -193,12 +193,12 @@ def _regions(
     version: TableVersion,
 ) -> list[Region]:
     waiting = [bucket for bucket in completion.buckets if bucket.name in damages and damages[bucket.name].needs_rows]
-    found: list[Region] = []
+    regions: list[Region] = []
     for candidate in _candidates(destination, completion, stream) if waiting else ():
         for bucket in list(waiting):
             region = _region_of(bucket, candidate)
             if region is not None:
-                found.append(region)
+                regions.append(region)
                 waiting.remove(bucket)
         if not waiting:
             break
@@ -206,11 +206,11 @@ def _regions(
     for bucket in waiting:
         kept = _without_lost(bucket, damages[bucket.name])
         position = stream.trimmed if can_apply else completion.high_watermark
-        found.append(Region([kept], position, None, True, {bucket.name: damages[bucket.name]}))
+        regions.append(Region([kept], position, None, True, {bucket.name: damages[bucket.name]}))
     # The widest range wins: all that is inside it is made anew with it.
-    found.sort(key=lambda region: region.first_hash - region.end_hash)
+    regions.sort(key=lambda region: region.first_hash - region.end_hash)
     chosen: list[Region] = []
-    for region in found:
+    for region in regions:
         if not any(other.has(bucket) for other in chosen for bucket in region.buckets):
             chosen.append(region)
     return chosen
@@ -282,9 +282,9 @@ def _region_of(bucket: Bucket, candidate: _Candidate) -> Region | None:
     if completion is None:
         return Region([Bucket(depth=0, bits=0)], 0, None, False, {})
     overlapping = [
-        each
-        for each in completion.buckets
-        if each.first_hash < _end_hash(bucket) and bucket.first_hash < _end_hash(each)
+        other
+        for other in completion.buckets
+        if other.first_hash < _end_hash(bucket) and bucket.first_hash < _end_hash(other)
     ]
     damages = _damages(destination, completion, overlapping)
     if any(damage.needs_rows for damage in damages.values()):
@@ -308,11 +308,11 @@ def _describe(plan: RepairPlan) -> Iterator[BucketRepair]:
             bucket=_region_name(region, inside),
             first_hash=f"{region.first_hash:016x}",
             last_hash=f"{region.end_hash - 1:016x}",
-            damaged=[uri for each in inside if each.name in plan.damages for uri in plan.damages[each.name].uris],
+            damaged=[uri for bucket in inside if bucket.name in plan.damages for uri in plan.damages[bucket.name].uris],
             cure="loss" if region.is_loss else "deltas" if region.round_id is None else "round",
             from_round=region.round_id,
             deltas=len(plan.since(region.position)),
-            lost_rows=sum(each.live_count for each in inside) - sum(each.live_count for each in region.buckets)
+            lost_rows=sum(bucket.live_count for bucket in inside) - sum(bucket.live_count for bucket in region.buckets)
             if region.is_loss
             else 0,
             lost_tombstones=_lost_tombstones(inside, plan.damages) if region.is_loss else 0,
@@ -331,7 +331,7 @@ def _region_name(region: Region, inside: Sequence[Bucket]) -> str:
 
 def _lost_tombstones(buckets: Iterable[Bucket], damages: dict[str, Damage]) -> int:
     return sum(
-        each.tombstones.record_count
-        for each in buckets
-        if each.tombstones is not None and each.name in damages and damages[each.name].tombstones
+        bucket.tombstones.record_count
+        for bucket in buckets
+        if bucket.tombstones is not None and bucket.name in damages and damages[bucket.name].tombstones
     )

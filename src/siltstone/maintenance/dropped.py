@@ -51,8 +51,8 @@ def vacuum_dropped(
     refuse_doubt(log.batches)
     # Folders are listed before the catalog is read: one that is made meanwhile is then either known or not seen.
     folders = list(_version_folders(root))
-    known = {each.folder for table in storage.list_tables(root=root) for each in table.versions}
-    remembered = log.read(lambda state: {each["key"]: each for each in state.scan(DROPPED_PREFIX)})
+    known = {version.folder for table in storage.list_tables(root=root) for version in table.versions}
+    remembered = log.read(lambda state: {entry["key"]: entry for entry in state.scan(DROPPED_PREFIX)})
     forgotten = [key for key in remembered if key.removeprefix(DROPPED_PREFIX) not in folders]
     for folder in folders:
         if folder in known:
@@ -60,13 +60,13 @@ def vacuum_dropped(
         leftovers = find_leftovers(root, folder)
         report.skipped_links += leftovers.links
         files = [*objects.list_objects(folder, recursive=True), *leftovers.half_written]
-        files = [each for each in files if not leftovers.are_beyond_a_link(each.path)]
+        files = [file for file in files if not leftovers.are_beyond_a_link(file.path)]
         if leftovers.links and not files:
             continue
         if not files:
             forgotten.append(dropped_key(folder))
             continue
-        if dropped_key(folder) not in remembered and any(_is_log(each.path) for each in files):
+        if dropped_key(folder) not in remembered and any(_is_log(file.path) for file in files):
             report.unclaimed.append(folder)
             continue
         if _dropped_at(remembered.get(dropped_key(folder)), files) > now_ms - retention_ms:
@@ -74,19 +74,19 @@ def vacuum_dropped(
             continue
         report.removed_folders.append(folder)
         report.removed_files += len(files)
-        report.removed_bytes += sum(each.size for each in files)
+        report.removed_bytes += sum(file.size for file in files)
         forgotten.append(dropped_key(folder))
         if not dry_run:
-            objects.delete([each.path for each in files])
+            objects.delete([file.path for file in files])
     stale = [
-        each for each in find_leftovers(root, CATALOG_FOLDER).half_written if each.modified_ms <= now_ms - retention_ms
+        file for file in find_leftovers(root, CATALOG_FOLDER).half_written if file.modified_ms <= now_ms - retention_ms
     ]
     if report.waiting:
         report.unsure_time = log.doubt(now_ms)
     report.removed_files += len(stale)
-    report.removed_bytes += sum(each.size for each in stale)
+    report.removed_bytes += sum(file.size for file in stale)
     if not dry_run:
-        objects.delete([each.path for each in stale])
+        objects.delete([file.path for file in stale])
         _forget(root, [key for key in forgotten if key in remembered])
     return report
 
@@ -106,7 +106,7 @@ def _version_folders(root: str) -> Iterator[str]:
 
 
 def _dropped_at(entry: Entry | None, files: list[ObjectInfo]) -> int:
-    return int(entry["dropped_at"]) if entry is not None else max((each.modified_ms for each in files), default=0)
+    return int(entry["dropped_at"]) if entry is not None else max((file.modified_ms for file in files), default=0)
 
 
 def _forget(root: str, keys: list[str]) -> None:

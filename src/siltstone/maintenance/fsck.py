@@ -36,8 +36,8 @@ def check_partition(destination: Destination, *, deep: bool = False) -> list[Fin
     except CorruptionError as error:
         return [Finding("lost-commits", str(completion.source_partition_locator), str(error), "restore it from a copy")]
     findings = [
-        Finding("compacted-file", each.uri, problem, _REPAIR)
-        for each, problem in find_problems(destination, completion.buckets)
+        Finding("compacted-file", expected.uri, problem, _REPAIR)
+        for expected, problem in find_problems(destination, completion.buckets)
     ]
     bad = {finding.file for finding in findings}
     for bucket in completion.buckets:
@@ -91,10 +91,10 @@ def check_deltas(root: str, deltas: Sequence[Delta], *, deep: bool = False) -> l
 
 
 def _file_problem(root: str, entry: ManifestEntry) -> str | None:
-    found = open_objects(root).info(entry.uri)
-    if found is None:
+    stored = open_objects(root).info(entry.uri)
+    if stored is None:
         return "the file is missing"
-    return None if found.size == entry.content_length else f"has {found.size} bytes instead of {entry.content_length}"
+    return None if stored.size == entry.content_length else f"has {stored.size} bytes instead of {entry.content_length}"
 
 
 def check_bucket(
@@ -110,7 +110,7 @@ def check_bucket(
             parts.append((file.deletion_vector.uri, lambda stored=stored: stored.dead))  # type: ignore[misc]
         if file.index_uri is not None:
             parts.append((file.index_uri, lambda stored=stored: stored.index.check()))  # type: ignore[misc]
-        problems = [problem for uri, look in parts if uri not in bad for problem in _problems(uri, look)]
+        problems = [problem for uri, check in parts if uri not in bad for problem in _problems(uri, check)]
         findings += problems
         if not problems and not any(uri in bad for uri, _ in parts):
             sound.append(stored)
@@ -122,16 +122,16 @@ def check_bucket(
     return findings
 
 
-def _problems(uri: str, look: Callable[[], object]) -> list[Finding]:
+def _problems(uri: str, check: Callable[[], object]) -> list[Finding]:
     try:
-        look()
+        check()
     except CorruptionError as error:
         return [Finding("compacted-file", uri, str(error), _REPAIR)]
     return []
 
 
 def _check_rows(completion: RoundCompletion, bucket: Bucket, stored: Sequence[StoredFile]) -> list[Finding]:
-    """Read every value of a bucket's files; with a key, compare it with index and bucket, and look for doubles."""
+    """Read every value of a bucket's files; with a key, compare it with index and bucket, and for duplicates."""
     findings: list[Finding] = []
     schema = nullable(schema_from_json(completion.fields))
     keys = pa.schema([schema.field(name) for name in completion.primary_keys])

@@ -52,7 +52,7 @@ class PartitionRepair:
     @property
     def lost_rows(self) -> int:
         """Rows that cannot be brought back."""
-        return sum(each.lost_rows for each in self.buckets)
+        return sum(repair.lost_rows for repair in self.buckets)
 
 
 def repair(
@@ -69,7 +69,7 @@ def repair(
     for plan in plans:
         _refuse_loss(plan, accept_loss=accept_loss)
     done = [_repair_one(plan, merge, accept_loss=accept_loss) for plan in plans]
-    return [each for each in done if each is not None]
+    return [repaired for repaired in done if repaired is not None]
 
 
 def _repair_one(plan: RepairPlan, merge: Merge, *, accept_loss: bool) -> PartitionRepair | None:
@@ -77,19 +77,19 @@ def _repair_one(plan: RepairPlan, merge: Merge, *, accept_loss: bool) -> Partiti
         try:
             return _Repair(plan, merge).run()
         except ConflictError:
-            found = plan_repair(plan.destination)
-            if found is None:
+            again = plan_repair(plan.destination)
+            if again is None:
                 return None
-            plan = found
+            plan = again
             _refuse_loss(plan, accept_loss=accept_loss)
     raise ConflictError(f"{plan.destination.locator}: others changed it {_CONFLICTS} times meanwhile; try again")
 
 
 def _refuse_loss(plan: RepairPlan, *, accept_loss: bool) -> None:
-    lost = [each for each in plan.repairs if each.cure == "loss"]
+    lost = [repair for repair in plan.repairs if repair.cure == "loss"]
     if lost and not accept_loss:
         raise InvalidInputError(
-            f"{plan.destination.locator}: up to {sum(each.lost_rows for each in lost)} rows with key hashes from "
+            f"{plan.destination.locator}: up to {sum(repair.lost_rows for repair in lost)} rows with key hashes from "
             f"{lost[0].first_hash} to {lost[0].last_hash}{' and elsewhere' if len(lost) > 1 else ''} cannot be brought "
             f"back: their files are damaged, no round that is kept has them whole, and {plan.why_lost}. Restore "
             f"{lost[0].damaged[0]} from a copy, rebase from rows that have them, or accept the loss (`siltstone repair "
@@ -138,12 +138,14 @@ class _Repair:
 
     def _lost(self, region: Region, after: Sequence[Bucket]) -> int:
         inside = [bucket for bucket in self._plan.completion.buckets if region.has(bucket)]
-        return sum(each.live_count for each in inside) - sum(each.live_count for each in after)
+        return sum(bucket.live_count for bucket in inside) - sum(bucket.live_count for bucket in after)
 
     def _make(self, region: Region) -> list[Bucket]:
         """Make a range anew. Raises: CorruptionError where its rows are not as many as there were."""
         plan = self._plan
-        base = [self._with_indices(plan.completion, each, region.damages.get(each.name)) for each in region.buckets]
+        base = [
+            self._with_indices(plan.completion, bucket, region.damages.get(bucket.name)) for bucket in region.buckets
+        ]
         others = [_emptied(bucket) for bucket in plan.completion.buckets if not region.has(bucket)]
         state = RoundCompletion.from_serializable({**plan.completion.to_serializable(), "buckets": [*base, *others]})
         job = self._job(state, region.position)
@@ -194,10 +196,10 @@ class _Repair:
         files = [file for bucket in buckets for file in bucket.files]
         fresh = [file for file in files if file.uri not in kept]
         live = sum(bucket.live_count for bucket in buckets)
-        lost = sum(each.lost_rows for each in repairs)
+        lost = sum(repair.lost_rows for repair in repairs)
         # Tables of documents may have other records for the same documents.
         change = live + lost - before.live_rows
-        unchanged = {key: each for key, each in before.to_serializable().items() if key != "rolled_back_to"}
+        unchanged = {key: value for key, value in before.to_serializable().items() if key != "rolled_back_to"}
         return RoundCompletion.from_serializable(
             {
                 **unchanged,
@@ -220,7 +222,7 @@ class _Repair:
                     added_rows=max(change, 0),
                     superseded_rows=max(-change, 0),
                 ),
-                "repaired": [vars(each) for each in repairs],
+                "repaired": [vars(repair) for repair in repairs],
                 "seconds": {},
                 "completed_at": open_objects(self._root).now_ms(),
             }

@@ -78,9 +78,9 @@ def refuse_trimmed(destination: Destination, target: RoundCompletion) -> None:
 def reachable_rounds(destination: Destination) -> list[int]:
     """Return the rounds, oldest first, after which all deltas of their source are still there."""
     root, own = destination.root, own_partition(destination.locator)
-    found = []
+    reachable = []
     for entry in list_rounds(destination):
         source = round_source(entry, own, root=root)
         if source is None or trimmed_position(source, root=root) <= int(entry["high_watermark"]):
-            found.append(int(entry["round_id"]))
-    return found
+            reachable.append(int(entry["round_id"]))
+    return reachable

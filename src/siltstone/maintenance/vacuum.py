@@ -55,10 +55,10 @@ class VacuumReport:
     def add(self, files: Iterable[ObjectInfo]) -> None:
         """Count files as removed, each of them once."""
         known = set(self.removed_files)
-        for each in files:
-            if each.path not in known:
-                self.removed_files.append(each.path)
-                self.removed_bytes += each.size
+        for file in files:
+            if file.path not in known:
+                self.removed_files.append(file.path)
+                self.removed_bytes += file.size
 
 
 def vacuum(
@@ -129,9 +129,9 @@ def _vacuum(
     doomed = sweep.unnamed(named)
     if not dry_run:
         doomed = _refused(sweep, doomed)
-        open_objects(root).delete([each.path for each in doomed])
+        open_objects(root).delete([file.path for file in doomed])
     report.add(doomed)
-    report.kept_files = len(sweep.listed) - len({each.path for each in sweep.listed} & set(report.removed_files))
+    report.kept_files = len(sweep.listed) - len({file.path for file in sweep.listed} & set(report.removed_files))
     return report
 
 
@@ -161,34 +161,38 @@ class _Sweep:
         self.leftovers = find_leftovers(root, folder)
         self.listed = open_objects(root).list_objects(folder, recursive=True)
         self.named_by_deltas = _named_by_deltas(root, folder)
-        found = list(_destinations(root, folder, self.listed))
-        self.destinations = [each for each in found if not _is_foreign(each)]
-        self._kept_folders = tuple(f"{each.folder}/" for each in found if each not in self.destinations)
+        with_logs = list(_destinations(root, folder, self.listed))
+        self.destinations = [destination for destination in with_logs if not _is_foreign(destination)]
+        self._kept_folders = tuple(
+            f"{destination.folder}/" for destination in with_logs if destination not in self.destinations
+        )
 
     def by_log(self, files: Iterable[ObjectInfo]) -> dict[CommitLog, list[ObjectInfo]]:
         """Return the files by the log that they would be committed to; half-written ones could be to none."""
         half_written = set(self.leftovers.half_written)
-        found: dict[CommitLog, list[ObjectInfo]] = {}
+        by_log: dict[CommitLog, list[ObjectInfo]] = {}
         for file in files:
             if file not in half_written:
-                found.setdefault(self._log_of(file.path), []).append(file)
-        return found
+                by_log.setdefault(self._log_of(file.path), []).append(file)
+        return by_log
 
     def _log_of(self, path: str) -> CommitLog:
         place = "/".join(path.split("/")[: self.folder.count("/") + 3])
-        is_of_old_round = began_at(path).batch_id < 0 and place in (each.folder for each in self.destinations)
+        is_of_old_round = began_at(path).batch_id < 0 and place in (
+            destination.folder for destination in self.destinations
+        )
         if began_at(path).is_round or is_of_old_round:
             return commit_log(self.root, f"{place}/{_LOG}")  # which a first round has not made yet
         return version_log(self.root, self.folder)
 
     def unnamed(self, named: Container[str]) -> list[ObjectInfo]:
         """Return the files that are old enough and not among those that are named."""
-        candidates = [each for each in self.listed if not _is_log(each.path, self.folder) and each.path not in named]
-        candidates = [each for each in candidates if not each.path.startswith(self._kept_folders)]
+        candidates = [file for file in self.listed if not _is_log(file.path, self.folder) and file.path not in named]
+        candidates = [file for file in candidates if not file.path.startswith(self._kept_folders)]
         return [
-            each
-            for each in [*candidates, *self.leftovers.half_written]
-            if each.modified_ms <= self._before_ms and not self.leftovers.are_beyond_a_link(each.path)
+            file
+            for file in [*candidates, *self.leftovers.half_written]
+            if file.modified_ms <= self._before_ms and not self.leftovers.are_beyond_a_link(file.path)
         ]
 
 
@@ -208,7 +212,7 @@ def _is_log(path: str, folder: str) -> bool:
 
 def _destinations(root: str, folder: str, listed: Iterable[ObjectInfo]) -> Iterator[Destination]:
     """Yield everything with a log of its own in a version's folder, whoever compacted it from wherever."""
-    below = {each.path.rpartition("/")[0] for each in listed if _is_log(each.path, folder)}
+    below = {file.path.rpartition("/")[0] for file in listed if _is_log(file.path, folder)}
     for log_folder in sorted(below - {f"{folder}/{_LOG}"}):
         place = log_folder.removesuffix(f"/{_LOG}")
         stream, partition_id = place.split("/")[-2:]
@@ -269,7 +273,9 @@ def _forget_rounds(destination: Destination, expired: Sequence[int], now_ms: int
 
     def prepare(state: LogState) -> Commit[list[int]]:
         needed = {(state.get(CURRENT_KEY) or {}).get("round_id"), *_kept_by_holds(state, now_ms)}
-        forgotten = [each for each in expired if f"{ROUND_PREFIX}{each}" in state and each not in needed]
-        return Commit({f"{ROUND_PREFIX}{each}": None for each in forgotten}, forgotten)
+        forgotten = [
+            round_id for round_id in expired if f"{ROUND_PREFIX}{round_id}" in state and round_id not in needed
+        ]
+        return Commit({f"{ROUND_PREFIX}{round_id}": None for round_id in forgotten}, forgotten)
 
     return destination.log.commit("expire rounds", prepare).result

@@ -33,7 +33,7 @@ class Locator(Model):
     """What every locator can do."""
 
     def canonical_string(self) -> str:
-        """Return the one spelling of this identity; parts are separated by `/`, which no part has."""
+        """Return the one text of this identity; parts are separated by `/`, which no part has."""
         raise NotImplementedError
 
     def __eq__(self, other: object) -> bool:

@@ -85,7 +85,7 @@ class Bucket(Model):
 
 
 class Accounting(Model):
-    """Where the rows of a round went: what came in or was added is what is left, superseded, deleted or doubled."""
+    """Where the rows of a round went: what came in or was added is what is left, superseded, deleted or duplicated."""
 
     base_rows: int = 0
     delta_rows: int = 0

@@ -298,7 +298,7 @@ def check_columns(schema: pa.Schema) -> None:
 
 
 def check_known(columns: Sequence[str], schema: pa.Schema, what: str) -> None:
-    """Refuse a list of columns with doubles or with one that is not there. Raises: InvalidInputError."""
+    """Refuse a list of columns with duplicates, or with one that is not there. Raises: InvalidInputError."""
     if len(set(columns)) != len(columns):
         raise InvalidInputError(f"{what} {', '.join(columns)} names a column twice")
     for column in columns:

@@ -38,7 +38,7 @@ def open_objects(root: str | os.PathLike[str]) -> Objects:
 
 
 def canonical_root(root: str | os.PathLike[str]) -> str:
-    """Return one spelling for each root: an absolute local path, or a URL without trailing slash.
+    """Return one form of each root: an absolute local path, or a URL without trailing slash.
 
     Raises: InvalidInputError.
     """

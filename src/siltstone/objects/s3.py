@@ -94,7 +94,7 @@ def find_settings(environment: Mapping[str, str] | None = None) -> S3Settings:
     )
     if settings.endpoint and not settings.endpoint.startswith(("http://", "https://")):
         raise InvalidInputError(
-            f"S3 endpoint {settings.endpoint!r} is no address; write AWS_ENDPOINT_URL=https://host:port"
+            f"S3 endpoint {settings.endpoint!r} is not an address; write AWS_ENDPOINT_URL=https://host:port"
         )
     keys = _keys(
         env.get("AWS_ACCESS_KEY_ID"),

@@ -143,7 +143,9 @@ def _check_properties(version: TableVersion, expected: Mapping[str, str | None])
     for name, value in expected.items():
         known = version.properties.get(name)
         if known != value:
-            raise ConflictError(f"{version.locator}: property {name} is {known!r}, not {value!r} any more; look again")
+            raise ConflictError(
+                f"{version.locator}: property {name} is {known!r}, not {value!r} any more; read it again"
+            )
 
 
 def _schema_change(version: TableVersion, deltas: Sequence[Delta]) -> dict[str, Entry]:
@@ -222,11 +224,11 @@ def list_partition_deltas(
 ) -> list[Delta]:
     """List committed deltas of one partition by stream position; both bounds are inclusive."""
 
-    def look(state: StoredState) -> list[Delta]:
+    def query(state: StoredState) -> list[Delta]:
         state.known_partition(partition)
         return _read_between(state, first_stream_position, last_stream_position, f"/{partition.partition_id}")
 
-    deltas = locate(partition, root).read(look)
+    deltas = locate(partition, root).read(query)
     return deltas if ascending else deltas[::-1]
 
 

@@ -113,11 +113,11 @@ class StreamLog(Protocol):
     def log_address(self) -> str:
         """Where its state is kept, for messages."""
 
-    def read(self, look: Callable[[StreamState], T]) -> T:
-        """Call `look` on the newest state, which stands still meanwhile. Raises: NotFoundError, CorruptionError."""
+    def read(self, query: Callable[[StreamState], T]) -> T:
+        """Call `query` on the newest state, which stands still meanwhile. Raises: NotFoundError, CorruptionError."""
 
-    def recall(self, look: Callable[[StreamState], T]) -> T:
-        """Call `look` on a state that this process knows already, however old; where it knows none, as `read` does."""
+    def recall(self, query: Callable[[StreamState], T]) -> T:
+        """Call `query` on a state that this process knows already, however old; where it knows none, as `read` does."""
 
     def expiry_ms(self) -> int:
         """Return the time by which things may expire, as the newest state has it; also where there is no such stream."""

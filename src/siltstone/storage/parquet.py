@@ -122,7 +122,10 @@ def open_writer(sink: IO[bytes], sample: pa.Table, schema: pa.Schema) -> pq.Parq
 
 def _plain(schema: pa.Schema) -> pa.Schema:
     return pa.schema(
-        [each.with_type(each.type.value_type) if pa.types.is_dictionary(each.type) else each for each in schema]
+        [
+            column.with_type(column.type.value_type) if pa.types.is_dictionary(column.type) else column
+            for column in schema
+        ]
     )
 
 

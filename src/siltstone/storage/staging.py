@@ -213,7 +213,7 @@ class _Staging:
             if column.name in known:
                 column.id, column.stored_name = known[column.name].id, known[column.name].stored_name
             else:
-                taken = [each.name_in_files for each in columns]
+                taken = [known_column.name_in_files for known_column in columns]
                 name = self.version.new_name_in_files(column.name, self.version.last_column_id + 1, taken)
                 column.stored_name = None if name == column.name else name
             columns.append(column)

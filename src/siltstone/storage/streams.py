@@ -187,13 +187,13 @@ class StoredStream(NamedTuple):
         """Return the version of the table. Raises: CorruptionError."""
         return version_of(state, self.log, self.table, self.version)
 
-    def read(self, look: Callable[[StoredState], T]) -> T:
-        """Call `look` on the stream, which stands still meanwhile. Raises: NotFoundError, CorruptionError."""
-        return self.log.read(lambda state: look(StoredState(self, state)))
+    def read(self, query: Callable[[StoredState], T]) -> T:
+        """Call `query` on the stream, which stands still meanwhile. Raises: NotFoundError, CorruptionError."""
+        return self.log.read(lambda state: query(StoredState(self, state)))
 
-    def recall(self, look: Callable[[StoredState], T]) -> T:
-        """Call `look` on the stream as this process knows it already; where it does not, as `read` does."""
-        return self.log.recall(lambda state: look(StoredState(self, state)))
+    def recall(self, query: Callable[[StoredState], T]) -> T:
+        """Call `query` on the stream as this process knows it already; where it does not, as `read` does."""
+        return self.log.recall(lambda state: query(StoredState(self, state)))
 
     def commit(self, operation: str, prepare: Callable[[StoredState], Commit[R]]) -> Committed[R]:
         """Commit what `prepare` makes of the newest state; see `CommitLog.commit`. Raises: NotFoundError as well."""
@@ -251,14 +251,14 @@ def list_streams(namespace: str, table: str, table_version: str | None = None, *
     """List the committed streams of a version."""
     source = _find(namespace, table, table_version, DEFAULT_STREAM, root)
 
-    def look(state: LogState) -> list[Stream]:
+    def query(state: LogState) -> list[Stream]:
         locator = source.version_in(state).locator
         return [
             named(Stream, entry, StreamLocator(**locator, stream=entry["key"].removeprefix(STREAM_PREFIX)))
             for entry in state.scan(STREAM_PREFIX)
         ]
 
-    return source.log.read(look)
+    return source.log.read(query)
 
 
 def get_stream(stream: StreamLocator, *, root: str) -> Stream:

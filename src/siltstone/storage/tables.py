@@ -22,7 +22,7 @@ from siltstone.storage.layout import (
 def list_namespaces(*, root: str) -> list[Namespace]:
     """List all namespaces by name."""
     entries = catalog_log(root).read(lambda state: state.scan(NAMESPACE_PREFIX))
-    return sorted(map(_namespace, entries), key=lambda each: each.locator.namespace)
+    return sorted(map(_namespace, entries), key=lambda namespace: namespace.locator.namespace)
 
 
 def get_namespace(namespace: str, *, root: str) -> Namespace:
@@ -79,13 +79,13 @@ def delete_namespace(namespace: str, *, root: str) -> None:
 def list_tables(namespace: str | None = None, *, root: str) -> list[Table]:
     """List the tables of one namespace or of all, by name."""
 
-    def look(state: LogState) -> list[Entry]:
+    def query(state: LogState) -> list[Entry]:
         if namespace is None:
             return state.scan(TABLE_PREFIX)
         _known_namespace(state, namespace, root)
         return state.scan(f"{TABLE_PREFIX}{namespace}/")
 
-    return sorted(map(_table, catalog_log(root).read(look)), key=lambda each: each.locator.canonical_string())
+    return sorted(map(_table, catalog_log(root).read(query)), key=lambda table: table.locator.canonical_string())
 
 
 def get_table(namespace: str, table: str, *, recall: bool = False, root: str) -> Table:
@@ -157,7 +157,10 @@ def delete_table(namespace: str, table: str, *, root: str) -> None:
     def prepare(state: LogState) -> Changes:
         known = known_table(state, namespace, table, root)
         dropped: Entry = {"table": known.locator.full_name, "dropped_at": max(log.now_ms(), state.time_ms)}
-        return {table_key(namespace, table): None, **{dropped_key(each.folder): dropped for each in known.versions}}
+        return {
+            table_key(namespace, table): None,
+            **{dropped_key(version.folder): dropped for version in known.versions},
+        }
 
     log.commit("delete table", prepare)
 

@@ -51,7 +51,7 @@ _PARSED_VERSIONS_LIMIT = 1024
 def list_table_versions(namespace: str, table: str, *, root: str) -> list[TableVersion]:
     """List the versions of a table in order of creation."""
     known = tables.get_table(namespace, table, root=root)
-    return [_read_version(known, each, root) for each in known.versions]
+    return [_read_version(known, entry, root) for entry in known.versions]
 
 
 def get_table_version(
@@ -81,7 +81,7 @@ def table_version_exists(namespace: str, table: str, table_version: str, *, root
         known = tables.get_table(namespace, table, root=root)
     except NotFoundError:
         return False
-    return any(each.version == table_version for each in known.versions)
+    return any(entry.version == table_version for entry in known.versions)
 
 
 def create_table_version(
@@ -117,7 +117,7 @@ def create_table_version(
         else:
             parent_table = tables.known_table(state, namespace, table, root)
         number = table_version or _next_number(parent_table)
-        if any(each.version == number for each in parent_table.versions):
+        if any(entry.version == number for entry in parent_table.versions):
             raise AlreadyExistsError(f"{root}: table {namespace}.{table} has a version {number} already")
         version = TableVersion(
             locator=TableVersionLocator(namespace=namespace, table=table, table_version=number),
@@ -198,9 +198,9 @@ def _update_lifecycle(table: Table, version: str, lifecycle_state: LifecycleStat
 
     def prepare(state: LogState) -> Changes:
         known = tables.known_table(state, name.namespace, name.table, root)
-        for each in known.versions:
-            if each.version == version:
-                each.lifecycle_state = lifecycle_state
+        for entry in known.versions:
+            if entry.version == version:
+                entry.lifecycle_state = lifecycle_state
         return {table_key(name.namespace, name.table): tables.table_entry(known)}
 
     catalog_log(root).commit("update lifecycle state", prepare)
@@ -215,7 +215,7 @@ def get_table_version_column_names(
     namespace: str, table: str, table_version: str | None = None, *, root: str
 ) -> list[str]:
     """Get the column names of a version, in order."""
-    return [each.name for each in get_table_version(namespace, table, table_version, root=root).fields]
+    return [column.name for column in get_table_version(namespace, table, table_version, root=root).fields]
 
 
 def evolve_version(version: TableVersion, schema: pa.Schema, names_in_files: Mapping[str, str] | None = None) -> None:
@@ -375,17 +375,17 @@ def _read_version(table: Table, chosen: VersionEntry, root: str, *, recall: bool
 
 
 def _next_number(table: Table) -> str:
-    return str(max((int(each.version) for each in table.versions if each.version.isdigit()), default=0) + 1)
+    return str(max((int(entry.version) for entry in table.versions if entry.version.isdigit()), default=0) + 1)
 
 
 def nameless(model: Any) -> Entry:
     """Write a model for a version's log: without its locator, since tables can be renamed, and without defaults."""
-    return {key: each for key, each in model.without_defaults().items() if key != "locator"}
+    return {key: value for key, value in model.without_defaults().items() if key != "locator"}
 
 
 def named(kind: Any, entry: Entry, locator: Any) -> Any:
     """Read a model from a version's log, with the locator it has by today's table name."""
     with decoding(entry):
         return kind.from_serializable(
-            {"locator": locator, **{key: each for key, each in entry.items() if key != "key"}}
+            {"locator": locator, **{key: value for key, value in entry.items() if key != "key"}}
         )
