@@ -13,7 +13,7 @@ from siltstone.errors import NotFoundError
 
 if TYPE_CHECKING:
     from siltstone.service import Database
-    from siltstone.service.results import ServiceStatus, TriggerRequest
+    from siltstone.service.results import TriggerRequest
 
 DATABASE_VARIABLE = "SILTSTONE_DATABASE"
 
@@ -58,7 +58,7 @@ def trigger(
     if timeout is not None and not wait:
         raise typer.BadParameter("only --wait waits", param_hint="--timeout")
     timeout_seconds = None if timeout is None else parse_duration_ms(timeout, "--timeout") / 1000
-    from siltstone.service import service_status, trigger_cycle, wait_for_request
+    from siltstone.service import obstacle_to_cycles, service_status, trigger_cycle, wait_for_request
 
     opened = _database(shell, database, create=True)
     request = trigger_cycle(opened, trim=trim, requester=_requester())
@@ -76,17 +76,6 @@ def trigger(
     shell.emit(Triggered(request, waited=wait))
     if wait and request.outcome != "COMPLETED":
         raise typer.Exit(1)
-
-
-def obstacle_to_cycles(status: "ServiceStatus") -> str | None:
-    """Return why a cycle that was asked for does not begin soon; None where it does."""
-    if status.disabled is not None:
-        return "cycles are disabled, so the request waits; `siltstone cycle enable` allows them"
-    if status.frozen is not None:
-        return "cycles are frozen, so the request waits; `siltstone cycle unfreeze` allows them"
-    if status.leader is None or not status.leader.is_current:
-        return "no service is running, so the request waits; `siltstone serve` starts one"
-    return None
 
 
 def _format_state(request: "TriggerRequest") -> str:

@@ -1,6 +1,7 @@
 """`siltstone fsck`, `repair`, `vacuum` and `rollback`."""
 
-from typing import TYPE_CHECKING, Annotated
+from dataclasses import fields
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -19,6 +20,8 @@ from siltstone.errors import CorruptionError
 
 if TYPE_CHECKING:
     from siltstone.lake import Lake, Table
+    from siltstone.maintenance.dropped import DroppedReport
+    from siltstone.maintenance.vacuum import VacuumReport
 
 AnyTable = Annotated[
     str | None, typer.Argument(metavar="TABLE", help="The table, else all of them.", show_default=False)
@@ -123,32 +126,21 @@ def vacuum(
             done = table.vacuum(
                 retention_ms=retention_ms, orphan_grace_ms=grace_ms, confirm_time=confirm_time, dry_run=dry_run
             )
-            vacuumed.append(
-                TableVacuumed(
-                    table=table.name,
-                    expired_rounds=done.expired_rounds,
-                    removed_files=done.removed_files,
-                    removed_bytes=done.removed_bytes,
-                    kept_files=done.kept_files,
-                    skipped_links=done.skipped_links,
-                    unsure_time=done.unsure_time,
-                )
-            )
+            vacuumed.append(TableVacuumed(table.name, **_fields(done)))
         if name is None:
             progress("Looking for dropped tables")
             # A table that is being created right now looks like one that is gone.
             retention_ms = max(retention_ms, grace_ms)
             gone = lake.vacuum_dropped(retention_ms=retention_ms, confirm_time=confirm_time, dry_run=dry_run)
-            dropped = DroppedVacuumed(
-                removed_folders=gone.removed_folders,
-                removed_files=gone.removed_files,
-                removed_bytes=gone.removed_bytes,
-                waiting_folders=gone.waiting,
-                skipped_links=gone.skipped_links,
-                unclaimed_folders=gone.unclaimed,
-                unsure_time=gone.unsure_time,
-            )
+            values = _fields(gone)
+            folders = {f"{key}_folders": values.pop(key) for key in ("waiting", "unclaimed")}
+            dropped = DroppedVacuumed(**values, **folders)
     shell.emit(Vacuumed(dry_run, vacuumed, dropped))
+
+
+def _fields(report: "VacuumReport | DroppedReport") -> dict[str, Any]:
+    """Return what a report says but for `dry_run`, which is the same for all."""
+    return {field.name: getattr(report, field.name) for field in fields(report) if field.name != "dry_run"}
 
 
 @command(

@@ -84,22 +84,18 @@ def serve(
     Several processes with the same --database share the work; one of them leads. Ctrl-C or SIGTERM ends it cleanly: what
     is being compacted is finished or handed back. A second one ends it at once.
     """
-    seconds = {
-        name: parse_duration_ms(text, f"--{name}") / 1000
-        for name, text in (
-            ("interval", interval),
-            ("tick", tick),
-            ("lease", lease),
-            ("retention", retention),
-            ("grace", grace),
-        )
-    }
+    times = {"interval": interval, "tick": tick, "lease": lease, "retention": retention, "grace": grace}
+    seconds = {name: parse_duration_ms(text, f"--{name}") / 1000 for name, text in times.items()}
     age = None if backlog_age is None else parse_duration_ms(backlog_age, "--backlog-age") / 1000
     if token is not None and token_file is not None:
         raise typer.BadParameter("give --token or --token-file, not both", param_hint="--token-file")
-    from siltstone.cli.process import ServeOptions, read_token, run_service
+    from siltstone.cli.process import ServeOptions, run_service
     from siltstone.service import service_settings, set_up_logs
 
+    if token_file is not None:
+        from siltstone.web.access import read_token
+
+        token = read_token(token_file)
     set_up_logs(log_format, debug=shell.debug)
     options = ServeOptions(
         root=shell.root,
@@ -112,16 +108,9 @@ def serve(
         port=port,
         allowed_hosts=allowed_host or (),
         is_private=private,
-        token=token if token_file is None else read_token(token_file),
-        settings=service_settings(
-            interval=seconds["interval"],
-            tick=seconds["tick"],
-            lease=seconds["lease"],
-            retention=seconds["retention"],
-            backlog_bytes=backlog_bytes or None,
-            backlog_age=age,
-        ),
-        grace_seconds=seconds["grace"],
+        token=token,
+        grace_seconds=seconds.pop("grace"),
+        settings=service_settings(**seconds, backlog_bytes=backlog_bytes or None, backlog_age=age),
     )
     if not run_service(options, shell.output):
         raise typer.Exit(1)

@@ -2,7 +2,6 @@
 
 import json
 import sys
-from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
@@ -22,7 +21,7 @@ from siltstone.cli.results import TableChanged, TableList
 from siltstone.errors import InvalidInputError, NotFoundError, SiltstoneError
 
 if TYPE_CHECKING:
-    from siltstone.model import TableVersion
+    pass
 
 MergeEngine = Literal["deduplicate", "partial_update", "first_row"]
 
@@ -206,6 +205,7 @@ def alter(
             param_hint="--add-column / --rename-column / --drop-column / --set / --unset / --description",
         )
     from siltstone.model.names import did_you_mean
+    from siltstone.table.description import changes_between
 
     table = shell.lake.table(name)
     before = table.version
@@ -241,27 +241,3 @@ def _parse_column(text: str) -> dict[str, object]:
         return {"name": name, "type": json.loads(kind) if kind.startswith("{") else kind}
     except json.JSONDecodeError as error:
         raise InvalidInputError(f"column {name!r}: the type {kind!r} is not valid JSON ({error})") from error
-
-
-def changes_between(before: "TableVersion", after: "TableVersion") -> Iterator[str]:
-    """Yield what is different about a table, in words."""
-    columns = {column.id: column for column in before.fields}
-    left = {column.id for column in after.fields}
-    yield from (f"dropped column {column.name}" for column in before.fields if column.id not in left)
-    kept = [(columns[column.id], column) for column in after.fields if column.id in columns]
-    yield from (f"renamed column {old.name} to {new.name}" for old, new in kept if old.name != new.name)
-    for column in after.fields:
-        if column.id not in columns:
-            yield f"added column {column.name} {column.type}"
-        elif column.type != columns[column.id].type:
-            yield f"widened column {column.name} from {columns[column.id].type} to {column.type}"
-    if before.unique_within_partition != after.unique_within_partition:
-        yield "said that keys are unique within a partition only"
-    if before.description != after.description:
-        yield f"changed the description to {after.description!r}"
-    yield from _property_changes(before.properties, after.properties)
-
-
-def _property_changes(before: Mapping[str, str], after: Mapping[str, str]) -> Iterator[str]:
-    yield from (f"set property {name}={value}" for name, value in after.items() if before.get(name) != value)
-    yield from (f"removed property {name}" for name in before if name not in after)

@@ -9,7 +9,7 @@ from sqlalchemy import Row, delete, select
 
 from siltstone.errors import InvalidInputError, NotFoundError, StorageError
 from siltstone.service.database import Database, Transaction
-from siltstone.service.results import Control, TriggerRequest
+from siltstone.service.results import Control, ServiceStatus, TriggerRequest
 from siltstone.service.schema import controls, trigger_requests
 from siltstone.service.settings import FREEZE_SECONDS, latest_ms, to_ms
 
@@ -165,3 +165,14 @@ def _clear(database: Database, name: ControlName) -> bool:
         return was_set
 
     return database.change(f"clear {name}", change)
+
+
+def obstacle_to_cycles(status: ServiceStatus) -> str | None:
+    """Return why a cycle that was asked for does not begin soon; None where it does."""
+    if status.disabled is not None:
+        return "cycles are disabled, so the request waits; `siltstone cycle enable` allows them"
+    if status.frozen is not None:
+        return "cycles are frozen, so the request waits; `siltstone cycle unfreeze` allows them"
+    if status.leader is None or not status.leader.is_current:
+        return "no service is running, so the request waits; `siltstone serve` starts one"
+    return None

@@ -1,9 +1,13 @@
-"""A node of the service: its threads and its heartbeat."""
+"""A node of the service: its threads and its heartbeat, its Spark, and how its process is stopped."""
 
+import contextlib
 import logging
+import os
+import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING
 
 from siltstone.errors import InvalidInputError, SiltstoneError
 from siltstone.service.database import Database
@@ -13,7 +17,12 @@ from siltstone.service.results import Tables
 from siltstone.service.settings import ServiceSettings
 from siltstone.service.worker import Worker
 
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
 _log = logging.getLogger(__name__)
+_WATCH_SECONDS = 0.5
+_STOP_SPARK_SECONDS = 10.0
 
 
 class Node:
@@ -126,3 +135,68 @@ class Node:
         except Exception:  # noqa: BLE001 - one failure of whatever kind must not end the service
             _log.exception(f"could not {what}", extra={"node": self.identity.name})
         return False
+
+
+class SparkStarter:
+    """Starts Spark when it is first needed, and stops it."""
+
+    def __init__(self, conf: Mapping[str, str]) -> None:
+        self._conf = conf
+        self._lock = threading.Lock()
+        self._session: SparkSession | None = None
+
+    def __call__(self) -> "SparkSession":
+        """Return the session."""
+        with self._lock:
+            if self._session is None:
+                from siltstone.spark.session import local_session
+
+                started = time.monotonic()
+                self._session = local_session(conf=self._conf)
+                _log.info("spark started", extra={"seconds": round(time.monotonic() - started, 1)})
+            return self._session
+
+    def stop(self) -> None:
+        """Stop the session, if there is one; what it runs is cancelled."""
+        if not self._lock.acquire(timeout=_STOP_SPARK_SECONDS):
+            _log.warning("spark not stopped", extra={"reason": "it is still starting"})
+            return
+        try:
+            if self._session is not None:
+                self._session.stop()
+                self._session = None
+                _log.info("spark stopped")
+        except Exception as error:  # noqa: BLE001 - the process ends anyway, and Spark with it
+            _log.warning("spark not stopped", extra={"reason": str(error)})
+        finally:
+            self._lock.release()
+
+
+def watch(parts: Mapping[str, Callable[[], bool]], stopping: threading.Event) -> bool:
+    """Wait for the end; False where a part ended by itself."""
+    while not stopping.wait(_WATCH_SECONDS):
+        for name, is_running in parts.items():
+            if not is_running():
+                _log.error("a part of the service died", extra={"part": name})
+                return False
+    return True
+
+
+@contextlib.contextmanager
+def stopping_signals(stopping: threading.Event) -> Iterator[None]:
+    """Let the first SIGTERM or SIGINT stop the service, and the second end the process at once."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def stop(number: int, frame: object) -> None:
+        if stopping.is_set():
+            os._exit(128 + number)
+        stopping.set()
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

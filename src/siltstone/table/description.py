@@ -1,6 +1,6 @@
 """What a table is, for people and programs: its columns, keys and properties, and the deltas it has."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -143,3 +143,27 @@ def report_delta(delta: Delta, names: Mapping[str, str]) -> DeltaReport:
         op_column=delta.op_column,
         idempotency=f"{delta.idempotency.app_id}:{delta.idempotency.batch_id}" if delta.idempotency else None,
     )
+
+
+def changes_between(before: TableVersion, after: TableVersion) -> Iterator[str]:
+    """Yield what is different about a table, in words."""
+    columns = {column.id: column for column in before.fields}
+    left = {column.id for column in after.fields}
+    yield from (f"dropped column {column.name}" for column in before.fields if column.id not in left)
+    kept = [(columns[column.id], column) for column in after.fields if column.id in columns]
+    yield from (f"renamed column {old.name} to {new.name}" for old, new in kept if old.name != new.name)
+    for column in after.fields:
+        if column.id not in columns:
+            yield f"added column {column.name} {column.type}"
+        elif column.type != columns[column.id].type:
+            yield f"widened column {column.name} from {columns[column.id].type} to {column.type}"
+    if before.unique_within_partition != after.unique_within_partition:
+        yield "said that keys are unique within a partition only"
+    if before.description != after.description:
+        yield f"changed the description to {after.description!r}"
+    yield from _property_changes(before.properties, after.properties)
+
+
+def _property_changes(before: Mapping[str, str], after: Mapping[str, str]) -> Iterator[str]:
+    yield from (f"set property {name}={value}" for name, value in after.items() if before.get(name) != value)
+    yield from (f"removed property {name}" for name in before if name not in after)

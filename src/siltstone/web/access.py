@@ -5,6 +5,7 @@ import hmac
 import secrets
 import time
 from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -18,6 +19,17 @@ SESSION_COOKIE = "siltstone_session"
 VISIT_COOKIE = "siltstone_visit"
 SESSION_SECONDS = 12 * 3600
 _VISIT_LENGTH = 32
+
+
+def read_token(path: str) -> str:
+    """Read a token from a file, without the white space around it. Raises: InvalidInputError."""
+    try:
+        token = Path(path).read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidInputError(f"{path}: the token cannot be read; give a text file") from error
+    if not token:
+        raise InvalidInputError(f"{path}: is empty; write a token into it")
+    return token
 
 
 class Access:

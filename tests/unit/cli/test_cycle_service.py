@@ -11,12 +11,13 @@ from pathlib import Path
 import pytest
 
 from siltstone.cli.output import Output
-from siltstone.cli.process import ServeOptions, read_token, run_service
+from siltstone.cli.process import ServeOptions, run_service
 from siltstone.cli.results import Serving
 from siltstone.errors import InvalidInputError
 from siltstone.log.commit import forget_logs
 from siltstone.rows.merge import run_here
 from siltstone.service import JsonFormatter, TextFormatter, controls, list_nodes, open_database, service_settings
+from siltstone.web.access import read_token
 from tests.unit.cli.command_line import Cli
 from tests.unit.compactor.compacting import make_table, rows
 from tests.waiting import LIMIT_SECONDS
