@@ -217,6 +217,17 @@ def test_an_overview_of_many_tables_makes_no_more_requests_than_its_budget() -> 
     check({("overview", TABLES): count_overview()})
 
 
+def test_a_check_does_not_ask_more_often_for_what_is_new_where_there_are_more_rounds() -> None:
+    table = siltstone.open(new_root()).create_table("shop.orders", schema=COLUMNS, primary_keys=["id"])
+    probes = []
+    for rounds in (2, 6):
+        for number in range(rounds):
+            table.write(rows_of(1, range(number, number + 1)))
+            compact(table)
+        probes.append(count(table.lake.root, table.fsck).same_process.probes)
+    assert probes[0] == probes[1]
+
+
 def test_every_request_is_counted_by_its_kind() -> None:
     root = new_root()
     with counted(root) as store:

@@ -20,8 +20,8 @@ from siltstone.table.completion import (
     list_rounds,
     read_completion,
 )
-from siltstone.table.followers import own_partition, round_source, trimmed_position
-from siltstone.table.jobs import version_of
+from siltstone.table.followers import own_partition, round_source
+from siltstone.table.source import read_sources
 
 Cure = Literal["index", "round", "deltas", "loss"]
 
@@ -132,16 +132,12 @@ def plan_repair(destination: Destination) -> RepairPlan | None:
             f"{destination.locator}: is damaged, and the table whose deltas it was compacted from was dropped; roll back "
             "to a round that is whole, or rebase it from elsewhere"
         )
-    trimmed = trimmed_position(source, root=destination.root)
-    deltas = []
-    if storage.partition_exists(source, root=destination.root):
-        last = completion.high_watermark
-        deltas = storage.list_partition_deltas(source, last_stream_position=last, root=destination.root)
-    version = version_of(source, root=destination.root)
-    regions = _regions(destination, completion, damages, _Stream(deltas, trimmed), version)
+    state = read_sources(storage.locate_stream(source, root=destination.root), [source], {})[source.partition_id]
+    trimmed, deltas = state.trimmed_position, state.between(0, completion.high_watermark)
+    regions = _regions(destination, completion, damages, _Stream(deltas, trimmed), state.version)
     holds = list_hold_entries(destination)
     why_lost = f"deltas up to {trimmed} are trimmed" if trimmed else "the rows came from elsewhere than the deltas"
-    plan = RepairPlan(destination, completion, damages, regions, source, version, deltas, [], holds, why_lost)
+    plan = RepairPlan(destination, completion, damages, regions, source, state.version, deltas, [], holds, why_lost)
     plan.repairs.extend(_describe(plan))
     return plan
 

@@ -78,9 +78,13 @@ def refuse_trimmed(destination: Destination, target: RoundCompletion) -> None:
 def reachable_rounds(destination: Destination) -> list[int]:
     """Return the rounds, oldest first, after which all deltas of their source are still there."""
     root, own = destination.root, own_partition(destination.locator)
+    trimmed: dict[str, int] = {}
     reachable = []
     for entry in list_rounds(destination):
-        source = round_source(entry, own, root=root)
-        if source is None or trimmed_position(source, root=root) <= int(entry["high_watermark"]):
+        folder = str(entry["source_folder"])
+        if folder not in trimmed:
+            source = round_source(entry, own, root=root)
+            trimmed[folder] = 0 if source is None else trimmed_position(source, root=root)
+        if trimmed[folder] <= int(entry["high_watermark"]):
             reachable.append(int(entry["round_id"]))
     return reachable
