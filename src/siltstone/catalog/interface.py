@@ -4,12 +4,12 @@ A catalog speaks of tables by name, `namespace.table`; versions, streams and par
 An implementation is any module that has all functions of `Catalog`.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 import pyarrow as pa
 
-from siltstone.model import Delta, DeltaType, Idempotency, Namespace, Table, TableRules, TableVersion
+from siltstone.model import Delta, DeltaType, Idempotency, Namespace, StreamLocator, Table, TableRules, TableVersion
 from siltstone.storage.interface import ArrowData
 
 
@@ -109,3 +109,24 @@ class Catalog(Protocol):
         root: str,
     ) -> list[Delta]:
         """List the committed deltas of a table, all partitions, by stream position. Raises: NotFoundError."""
+
+    def write_staged(
+        self,
+        name: str,
+        stage: Callable[[StreamLocator], list[Delta]],
+        *,
+        idempotency: Idempotency | None = None,
+        stream_position: int | None = None,
+        expected_properties: Mapping[str, str | None] | None = None,
+        root: str,
+    ) -> int:
+        """Commit what `stage` makes for a table's stream of deltas; what was committed before is not staged again.
+
+        Nothing is committed where a property of the table is not what is expected. Raises: as `write_to_table`.
+        """
+
+    def delta_stream(self, name: str, *, root: str) -> StreamLocator:
+        """Return the stream of deltas of a table's newest active version. Raises: NotFoundError."""
+
+    def version_folder(self, name: str, *, root: str) -> str:
+        """Return the folder of a table's newest active version. Raises: NotFoundError."""

@@ -155,10 +155,7 @@ def write_staged(
     expected_properties: Mapping[str, str | None] | None = None,
     root: str,
 ) -> int:
-    """Commit what `stage` makes for a table's stream of deltas; what was committed before is not staged again.
-
-    Raises: as `write_to_table`.
-    """
+    """Commit what `stage` makes for a table's stream of deltas; what was committed before is not staged again."""
     if stream_position is not None:
         check_position(stream_position, f"{name}:", least=1)
     with steady():
@@ -203,10 +200,10 @@ def list_deltas(
 
 
 def version_folder(name: str, *, root: str) -> str:
-    """Return the folder of a table's newest active version. Raises: NotFoundError."""
+    """Return the folder of a table's newest active version."""
     return get_table(name, root=root).choose_version().folder
 
 
 def delta_stream(name: str, *, root: str) -> StreamLocator:
-    """Return the stream of deltas of a table's newest active version. Raises: NotFoundError."""
+    """Return the stream of deltas of a table's newest active version."""
     return storage.find_stream(*split_table_name(name), root=root).locator
