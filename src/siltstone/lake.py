@@ -93,7 +93,7 @@ from siltstone.table.report import (
     read_reports,
     read_rounds,
 )
-from siltstone.table.scan import Scan, Where, key_table, read_key
+from siltstone.table.scan import Scan, Where, key_table, look_up, open_scan
 from siltstone.table.snapshot import TableSnapshot, take_snapshot
 
 if TYPE_CHECKING:
@@ -569,7 +569,7 @@ class Table:
         state of the table, whatever is written meanwhile.
         Raises: NotFoundError, InvalidInputError, CorruptionError.
         """
-        return self.snapshot(as_of=as_of, fresh=fresh).scan(columns, where)
+        return open_scan(self.name, columns, where, as_of=as_of, fresh=fresh, root=self.lake.root)
 
     def to_batches(
         self,
@@ -611,7 +611,7 @@ class Table:
 
         Raises: InvalidInputError, CorruptionError.
         """
-        return read_key(self.snapshot(), key)
+        return look_up(self.name, key, root=self.lake.root)
 
     def explain_key(self, key: Mapping[str, object]) -> list[Explanation]:
         """Tell, for each partition that has it, what a key began with, every delta that touched it, and what each one did.

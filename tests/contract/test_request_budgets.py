@@ -57,7 +57,7 @@ BUDGETS: dict[tuple[str, int], Budget] = {
     ("compact", 1): Budget(Requests(40, 41, 2, 8, 12, 5), Requests(41, 42, 2, 2, 5, 4)),
     ("read", 10): Budget(Requests(2, 2, 10, 24, 24, 0), Requests(12, 12, 10, 0, 10, 0)),
     ("fresh read", 10): Budget(Requests(2, 2, 10, 24, 26, 0), Requests(12, 12, 10, 0, 12, 0)),
-    ("lookup", 10): Budget(Requests(2, 2, 10, 24, 25, 0), Requests(12, 12, 10, 0, 11, 0)),
+    ("lookup", 10): Budget(Requests(2, 2, 1, 24, 16, 0), Requests(12, 12, 1, 0, 2, 0)),
     ("explain-key", 10): Budget(Requests(157, 157, 10, 24, 36, 0), Requests(167, 167, 10, 0, 22, 0)),
     ("siltstone read", 10): Budget(Requests(2, 2, 10, 24, 24, 0), Requests(12, 12, 10, 0, 10, 0)),
     ("siltstone plan", 10): Budget(Requests(121, 121, 12, 35, 17, 0), Requests(131, 131, 12, 11, 3, 0)),

@@ -134,6 +134,8 @@ def expression_of(tree: Tree, schema: pa.Schema) -> Any:
 def filters(domains: Mapping[str, Sequence[Any]], schema: pa.Schema, keys: Sequence[str]) -> st.SearchStrategy[Tree]:
     """Make filters of a table's columns; some name whole keys."""
     leaves = [_comparisons(name, domains[name], schema.field(name).type) for name in schema.names]
+    # Statistics say nothing of NaN, so that floats are worth more attention.
+    leaves += [leaf for leaf, field in zip(leaves, schema, strict=True) if pa.types.is_floating(field.type)] * 3
     if keys:
         leaves.append(st.tuples(*(_equal(name, domains[name]) for name in keys)).map(_joined))
     return st.recursive(
@@ -215,7 +217,7 @@ def change_columns(table: siltstone.Table, choice: int) -> dict[str, str]:
     return renamed
 
 
-@settings(max_examples=120)
+@settings(max_examples=100)
 @given(
     history=histories(max_writes=5, max_rows=10),
     rounds=st.lists(st.integers(0, 15), min_size=5, max_size=5),
@@ -228,20 +230,20 @@ def test_a_scan_has_the_rows_of_which_its_filter_is_true(
     made, writes = history
     table = made.create(siltstone.open(f"memory://{uuid.uuid4().hex}"))
     table.alter(properties={"row_group_rows": "2"})
-    names: dict[str, str] = {}
-    for number, (write, chosen) in enumerate(zip(writes, rounds, strict=False)):
+    for number, (write, chosen) in enumerate(zip(writes, rounds, strict=False), start=1):
         write.write_to(table)
-        compact(table, chosen)
-        if number == len(writes) - 2 and not write.op_column and choice:
-            names = change_columns(table, choice)
-            break
+        if number < len(writes):
+            compact(table, chosen)
+    names = change_columns(table, choice)
     schema, keys = table.schema, table.version.primary_keys
     domains = domains_of(made, schema, names)
     for how in ({}, {"fresh": True}, {"as_of": data.draw(st.integers(0, 5), label="position")}):
         rows = table.scan(**how).to_arrow().to_pylist()
         for _ in range(3):
             tree = data.draw(filters(domains, schema, keys), label="filter")
-            columns = data.draw(st.none() | st.lists(st.sampled_from(schema.names), unique=True), label="columns")
+            columns = data.draw(
+                st.lists(st.sampled_from(schema.names), max_size=2, unique=True) | st.none(), label="columns"
+            )
             wanted = [row for row in rows if holds(tree, row)]
             expected = [{name: row[name] for name in columns or row} for row in wanted] if columns != [] else wanted
             for where in (text_of(tree), expression_of(tree, schema)):

@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from siltstone.errors import InvalidInputError
 from siltstone.extras import require_packages
 from siltstone.log.commit import commit_log
-from siltstone.model import PartitionValue
+from siltstone.model import PartitionValue, TableVersion
 from siltstone.model.names import did_you_mean
 from siltstone.model.rounds import Bucket, CompactedFile, RoundCompletion
 from siltstone.model.schema import check_known, schema_from_json
@@ -32,7 +32,7 @@ from siltstone.rows.merge import resolve
 from siltstone.rows.parts import GatheredParts, read_parts
 from siltstone.table.completion import Destination, compacted_partition
 from siltstone.table.jobs import Keys, merging_job
-from siltstone.table.snapshot import PartitionSnapshot, TableSnapshot
+from siltstone.table.snapshot import Choose, Moment, PartitionSnapshot, TableSnapshot, take_snapshot
 from siltstone.table.where import Condition, compile_where, key_condition
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class ScanFile:
 class ScanSummary:
     """What a scan opens, and what it skips; printed, a few lines of text.
 
-    Row groups are those of the compacted files that are opened. `by_key` is how many keys are looked up in the indices of
+    Buckets and files are those of the partitions that are opened, row groups those of the files that are. `by_key` is how many keys are looked up in the indices of
     the files, None where files are read from the first row to the last.
     """
 
@@ -84,7 +84,7 @@ class ScanSummary:
             f"columns     {len(self.columns)} of {len(self.columns) + self.columns_skipped}: {', '.join(self.columns)}",
             _line("partitions", self.partitions, self.partitions_skipped, "by their values"),
             _line("buckets", self.buckets, self.buckets_skipped, "by the primary key"),
-            _line("files", self.files, self.files_skipped, "in partitions and buckets that are skipped"),
+            _line("files", self.files, self.files_skipped, "in buckets that are skipped"),
             _line(
                 "row groups",
                 self.row_groups,
@@ -256,19 +256,16 @@ class Scan:
 
     def explain(self) -> ScanSummary:
         """Return what is opened and what is skipped; reads the footers of files where a filter is given."""
-        parts, every = self._parts, self.snapshot.partitions
-        opened = {part.partition.own for part in parts}
-        skipped = [each.completion for each in every if each.own not in opened and each.completion is not None]
+        parts, snapshot = self._parts, self.snapshot
         buckets = [bucket for part in parts for bucket in part.buckets]
-        buckets += [bucket for completion in skipped for bucket in completion.buckets]
         files = [file for part in parts for file in part.files]
-        groups = [self._groups(StoredFile(self.snapshot.root, file)) for file in files]
+        groups = [self._groups(StoredFile(snapshot.root, file)) for file in files]
         deltas = [delta for part in parts for delta in part.partition.waiting]
         needed = tuple(self.reader.named.names)
         numbers = sum(len(part.numbers) for part in parts)
         return ScanSummary(
             partitions=len(parts),
-            partitions_skipped=len(every) - len(parts),
+            partitions_skipped=len(snapshot.partitions) - len(parts) + snapshot.left_out,
             buckets=numbers,
             buckets_skipped=len(buckets) - numbers,
             files=len(files),
@@ -278,7 +275,7 @@ class Scan:
             deltas=len(deltas),
             delta_files=sum(len(delta.manifest.entries) for delta in deltas),
             columns=needed,
-            columns_skipped=len(self.snapshot.version.fields) - len(needed),
+            columns_skipped=len(snapshot.version.fields) - len(needed),
             by_key=None if self.reader.hashes is None else len(self.reader.hashes),
         )
 
@@ -397,12 +394,45 @@ def scan_of(snapshot: TableSnapshot, columns: Sequence[str] | None = None, where
     return Scan(snapshot, tuple(names), None if where is None else compile_where(where, schema))
 
 
+def open_scan(
+    name: str,
+    columns: Sequence[str] | None = None,
+    where: Where | None = None,
+    *,
+    as_of: Moment | None = None,
+    fresh: bool = False,
+    root: str,
+) -> Scan:
+    """Take a snapshot of the partitions of a table that a filter does not rule out, and return a scan of it.
+
+    Raises: NotFoundError, InvalidInputError, CorruptionError.
+    """
+    choose = None if where is None else _chooser(lambda version: compile_where(where, version.schema))
+    return scan_of(take_snapshot(name, as_of=as_of, fresh=fresh, choose=choose, root=root), columns, where)
+
+
+def look_up(name: str, key: Mapping[str, object], *, root: str) -> list[dict[str, object]]:
+    """Return the compacted rows of a primary key; a key that names its partition opens no other. Raises: as `read_key`."""
+    return read_key(take_snapshot(name, choose=_chooser(lambda version: _key_condition(version, key)), root=root), key)
+
+
+def _chooser(condition: Callable[[TableVersion], Condition]) -> Choose:
+    def choose(version: TableVersion) -> Callable[[Sequence[PartitionValue]], bool]:
+        where = condition(version)
+        return lambda values: where.may_match(_value_ranges(version, values))
+
+    return choose
+
+
 def _partition_ranges(snapshot: TableSnapshot, partition: PartitionSnapshot) -> Ranges:
     """Return what the values of a partition say of the rows in it."""
-    version = snapshot.version
     # A partition of another table, which is followed, may be called by the values of other columns.
-    is_known = snapshot.version_of(partition).partition_keys == version.partition_keys
-    values = dict(zip(version.partition_keys, partition.own.partition_values, strict=False)) if is_known else {}
+    is_known = snapshot.version_of(partition).partition_keys == snapshot.version.partition_keys
+    return _value_ranges(snapshot.version, partition.own.partition_values if is_known else ())
+
+
+def _value_ranges(version: TableVersion, partition_values: Sequence[PartitionValue]) -> Ranges:
+    values = dict(zip(version.partition_keys, partition_values, strict=False))
 
     def of(column: str) -> Range:
         if column not in values:
@@ -490,8 +520,11 @@ def read_key(snapshot: TableSnapshot, key: Mapping[str, object]) -> list[dict[st
 
     Raises: InvalidInputError, CorruptionError.
     """
-    version = snapshot.version
-    row = key_table(version.schema, version.primary_keys, key)
-    where = key_condition({name: row.column(name)[0] for name in row.column_names})
-    rows: list[dict[str, object]] = scan_of(snapshot, where=where).to_arrow().to_pylist()
+    scan = scan_of(snapshot, where=_key_condition(snapshot.version, key))
+    rows: list[dict[str, object]] = scan.to_arrow().to_pylist()
     return rows
+
+
+def _key_condition(version: TableVersion, key: Mapping[str, object]) -> Condition:
+    row = key_table(version.schema, version.primary_keys, key)
+    return key_condition({name: row.column(name)[0] for name in row.column_names})

@@ -3,9 +3,9 @@
 import datetime
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from siltstone.errors import CorruptionError, InvalidInputError, NotFoundError
 from siltstone.log.commit import commit_log
@@ -76,7 +76,7 @@ class TableSnapshot:
     """A table at one moment: its version, one position of each stream that it follows, and its partitions.
 
     A plain value, which can be pickled. It holds nothing in place: once a vacuum has removed files that it names, reading
-    them fails with an error that says which.
+    them fails with an error that says which. `left_out` counts partitions that a filter rules out, so that they are not here.
     """
 
     root: str
@@ -84,6 +84,7 @@ class TableSnapshot:
     version: TableVersion
     streams: tuple[FollowedStream, ...]
     partitions: tuple[PartitionSnapshot, ...]
+    left_out: int = 0
 
     @property
     def positions(self) -> dict[str, int]:
@@ -126,26 +127,37 @@ class TableSnapshot:
         return self.version
 
 
-def take_snapshot(name: str, *, as_of: Moment | None = None, fresh: bool = False, root: str) -> TableSnapshot:
+Choose: TypeAlias = Callable[[TableVersion], Callable[[Sequence[PartitionValue]], bool]]
+"""Tells, once the version is known, of which partitions a snapshot is wanted, by their values."""
+
+
+def take_snapshot(
+    name: str, *, as_of: Moment | None = None, fresh: bool = False, choose: Choose | None = None, root: str
+) -> TableSnapshot:
     """Return a table as compacted: at the highest watermark of its partitions, in each stream that it follows.
 
     `fresh` is at the newest position instead, `as_of` at the one given, or at the newest one that was committed by a time.
+    With `choose`, it has the partitions that are chosen only, and no more logs are read than say what those are.
     Raises: NotFoundError, InvalidInputError, CorruptionError.
     """
     if as_of is not None and not isinstance(as_of, datetime.datetime):
         check_position(as_of, f"{name}: position")
-    own = storage.find_stream(*split_table_name(name), root=root)
-    wanted = _Wanted(as_of, fresh)
-    rounds = _KnownRounds(own, wanted)
-    rounds.read(own.recall(rounds.unread))
+    rounds = _KnownRounds(storage.find_stream(*split_table_name(name), root=root), _Wanted(as_of, fresh), choose)
     while True:
-        cut = _take_cut(own, rounds, wanted)
-        if rounds.catch_up(cut.partitions):
+        cut = _take_cut(rounds)
+        if rounds.read_more(cut) or rounds.catch_up(cut.partitions):
             continue
-        partitions = [_completed(each, rounds) for each in cut.partitions]
+        is_chosen = rounds.chooser(cut.version)
+        chosen = [each for each in cut.partitions if is_chosen(each.own.partition_values)]
+        partitions = [_completed(each, rounds) for each in chosen]
         if None not in partitions:
             return TableSnapshot(
-                root, name, cut.version, tuple(cut.streams), tuple(each for each in partitions if each is not None)
+                root,
+                name,
+                cut.version,
+                tuple(cut.streams),
+                tuple(each for each in partitions if each is not None),
+                left_out=len(cut.partitions) - len(chosen) + len(cut.unread),
             )
 
 
@@ -222,9 +234,13 @@ class _StreamCut(NamedTuple):
 
 
 class _Cut(NamedTuple):
+    """What is read of each partition. `unread` are those whose logs were not read, whatever they may say."""
+
     version: TableVersion
     streams: list[FollowedStream]
     partitions: list[_PartitionCut]
+    stream_position: int
+    unread: list[PartitionLocator]
 
 
 class _Followers(NamedTuple):
@@ -233,31 +249,73 @@ class _Followers(NamedTuple):
     version: TableVersion
     by_folder: dict[str, list[_Rounds]]
     whole: str | None
+    unread: list[PartitionLocator]
 
 
 class _KnownRounds:
-    """The logs of a table's compacted partitions, each read once, and again only where it must have moved on."""
+    """The logs of a table's compacted partitions, each read once, and again only where it must have moved on.
 
-    def __init__(self, own: StreamLog, wanted: _Wanted) -> None:
-        self._own = own
-        self._needs_all = wanted.as_of is not None
+    Which partitions there are is first taken from what this process knows: where there are others by now, that shows.
+    """
+
+    def __init__(self, own: StreamLog, wanted: _Wanted, choose: Choose | None) -> None:
+        self.own = own
+        self.wanted = wanted
+        self._choose = choose
         self._read: dict[str, _Rounds] = {}
+        self._read_logs(own.recall(self._chosen))
+        if choose is not None and wanted.is_compacted:
+            self._read_logs(own.recall(self._foreseen))
 
-    def unread(self, state: StreamState) -> list[PartitionLocator]:
-        """Return the table's partitions whose logs are not read yet."""
-        return [each.locator for key, each in state.partitions().items() if key not in self._read]
+    def chooser(self, version: TableVersion) -> Callable[[Sequence[PartitionValue]], bool]:
+        return (lambda _: True) if self._choose is None else self._choose(version)
 
-    def read(self, partitions: Iterable[PartitionLocator]) -> None:
-        """Read the logs of partitions."""
-        self._read |= {each.partition_id: self._read_log(each) for each in partitions}
+    def _chosen(self, state: StreamState) -> list[PartitionLocator]:
+        is_chosen = self.chooser(state.version)
+        locators = [each.locator for each in state.partitions().values()]
+        return [each for each in locators if is_chosen(each.partition_values)]
+
+    def _foreseen(self, state: StreamState) -> list[PartitionLocator]:
+        """Return the partitions that were not chosen, if their watermarks will matter, as far as this process knows."""
+        partitions = state.partitions()
+        own = [(partitions[key], rounds) for key, rounds in self._read.items() if key in partitions]
+        if all(partition.stream_position <= rounds.watermark for partition, rounds in own):
+            return []
+        return [each.locator for key, each in partitions.items() if key not in self._read]
+
+    def _read_logs(self, partitions: Sequence[PartitionLocator]) -> None:
+        for each in partitions:
+            self._read[each.partition_id] = self._read_log(each)
+
+    def read_more(self, cut: _Cut) -> bool:
+        """Read the logs that a cut turned out to depend on; return whether there were any."""
+        is_chosen = self.chooser(cut.version)
+        more = [each for each in cut.unread if is_chosen(each.partition_values)]
+        if not more and self._depends_on_others(cut):
+            more = cut.unread
+        self._read_logs(more)
+        return bool(more)
+
+    def _depends_on_others(self, cut: _Cut) -> bool:
+        """Return whether partitions that are not chosen matter for those that are.
+
+        The highest watermark of all is asked for only where deltas come after a partition's own; and only a table without
+        deltas of its own can follow another one as a whole.
+        """
+        if not cut.stream_position:
+            return True
+        return self.wanted.is_compacted and any(each.waiting or each.newer for each in cut.partitions)
+
+    def is_read(self, own: PartitionLocator) -> bool:
+        return own.partition_id in self._read
 
     def of(self, own: PartitionLocator) -> _Rounds:
-        """Return what is known of a partition; one of which the table knows nothing has no round."""
+        """Return what is known of a partition; one that only another table has yet has no round."""
         return self._read.get(own.partition_id) or _Rounds(own, None)
 
     def destination(self, own: PartitionLocator) -> Destination:
-        folder = f"{self._own.version_folder}/{COMPACTED_STREAM}/{own.partition_id}"
-        root = self._own.root
+        folder = f"{self.own.version_folder}/{COMPACTED_STREAM}/{own.partition_id}"
+        root = self.own.root
         return Destination(compacted_partition(own), folder, commit_log(root, f"{folder}/log"), root)
 
     def read_again(self, own: PartitionLocator) -> bool:
@@ -283,23 +341,23 @@ class _KnownRounds:
 
     def _read_log(self, own: PartitionLocator) -> _Rounds:
         def look(state: LogState) -> _Rounds:
-            return _Rounds(own, state.get(CURRENT_KEY), tuple(state.scan(ROUND_PREFIX)) if self._needs_all else ())
+            return _Rounds(
+                own, state.get(CURRENT_KEY), tuple(state.scan(ROUND_PREFIX)) if self.wanted.as_of is not None else ()
+            )
 
         return self.destination(own).log.read(look)
 
 
-def _take_cut(own: StreamLog, rounds: _KnownRounds, wanted: _Wanted) -> _Cut:
+def _take_cut(rounds: _KnownRounds) -> _Cut:
     """Choose a position of each stream that is followed, and what is read of each partition for it."""
+    own, wanted = rounds.own, rounds.wanted
 
-    def read_own(state: StreamState) -> tuple[list[PartitionLocator], _Followers, _StreamCut]:
+    def read_own(state: StreamState) -> tuple[_Followers, _StreamCut, int]:
         followers = _followers(state, own, rounds)
-        return rounds.unread(state), followers, _cut_stream(state, followers.by_folder.get(own.folder, []), wanted)
+        cut = _cut_stream(state, followers.by_folder.get(own.folder, []), wanted)
+        return followers, cut, state.stream_position
 
-    begun, followers, own_cut = own.read(read_own)
-    while begun:
-        # Rounds are read before the stream, so that it has at least what they have read.
-        rounds.read(begun)
-        begun, followers, own_cut = own.read(read_own)
+    followers, own_cut, stream_position = own.read(read_own)
     cuts = [own_cut]
     gone: list[_PartitionCut] = []
     for folder, members in followers.by_folder.items():
@@ -311,11 +369,14 @@ def _take_cut(own: StreamLog, rounds: _KnownRounds, wanted: _Wanted) -> _Cut:
                     raise
                 gone += [_PartitionCut(each.own, None, each.current) for each in members]
     streams = [cut.stream for cut in cuts if cut.partitions] or [own_cut.stream]
-    return _Cut(followers.version, streams, [each for cut in cuts for each in cut.partitions] + gone)
+    partitions = [each for cut in cuts for each in cut.partitions] + gone
+    return _Cut(followers.version, streams, partitions, stream_position, followers.unread)
 
 
 def _followers(state: StreamState, own: StreamLog, rounds: _KnownRounds) -> _Followers:
-    there = [rounds.of(each.locator) for each in state.partitions().values()]
+    locators = [each.locator for each in state.partitions().values()]
+    there = [rounds.of(each) for each in locators if rounds.is_read(each)]
+    unread = [each for each in locators if not rounds.is_read(each)]
     folders = {each.stream_folder for each in there if each.stream_folder is not None}
     # A table without deltas of its own, all of whose rounds are from one other stream, also follows what begins there.
     is_whole = len(folders) == 1 and own.folder not in folders and not state.stream_position
@@ -323,7 +384,7 @@ def _followers(state: StreamState, own: StreamLog, rounds: _KnownRounds) -> _Fol
     by_folder: dict[str, list[_Rounds]] = defaultdict(list)
     for each in there:
         by_folder[each.stream_folder or whole or own.folder].append(each)
-    return _Followers(state.version, dict(by_folder), whole)
+    return _Followers(state.version, dict(by_folder), whole, unread)
 
 
 def _cut_other(own: StreamLog, folder: str, followers: _Followers, rounds: _KnownRounds, wanted: _Wanted) -> _StreamCut:

@@ -422,3 +422,94 @@ def test_partitions_that_another_process_began_and_compacted_since_are_read(read
         write(table, 3, "us")
         compact(table)
     assert read(table) == [1, 2, 3]
+
+
+def make_by_zone(root: str) -> siltstone.Table:
+    """Make a table whose keys name their partitions, all of them compacted."""
+    table = siltstone.open(root).create_table(
+        "shop.zoned",
+        schema={"zone": "string", "id": "int64", "n": "int64"},
+        primary_keys=["zone", "id"],
+        partition_keys=["zone"],
+    )
+    write(table, 1)
+    compact(table)
+    return table
+
+
+def opened(table: siltstone.Table, read: Callable[[], object]) -> set[str]:
+    """Return the partitions that a read asks anything of."""
+    with faults(table.lake.root) as store:
+        read()
+    return {call.partition("/compacted/")[2].partition("/")[0] for call in store.history if "/compacted/" in call}
+
+
+KEYED: dict[str, Callable[[siltstone.Table], list[Any]]] = {
+    "lookup": lambda table: table.lookup({"zone": "eu", "id": 1}),
+    "scan": lambda table: table.scan(where="zone = 'eu'").to_arrow().to_pylist(),
+    "fresh scan": lambda table: table.scan(where="zone in ('eu', 'nowhere')", fresh=True).to_arrow().to_pylist(),
+    "scan as of": lambda table: table.scan(where="id = 1 and zone = 'eu'", as_of=9).to_arrow().to_pylist(),
+}
+every_keyed = pytest.mark.parametrize("read", KEYED.values(), ids=list(KEYED))
+
+
+@every_keyed
+def test_a_read_that_names_its_partition_opens_no_other(
+    root: str, read: Callable[[siltstone.Table], list[Any]]
+) -> None:
+    table = make_by_zone(root)
+    write(table, 2, "us")
+    assert opened(table, lambda: read(table)) == {"eu"}
+    assert numbers_of(read(table)) == [1]
+
+
+@every_keyed
+def test_a_read_that_names_its_partition_sees_all_of_a_commit_that_another_one_has(
+    root: str, read: Callable[[siltstone.Table], list[Any]]
+) -> None:
+    table = make_by_zone(root)
+    write(table, 2)
+    compact(table, "us")
+    assert numbers_of(read(table)) == [2]
+    assert table.scan(where="zone = 'eu'").snapshot.positions == table.snapshot().positions
+
+
+@every_keyed
+def test_a_read_that_names_its_partition_is_of_one_state_whatever_happens_at_any_of_its_calls(
+    new_root: Callable[[str], str], read: Callable[[siltstone.Table], list[Any]]
+) -> None:
+    made = make_by_zone(new_root("memory"))
+    write(made, 2)
+    compact(made, "asia")
+    for at_call in itertools.count(1):
+        table = copied(made, new_root("memory"))
+        expected = [numbers_of(read(table))]
+
+        def act(table: siltstone.Table = table, expected: list[list[Any]] = expected) -> None:
+            write(table, 3)
+            compact(table, "us")
+            expected.append(numbers_of(read(table)))
+
+        with faults(table.lake.root, at_call=at_call, kind="meet", act=act) as store:
+            found = numbers_of(read(table))
+        if len(expected) == 1:
+            assert at_call > store.calls > 5
+            return
+        assert found in expected
+
+
+@every_keyed
+def test_a_partition_that_is_new_to_this_process_is_found(
+    root: str, new_root: Callable[[str], str], read: Callable[[siltstone.Table], list[Any]]
+) -> None:
+    table = make_by_zone(root)
+    changed = copied(table, new_root("memory"))
+    changed.write(pa.table({"zone": ["mars"], "id": [1], "n": [5]}))
+    compact(changed)
+    source, target = open_objects(changed.lake.root), open_objects(root)
+    for each in source.list_objects("", recursive=True):
+        if target.info(each.path) is None:
+            target.create(each.path, source.read(each.path))
+    assert table.lookup({"zone": "mars", "id": 1}) == [{"zone": "mars", "id": 1, "n": 5}]
+    assert len(table.scan(where="id = 1").to_arrow()) == 4
+    assert numbers_of(read(table)) == [1]
