@@ -14,11 +14,11 @@ GERUNDS = {"hashing", "staging"}
 ROLES = {"__init__", "commit", "errors", "interface", "merge", "parquet", "read", "schema", "session", "write"}
 # Left from before; nothing is added here.
 OTHER_GERUNDS = {"compacting", "planning"}
-OTHER_NAMES = {"cycles", "deltas", "main", "results", "rounds", "source", "tables"}
+OTHER_NAMES = {"deltas", "source"}
 # What there is. Lower these when there is less; think twice before you raise them.
 MAX_MODULES = 184
 MAX_LINES = 35_500
-MAX_CLI_LINES = 4_400
+MAX_CLI_LINES = 4_200
 MAX_TELLING = 11
 
 
@@ -32,8 +32,8 @@ def test_modules_are_nouns() -> None:
 
 
 def test_a_file_name_recurs_only_for_the_same_role() -> None:
-    # The text of a command's results is named after the command.
-    counts = Counter(path.stem for path in MODULES if path.parent.name != "render")
+    # Commands, and the text of their results, are named after what they are about.
+    counts = Counter(path.stem for path in MODULES if not path.is_relative_to(SOURCE / "cli"))
     recurring = {name for name, count in counts.items() if count > 1}
     assert recurring <= ROLES | OTHER_NAMES
 
