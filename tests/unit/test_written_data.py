@@ -5,7 +5,7 @@ import uuid
 from decimal import Decimal
 from typing import Any
 
-import pandas  # type: ignore[import-untyped]
+import pandas
 import polars
 import pyarrow as pa
 import pytest
