@@ -380,13 +380,18 @@ class Table:
         Raises: InvalidInputError, NotFoundError, ConflictError, CommitUnknownError.
         """
         idempotency = _idempotency(idempotency)
-        kind = KIND.of(self.properties, self.name)
+        root = self.lake.root
+        properties = catalog.get_table_version(self.name, recall=True, root=root).properties
+        if KIND.of(properties, self.name) != ROWS_KIND:
+            properties = self.properties
+        kind = KIND.of(properties, self.name)
         if kind != ROWS_KIND:
             raise InvalidInputError(
                 f"{self.name}: is a table of {kind}, which rows cannot be written to; use lake.document_table(…).update"
             )
+        # What this process knows may be old, so the commit makes sure of it.
+        expected = {KIND.name: properties.get(KIND.name)}
         columns = None if delete_columns is None else _names(delete_columns)
-        root = self.lake.root
         if dry_run:
             return plan_write(
                 cast("ArrowData", data),
@@ -406,6 +411,7 @@ class Table:
                 lambda stream: _stage_on_spark(cast("DataFrame", data), stream, type, columns, op_column, evolve, root),
                 idempotency=idempotency,
                 stream_position=stream_position,
+                expected_properties=expected,
                 root=root,
             )
         return catalog.write_to_table(
@@ -417,6 +423,7 @@ class Table:
             evolve=evolve,
             idempotency=idempotency,
             stream_position=stream_position,
+            expected_properties=expected,
             root=self.lake.root,
         )
 

@@ -53,7 +53,7 @@ BUDGETS: dict[tuple[str, int], Budget] = {
     ("explain-key", 1): Budget(Requests(22, 22, 1, 6, 9, 0), Requests(23, 23, 1, 0, 4, 0)),
     ("siltstone read", 1): Budget(Requests(2, 2, 1, 6, 6, 0), Requests(3, 3, 1, 0, 1, 0)),
     ("siltstone plan", 1): Budget(Requests(31, 31, 3, 8, 8, 0), Requests(32, 32, 3, 2, 3, 0)),
-    ("write", 1): Budget(Requests(4, 5, 0, 4, 4, 2), Requests(4, 5, 0, 0, 0, 2)),
+    ("write", 1): Budget(Requests(2, 3, 0, 4, 4, 2), Requests(2, 3, 0, 0, 0, 2)),
     ("compact", 1): Budget(Requests(40, 41, 2, 8, 12, 5), Requests(41, 42, 2, 2, 5, 4)),
     ("read", 10): Budget(Requests(2, 2, 10, 24, 24, 0), Requests(12, 12, 10, 0, 10, 0)),
     ("fresh read", 10): Budget(Requests(2, 2, 10, 24, 26, 0), Requests(12, 12, 10, 0, 12, 0)),
@@ -61,7 +61,7 @@ BUDGETS: dict[tuple[str, int], Budget] = {
     ("explain-key", 10): Budget(Requests(157, 157, 10, 24, 36, 0), Requests(167, 167, 10, 0, 22, 0)),
     ("siltstone read", 10): Budget(Requests(2, 2, 10, 24, 24, 0), Requests(12, 12, 10, 0, 10, 0)),
     ("siltstone plan", 10): Budget(Requests(121, 121, 12, 35, 17, 0), Requests(131, 131, 12, 11, 3, 0)),
-    ("write", 10): Budget(Requests(4, 5, 0, 4, 4, 2), Requests(4, 5, 0, 0, 0, 2)),
+    ("write", 10): Budget(Requests(2, 3, 0, 4, 4, 2), Requests(2, 3, 0, 0, 0, 2)),
     ("compact", 10): Budget(Requests(112, 113, 11, 35, 21, 5), Requests(122, 123, 11, 11, 5, 4)),
     ("overview", 100): Budget(Requests(0, 0, 100, 402, 301, 0), Requests(201, 201, 100, 0, 0, 0)),
 }

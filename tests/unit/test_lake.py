@@ -13,7 +13,8 @@ import pyarrow.parquet as pq
 import pytest
 
 import siltstone
-from siltstone.errors import NotFoundError
+from siltstone.documents import schema as documents
+from siltstone.errors import ConflictError, InvalidInputError, NotFoundError
 from siltstone.log import commit as commit_module
 from siltstone.storage import object_store as storage
 
@@ -203,3 +204,22 @@ def test_a_table_that_another_process_made_is_found_and_one_that_it_dropped_is_n
         lake.table("shop.orders").to_arrow()
     with pytest.raises(NotFoundError, match=r"no table shop\.orders"):
         lake.table("shop.orders")
+
+
+def test_rows_are_not_written_to_a_table_that_another_process_made_one_of_documents(lake: siltstone.Lake) -> None:
+    table = lake.create_table("shop.orders", schema=documents.SCHEMA, primary_keys=[documents.KEY])
+    rows = [{documents.KEY: "a", "delta": "{}"}]
+    table.write(rows)
+    with pytest.MonkeyPatch.context() as other_process:
+        other_process.setattr(commit_module, "_logs", {})
+        table.drop()
+        lake.create_document_table("shop.orders")
+    with pytest.raises(ConflictError, match=r"siltstone\.kind is 'documents'"):
+        table.write(rows)
+    with pytest.raises(InvalidInputError, match="is a table of documents"):
+        table.write(rows)
+    with pytest.MonkeyPatch.context() as other_process:
+        other_process.setattr(commit_module, "_logs", {})
+        table.drop()
+        lake.create_table("shop.orders", schema=documents.SCHEMA, primary_keys=[documents.KEY])
+    assert table.write(rows) == 1

@@ -93,10 +93,12 @@ class Catalog(Protocol):
         evolve: bool = True,
         idempotency: Idempotency | None = None,
         stream_position: int | None = None,
+        expected_properties: Mapping[str, str | None] | None = None,
         root: str,
     ) -> int:
         """Write data as one commit and return its stream position.
 
+        Nothing is committed where a property of the table is not what is expected (None: not set).
         Raises: InvalidInputError, NotFoundError, ConflictError, CommitUnknownError.
         """
 
@@ -122,7 +124,7 @@ class Catalog(Protocol):
     ) -> int:
         """Commit what `stage` makes for a table's stream of deltas; what was committed before is not staged again.
 
-        Nothing is committed where a property of the table is not what is expected. Raises: as `write_to_table`.
+        Raises: as `write_to_table`.
         """
 
     def delta_stream(self, name: str, *, root: str) -> StreamLocator:

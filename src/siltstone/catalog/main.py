@@ -134,6 +134,7 @@ def write_to_table(
     evolve: bool = True,
     idempotency: Idempotency | None = None,
     stream_position: int | None = None,
+    expected_properties: Mapping[str, str | None] | None = None,
     root: str,
 ) -> int:
     """Write data as one commit and return its stream position."""
@@ -143,7 +144,14 @@ def write_to_table(
             data, stream, type=type, delete_columns=delete_columns, op_column=op_column, evolve=evolve, root=root
         )
 
-    return write_staged(name, stage, idempotency=idempotency, stream_position=stream_position, root=root)
+    return write_staged(
+        name,
+        stage,
+        idempotency=idempotency,
+        stream_position=stream_position,
+        expected_properties=expected_properties,
+        root=root,
+    )
 
 
 def write_staged(
