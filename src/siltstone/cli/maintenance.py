@@ -20,8 +20,6 @@ from siltstone.errors import CorruptionError
 
 if TYPE_CHECKING:
     from siltstone.lake import Lake, Table
-    from siltstone.maintenance.dropped import DroppedReport
-    from siltstone.maintenance.vacuum import VacuumReport
 
 AnyTable = Annotated[
     str | None, typer.Argument(metavar="TABLE", help="The table, else all of them.", show_default=False)
@@ -138,7 +136,7 @@ def vacuum(
     shell.emit(Vacuumed(dry_run, vacuumed, dropped))
 
 
-def _fields(report: "VacuumReport | DroppedReport") -> dict[str, Any]:
+def _fields(report: Any) -> dict[str, Any]:
     """Return what a report says but for `dry_run`, which is the same for all."""
     return {field.name: getattr(report, field.name) for field in fields(report) if field.name != "dry_run"}
 
