@@ -3,7 +3,6 @@
 import datetime
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Literal, NamedTuple, cast
 
 import numpy as np
@@ -36,6 +35,7 @@ from siltstone.documents.read import (
     bucket_rows,
     earliest_of,
     hash_changes,
+    job_of,
     known_from_ms,
     resolved,
     snapshot_of,
@@ -47,11 +47,10 @@ from siltstone.documents.record import Row
 from siltstone.documents.resolve import HistoryEntry, history_of
 from siltstone.documents.schema import KEY, SCHEMA, WRITTEN_SCHEMA, grouped, stored_batches, stored_table
 from siltstone.errors import AlreadyExistsError, InvalidInputError, NotFoundError
-from siltstone.lake import Lake, Table, compact_request
-from siltstone.log.commit import steady
+from siltstone.lake import EngineName, Lake, Table, choose_engine
 from siltstone.log.inspect import Finding
 from siltstone.maintenance.vacuum import ORPHAN_GRACE_MS, ROUND_RETENTION_MS, VacuumReport
-from siltstone.model import DEFAULT_STREAM, Delta, ManifestEntry, PartitionLocator, StreamLocator, TableRules
+from siltstone.model import Delta, ManifestEntry, PartitionLocator, StreamLocator, TableRules
 from siltstone.model.properties import (
     DOCUMENTS_KIND,
     DOCUMENTS_NAME,
@@ -63,9 +62,8 @@ from siltstone.model.properties import (
 )
 from siltstone.model.rounds import RoundCompletion
 from siltstone.rounds.events import Progress
-from siltstone.rounds.plan import Request, job_on
-from siltstone.rounds.request import TableRequest, partition_requests, requests_with_work
-from siltstone.rounds.session import SessionResult
+from siltstone.rounds.request import Request, TableRequest
+from siltstone.rounds.session import SessionResult, compact_table
 from siltstone.rows.job import RoundJob
 from siltstone.rows.parts import GatheredParts, read_parts
 from siltstone.storage import object_store as storage
@@ -73,8 +71,6 @@ from siltstone.storage.parquet import read_data_file
 from siltstone.table.completion import (
     Destination,
     compacted_partition,
-    current_completion,
-    get_round,
     locate_destination,
 )
 from siltstone.table.holds import (
@@ -225,7 +221,7 @@ class DocumentTable:
 
         if fresh and not dry_run:
             refuse_skew(self.name, root=root)
-            close_stream(self._source(), now_ms(root), root=root)
+            close_stream(self.table.version, self._source().stream_locator, now_ms(root), root=root)
             commit_changes(self.name, stage, root=root)
         return ImportResult(len(fresh), len(rows) - len(fresh))
 
@@ -312,16 +308,16 @@ class DocumentTable:
         spark: "SparkSession | None" = None,
         progress: Progress | None = None,
         full: bool = False,
+        engine: EngineName = "spark",
     ) -> SessionResult:
         """Compact documents that deltas came for, or that are due, as of `now`; `full` rewrites all buckets.
 
-        Runs on the given Spark session, or on one in this process, which is started only if there is something to do.
-        Raises: CorruptionError, ConflictError where others keep being faster.
+        Runs on the given Spark session, or on one in this process, which is started only if there is something to do;
+        with `engine="local"` in this process, without Spark and Java. Raises: CorruptionError, ConflictError where others keep being faster.
         """
-        at_ms = None if now is None else _to_ms(now)
-        asked = partition_requests(TableRequest(self.name, self.lake.root, full=full))
-        waiting = requests_with_work([replace(request, now_ms=at_ms) for request in asked])
-        return compact_request(waiting[0], spark, progress) if waiting else SessionResult()
+        asked = TableRequest(self.name, self.lake.root, full=full, now_ms=None if now is None else _to_ms(now))
+        results = compact_table(asked, choose_engine(engine, spark, progress), progress)
+        return results[0] if results else SessionResult()
 
     def hold(self, *, until: When | datetime.timedelta, reason: str = "", since: When | None = None) -> Hold:
         """Keep all that is stored up to now, for an export that runs until some time.
@@ -395,11 +391,7 @@ class DocumentTable:
 
     def _job(self, hold: Hold | None = None) -> RoundJob:
         """Return what a round would have to do, from the newest state, or from and to what a hold keeps."""
-        request, destination = self._request(), self._destination()
-        if hold is None or not hold.keeps_state:
-            return job_on(request, destination, current_completion(destination))
-        base = None if hold.round_id is None else get_round(destination, hold.round_id)
-        return job_on(replace(request, last_stream_position=hold.stream_position), destination, base)
+        return job_of(self.name, hold, root=self.lake.root)
 
     def _check_known(self, hold: Hold) -> None:
         """Check that what a hold keeps tells all documents as of its time. Raises: InvalidInputError."""
@@ -423,12 +415,8 @@ class DocumentTable:
 
     def _snapshot(self) -> tuple[Snapshot, str]:
         """Return the newest state, and the name that conditions know the table by."""
-        with steady():
-            version = self.table.version
-            source = PartitionLocator(**version.locator, stream=DEFAULT_STREAM, partition_values=[])
-            request = Request(source, compacted_partition(source), (KEY,), self.lake.root)
-            snapshot = snapshot_of(request, locate_destination(request.destination, root=self.lake.root))
-        return snapshot, version.properties.get(DOCUMENTS_NAME.name, self.name)
+        snapshot = snapshot_of(self.name, root=self.lake.root)
+        return snapshot, snapshot.name
 
     def _rows(self, keys: Sequence[str]) -> dict[str, Row]:
         """Return the rows of documents, without anything in them where nothing was written."""

@@ -4,7 +4,7 @@ import dataclasses
 import datetime
 import os
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal, TypeAlias, cast, overload
 
 import pyarrow as pa
@@ -47,13 +47,10 @@ from siltstone.model.rounds import RoundCompletion
 from siltstone.model.schema import normalize_schema, schema_from_json, schema_to_json
 from siltstone.objects import canonical_root, local_folder, open_objects
 from siltstone.rounds.events import Progress
-from siltstone.rounds.plan import Request
-from siltstone.rounds.request import (
-    TableRequest,
-    partition_requests,
-    requests_with_work,
-)
-from siltstone.rounds.session import SessionResult
+from siltstone.rounds.preview import Plan, preview_table
+from siltstone.rounds.request import TableRequest
+from siltstone.rounds.session import Compacted, compact_table
+from siltstone.rows.job import BucketResult, Engine, RoundJob
 from siltstone.storage import object_store as storage
 from siltstone.storage.interface import ArrowData
 from siltstone.storage.layout import CATALOG_FOLDER
@@ -100,7 +97,9 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from siltstone.document_table import DocumentTable
+    from siltstone.spark.compaction import Spark
 
+EngineName = Literal["spark", "local"]
 SchemaLike: TypeAlias = pa.Schema | Mapping[str, str] | Sequence[Mapping[str, object]]
 
 
@@ -478,9 +477,10 @@ class Table:
         rebase_from: "Table | str | StreamLocator | None" = None,
         on_behalf_of: "Table | str | StreamLocator | None" = None,
         high_watermark: int | None = None,
-        spark: "SparkSession | None" = None,
+        engine: EngineName = "spark",
+        spark: "Spark | None" = None,
         progress: Progress | None = None,
-    ) -> list[SessionResult]:
+    ) -> Compacted:
         """Compact what is new, up to position `to`, in each partition; `full` rewrites all buckets.
 
         `rebase_from` starts anew from what another table holds, each partition from the one with the same values;
@@ -489,22 +489,42 @@ class Table:
         positions that is not read again (by default none is known to be in there: all are). A stream or
         partition can be named exactly by its locator, or as text, e.g. `shop/orders/1/compacted`. A watermark alone
         says where to go on from this once.
-        Runs on the given Spark session, or on one in this process, which is started only if something is new. All
-        partitions are checked before any changes. Raises: InvalidInputError, NotFoundError, CorruptionError.
+        Runs on the given Spark session, or on one in this process, which is started only if something is new; with
+        `engine="local"` in this process, without Spark and Java. All partitions are planned before any changes.
+        Raises: InvalidInputError, NotFoundError, CorruptionError.
         """
-        requests = partition_requests(
-            TableRequest(
-                self.name,
-                self.lake.root,
-                to=to,
-                full=full,
-                rebase_from=self._source(rebase_from),
-                on_behalf_of=self._source(on_behalf_of),
-                high_watermark=high_watermark,
-            )
-        )
-        waiting = requests_with_work(requests)
-        return [compact_request(each, spark, progress) if each in waiting else SessionResult() for each in requests]
+        asked = self._asked(to, full, rebase_from, on_behalf_of, high_watermark)
+        return compact_table(asked, choose_engine(engine, spark, progress), progress)
+
+    def plan(
+        self,
+        *,
+        to: int | None = None,
+        full: bool = False,
+        rebase_from: "Table | str | StreamLocator | None" = None,
+        on_behalf_of: "Table | str | StreamLocator | None" = None,
+        high_watermark: int | None = None,
+        progress: Progress | None = None,
+    ) -> Plan:
+        """Return what the next round of each partition would do, were `compact` called so; nothing is written.
+
+        Raises: InvalidInputError, NotFoundError, CorruptionError.
+        """
+        from siltstone.documents.merge import resolver_of
+
+        asked = self._asked(to, full, rebase_from, on_behalf_of, high_watermark)
+        return preview_table(asked, resolver_of, progress)
+
+    def _asked(
+        self,
+        to: int | None,
+        full: bool,
+        rebase_from: "Table | str | StreamLocator | None",
+        on_behalf_of: "Table | str | StreamLocator | None",
+        high_watermark: int | None,
+    ) -> TableRequest:
+        s1, s2 = self._source(rebase_from), self._source(on_behalf_of)
+        return TableRequest(self.name, self.lake.root, to, full, s1, s2, high_watermark)
 
     def rounds(self) -> list[RoundCompletion]:
         """Return the round completions of all partitions, oldest first. Raises: CorruptionError."""
@@ -709,6 +729,8 @@ class Table:
         return [each.own for each in followed_partitions(self.name, root=self.lake.root)]
 
     def _source(self, given: "Table | str | StreamLocator | None") -> str | StreamLocator | None:
+        if isinstance(given, str) and "/" not in given:
+            return self.lake._full_name(given)
         if not isinstance(given, Table):
             return given
         if given.lake.root != self.lake.root:
@@ -768,23 +790,24 @@ def _check_log(root: str, folder: str) -> list[Finding]:
     return verify_opened(OpenedLog("siltstone", KeyedLog(open_objects(root), folder)), data_files=False).findings
 
 
-def compact_request(request: Request, spark: "SparkSession | None", progress: Progress | None) -> SessionResult:
-    """Compact one partition as asked, on the given Spark session or on one in this process."""
-    from siltstone.spark.compaction import compact_partition
+def choose_engine(engine: EngineName, spark: "Spark | None" = None, progress: Progress | None = None) -> Engine:
+    """Return what runs the tasks of rounds: Spark, or this process. Raises: InvalidInputError."""
+    if engine not in ("spark", "local"):
+        raise InvalidInputError(f"unknown engine {engine!r}; use spark, or local for this process")
+    if engine == "local" and spark is not None:
+        raise InvalidInputError("a Spark session was given for the local engine; leave it out, or use engine='spark'")
 
-    return compact_partition(
-        request.source,
-        request.destination,
-        request.primary_keys,
-        request.last_stream_position,
-        rebase_source_partition_locator=request.rebase_source,
-        rebase_source_partition_high_watermark=request.rebase_high_watermark,
-        compaction_artifact_path=request.root,
-        settings=request.settings,
-        now_ms=request.now_ms,
-        spark=spark,
-        progress=progress,
-    )
+    def run(job: RoundJob) -> Iterator[BucketResult]:
+        # Not before there is work: Spark takes long to import, and longer to start.
+        if engine == "local":
+            from siltstone.documents.merge import run_here
+
+            return run_here(job)
+        from siltstone.spark.compaction import engine_on
+
+        return engine_on(spark, progress)(job)
+
+    return run
 
 
 def _stage_on_spark(

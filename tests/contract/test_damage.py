@@ -15,7 +15,7 @@ from siltstone.log import SinkEntry, SinkLog, SourceEntry, SourceLog
 from siltstone.log import inspect as inspection
 from siltstone.log.checkpoint import CHECKPOINT_INTERVAL
 from siltstone.log.commit import forget_logs
-from siltstone.rounds.plan import Request
+from siltstone.rounds.request import Request
 from siltstone.rounds.session import run_session
 from siltstone.rows.merge import run_here
 from siltstone.table.completion import compacted_partition, source_partitions

@@ -10,7 +10,7 @@ from siltstone.errors import AccessDeniedError, InvalidInputError, StorageError
 from siltstone.objects import open_objects
 from siltstone.objects.s3 import TIMEOUT_VARIABLE
 from siltstone.objects.store import PART_BYTES
-from siltstone.rounds.plan import Request as CompactionRequest
+from siltstone.rounds.request import Request as CompactionRequest
 from siltstone.rounds.session import run_session
 from siltstone.rows.merge import run_here
 from siltstone.table.completion import compacted_partition, source_partitions

@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 import siltstone
 from siltstone.model import PartitionLocator
 from siltstone.objects import open_objects
-from siltstone.rounds.plan import Request
+from siltstone.rounds.request import Request
 from siltstone.rounds.session import run_session
 from siltstone.rows.job import Settings
 from siltstone.rows.merge import run_here

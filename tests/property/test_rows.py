@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import siltstone
 from siltstone.catalog.main import delta_stream
 from siltstone.model import MergeEngine, PartitionLocator
-from siltstone.rounds.plan import Request
+from siltstone.rounds.request import Request
 from siltstone.rounds.session import SessionResult, run_session
 from siltstone.rows.job import BucketResult, Engine, RoundJob, Settings
 from siltstone.rows.merge import run_here

@@ -14,7 +14,7 @@ import siltstone
 from siltstone.maintenance.fsck import check_partition
 from siltstone.model import PartitionLocator
 from siltstone.objects import open_objects
-from siltstone.rounds.plan import Request
+from siltstone.rounds.request import Request
 from siltstone.rounds.session import run_session
 from siltstone.rows.job import BucketResult, Engine, RoundJob, Settings
 from siltstone.rows.merge import run_here

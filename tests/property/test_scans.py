@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import siltstone
 from siltstone.log.commit import forget_logs
-from siltstone.rounds.plan import Request
+from siltstone.rounds.request import Request
 from siltstone.rounds.session import run_session
 from siltstone.rows.job import Settings
 from siltstone.rows.merge import run_here

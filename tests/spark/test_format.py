@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from tests.unit.compactor.compacting import MINOR, compact, completion_of
 
 import siltstone
-from siltstone.rounds.plan import Request
+from siltstone.rounds.request import Request
 from siltstone.rounds.session import run_session
 from siltstone.rows.merge import run_here
 from siltstone.spark.source import register

@@ -2,7 +2,6 @@
 
 import json
 import tarfile
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +9,6 @@ import pyarrow as pa
 import pytest
 
 import siltstone
-from siltstone.documents import merge as document_rounds
-from siltstone.rounds.request import TableRequest, partition_requests, requests_with_work
-from siltstone.rounds.session import run_session
-from siltstone.rows.merge import run_here
 
 FIXTURES = Path(__file__).parent.parent / "fixtures"
 ARCHIVES = sorted(path.name for path in FIXTURES.glob("*.tar.gz"))
@@ -58,10 +53,7 @@ def rows_of(table: siltstone.Table, **more: Any) -> list[str]:
 
 def compact(table: siltstone.Table, *, full: bool = False) -> None:
     """Compact a table of rows in this process."""
-    asked = TableRequest(table.name, table.lake.root, full=full, on_behalf_of=FOLLOWED.get(table.name))
-    waiting = requests_with_work(partition_requests(asked))
-    for request in waiting:
-        run_session(request, run_here)
+    table.compact(full=full, on_behalf_of=FOLLOWED.get(table.name), engine="local")
 
 
 def test_every_table_of_an_earlier_lake_is_there_with_its_rounds(earlier: Earlier) -> None:
@@ -144,7 +136,7 @@ def test_earlier_documents_are_what_they_were_and_stay_so_when_compacted(earlier
     expected = sorted(earlier.expected["shop.reviews"], key=str)
     assert found() == expected
     assert docs.fsck(deep=True) == []
-    run_session(replace(docs._request()), document_rounds.run_here)
+    docs.compact(engine="local")
     assert found() == expected
     docs.update("r1", '{..,"stars":1}')
     assert docs.get("r1")["stars"] == 1

@@ -20,7 +20,7 @@ from siltstone.maintenance import rollback
 from siltstone.maintenance.fsck import check_partition
 from siltstone.model import PartitionLocator, StreamLocator
 from siltstone.objects import open_objects, replaced
-from siltstone.rounds.plan import Request
+from siltstone.rounds.request import Request
 from siltstone.rounds.session import run_session
 from siltstone.rows.index import write_index
 from siltstone.rows.job import BucketResult, RoundJob

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 import siltstone
-from siltstone.rounds.plan import Request
+from siltstone.rounds.request import Request
 from siltstone.rounds.session import run_session
 from siltstone.rows.merge import run_here
 from siltstone.table.completion import compacted_partition

@@ -1,6 +1,7 @@
 """Where results go: for people as text, for programs as JSON.
 
-A result is a frozen dataclass. JSON shows its fields, or the one that its class names in `json_field`. Text is what the
+A result is a frozen dataclass. JSON shows its fields but those whose metadata say `json=False`, or the one that its
+class names in `json_field`. Text is what the
 renderer for its type yields, see `siltstone.cli.render`.
 """
 
@@ -71,7 +72,8 @@ def to_plain(value: Any, name: str = "") -> object:
         alone = getattr(value, "json_field", None)
         if alone is not None:
             return to_plain(getattr(value, alone))
-        return {field.name: to_plain(getattr(value, field.name), field.name) for field in dataclasses.fields(value)}
+        shown = [field.name for field in dataclasses.fields(value) if field.metadata.get("json", True)]
+        return {name: to_plain(getattr(value, name), name) for name in shown}
     if isinstance(value, Mapping):
         return {str(key): to_plain(item) for key, item in value.items()}
     if hasattr(value, "_asdict"):

@@ -1,5 +1,6 @@
 """`siltstone compact`, `plan`, `rounds` and `show`."""
 
+import dataclasses
 from typing import Annotated
 
 import typer
@@ -60,14 +61,20 @@ def compact(
     if dry_run:
         plan(shell, name, to, full, rebase_from, on_behalf_of, high_watermark)
         return
-    from siltstone.cli.compacting import compact_table
-    from siltstone.rounds.request import TableRequest
+    from siltstone.cli.spark import SparkStarter
 
-    lake = shell.lake
-    asked = TableRequest(name, lake.root, to, full, rebase_from, on_behalf_of, high_watermark)
-    with shell.compaction_progress() as tell:
-        compacted = compact_table(lake, asked, master=master, tell=tell)
-    shell.emit(compacted)
+    table = shell.lake.table(name)
+    with shell.compaction_progress() as progress, SparkStarter(master, progress) as start:
+        compacted = table.compact(
+            to=to,
+            full=full,
+            rebase_from=rebase_from,
+            on_behalf_of=on_behalf_of,
+            high_watermark=high_watermark,
+            spark=start,
+            progress=progress,
+        )
+    shell.emit(dataclasses.replace(compacted, seconds={**compacted.seconds, **start.seconds}))
 
 
 @command(
@@ -86,13 +93,23 @@ def plan(
     high_watermark: HighWatermark = None,
 ) -> None:
     """Show what the next round would do, bucket by bucket, with reasons; nothing is written, Spark is not started."""
-    from siltstone.cli.planning import plan_table
-    from siltstone.rounds.request import TableRequest
+    from siltstone.rounds.events import Event, TasksDone
 
-    lake = shell.lake
-    asked = TableRequest(name, lake.root, to, full, rebase_from, on_behalf_of, high_watermark)
-    with shell.progress() as progress:
-        planned = plan_table(lake, asked, report=progress)
+    with shell.progress() as report:
+
+        def show(event: Event) -> None:
+            if isinstance(event, TasksDone):
+                step = "Reading file" if event.step == "read" else "Looking at bucket"
+                report(f"{step} {event.done + 1:,} of {event.tasks:,}")
+
+        planned = shell.lake.table(name).plan(
+            to=to,
+            full=full,
+            rebase_from=rebase_from,
+            on_behalf_of=on_behalf_of,
+            high_watermark=high_watermark,
+            progress=show,
+        )
     shell.emit(planned)
 
 

@@ -7,7 +7,7 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -43,12 +43,37 @@ def spark_settings(master: str | None) -> dict[str, str]:
     )
 
 
-def start_spark(conf: Mapping[str, str]) -> "SparkSession":
-    """Start Spark; an interrupt waits until it has started."""
-    from siltstone.spark import session
+class SparkStarter:
+    """Starts Spark when it is called, once; until it is left, Ctrl-C then is as everywhere else.
 
-    with _interrupted_later():
-        return session.local_session(conf=conf, is_short=True)
+    `seconds` has how long that took. Raises: InvalidInputError for a master that there is not.
+    """
+
+    def __init__(self, master: str | None, progress: "Callable[[SparkStarting], None]") -> None:
+        self.seconds: dict[str, float] = {}
+        self._conf = spark_settings(master)
+        self._progress = progress
+        self._session: SparkSession | None = None
+        self._stack = contextlib.ExitStack()
+
+    def __enter__(self) -> "SparkStarter":
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self._stack.close()
+
+    def __call__(self) -> "SparkSession":
+        """Return the session; an interrupt waits until it has started."""
+        if self._session is None:
+            from siltstone.spark import session
+
+            self._progress(SparkStarting())
+            started = time.perf_counter()
+            with _interrupted_later():
+                self._session = session.local_session(conf=self._conf, is_short=True)
+            self.seconds = {"spark_start": time.perf_counter() - started}
+            self._stack.enter_context(interrupted_quietly())
+        return self._session
 
 
 @contextlib.contextmanager

@@ -25,17 +25,19 @@ from siltstone.documents.merge import split_rows
 from siltstone.documents.record import ArchivedChange, CompactionRecord, Row
 from siltstone.documents.schema import KEY, NAME_PROPERTY, SCHEMA, StoredRow, grouped
 from siltstone.errors import CorruptionError, InvalidInputError
-from siltstone.model import Delta
+from siltstone.model import DEFAULT_STREAM, Delta, PartitionLocator
 from siltstone.model.rounds import Bucket, RoundCompletion
-from siltstone.rounds.plan import Request, new_deltas
 from siltstone.rows.columns import Integers, align
 from siltstone.rows.files import StoredFile
 from siltstone.rows.hashing import Hashes, hash_keys
 from siltstone.rows.job import RoundJob, gather
 from siltstone.rows.parts import decode_part
 from siltstone.storage.parquet import read_data_file
-from siltstone.table.completion import Destination, current_completion
+from siltstone.table.completion import get_round, locate_compacted
 from siltstone.table.holds import Hold
+from siltstone.table.jobs import Keys, merging_job
+from siltstone.table.snapshot import take_snapshot
+from siltstone.table.source_state import read_source
 
 
 def to_document(found: Expansion, row: Row) -> dict[str, Json]:
@@ -182,8 +184,10 @@ class Snapshot:
     """A state of a table of documents: what was compacted, and the deltas since."""
 
     root: str
-    completion: RoundCompletion | None
-    deltas: Sequence[Delta]
+    # What conditions know the table by.
+    name: str
+    completion: RoundCompletion | None = None
+    deltas: Sequence[Delta] = ()
 
     def rows_of(self, keys: Sequence[str]) -> pa.Table:
         """Return the rows of some documents, in the order in which they were committed. Raises: CorruptionError."""
@@ -249,11 +253,35 @@ def _is_of(bucket: Bucket, hashes: Hashes) -> "np.typing.NDArray[np.bool_]":
     return flags
 
 
-def snapshot_of(request: Request, destination: Destination) -> Snapshot:
-    """Return the newest state. Raises: CorruptionError."""
-    completion = current_completion(destination)
-    deltas = new_deltas(request, request.source, completion.high_watermark if completion else 0)
-    return Snapshot(request.root, completion, deltas)
+def snapshot_of(name: str, *, root: str) -> Snapshot:
+    """Return the newest state of a table of documents. Raises: NotFoundError, CorruptionError."""
+    table = take_snapshot(name, fresh=True, root=root)
+    known_as = table.version.properties.get(NAME_PROPERTY, name)
+    for partition in table.partitions:
+        return Snapshot(root, known_as, partition.completion, partition.waiting)
+    return Snapshot(root, known_as)
+
+
+def job_of(name: str, hold: Hold | None = None, *, root: str) -> RoundJob:
+    """Return what a round would have to do, from the newest state, or from and to what a hold keeps.
+
+    Raises: NotFoundError, CorruptionError.
+    """
+    table = take_snapshot(name, fresh=True, root=root)
+    version = table.version
+    own = PartitionLocator(**version.locator, stream=DEFAULT_STREAM, partition_values=[])
+    destination = locate_compacted(own, root=root)
+    base, deltas = next(((each.completion, each.waiting) for each in table.partitions), (None, ()))
+    if hold is not None and hold.keeps_state:
+        base = None if hold.round_id is None else get_round(destination, hold.round_id)
+        source = read_source(own, after=hold.high_watermark, root=root)
+        if source.trimmed_position > hold.high_watermark:
+            raise CorruptionError(
+                f"{own}: deltas up to {source.trimmed_position} are trimmed, but hold {hold.hold_id} needs all after "
+                f"{hold.high_watermark}; make a new one"
+            )
+        deltas = tuple(source.between(hold.high_watermark, hold.stream_position))
+    return merging_job(destination, base, deltas, Keys((KEY,)), version, version)
 
 
 def resolved(table: str, row: Row) -> Expansion:

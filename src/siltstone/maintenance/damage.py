@@ -21,7 +21,7 @@ from siltstone.table.completion import (
     read_completion,
 )
 from siltstone.table.followers import own_partition, round_source
-from siltstone.table.source import read_sources
+from siltstone.table.source_state import read_sources
 
 Cure = Literal["index", "round", "deltas", "loss"]
 

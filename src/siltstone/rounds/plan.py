@@ -1,64 +1,35 @@
 """Planning: which deltas the next round reads, and what it starts from."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import pyarrow as pa
 
-from siltstone.errors import CorruptionError, InvalidInputError, NotFoundError
-from siltstone.log.commit import steady
+from siltstone.errors import CorruptionError, InvalidInputError
 from siltstone.log.state import Entry
 from siltstone.model import Delta, PartitionLocator, TableVersion
-from siltstone.model.locators import check_position
 from siltstone.model.rounds import Origin, RoundCompletion
 from siltstone.model.schema import evolve, schema_from_json
-from siltstone.rows.job import ReadTask, RoundJob, Settings
+from siltstone.rounds.request import Request, check_request
+from siltstone.rows.job import ReadTask, RoundJob
 from siltstone.storage import object_store as storage
+from siltstone.storage.interface import StreamLog
 from siltstone.table.completion import (
     Destination,
+    DestinationState,
+    check_whole,
     current_completion,
     current_entry,
-    list_hold_entries,
+    destination_in,
     locate_destination,
-    whole_completion,
+    read_completion,
+    read_state,
 )
-from siltstone.table.followers import refuse_lost_commits
-from siltstone.table.holds import Hold, closed_before, hold_floor, is_due, list_holds
-from siltstone.table.jobs import Keys, SourceColumns, delta_reads, make_job, merging_job, source_columns, version_of
-
-MAX_ROUND_BYTES = 2 << 30
-
-
-@dataclass(frozen=True)
-class Request:
-    """What a compaction session was asked for."""
-
-    source: PartitionLocator
-    destination: PartitionLocator
-    primary_keys: tuple[str, ...]
-    root: str
-    sort_keys: tuple[str, ...] | None = None
-    last_stream_position: int | None = None
-    rebase_source: PartitionLocator | None = None
-    rebase_high_watermark: int | None = None
-    settings: Settings = field(default_factory=Settings)
-    max_round_bytes: int = MAX_ROUND_BYTES
-    now_ms: int | None = None
-
-    def __post_init__(self) -> None:
-        """Refuse positions that are none."""
-        for what, position in (
-            ("position", self.last_stream_position),
-            ("high watermark", self.rebase_high_watermark),
-        ):
-            if position is not None:
-                check_position(position, f"{self.source}: {what}")
-
-    @property
-    def keys(self) -> Keys:
-        """The keys as the table names them."""
-        return Keys(self.primary_keys, self.sort_keys)
+from siltstone.table.followers import lost_commits
+from siltstone.table.holds import Hold, closed_before, hold_floor, is_due, read_holds
+from siltstone.table.jobs import Keys, SourceColumns, delta_reads, make_job, source_columns, version_of
+from siltstone.table.source_state import SourceState, read_source, read_sources
 
 
 @dataclass(frozen=True)
@@ -68,8 +39,7 @@ class RoundPlan:
     job: RoundJob
     destination: Destination
     previous_round_id: int | None
-    source: PartitionLocator
-    source_folder: str
+    source: SourceState
     rebase_source: PartitionLocator | None
     origin: Origin | None
     # The source's deltas after this position are needed for the round or for those after it.
@@ -77,6 +47,8 @@ class RoundPlan:
     high_watermark: int
     read_watermark: int
     delta_count: int
+    # Deltas of the source after the high watermark, up to the position asked for: they are left to later rounds.
+    deltas_left_over: int
     input_bytes: int
     # The newest delta that was there to be read, which may be one of a later round; None where that was not looked for.
     newest_position: int | None = None
@@ -88,70 +60,183 @@ class RoundPlan:
         return (self.previous_round_id or 0) + 1
 
 
-def plan_round(request: Request, *, is_first: bool, is_alone: bool = True) -> RoundPlan | None:
-    """Plan the next round of a session; None where nothing is left to do.
+@dataclass(frozen=True)
+class PartitionPlan:
+    """What a request comes to at one moment: the round that is next, None where there is nothing to do.
+
+    `previous` is the round before it; a rebase does not read that, so that it also cures a damaged one.
+    """
+
+    request: Request
+    destination: Destination
+    state: DestinationState
+    source: SourceState
+    previous: RoundCompletion | None
+    round: RoundPlan | None
+
+
+def plan_partitions(requests: Sequence[Request]) -> list[PartitionPlan]:
+    """Plan the first round of each request; logs that several have in common are read once.
+
+    Raises: as `plan_partition`; InvalidInputError also where a watermark is given after which nothing is left to do.
+    """
+    plans = [_plan(look, is_first=True, is_alone=True) for look in _look_at(requests, is_first=True)]
+    watermark = requests[0].rebase_high_watermark if requests else None
+    if watermark is not None and all(plan.round is None for plan in plans):
+        raise InvalidInputError(
+            f"{requests[0].destination}: no delta of {requests[0].source} is after position {watermark}, so there is no "
+            "round to start from there; give a lower high watermark"
+        )
+    return plans
+
+
+def plan_partition(request: Request, *, is_first: bool = True, is_alone: bool = True) -> PartitionPlan:
+    """Plan the next round of a session.
 
     `is_first` until the session has committed a round, `is_alone` until it has met another one or committed: from then
     on somebody else may have gone further than was asked for, which is no mistake of the request.
     Raises: InvalidInputError, CorruptionError, NotFoundError.
     """
-    destination = locate_destination(request.destination, root=request.root)
-    if request.rebase_source is not None and is_first:
-        with steady():
-            return _plan_rebase(request, destination, request.rebase_source)
-    previous = whole_completion(destination)
-    with steady():
-        return _plan_next(request, destination, previous, is_first=is_first, is_alone=is_alone)
+    (look,) = _look_at([request], is_first=is_first)
+    return _plan(look, is_first=is_first, is_alone=is_alone)
 
 
-def _plan_next(
-    request: Request, destination: Destination, previous: RoundCompletion | None, *, is_first: bool, is_alone: bool
-) -> RoundPlan | None:
-    """Plan a round that reads what is new since the one before, if anything is."""
-    source = request.rebase_source or request.source
-    version = version_of(source, root=request.root)
-    source_folder = locate_destination(source, root=request.root).folder
-    table = version_of(request.destination, root=request.root)
-    columns, keys = source_columns(version, table), request.keys.in_files(table)
-    _check_compatible(request.destination, keys, source, source_folder, previous)
-    if previous is not None:
-        refuse_lost_commits(previous, request.destination, root=request.root)
-    watermark = previous.high_watermark if previous else 0
+class _Look(NamedTuple):
+    """What a request is planned on: a state of the destination's log, and then one of the followed partition's."""
+
+    request: Request
+    destination: Destination
+    state: DestinationState
+    table: TableVersion
+    source: SourceState
+
+    @property
+    def root(self) -> str:
+        return self.destination.root
+
+
+def _look_at(requests: Sequence[Request], *, is_first: bool) -> list[_Look]:
+    """Read the logs that requests are planned on: destinations first, since no source may be older than they are."""
+    streams = _Streams()
+    followed = [request.rebase_source or request.source for request in requests]
+    logs = {str(source.stream_locator): streams.find(source, requests[0].root) for source in followed}
+    destinations = [streams.destination(request.destination, request.root) for request in requests]
+    states = [read_state(destination) for destination in destinations]
+    sources: dict[str, dict[str, SourceState]] = {}
+    for name, log in logs.items():
+        after = {
+            source.partition_id: _first_watermark(request, state, is_first=is_first)
+            for request, source, state in zip(requests, followed, states, strict=True)
+            if str(source.stream_locator) == name
+        }
+        sources[name] = read_sources(log, [each for each in followed if str(each.stream_locator) == name], after)
+    looks = []
+    for request, partition, destination, state in zip(requests, followed, destinations, states, strict=True):
+        source = sources[str(partition.stream_locator)][partition.partition_id]
+        is_same = source.version.locator == destination.locator.table_version_locator
+        table = source.version if is_same else streams.version(destination.locator, request.root)
+        looks.append(_Look(request, destination, state, table, source))
+    return looks
+
+
+def _first_watermark(request: Request, state: DestinationState, *, is_first: bool) -> int:
+    if is_first and request.rebase_source is not None:
+        return 0
     if is_first and request.rebase_high_watermark is not None:
-        watermark = request.rebase_high_watermark
+        return request.rebase_high_watermark
+    return state.watermark
+
+
+class _Streams:
+    """The streams and tables that requests name, each found once."""
+
+    def __init__(self) -> None:
+        self._logs: dict[str, StreamLog] = {}
+        self._folders: dict[str, str] = {}
+        self._versions: dict[str, TableVersion] = {}
+
+    def find(self, partition: PartitionLocator, root: str) -> StreamLog:
+        name = str(partition.stream_locator)
+        if name not in self._logs:
+            self._logs[name] = storage.locate_stream(partition, root=root)
+            self._folders[str(partition.table_version_locator)] = self._logs[name].version_folder
+        return self._logs[name]
+
+    def destination(self, partition: PartitionLocator, root: str) -> Destination:
+        folder = self._folders.get(str(partition.table_version_locator))
+        return destination_in(folder or self.find(partition, root).version_folder, partition, root=root)
+
+    def version(self, partition: PartitionLocator, root: str) -> TableVersion:
+        name = str(partition.table_version_locator)
+        if name not in self._versions:
+            self._versions[name] = version_of(partition, root=root)
+        return self._versions[name]
+
+
+def _plan(look: _Look, *, is_first: bool, is_alone: bool) -> PartitionPlan:
+    while True:
+        try:
+            check_request(look.request, look.table, look.source)
+            if look.request.rebase_source is not None and is_first:
+                return _plan_rebase(look)
+            return _plan_next(look, is_first=is_first, is_alone=is_alone)
+        except CorruptionError:
+            # Another round may have been committed since, and this one vacuumed or its deltas trimmed.
+            if current_entry(look.destination) == look.state.current:
+                raise
+            (look,) = _look_at([look.request], is_first=is_first)
+
+
+def _plan_next(look: _Look, *, is_first: bool, is_alone: bool) -> PartitionPlan:
+    """Plan a round that reads what is new since the one before, if anything is."""
+    request, destination, state, table, source = look
+    previous = None if state.current is None else read_completion(destination, state.current)
+    if previous is not None:
+        check_whole(destination, previous)
+    columns, keys = source_columns(source.version, table), request.keys.in_files(table)
+    _check_compatible(look, keys, previous)
+    watermark = _first_watermark(request, state, is_first=is_first)
     if is_alone:
         _check_order(request, watermark)
-    deltas = new_deltas(request, source, watermark)
+    deltas = _new_deltas(look, watermark)
     chosen = _that_fit(deltas, request.max_round_bytes)
-    wants_full = is_first and request.settings.full and previous is not None and bool(previous.files)
     reads = delta_reads(chosen, columns)
-    holds = list_hold_entries(destination)
     schema = columns.schema_after(watermark)
     job = make_job(
-        destination, previous, reads, columns, keys, version, schema, settings=request.settings, now_ms=request.now_ms
+        destination,
+        previous,
+        reads,
+        columns,
+        keys,
+        source.version,
+        schema,
+        settings=request.settings,
+        now_ms=request.now_ms,
     )
-    job = replace(job, expiry_ms=_expiry_ms(request, source))
+    job = replace(job, began=state.batch_id, expiry_ms=_expiry_ms(look))
     if len(chosen) == len(deltas) and request.last_stream_position is None:
-        job = _reaching_the_end(job, version, list_holds(destination))
+        job = _reaching_the_end(job, source.version, read_holds(state.holds))
+    wants_full = is_first and request.settings.full and previous is not None and bool(previous.files)
     if not chosen and not wants_full and not job.due_buckets:
-        return None
+        return PartitionPlan(request, destination, state, source, previous, None)
     reached = chosen[-1].stream_position if chosen else watermark
-    return RoundPlan(
+    round_ = RoundPlan(
         job=job,
         destination=destination,
-        previous_round_id=previous.round_id if previous else None,
+        previous_round_id=state.round_id,
         source=source,
-        source_folder=source_folder,
         rebase_source=previous.rebase_source_partition_locator if previous else None,
         origin=_origin(previous, watermark),
         start_watermark=watermark,
         high_watermark=reached,
         read_watermark=reached,
         delta_count=len(chosen),
+        deltas_left_over=len(deltas) - len(chosen),
         input_bytes=sum(read.content_length for read in reads),
         newest_position=deltas[-1].stream_position if deltas else watermark,
-        holds=tuple(holds),
+        holds=state.holds,
     )
+    return PartitionPlan(request, destination, state, source, previous, round_)
 
 
 def _origin(previous: RoundCompletion | None, watermark: int) -> Origin | None:
@@ -172,39 +257,43 @@ def _reaching_the_end(job: RoundJob, version: TableVersion, holds: Sequence[Hold
     return replace(job, closed_before_ms=closed_before(version.properties), hold_floor_ms=floor, due_buckets=due)
 
 
-def _expiry_ms(request: Request, source: PartitionLocator) -> int:
+def _expiry_ms(look: _Look) -> int:
     """Return the time by which things may expire: the one that was asked for, else one that is sure."""
-    return storage.locate_stream(source, root=request.root).expiry_ms() if request.now_ms is None else request.now_ms
+    return look.source.expiry_ms if look.request.now_ms is None else look.request.now_ms
 
 
-def _plan_rebase(request: Request, destination: Destination, on_behalf_of: PartitionLocator) -> RoundPlan:
+def _plan_rebase(look: _Look) -> PartitionPlan:
     """Plan a round that reads all of S1 into a fresh destination, on behalf of S2."""
-    is_same = request.source == on_behalf_of
+    request, destination, state, table, source = look
+    is_same = request.source == source.locator
     given = request.rebase_high_watermark
     _check_order(request, given or 0)
-    last = request.last_stream_position if is_same else None
-    version = version_of(on_behalf_of, root=request.root)
-    table = version_of(request.destination, root=request.root)
-    columns = source_columns(version, table)
+    columns = source_columns(source.version, table)
     keys = request.keys.in_files(table).with_default_sort(columns)
-    found = _all_of(request, version, table, keys, last)
+    found = _all_of(look, keys, request.last_stream_position if is_same else None)
     watermark = given if given is not None else found.read_watermark if is_same else 0
-    _check_untrimmed(request, on_behalf_of, watermark)
+    _check_untrimmed(look, watermark)
     # Prior completions are not read, so that a rebase also cures damaged ones; only which one is current matters.
-    current = current_entry(destination)
     schema = evolve(columns.schema, found.schema)
     job = make_job(
-        destination, None, found.reads, columns, keys, version, schema, settings=request.settings, now_ms=request.now_ms
+        destination,
+        None,
+        found.reads,
+        columns,
+        keys,
+        source.version,
+        schema,
+        settings=request.settings,
+        now_ms=request.now_ms,
     )
-    return RoundPlan(
-        job=replace(job, expiry_ms=_expiry_ms(request, on_behalf_of)),
+    round_ = RoundPlan(
+        job=replace(job, began=state.batch_id, expiry_ms=_expiry_ms(look)),
         destination=destination,
-        previous_round_id=None if current is None else int(current["round_id"]),
-        source=on_behalf_of,
-        source_folder=locate_destination(on_behalf_of, root=request.root).folder,
-        rebase_source=on_behalf_of,
+        previous_round_id=state.round_id,
+        source=source,
+        rebase_source=source.locator,
         origin=Origin(
-            round_id=1 if current is None else int(current["round_id"]) + 1,
+            round_id=(state.round_id or 0) + 1,
             partition=request.source,
             is_from_deltas=is_same and watermark == found.read_watermark,
         ),
@@ -212,9 +301,11 @@ def _plan_rebase(request: Request, destination: Destination, on_behalf_of: Parti
         high_watermark=watermark,
         read_watermark=found.read_watermark,
         delta_count=found.delta_count,
+        deltas_left_over=len(source.between(watermark, request.last_stream_position)),
         input_bytes=sum(read.content_length for read in found.reads),
-        holds=tuple(list_hold_entries(destination)),
+        holds=state.holds,
     )
+    return PartitionPlan(request, destination, state, source, None, round_)
 
 
 class _Whole(NamedTuple):
@@ -226,23 +317,26 @@ class _Whole(NamedTuple):
     delta_count: int
 
 
-def _all_of(request: Request, version: TableVersion, table: TableVersion, keys: Keys, last: int | None) -> _Whole:
+def _all_of(look: _Look, keys: Keys, last: int | None) -> _Whole:
+    request, behalf = look.request, look.source
     partition = request.source
-    columns = source_columns(version_of(partition, root=request.root), table)
     compacted = current_completion(locate_destination(partition, root=request.root))
+    origin = behalf if partition == behalf.locator else read_source(partition, root=request.root)
+    columns = source_columns(origin.version, look.table)
     if compacted is not None:
         reads = _file_reads(compacted, columns)
         then = Keys(columns.renamed(compacted.primary_keys), columns.renamed(compacted.sort_keys))
-        if version.drop_duplicates and _tombstones_hold(keys, then):
+        if behalf.version.drop_duplicates and _tombstones_hold(keys, then):
             reads += _tombstone_reads(compacted, columns, sum(read.record_count for read in reads))
         return _Whole(reads, _compacted_schema(compacted, columns), compacted.high_watermark, 0)
-    trimmed = storage.get_partition(partition, root=request.root).trimmed_stream_position
-    if trimmed:
+    if origin.partition is None:
+        storage.get_partition(partition, root=request.root)
+    if origin.trimmed_position:
         raise CorruptionError(
-            f"{partition}: deltas up to {trimmed} are trimmed, so a rebase would lose their rows; rebase from a "
-            "partition that has them"
+            f"{partition}: deltas up to {origin.trimmed_position} are trimmed, so a rebase would lose their rows; rebase "
+            "from a partition that has them"
         )
-    deltas = storage.list_partition_deltas(partition, last_stream_position=last, root=request.root)
+    deltas = origin.between(0, last)
     newest = deltas[-1].stream_position if deltas else 0
     return _Whole(delta_reads(deltas, columns), columns.schema_after(0), newest, len(deltas))
 
@@ -258,15 +352,13 @@ def _compacted_schema(compacted: RoundCompletion, columns: SourceColumns) -> pa.
     return pa.schema(fields)
 
 
-def _check_untrimmed(request: Request, on_behalf_of: PartitionLocator, watermark: int) -> None:
+def _check_untrimmed(look: _Look, watermark: int) -> None:
     """Refuse a rebase after which no round could go on, since deltas that would come next are gone."""
-    if not storage.partition_exists(on_behalf_of, root=request.root):
-        return
-    trimmed = storage.get_partition(on_behalf_of, root=request.root).trimmed_stream_position
+    trimmed = look.source.trimmed_position
     if trimmed > watermark:
         raise InvalidInputError(
-            f"{request.destination}: would go on after position {watermark} of {on_behalf_of}, but its deltas up to "
-            f"{trimmed} are trimmed; rebase from rows that have them, with a high watermark of at least {trimmed}"
+            f"{look.destination.locator}: would go on after position {watermark} of {look.source.locator}, but its deltas "
+            f"up to {trimmed} are trimmed; rebase from rows that have them, with a high watermark of at least {trimmed}"
         )
 
 
@@ -279,19 +371,14 @@ def _check_order(request: Request, watermark: int) -> None:
         )
 
 
-def _check_compatible(
-    destination: PartitionLocator,
-    keys: Keys,
-    source: PartitionLocator,
-    source_folder: str,
-    previous: RoundCompletion | None,
-) -> None:
+def _check_compatible(look: _Look, keys: Keys, previous: RoundCompletion | None) -> None:
     if previous is None:
         return
-    if previous.source_folder != source_folder:
+    destination, source = look.destination.locator, look.source
+    if previous.source_folder != source.folder:
         # Tables can be renamed, and others can be created under their names: the folder tells which one it is.
         known = previous.source_partition_locator
-        other = f"not from {source}" if known != source else "but that was another table of this name"
+        other = f"not from {source.locator}" if known != source.locator else "but that was another table of this name"
         raise InvalidInputError(
             f"{destination}: was compacted from {known}, {other}; rebase to change the source, or "
             "name the same one to go on with it"
@@ -306,37 +393,26 @@ def _check_compatible(
             f"{destination}: was compacted with the sort keys {previous.sort_keys}, not {list(keys.sort)}; "
             "rebase to change them"
         )
+    position = source.stream_position
+    if position is not None and position < previous.high_watermark:
+        raise lost_commits(previous.high_watermark, position, source.stream, source.log_address, destination)
 
 
-def new_deltas(request: Request, source: PartitionLocator, watermark: int) -> list[Delta]:
+def _new_deltas(look: _Look, watermark: int) -> list[Delta]:
     """Return the deltas after a watermark, up to the position asked for. Raises: InvalidInputError, CorruptionError."""
-    try:
-        partition = storage.get_partition(source, root=request.root)
-    except NotFoundError:
-        if current_entry(locate_destination(source, root=request.root)) is not None:
-            raise InvalidInputError(f"{source}: holds compacted rows, not deltas; rebase to compact from it") from None
+    source, last = look.source, look.request.last_stream_position
+    if source.partition is None:
+        if current_entry(locate_destination(source.locator, root=look.root)) is not None:
+            raise InvalidInputError(f"{source.locator}: holds compacted rows, not deltas; rebase to compact from it")
         return []
-    last = request.last_stream_position
     if last is not None and last <= watermark:
         return []
-    if partition.trimmed_stream_position > watermark:
+    if source.trimmed_position > watermark:
         raise CorruptionError(
-            f"{source}: deltas up to {partition.trimmed_stream_position} are trimmed, but {request.destination} is "
+            f"{source.locator}: deltas up to {source.trimmed_position} are trimmed, but {look.destination.locator} is "
             f"compacted up to {watermark} only; rebase from a partition that has them"
         )
-    return storage.list_partition_deltas(
-        source,
-        first_stream_position=watermark + 1,
-        last_stream_position=last,
-        root=request.root,
-    )
-
-
-def job_on(request: Request, destination: Destination, base: RoundCompletion | None) -> RoundJob:
-    """Return what a round from one state up to the requested position would have to do. Raises: CorruptionError."""
-    source, table = version_of(request.source, root=request.root), version_of(request.destination, root=request.root)
-    deltas = new_deltas(request, request.source, base.high_watermark if base else 0)
-    return merging_job(destination, base, deltas, request.keys, source, table)
+    return source.between(watermark, last)
 
 
 def _that_fit(deltas: Sequence[Delta], max_bytes: int) -> list[Delta]:

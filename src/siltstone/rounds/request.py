@@ -2,32 +2,74 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from siltstone.catalog import main as catalog
 from siltstone.errors import InvalidInputError, NotFoundError
 from siltstone.model import DEFAULT_STREAM, PartitionLocator, PartitionValue, StreamLocator, TableVersion
 from siltstone.model.locators import check_position
+from siltstone.model.names import split_table_name
 from siltstone.model.rounds import RoundCompletion
 from siltstone.model.schema import evolve
-from siltstone.rounds.plan import Request, plan_round
 from siltstone.rows.job import Settings
 from siltstone.storage import object_store as storage
-from siltstone.table.completion import compacted_partition, current_completion, current_entry, locate_destination
-from siltstone.table.followers import followed_partition, followed_partitions
-from siltstone.table.jobs import version_of
+from siltstone.table.completion import (
+    compacted_partition,
+    current_completion,
+    current_entry,
+    locate_compacted,
+    locate_destination,
+)
+from siltstone.table.followers import followed_partition, read_followed
+from siltstone.table.jobs import Keys, version_of
+from siltstone.table.source_state import SourceState
 
+MAX_ROUND_BYTES = 2 << 30
 _HIGHEST = (1 << 63) - 1
 _COUNTS = ("target_file_bytes", "records_per_compacted_file", "bucket_rows", "max_files")
 _FRACTIONS = ("max_dead_fraction", "max_delta_fraction")
 
 
-def check_request(request: Request) -> None:
-    """Refuse what can only be a mistake. Raises: InvalidInputError, NotFoundError."""
+@dataclass(frozen=True)
+class Request:
+    """What a compaction session was asked for."""
+
+    source: PartitionLocator
+    destination: PartitionLocator
+    primary_keys: tuple[str, ...]
+    root: str
+    sort_keys: tuple[str, ...] | None = None
+    last_stream_position: int | None = None
+    rebase_source: PartitionLocator | None = None
+    rebase_high_watermark: int | None = None
+    settings: Settings = field(default_factory=Settings)
+    max_round_bytes: int = MAX_ROUND_BYTES
+    now_ms: int | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse positions that are none."""
+        for what, position in (
+            ("position", self.last_stream_position),
+            ("high watermark", self.rebase_high_watermark),
+        ):
+            if position is not None:
+                check_position(position, f"{self.source}: {what}")
+
+    @property
+    def keys(self) -> Keys:
+        """The keys as the table names them."""
+        return Keys(self.primary_keys, self.sort_keys)
+
+
+def check_request(request: Request, table: TableVersion, source: SourceState) -> None:
+    """Refuse what can only be a mistake, given the table of the destination and what is followed.
+
+    Raises: InvalidInputError, NotFoundError.
+    """
     _check_settings(request.settings)
     _check_count("max_round_bytes", request.max_round_bytes, 1)
-    _check_destination(request)
-    _check_delta_columns(request)
+    _check_destination(request, table, source)
+    _check_delta_columns(request, source)
 
 
 def _check_settings(settings: Settings) -> None:
@@ -44,10 +86,9 @@ def _check_count(name: str, value: object, lowest: int) -> None:
         raise InvalidInputError(f"{name} is {value!r}; give a whole number from {lowest} to {_HIGHEST}")
 
 
-def _check_destination(request: Request) -> None:
-    destination = request.destination
-    followed = request.rebase_source or request.source
-    if storage.stream_exists(destination.stream_locator, root=request.root):
+def _check_destination(request: Request, table: TableVersion, source: SourceState) -> None:
+    destination, followed = request.destination, source.locator
+    if _holds_deltas(request, source):
         raise InvalidInputError(
             f"{destination}: holds deltas, so rows cannot be compacted into it; give a destination of its own, e.g. "
             f"{PartitionLocator(**{**destination, 'stream': 'compacted'})}"
@@ -57,18 +98,19 @@ def _check_destination(request: Request) -> None:
             f"{destination}: has the partition values {destination.partition_values}, but {followed}, whose deltas it is "
             f"compacted from, has {followed.partition_values}; a partition goes into the one with the same values"
         )
-    version = version_of(destination, root=request.root)
-    version.check_partition_values(destination.partition_values)
-    if set(request.primary_keys) != set(version.primary_keys) or len(set(request.primary_keys)) != len(
+    table.check_partition_values(destination.partition_values)
+    if set(request.primary_keys) != set(table.primary_keys) or len(set(request.primary_keys)) != len(
         request.primary_keys
     ):
         raise InvalidInputError(
             f"{destination}: cannot be compacted by the keys {_listed(request.primary_keys)}: those of its table are "
-            f"{_listed(version.primary_keys)}"
+            f"{_listed(table.primary_keys)}"
         )
     if request.rebase_source is not None:
         # The deltas of the rounds to come are read from there.
-        newest = storage.get_stream(followed.stream_locator, root=request.root).stream_position
+        newest = source.stream_position
+        if newest is None:
+            newest = storage.get_stream(source.stream, root=request.root).stream_position
         watermark = request.rebase_high_watermark
         if watermark is not None and watermark > newest:
             raise InvalidInputError(
@@ -77,9 +119,17 @@ def _check_destination(request: Request) -> None:
             )
 
 
-def _check_delta_columns(request: Request) -> None:
-    sources = [request.source, *([] if request.rebase_source is None else [request.rebase_source])]
-    schemas = {str(each): version_of(each, root=request.root).schema for each in sources}
+def _holds_deltas(request: Request, source: SourceState) -> bool:
+    stream = request.destination.stream_locator
+    if stream.table_version_locator == source.version.locator:
+        return stream.stream in source.streams
+    return storage.stream_exists(stream, root=request.root)
+
+
+def _check_delta_columns(request: Request, source: SourceState) -> None:
+    schemas = {str(source.locator): source.version.schema}
+    if request.source.table_version_locator != source.version.locator:
+        schemas = {str(request.source): version_of(request.source, root=request.root).schema, **schemas}
     for what, names in (("key", request.primary_keys), ("sort key", request.sort_keys or ())):
         for name in names:
             for where, schema in schemas.items():
@@ -112,6 +162,7 @@ class TableRequest:
     rebase_from: Source | None = None
     on_behalf_of: Source | None = None
     high_watermark: int | None = None
+    now_ms: int | None = None
 
 
 @dataclass(frozen=True)
@@ -132,10 +183,10 @@ def partition_requests(asked: TableRequest) -> list[Request]:
     Each is rebased from the partition that has the same values. A table that was compacted on behalf of another one
     goes on with that one. Raises: InvalidInputError, NotFoundError.
     """
+    if asked.on_behalf_of is None and asked.rebase_from is None:
+        return _following_requests(asked)
     root = asked.root
     own = _Stream(catalog.delta_stream(asked.name, root=root))
-    if asked.on_behalf_of is None and asked.rebase_from is None:
-        return _following_requests(asked, own)
     behalf = own if asked.on_behalf_of is None else _stream(asked.on_behalf_of, root)
     version = _version(own, root)
     _check_positions(asked, behalf.locator)
@@ -152,18 +203,20 @@ def partition_requests(asked: TableRequest) -> list[Request]:
     return requests
 
 
-def _following_requests(asked: TableRequest, own: _Stream) -> list[Request]:
-    root, version = asked.root, _version(own, asked.root)
+def _following_requests(asked: TableRequest) -> list[Request]:
+    table = read_followed(storage.find_stream(*split_table_name(asked.name), root=asked.root))
+    own = table.stream.locator
     requests = []
-    for partition in followed_partitions(asked.name, root=root):
+    for partition in table.partitions:
         source = partition.source
-        if source is None or (source.stream_locator != own.locator and _has_deltas(partition.own, root)):
+        if source is None or (source.stream_locator != own and partition.own_position):
             # Which deltas are meant has to be said; planning says what it was compacted from.
             source = partition.own
-        requests.append(_request(asked, version, source, partition.own))
-    streams = {str(each.source.stream_locator): each.source.stream_locator for each in requests}
-    for stream in streams.values() or [own.locator]:
-        _check_positions(asked, stream)
+        requests.append(_request(asked, table.version, source, partition.own))
+    if asked.to is not None or asked.high_watermark is not None:
+        streams = {str(each.source.stream_locator): each.source.stream_locator for each in requests}
+        for stream in streams.values() or [own]:
+            _check_positions(asked, stream)
     return requests
 
 
@@ -176,28 +229,8 @@ def _request(asked: TableRequest, version: TableVersion, source: PartitionLocato
         last_stream_position=asked.to,
         rebase_high_watermark=asked.high_watermark,
         settings=Settings(full=asked.full),
+        now_ms=asked.now_ms,
     )
-
-
-def _has_deltas(partition: PartitionLocator, root: str) -> bool:
-    return storage.partition_exists(partition, root=root) and bool(
-        storage.get_partition(partition, root=root).stream_position
-    )
-
-
-def requests_with_work(requests: Sequence[Request]) -> list[Request]:
-    """Return the requests for which there is something to do; all are checked before any is run.
-
-    Raises: as `plan_round`.
-    """
-    waiting = [request for request in requests if plan_round(request, is_first=True) is not None]
-    watermark = requests[0].rebase_high_watermark if requests else None
-    if watermark is not None and not waiting:
-        raise InvalidInputError(
-            f"{requests[0].destination}: no delta of {requests[0].source} is after position {watermark}, so there is no "
-            "round to start from there; give a lower high watermark"
-        )
-    return waiting
 
 
 def _is_compacted_from(completion: RoundCompletion, source: PartitionLocator, root: str) -> bool:
@@ -229,7 +262,7 @@ def _rebased(request: Request, source: _Stream, asked: TableRequest) -> Request:
 
 def _held(deltas: PartitionLocator, root: str) -> PartitionLocator:
     """Return where all that a partition of a table holds is: its compacted rows, or its deltas before any round."""
-    destination = locate_destination(compacted_partition(deltas), root=root)
+    destination = locate_compacted(deltas, root=root)
     completion = current_completion(destination)
     if completion is None:
         return deltas

@@ -2,90 +2,206 @@
 
 import logging
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import overload
 
 from siltstone.errors import ConflictError, CorruptionError
 from siltstone.log.horizon import announced
-from siltstone.model.rounds import Accounting, Bucket, RoundCompletion
+from siltstone.model.rounds import Accounting, Bucket, RoundCompletion, ratio
 from siltstone.model.schema import SchemaField
 from siltstone.objects import open_objects
 from siltstone.rounds.events import BucketMerged, Progress, RoundCommitted, RoundStarted
-from siltstone.rounds.plan import Request, RoundPlan, plan_round
-from siltstone.rounds.request import check_request
+from siltstone.rounds.plan import PartitionPlan, RoundPlan, plan_partition, plan_partitions
+from siltstone.rounds.request import Request, TableRequest, partition_requests
 from siltstone.rows.job import BucketResult, Engine
-from siltstone.storage import object_store as storage
-from siltstone.table.completion import bucket_objects, commit_round, current_entry, locate_destination, write_completion
-from siltstone.table.followers import follow, register_destination
+from siltstone.table.completion import bucket_objects, commit_round, read_state, write_completion
+from siltstone.table.followers import follow_source, own_partition, register_destination
 from siltstone.table.holds import close_stream, delay_of
-from siltstone.table.jobs import version_of
+from siltstone.table.report import RoundReport, report_round
 
 _log = logging.getLogger(__name__)
 
 _CONFLICTS = 20
+_STEPS = ("tasks", "merge", "write")
 
 
-@dataclass
+@dataclass(frozen=True)
 class SessionResult:
-    """The rounds that a session committed; none where there was nothing new."""
+    """The rounds that a session committed; none where there was nothing new. `current` is the round that is, in the end."""
 
     rounds: list[RoundCompletion] = field(default_factory=list)
     seconds: float = 0.0
     conflicts: int = 0
+    current: RoundCompletion | None = None
 
 
-def run_session(request: Request, engine: Engine, progress: Progress | None = None) -> SessionResult:
+@dataclass(frozen=True)
+class Compacted(Sequence[SessionResult]):
+    """What a compaction of a table did; it is the sequence of its partitions' results.
+
+    There are no rounds where nothing was new. `stream_position` is that of the newest delta of all that is compacted.
+    Live and dead rows and read amplification are as of now.
+    """
+
+    table: str
+    partitions: int
+    stream_position: int
+    rounds: Sequence[RoundReport]
+    deltas: int
+    delta_rows: int
+    superseded_rows: int
+    deleted_rows: int
+    duplicate_rows: int
+    live_rows: int
+    dead_rows: int
+    read_amplification: float | None
+    input_bytes: int
+    written_bytes: int
+    carried_bytes: int
+    write_amplification: float | None
+    conflicts: int
+    seconds: Mapping[str, float]
+    results: tuple[SessionResult, ...] = field(repr=False, metadata={"json": False})
+
+    @overload
+    def __getitem__(self, place: int) -> SessionResult: ...
+
+    @overload
+    def __getitem__(self, place: slice) -> Sequence[SessionResult]: ...
+
+    def __getitem__(self, place: int | slice) -> SessionResult | Sequence[SessionResult]:
+        """Return the result of a partition."""
+        return self.results[place]
+
+    def __len__(self) -> int:
+        """Return how many partitions there are."""
+        return len(self.results)
+
+
+def compact_table(asked: TableRequest, engine: Engine, progress: Progress | None = None) -> Compacted:
+    """Compact what is new in each partition of a table. All are planned, and so checked, before any changes.
+
+    The engine is not called unless there is something to do. Raises: as `run_session`.
+    """
+    started = time.perf_counter()
+    plans = plan_partitions(partition_requests(asked))
+    planned_at = time.perf_counter()
+    results = tuple(
+        SessionResult(current=plan.previous)
+        if plan.round is None
+        else run_session(plan.request, engine, progress, planned=plan)
+        for plan in plans
+    )
+    position = max((plan.source.newest_position for plan in plans), default=0)
+    seconds = {"plan": planned_at - started, "total": time.perf_counter() - started}
+    return _sum_up(asked.name, position, results, seconds)
+
+
+def _sum_up(table: str, position: int, results: tuple[SessionResult, ...], seconds: dict[str, float]) -> Compacted:
+    rounds = [report_round(completion) for result in results for completion in result.rounds]
+    current = [result.current for result in results if result.current is not None]
+    rows, live_rows = sum(each.record_count for each in current), sum(each.live_rows for each in current)
+
+    def total(name: str) -> int:
+        return sum(getattr(each, name) for each in rounds)
+
+    return Compacted(
+        table=table,
+        partitions=len(results),
+        stream_position=position,
+        rounds=rounds,
+        deltas=total("deltas"),
+        delta_rows=total("delta_rows"),
+        superseded_rows=total("superseded_rows"),
+        deleted_rows=total("deleted_rows"),
+        duplicate_rows=total("duplicate_rows"),
+        live_rows=live_rows,
+        dead_rows=rows - live_rows,
+        read_amplification=ratio(rows, live_rows),
+        input_bytes=total("input_bytes"),
+        written_bytes=total("written_bytes"),
+        carried_bytes=total("carried_bytes"),
+        write_amplification=ratio(total("written_bytes"), total("input_bytes")),
+        conflicts=sum(result.conflicts for result in results),
+        seconds=seconds | {step: sum(each.seconds.get(step, 0.0) for each in rounds) for step in _STEPS},
+        results=results,
+    )
+
+
+def run_session(
+    request: Request, engine: Engine, progress: Progress | None = None, *, planned: PartitionPlan | None = None
+) -> SessionResult:
     """Run rounds until all that was there at the start is compacted; what is written meanwhile may be left to others.
 
-    Raises: as `check_request` and `plan_round`; ConflictError where others keep being faster.
+    What was `planned` already is the first round. Raises: as `plan_partition`; ConflictError where others keep being
+    faster.
     """
-    check_request(request)
-    result = SessionResult()
     started = time.perf_counter()
+    rounds: list[RoundCompletion] = []
+    current: RoundCompletion | None = None
     goal: int | None = None
-    while goal is None or not result.rounds or result.rounds[-1].high_watermark < goal:
-        plan = _plan(request, result)
-        if plan is None:
+    conflicts = 0
+    while goal is None or not rounds or rounds[-1].high_watermark < goal:
+        plan = _prepared(request, planned, is_first=not rounds, is_alone=not (rounds or conflicts))
+        planned, current = None, plan.previous
+        if plan.round is None:
             break
         # Going on to the newest delta of any time would never end where writers are as fast as rounds.
-        goal = plan.newest_position if goal is None else goal
+        goal = plan.round.newest_position if goal is None else goal
         try:
-            result.rounds.append(run_round(plan, engine, progress))
+            current = run_round(plan.round, engine, progress)
+            rounds.append(current)
         except ConflictError:
-            result.conflicts += 1
-            if result.conflicts > _CONFLICTS:
+            conflicts += 1
+            if conflicts > _CONFLICTS:
                 raise
-    result.seconds = time.perf_counter() - started
-    return result
+    return SessionResult(rounds, time.perf_counter() - started, conflicts, current)
 
 
-def _plan(request: Request, so_far: SessionResult) -> RoundPlan | None:
+def _prepared(request: Request, planned: PartitionPlan | None, *, is_first: bool, is_alone: bool) -> PartitionPlan:
     """Plan the next round. If there is one, everybody knows first that its deltas are needed and where its rows will be.
 
     Tables that need that also have their stream closed first. What was found before any of this is asked again.
     """
-    is_first, is_alone = not so_far.rounds, not (so_far.rounds or so_far.conflicts)
-    destination = locate_destination(request.destination, root=request.root)
-    began = destination.log.read(lambda state: state.batch_id)
-    plan = plan_round(request, is_first=is_first, is_alone=is_alone)
-    if plan is not None or current_entry(destination) is not None:
-        register_destination(destination)
+    plan = None if planned is None else _still_planned(planned)
     if plan is None:
+        plan = plan_partition(request, is_first=is_first, is_alone=is_alone)
+    if plan.round is not None or plan.state.current is not None:
+        _register(plan)
+    if plan.round is None:
+        return plan
+    source, job = plan.source, plan.round.job
+    is_new = follow_source(plan.destination, plan.state.current, source, plan.round.start_watermark)
+    _warn_of_doubt(plan.round)
+    if close_stream(source.version, source.stream, min(job.now_ms, job.expiry_ms), root=request.root) or is_new:
+        plan = plan_partition(request, is_first=is_first, is_alone=is_alone)
+    return plan
+
+
+def _still_planned(plan: PartitionPlan) -> PartitionPlan | None:
+    """Return a plan that was made some time ago, None where the partition has changed since."""
+    state = read_state(plan.destination)
+    if plan.round is None or (state.current, state.holds) != (plan.state.current, plan.state.holds):
         return None
-    is_new = follow(plan.destination, plan.source, plan.start_watermark)
-    _warn_of_doubt(plan, request.root)
-    if close_stream(plan.source, min(plan.job.now_ms, plan.job.expiry_ms), root=request.root) or is_new:
-        plan = plan_round(request, is_first=is_first, is_alone=is_alone)
-    return None if plan is None else replace(plan, job=replace(plan.job, began=began))
+    # Its files are written from now on.
+    job = replace(plan.round.job, began=state.batch_id)
+    return replace(plan, state=state, round=replace(plan.round, job=job))
 
 
-def _warn_of_doubt(plan: RoundPlan, root: str) -> None:
+def _register(plan: PartitionPlan) -> None:
+    """Make the partition known to its table, where its deltas have not done so."""
+    if plan.source.partition is None or plan.source.locator != own_partition(plan.destination.locator):
+        register_destination(plan.destination)
+
+
+def _warn_of_doubt(plan: RoundPlan) -> None:
     """Say why changes of a table whose stream is to be closed are not compacted yet, where the time is not sure."""
-    version = version_of(plan.source, root=root)
+    version = plan.source.version
     if delay_of(version.properties, version.locator) is not None:
-        doubt = storage.locate_stream(plan.source, root=root).doubt(min(plan.job.now_ms, plan.job.expiry_ms))
+        doubt = plan.source.log.doubt(min(plan.job.now_ms, plan.job.expiry_ms))
         if doubt is not None:
-            _log.warning("%s: later changes are compacted later: %s", plan.source, doubt)
+            _log.warning("%s: later changes are compacted later: %s", plan.source.locator, doubt)
 
 
 def run_round(plan: RoundPlan, engine: Engine, progress: Progress | None = None) -> RoundCompletion:
@@ -152,8 +268,8 @@ def _complete(plan: RoundPlan, results: Sequence[BucketResult]) -> RoundCompleti
     return RoundCompletion(
         round_id=plan.round_id,
         previous_round_id=plan.previous_round_id,
-        source_partition_locator=plan.source,
-        source_folder=plan.source_folder,
+        source_partition_locator=plan.source.locator,
+        source_folder=plan.source.folder,
         destination_partition_locator=plan.destination.locator,
         rebase_source_partition_locator=plan.rebase_source,
         origin=plan.origin,

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 from siltstone.catalog import main as catalog
 from siltstone.errors import NotFoundError, SiltstoneError
-from siltstone.lake import Lake
+from siltstone.lake import Lake, choose_engine
 from siltstone.model import Delta, PartitionLocator, TableVersion
 from siltstone.model.properties import DELTA_RETENTION_SECONDS
 from siltstone.rounds.events import Progress
-from siltstone.rounds.plan import Request
+from siltstone.rounds.request import Request
 from siltstone.rounds.session import SessionResult, run_session
 from siltstone.rows.job import Engine
 from siltstone.service.results import CheckpointResult, KeepAlive, PendingPartition
@@ -19,12 +19,14 @@ from siltstone.storage import object_store as storage
 from siltstone.table.completion import (
     compacted_partition,
     current_entry,
-    locate_destination,
+    locate_compacted,
+    read_state,
 )
 from siltstone.table.followers import (
+    PartitionWork,
     followed_partition,
-    followed_partitions,
     keep_following,
+    read_work,
     trim_limit,
     waiting_partitions,
 )
@@ -61,9 +63,10 @@ class LakeTables:
         for table in self.lake.tables():
             keep_alive()
             try:
-                for followed in followed_partitions(table.name, root=self.lake.root):
-                    keep_following(followed, root=self.lake.root)
-                found += pending_partitions(table.name, root=self.lake.root, keep_alive=keep_alive)
+                work = read_work(table.name, root=self.lake.root, keep_alive=keep_alive)
+                for partition in work:
+                    keep_following(partition)
+                found += [_pending(table.name, each) for each in work if each.is_waiting]
             except SiltstoneError as error:
                 if not isinstance(error, NotFoundError) or self._is_in_use(table.name):
                     found.append(PendingPartition(table.name, table.name, None, problem=str(error)))
@@ -127,22 +130,14 @@ class LakeTables:
         self._is_in_doubt = doubt is not None
 
     def _compact(self, partition: PartitionLocator, progress: Progress) -> SessionResult:
-        keys = self._version(partition).primary_keys
-        source, destination = self._source(partition), compacted_partition(partition)
-        if self._engine is not None:
-            request = Request(source, destination, tuple(keys), root=self.lake.root)
-            return run_session(request, self._engine, progress)
-        from siltstone.spark.compaction import compact_partition
-
-        spark = self._session() if self._session is not None else None
-        return compact_partition(
-            source, destination, keys, compaction_artifact_path=self.lake.root, spark=spark, progress=progress
-        )
+        keys = tuple(self._version(partition).primary_keys)
+        request = Request(self._source(partition), compacted_partition(partition), keys, root=self.lake.root)
+        return run_session(request, self._engine or choose_engine("spark", self._session, progress), progress)
 
     def _source(self, partition: PartitionLocator) -> PartitionLocator:
         """Return the partition whose deltas are compacted beside one. Raises: NotFoundError where it is gone."""
-        destination = locate_destination(compacted_partition(partition), root=self.lake.root)
-        return followed_partition(partition, current_entry(destination), root=self.lake.root)
+        entry = current_entry(locate_compacted(partition, root=self.lake.root))
+        return followed_partition(partition, entry, root=self.lake.root)
 
     def _version(self, partition: PartitionLocator) -> TableVersion:
         name = partition.table_version_locator.table_locator.full_name
@@ -170,26 +165,26 @@ class LakeTables:
 
 def compacted_watermark(partition: PartitionLocator, *, root: str) -> int:
     """Return up to where a partition of deltas is compacted, 0 before the first round. Raises: NotFoundError."""
-    entry = current_entry(locate_destination(compacted_partition(partition), root=root))
-    return 0 if entry is None else int(entry["high_watermark"])
+    return read_state(locate_compacted(partition, root=root)).watermark
 
 
-def pending_partitions(name: str, *, root: str, keep_alive: KeepAlive = lambda: None) -> list[PendingPartition]:
+def pending_partitions(name: str, *, root: str) -> list[PendingPartition]:
     """Return the partitions of a table that have deltas after their watermark, or are due without any.
 
     Raises: NotFoundError, StorageError.
     """
-    return [
-        PendingPartition(
-            name=str(waiting.own),
-            table=name,
-            locator=waiting.own,
-            deltas=len(waiting.deltas),
-            bytes=sum(delta.manifest.content_length for delta in waiting.deltas),
-            oldest_at=min((delta.committed_at for delta in waiting.deltas), default=None),
-        )
-        for waiting in waiting_partitions(name, root=root, keep_alive=keep_alive)
-    ]
+    return [_pending(name, waiting) for waiting in waiting_partitions(name, root=root)]
+
+
+def _pending(name: str, waiting: PartitionWork) -> PendingPartition:
+    return PendingPartition(
+        name=str(waiting.own),
+        table=name,
+        locator=waiting.own,
+        deltas=len(waiting.deltas),
+        bytes=sum(delta.manifest.content_length for delta in waiting.deltas),
+        oldest_at=min((delta.committed_at for delta in waiting.deltas), default=None),
+    )
 
 
 def _last_before(deltas: Sequence[Delta], before_ms: int) -> int:

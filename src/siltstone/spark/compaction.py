@@ -1,6 +1,6 @@
 """Compaction of one partition on Spark: the call that everything else leads to."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from pyspark.sql import SparkSession
 
@@ -8,11 +8,14 @@ from siltstone.errors import InvalidInputError
 from siltstone.model import PartitionLocator
 from siltstone.objects import canonical_root
 from siltstone.rounds.events import Progress
-from siltstone.rounds.plan import MAX_ROUND_BYTES, Request
+from siltstone.rounds.request import MAX_ROUND_BYTES, Request
 from siltstone.rounds.session import SessionResult, run_session
-from siltstone.rows.job import BucketResult, RoundJob, Settings
+from siltstone.rows.job import BucketResult, Engine, RoundJob, Settings
 from siltstone.spark.merge import spark_engine
 from siltstone.spark.session import local_session
+
+Spark = SparkSession | Callable[[], SparkSession]
+"""A session, or what starts one."""
 
 
 def compact_partition(
@@ -25,7 +28,7 @@ def compact_partition(
     rebase_source_partition_high_watermark: int | None = None,
     compaction_artifact_path: str | None = None,
     compaction_artifact_s3_bucket: str | None = None,
-    spark: SparkSession | None = None,
+    spark: Spark | None = None,
     sort_keys: str | Iterable[str] | None = None,
     records_per_compacted_file: int | None = None,
     target_file_bytes: int | None = None,
@@ -64,12 +67,20 @@ def compact_partition(
         now_ms=now_ms,
         root=_root(compaction_artifact_path, compaction_artifact_s3_bucket),
     )
+    return run_session(request, engine_on(spark, progress), progress)
 
-    def engine(job: RoundJob) -> Iterator[BucketResult]:
-        # Not before there is work: to start Spark takes seconds, and what is refused needs none.
-        return spark_engine(spark or local_session(), progress)(job)
 
-    return run_session(request, engine, progress)
+def engine_on(spark: Spark | None, progress: Progress | None = None) -> Engine:
+    """Return an engine on a Spark session, or on what a function returns that starts one, by default in this process.
+
+    Spark is not started before there is work: that takes seconds, and what is refused needs none.
+    """
+
+    def run(job: RoundJob) -> Iterator[BucketResult]:
+        session = spark() if callable(spark) else spark
+        return spark_engine(session or local_session(), progress)(job)
+
+    return run
 
 
 def _names(given: str | Iterable[str]) -> tuple[str, ...]:

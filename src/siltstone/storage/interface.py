@@ -65,6 +65,9 @@ class StreamState(Protocol):
     def log_address(self) -> str:
         """Where the state is kept, for messages."""
 
+    def streams(self) -> frozenset[str]:
+        """Return the names of all streams of the version."""
+
     def partitions(self) -> dict[str, Partition]:
         """Return the partitions by their ids."""
 

@@ -55,7 +55,7 @@ class StoredState:
         entry = state.get(stream_key(self.locator.stream))
         if entry is None:
             version = self.version
-            there = ", ".join(key.removeprefix(STREAM_PREFIX) for key in state.keys(STREAM_PREFIX))
+            there = ", ".join(sorted(self.streams()))
             raise NotFoundError(f"{version.locator}: there is no stream {self.locator.stream}; there are: {there}")
         self.stream: Stream = named(Stream, entry, self.locator)
 
@@ -68,6 +68,10 @@ class StoredState:
     def stream_position(self) -> int:
         """The newest position."""
         return self.stream.stream_position
+
+    def streams(self) -> frozenset[str]:
+        """Return the names of all streams of the version."""
+        return frozenset(key.removeprefix(STREAM_PREFIX) for key in self.entries.keys(STREAM_PREFIX))
 
     def partitions(self) -> dict[str, Partition]:
         """Return the partitions by their ids."""

@@ -32,10 +32,45 @@ class Destination(NamedTuple):
     root: str
 
 
+class DestinationState(NamedTuple):
+    """What the log of a compacted partition says at one moment: its newest batch, the current round, the holds."""
+
+    batch_id: int = -1
+    current: Entry | None = None
+    holds: tuple[Entry, ...] = ()
+
+    @property
+    def watermark(self) -> int:
+        """The position up to which deltas are compacted, 0 before the first round."""
+        return 0 if self.current is None else int(self.current["high_watermark"])
+
+    @property
+    def round_id(self) -> int | None:
+        """The current round, None before the first."""
+        return None if self.current is None else int(self.current["round_id"])
+
+
 def locate_destination(partition: PartitionLocator, *, root: str) -> Destination:
     """Find a compacted partition's folder and log; neither needs to exist. Raises: NotFoundError without the table."""
-    folder = f"{storage.locate_stream(partition, root=root).folder}/{partition.partition_id}"
+    return destination_in(storage.locate_stream(partition, root=root).version_folder, partition, root=root)
+
+
+def locate_compacted(own: PartitionLocator, *, root: str) -> Destination:
+    """Find where a table keeps the compacted rows of a partition of its deltas. Raises: NotFoundError."""
+    return locate_destination(compacted_partition(own), root=root)
+
+
+def destination_in(version_folder: str, partition: PartitionLocator, *, root: str) -> Destination:
+    """Return the folder and the log of a compacted partition of a table version whose folder is known."""
+    folder = f"{version_folder}/{partition.stream}/{partition.partition_id}"
     return Destination(partition, folder, commit_log(root, f"{folder}/log"), root)
+
+
+def read_state(destination: Destination) -> DestinationState:
+    """Read the log of a compacted partition once. Raises: CorruptionError."""
+    return destination.log.read(
+        lambda state: DestinationState(state.batch_id, state.get(CURRENT_KEY), tuple(state.scan(HOLD_PREFIX)))
+    )
 
 
 def compacted_partition(source: PartitionLocator) -> PartitionLocator:
@@ -51,7 +86,7 @@ def source_partitions(name: str, *, root: str) -> list[PartitionLocator]:
 
 def current_rounds(name: str, *, root: str) -> list[RoundCompletion]:
     """Return the round that is current in each partition of a table that has one. Raises: CorruptionError."""
-    places = (locate_destination(compacted_partition(each), root=root) for each in source_partitions(name, root=root))
+    places = (locate_compacted(each, root=root) for each in source_partitions(name, root=root))
     return [completion for completion in map(current_completion, places) if completion is not None]
 
 
@@ -235,26 +270,8 @@ def find_problems(destination: Destination, buckets: Iterable[Bucket]) -> list[t
     return problems
 
 
-def whole_completion(destination: Destination) -> RoundCompletion | None:
-    """Return the completion of the current round, None before the first, if everything that it names is there.
-
-    Raises: CorruptionError that names what is missing or has another size.
-    """
-    while True:
-        entry = current_entry(destination)
-        try:
-            completion = current_completion(destination)
-            if completion is not None:
-                _refuse_problems(destination, completion)
-        except CorruptionError:
-            # Another round may have been committed, and this one vacuumed, between two looks.
-            if current_entry(destination) != entry:
-                continue
-            raise
-        return completion
-
-
-def _refuse_problems(destination: Destination, completion: RoundCompletion) -> None:
+def check_whole(destination: Destination, completion: RoundCompletion) -> None:
+    """Check that all that a round names is there. Raises: CorruptionError that names what is missing or damaged."""
     problems = find_problems(destination, completion.buckets)
     if problems:
         first, problem = problems[0]

@@ -7,7 +7,7 @@ if the records are those that it went by: so no delta is forgotten that somebody
 
 import contextlib
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from siltstone.catalog import main as catalog
@@ -22,49 +22,115 @@ from siltstone.model import (
     PartitionLocator,
     PartitionValue,
     StreamLocator,
+    TableVersion,
 )
+from siltstone.model.names import split_table_name
 from siltstone.model.rounds import RoundCompletion
 from siltstone.objects import open_objects
 from siltstone.storage import object_store as storage
 from siltstone.storage.interface import StreamLog, StreamState
 from siltstone.table.completion import (
     Destination,
+    DestinationState,
     compacted_partition,
     current_completion,
     current_entry,
+    destination_in,
+    locate_compacted,
     locate_destination,
+    read_state,
 )
 from siltstone.table.holds import held_watermark, is_partition_due
+from siltstone.table.source_state import SourceState, read_source, read_sources
 
 
 class Followed(NamedTuple):
-    """A compacted partition, by the partition of deltas that it stands beside, and what it reads next.
+    """A compacted partition, by the partition of deltas that it stands beside, what it reads next, and what its log says.
 
-    `source` is None where the table that it follows was dropped.
+    `source` is None where the table that it follows was dropped. `own_position` is the newest one of the table's own
+    deltas.
     """
 
     own: PartitionLocator
     source: PartitionLocator | None
-    watermark: int
+    destination: Destination
+    state: DestinationState = DestinationState()
+    own_position: int = 0
+
+
+class FollowedTable(NamedTuple):
+    """A table with all its partitions, also those that only the table it follows has yet."""
+
+    stream: StreamLog
+    version: TableVersion
+    partitions: list[Followed]
 
 
 def followed_partitions(name: str, *, root: str) -> list[Followed]:
     """Return all partitions of a table, also those that only the table it follows has yet. Raises: NotFoundError."""
-    stream = catalog.delta_stream(name, root=root)
-    whole = followed_stream(stream, root=root)
-    found: dict[str, Followed] = {}
-    for partition in storage.list_partitions(stream, root=root):
+    return read_followed(storage.find_stream(*split_table_name(name), root=root)).partitions
+
+
+def read_followed(stream: StreamLog) -> FollowedTable:
+    """Return what each partition of a table follows; its log is read once, and so is that of each partition.
+
+    Raises: NotFoundError.
+    """
+    version, position, partitions = stream.read(
+        lambda state: (state.version, state.stream_position, list(state.partitions().values()))
+    )
+    root, known = stream.root, _Streams(stream)
+    there = {}
+    for partition in partitions:
         own = partition.locator
-        entry = current_entry(locate_destination(compacted_partition(own), root=root))
-        source = (
-            _beside(whole or stream, own.partition_values) if entry is None else round_source(entry, own, root=root)
+        destination = _destination(stream, own)
+        there[own.partition_id] = Followed(
+            own, None, destination, read_state(destination), own_position=partition.stream_position
         )
-        found[own.partition_id] = Followed(own, source, 0 if entry is None else int(entry["high_watermark"]))
+    folders = {str(each.state.current["source_folder"]) for each in there.values() if each.state.current is not None}
+    whole = None if position else known.only(folders)
+    for key, each in there.items():
+        entry = each.state.current
+        values = each.own.partition_values
+        source = _beside(whole or stream.locator, values) if entry is None else known.source(entry, each.own)
+        there[key] = each._replace(source=source)
     for partition in [] if whole is None else storage.list_partitions(whole, root=root):
-        source = partition.locator
-        own = _beside(stream, source.partition_values)
-        found.setdefault(own.partition_id, Followed(own, source, 0))
-    return list(found.values())
+        own = _beside(stream.locator, partition.locator.partition_values)
+        there.setdefault(own.partition_id, Followed(own, partition.locator, _destination(stream, own)))
+    return FollowedTable(stream, version, list(there.values()))
+
+
+class _Streams:
+    """The streams that a table's rounds are from, by their folders, each found once."""
+
+    def __init__(self, own: StreamLog) -> None:
+        self._own = own
+        self._found: dict[str, StreamLocator | None] = {own.folder: own.locator}
+
+    def at(self, folder: str) -> StreamLocator | None:
+        if folder not in self._found:
+            self._found[folder] = _stream_at(folder, self._own.root)
+        return self._found[folder]
+
+    def only(self, folders: Iterable[str]) -> StreamLocator | None:
+        """Return the stream that all partitions in some folders belong to, None where it is the table's own."""
+        streams = {folder.rpartition("/")[0] for folder in folders}
+        stream = self.at(streams.pop()) if len(streams) == 1 else None
+        return None if stream == self._own.locator else stream
+
+    def source(self, entry: Entry | RoundCompletion, own: PartitionLocator) -> PartitionLocator | None:
+        """Return where the deltas of a round came from, by the name of today; None where that is gone."""
+        place, _, segment = str(entry["source_folder"]).rpartition("/")
+        stream = self.at(place)
+        if stream is None or own.partition_id == segment:
+            return None if stream is None else _beside(stream, own.partition_values)
+        partitions = (each.locator for each in storage.list_partitions(stream, root=self._own.root))
+        return next((each for each in partitions if each.partition_id == segment), None)
+
+
+def round_source(entry: Entry | RoundCompletion, own: PartitionLocator, *, root: str) -> PartitionLocator | None:
+    """Return where the deltas of a round came from, by the name of today; None where that is gone."""
+    return _Streams(storage.locate_stream(own, root=root)).source(entry, own)
 
 
 def followed_partition(own: PartitionLocator, newest: RoundCompletion | Entry | None, *, root: str) -> PartitionLocator:
@@ -89,60 +155,64 @@ def followed_stream(own: StreamLocator, *, root: str) -> StreamLocator | None:
     It does if it has no deltas of its own, and all its rounds are from that stream: then it also follows partitions
     that begin there later.
     """
-    if storage.get_stream(own, root=root).stream_position:
+    stream = storage.locate_stream(own, root=root)
+    position, partitions = stream.read(lambda state: (state.stream_position, list(state.partitions().values())))
+    if position:
         return None
-    folders = set()
-    for partition in storage.list_partitions(own, root=root):
-        entry = current_entry(locate_destination(compacted_partition(partition.locator), root=root))
-        if entry is not None:
-            folders.add(entry["source_folder"].rpartition("/")[0])
-    stream = _stream_at(folders.pop(), root) if len(folders) == 1 else None
-    return None if stream == own else stream
+    entries = [current_entry(_destination(stream, each.locator)) for each in partitions]
+    return _Streams(stream).only(str(entry["source_folder"]) for entry in entries if entry is not None)
 
 
-class WaitingPartition(NamedTuple):
-    """A partition with something to do: deltas that no round has read, or none, but a bucket that is due."""
+class PartitionWork(NamedTuple):
+    """A compacted partition, and its source with the deltas that no round has read."""
 
-    own: PartitionLocator
-    deltas: list[Delta]
+    followed: Followed
+    source: SourceState
+
+    @property
+    def own(self) -> PartitionLocator:
+        """The partition of deltas that the compacted one stands beside."""
+        return self.followed.own
+
+    @property
+    def deltas(self) -> tuple[Delta, ...]:
+        """The deltas that no round has read."""
+        return self.source.deltas
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether there are such deltas, or a bucket is due without any."""
+        state = self.followed.state
+        return self.source.newest_position > state.watermark or is_partition_due(state, self.source.expiry_ms)
 
 
-def waiting_partitions(
-    name: str, *, root: str, keep_alive: Callable[[], None] = lambda: None
-) -> list[WaitingPartition]:
-    """Return the partitions of a table that have something to do, by the logs alone. Raises: NotFoundError."""
+def read_work(name: str, *, root: str, keep_alive: Callable[[], None] = lambda: None) -> list[PartitionWork]:
+    """Return what there is to compact in each partition of a table, by the logs alone; each is read once.
+
+    Partitions that follow a table that was dropped have nothing to do. Raises: NotFoundError.
+    """
+    table = read_followed(storage.find_stream(*split_table_name(name), root=root))
     by_stream: dict[str, list[Followed]] = defaultdict(list)
-    for each in followed_partitions(name, root=root):
+    for each in table.partitions:
         if each.source is not None:
             by_stream[str(each.source.stream_locator)].append(each)
-    waiting: list[WaitingPartition] = []
+    work = []
     for group in by_stream.values():
-        waiting += _waiting_in_stream(group, root, keep_alive)
-    return waiting
-
-
-def _waiting_in_stream(group: Sequence[Followed], root: str, keep_alive: Callable[[], None]) -> list[WaitingPartition]:
-    assert group[0].source is not None
-    stream = group[0].source.stream_locator
-    newest = {each.locator.partition_id: each.stream_position for each in storage.list_partitions(stream, root=root)}
-    log = storage.locate_stream(stream, root=root)
-    waiting: dict[str, Followed] = {}
-    for each in group:
         keep_alive()
-        key = each.own.partition_id
-        if newest.get(key, 0) > each.watermark or _is_due(each.own, log, root):
-            waiting[key] = each
-    deltas: dict[str, list[Delta]] = defaultdict(list)
-    lowest = min((each.watermark for each in waiting.values()), default=0)
-    for delta in storage.list_deltas(stream, first_stream_position=lowest + 1, root=root) if waiting else ():
-        key = delta.locator.partition_id
-        if key in waiting and delta.stream_position > waiting[key].watermark:
-            deltas[key].append(delta)
-    return [WaitingPartition(each.own, deltas[key]) for key, each in waiting.items()]
+        sources = [each.source for each in group if each.source is not None]
+        own = sources[0].stream_locator == table.stream.locator
+        stream = table.stream if own else storage.locate_stream(sources[0], root=root)
+        after = {source.partition_id: each.state.watermark for source, each in zip(sources, group, strict=True)}
+        states = read_sources(stream, sources, after)
+        work += [
+            PartitionWork(*pair) for pair in zip(group, (states[each.partition_id] for each in sources), strict=True)
+        ]
+    return work
 
 
-def _is_due(own: PartitionLocator, log: StreamLog, root: str) -> bool:
-    return is_partition_due(locate_destination(compacted_partition(own), root=root), log.expiry_ms)
+def waiting_partitions(name: str, *, root: str, keep_alive: Callable[[], None] = lambda: None) -> list[PartitionWork]:
+    """Return the partitions of a table that have something to do, by the logs alone. Raises: NotFoundError."""
+    return [each for each in read_work(name, root=root, keep_alive=keep_alive) if each.is_waiting]
 
 
 def register_destination(destination: Destination) -> None:
@@ -169,7 +239,7 @@ def unregistered_destinations(name: str, *, root: str) -> list[Destination]:
         completion = current_completion(Destination(compacted, place, commit_log(root, f"{place}/log"), root))
         if completion is not None:
             values = completion.destination_partition_locator.partition_values
-            found.append(locate_destination(compacted_partition(_beside(stream, values)), root=root))
+            found.append(locate_compacted(_beside(stream, values), root=root))
     return found
 
 
@@ -178,30 +248,33 @@ def follow(destination: Destination, source: PartitionLocator, start_position: i
 
     Returns whether it was recorded: what was trimmed before that must then be asked again.
     """
-    root = destination.root
-    source_folder = locate_destination(source, root=root).folder
-    is_own = _is_beside(destination.folder, source_folder)
     entry = current_entry(destination)
+    state = read_source(source, after=start_position, root=destination.root)
+    return follow_source(destination, entry, state, start_position)
+
+
+def follow_source(destination: Destination, entry: Entry | None, source: SourceState, start_position: int) -> bool:
+    """Do as `follow` does, going by the current round and the state of the source that are given."""
+    is_own = _is_beside(destination.folder, source.folder)
     if entry is None:
         goes_on = is_own
     else:
-        goes_on = entry["source_folder"] == source_folder and int(entry["high_watermark"]) <= start_position
+        goes_on = entry["source_folder"] == source.folder and int(entry["high_watermark"]) <= start_position
         goes_on = goes_on and (is_own or _is_recorded(destination, source))
     if goes_on:
         return False
     after_round = 0 if entry is None else int(entry["round_id"])
     follower = Follower(
-        locator=source, folder=destination.folder, start_position=start_position, after_round=after_round
+        locator=source.locator, folder=destination.folder, start_position=start_position, after_round=after_round
     )
-    return storage.add_follower(follower, root=root)
+    return storage.add_follower(follower, root=destination.root)
 
 
-def keep_following(followed: Followed, *, root: str) -> None:
+def keep_following(work: PartitionWork) -> None:
     """Record a destination that was compacted from another table, where earlier versions of Siltstone did not."""
-    if followed.source is not None and followed.source.stream_locator != followed.own.stream_locator:
-        destination = locate_destination(compacted_partition(followed.own), root=root)
-        if current_entry(destination) is not None:
-            follow(destination, followed.source, followed.watermark)
+    followed, source = work
+    if source.stream != followed.own.stream_locator and followed.state.current is not None:
+        follow_source(followed.destination, followed.state.current, source, followed.state.watermark)
 
 
 def own_partition(destination: PartitionLocator) -> PartitionLocator:
@@ -228,10 +301,17 @@ def refuse_lost_commits(entry: Entry | RoundCompletion, destination: PartitionLo
 def refuse_end_before(watermark: int, state: StreamState, destination: PartitionLocator) -> None:
     """Refuse a state of a stream that is newer than a round, and has less than that has read. Raises: CorruptionError."""
     if state.stream_position < watermark:
-        raise CorruptionError(
-            f"{state.log_address}: it ends at position {state.stream_position} of {state.locator}, but {destination} has "
-            f"read it up to {watermark}, so its newest batches are missing; restore them from a copy"
-        )
+        raise lost_commits(watermark, state.stream_position, state.locator, state.log_address, destination)
+
+
+def lost_commits(
+    watermark: int, position: int, stream: StreamLocator, log_address: str, destination: PartitionLocator
+) -> CorruptionError:
+    """Return the error for a log that ends before what a round has read of it."""
+    return CorruptionError(
+        f"{log_address}: it ends at position {position} of {stream}, but {destination} has "
+        f"read it up to {watermark}, so its newest batches are missing; restore them from a copy"
+    )
 
 
 class TrimLimit(NamedTuple):
@@ -251,7 +331,7 @@ def trim_limit(source: PartitionLocator, now_ms: int, *, root: str) -> TrimLimit
     kept = list(records)
     place = _Place(source, locate_destination(source, root=root).folder, now_ms, root)
     needs = []
-    own = locate_destination(compacted_partition(source), root=root).folder
+    own = locate_compacted(source, root=root).folder
     by_folder = {each.folder: each for each in records if each.locator.partition_id == source.partition_id}
     for folder in dict.fromkeys([own, *by_folder, *_whole_followers(place, records)]):
         record = by_folder.get(folder)
@@ -321,10 +401,10 @@ def _is_there(folder: str, root: str, *, is_registered: bool) -> bool:
     return any(each.locator.partition_id == segment for each in storage.list_partitions(deltas, root=root))
 
 
-def _is_recorded(destination: Destination, source: PartitionLocator) -> bool:
-    records = storage.list_followers(source.stream_locator, root=destination.root)
+def _is_recorded(destination: Destination, source: SourceState) -> bool:
     return any(
-        each.folder == destination.folder and each.locator.partition_id == source.partition_id for each in records
+        each.folder == destination.folder and each.locator.partition_id == source.locator.partition_id
+        for each in source.followers
     )
 
 
@@ -333,24 +413,15 @@ def _is_beside(folder: str, source_folder: str) -> bool:
     return stream == COMPACTED_STREAM and source_folder == f"{version}/{DEFAULT_STREAM}/{partition}"
 
 
-def round_source(entry: Entry | RoundCompletion, own: PartitionLocator, *, root: str) -> PartitionLocator | None:
-    """Return where the deltas of a round came from, by the name of today; None where that is gone."""
-    if entry["source_folder"] == locate_destination(own, root=root).folder:
-        return own
-    place, _, segment = str(entry["source_folder"]).rpartition("/")
-    stream = _stream_at(place, root)
-    if stream is None or own.partition_id == segment:
-        return None if stream is None else _beside(stream, own.partition_values)
-    for partition in storage.list_partitions(stream, root=root):
-        if partition.locator.partition_id == segment:
-            return partition.locator
-    return None
-
-
 def _stream_at(folder: str, root: str) -> StreamLocator | None:
     """Return the stream that is kept in a folder, None where its table was dropped: names change, folders do not."""
     found = storage.find_stream_in(folder, root=root)
     return None if found is None else found.locator
+
+
+def _destination(stream: StreamLog, own: PartitionLocator) -> Destination:
+    """Return where a table keeps the compacted rows of a partition of its stream of deltas."""
+    return destination_in(stream.version_folder, compacted_partition(own), root=stream.root)
 
 
 def _beside(stream: StreamLocator, values: Sequence[PartitionValue]) -> PartitionLocator:

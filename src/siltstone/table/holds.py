@@ -7,17 +7,17 @@ that is closed can arrive after a round has relied on there being none.
 """
 
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 
 from siltstone.errors import NotFoundError
 from siltstone.log.commit import Changes, Commit
-from siltstone.log.state import LogState
-from siltstone.model import PartitionLocator
+from siltstone.log.state import Entry, LogState
+from siltstone.model import StreamLocator, TableVersion
 from siltstone.model.properties import CLOSED_BEFORE_MS, FULL_CONSISTENCY_DELAY_MS
 from siltstone.model.rounds import Bucket
 from siltstone.storage import object_store as storage
-from siltstone.table.completion import CURRENT_KEY, HOLD_PREFIX, Destination, current_entry, list_hold_entries
+from siltstone.table.completion import CURRENT_KEY, HOLD_PREFIX, Destination, DestinationState, read_state
 
 
 def delay_of(properties: Mapping[str, str], where: object) -> int | None:
@@ -30,20 +30,18 @@ def closed_before(properties: Mapping[str, str]) -> int | None:
     return CLOSED_BEFORE_MS.of(properties, "the table")
 
 
-def close_stream(source: PartitionLocator, now_ms: int, *, root: str) -> bool:
-    """Close a table's stream up to the delay before now; return whether that is news. Raises: InvalidInputError.
+def close_stream(version: TableVersion, stream: StreamLocator, now_ms: int, *, root: str) -> bool:
+    """Close a table's stream up to the delay before now; return whether the closing time advanced.
 
-    `now_ms` is 0 where it is not sure what time it is: then nothing is closed.
+    `now_ms` is 0 where it is not sure what time it is: then nothing is closed. Raises: InvalidInputError.
     """
-    version = storage.get_table_version(source.namespace, source.table, source.table_version, root=root)
     delay = delay_of(version.properties, version.locator)
     if delay is None:
         return False
-    wanted = now_ms - delay
-    known = closed_before(version.properties)
-    if wanted <= 0 or (known is not None and known >= wanted):
+    before_ms, known = now_ms - delay, closed_before(version.properties)
+    if before_ms <= 0 or (known is not None and known >= before_ms):
         return False
-    return storage.close_stream(source, before_ms=wanted, root=root)
+    return storage.close_stream(stream, before_ms=before_ms, root=root)
 
 
 @dataclass(frozen=True)
@@ -101,8 +99,13 @@ def release_hold(destination: Destination, hold_id: str) -> None:
 
 def list_holds(destination: Destination) -> list[Hold]:
     """Return all holds, also those whose time is over, in the order they were made."""
+    return read_holds(read_state(destination).holds)
+
+
+def read_holds(entries: Sequence[Entry]) -> list[Hold]:
+    """Return the holds that a log tells of."""
     known = [field.name for field in fields(Hold)]
-    return [Hold(**{name: entry[name] for name in known if name in entry}) for entry in list_hold_entries(destination)]
+    return [Hold(**{name: entry[name] for name in known if name in entry}) for entry in entries]
 
 
 def hold_floor(holds: Sequence[Hold], now_ms: int) -> int | None:
@@ -123,13 +126,8 @@ def is_due(bucket: Bucket, now_ms: int, floor_ms: int | None) -> bool:
     return bucket.held_at is not None and (floor_ms is None or floor_ms > bucket.held_at)
 
 
-def is_partition_due(destination: Destination, ask_time: Callable[[], int]) -> bool:
+def is_partition_due(state: DestinationState, now_ms: int) -> bool:
     """Return, by the log alone, whether any bucket of a compacted partition has something to do by a time."""
-    entry = current_entry(destination)
-    if entry is None:
-        return False
+    entry = state.current or {}
     marks = Bucket(depth=0, bits=0, due_at=entry.get("due_at"), held_at=entry.get("held_at"))
-    if marks.due_at is None and marks.held_at is None:
-        return False
-    now_ms = ask_time()
-    return is_due(marks, now_ms, hold_floor(list_holds(destination), now_ms))
+    return is_due(marks, now_ms, hold_floor(read_holds(state.holds), now_ms))

@@ -20,7 +20,7 @@ from siltstone.table.completion import (
     read_completion,
     source_partitions,
 )
-from siltstone.table.followers import WaitingPartition, waiting_partitions
+from siltstone.table.followers import PartitionWork, waiting_partitions
 from siltstone.text import format_value
 
 # Write amplification is that of the newest rounds of each partition; reading all of them would take long.
@@ -258,7 +258,7 @@ class PartitionRounds(NamedTuple):
 
 
 def report_table(
-    name: str, stream_position: int, partitions: Sequence[PartitionRounds], waiting: Sequence[WaitingPartition]
+    name: str, stream_position: int, partitions: Sequence[PartitionRounds], waiting: Sequence[PartitionWork]
 ) -> TableReport:
     """Return a table in numbers."""
     current = [each.current for each in partitions if each.current is not None]

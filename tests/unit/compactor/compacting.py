@@ -11,7 +11,7 @@ from siltstone.catalog.main import delta_stream
 from siltstone.model import PartitionLocator
 from siltstone.model.rounds import CompactedFile, RoundCompletion
 from siltstone.objects import open_objects
-from siltstone.rounds.plan import Request
+from siltstone.rounds.request import Request
 from siltstone.rounds.session import SessionResult, run_session
 from siltstone.rows.job import BucketResult, Engine, RoundJob, Settings
 from siltstone.rows.merge import run_here

@@ -14,7 +14,7 @@ from siltstone.model import PartitionLocator
 from siltstone.model import rounds as state
 from siltstone.model.rounds import CompactedFile, RoundCompletion
 from siltstone.objects import open_objects
-from siltstone.rounds.plan import plan_round
+from siltstone.rounds.plan import plan_partition
 from siltstone.storage import object_store as storage
 from siltstone.table.completion import CURRENT_KEY, commit_round, current_completion, named_objects, write_completion
 from siltstone.testing.oracle import oracle_of, same_rows
@@ -501,7 +501,7 @@ class TestDamage:
             assert len(data) == each.size
             for damaged in (None, data[:-1], data + b"x"):
                 overwrite(local_root, each.uri, damaged)
-                for act in (lambda: compact(table, few), lambda: plan_round(request_for(table), is_first=True)):
+                for act in (lambda: compact(table, few), lambda: plan_partition(request_for(table))):
                     with pytest.raises(CorruptionError, match=rf"{each.uri}: the {each.kind} is .*restore it.* rebase"):
                         act()
                 assert [finding.file for finding in table.fsck()] == [each.uri]

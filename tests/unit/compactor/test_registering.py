@@ -7,7 +7,7 @@ import pytest
 
 import siltstone
 from siltstone.model import PartitionLocator
-from siltstone.rounds.plan import Request
+from siltstone.rounds.request import Request
 from siltstone.rounds.session import run_session
 from siltstone.rows.merge import run_here
 from siltstone.storage import object_store as storage

@@ -11,7 +11,7 @@ import siltstone
 from siltstone.errors import CorruptionError, InvalidInputError
 from siltstone.maintenance.recovery import PartitionRepair
 from siltstone.model.rounds import Bucket, RoundCompletion
-from siltstone.rounds.plan import Request
+from siltstone.rounds.request import Request
 from siltstone.rounds.session import run_session
 from siltstone.rows.merge import run_here
 from siltstone.storage import object_store as storage

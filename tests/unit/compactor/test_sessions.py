@@ -15,7 +15,7 @@ from siltstone.model.rounds import RoundCompletion
 from siltstone.model.schema import MAX_NESTING
 from siltstone.objects import open_objects
 from siltstone.rounds.events import BucketMerged, Event, RoundCommitted, RoundStarted
-from siltstone.rounds.plan import Request
+from siltstone.rounds.request import Request
 from siltstone.rounds.session import run_session
 from siltstone.rows.job import BucketResult, RoundJob, Settings
 from siltstone.rows.merge import run_here

@@ -13,11 +13,11 @@ GERUNDS = {"hashing", "staging"}
 # One name, one role: what each package has in its own form.
 ROLES = {"__init__", "commit", "errors", "interface", "merge", "parquet", "read", "schema", "session", "write"}
 # Left from before; nothing is added here.
-OTHER_GERUNDS = {"compacting", "planning"}
-OTHER_NAMES = {"deltas", "source"}
+OTHER_GERUNDS: set[str] = set()
+OTHER_NAMES = {"deltas"}
 # What there is. Lower these when there is less; think twice before you raise them.
 MAX_MODULES = 184
-MAX_LINES = 35_500
+MAX_LINES = 35_600
 MAX_CLI_LINES = 4_200
 MAX_TELLING = 11
 

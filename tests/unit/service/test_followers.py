@@ -12,7 +12,7 @@ from siltstone import clock
 from siltstone.errors import ConflictError, CorruptionError, InvalidInputError
 from siltstone.log.commit import forget_logs
 from siltstone.model import Follower, PartitionLocator
-from siltstone.rounds.plan import Request
+from siltstone.rounds.request import Request
 from siltstone.rounds.session import run_session
 from siltstone.rows.merge import run_here
 from siltstone.service.lake_tables import LakeTables

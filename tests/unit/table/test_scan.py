@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 import pytest
 
 import siltstone
-from siltstone.rounds.plan import Request
+from siltstone.rounds.request import Request
 from siltstone.rounds.session import run_session
 from siltstone.rows.job import Settings
 from siltstone.rows.merge import run_here

@@ -13,7 +13,7 @@ import siltstone
 from siltstone import clock
 from siltstone.log import commit as commit_module
 from siltstone.objects import open_objects
-from siltstone.rounds.plan import Request
+from siltstone.rounds.request import Request
 from siltstone.rounds.session import run_session
 from siltstone.rows.job import Settings
 from siltstone.rows.merge import run_here

@@ -7,7 +7,9 @@ from rich.table import Table
 from rich.text import Text
 
 from siltstone.cli.render.parts import Shown, grid_of, indented, new_facts, new_grid, render, to_text
-from siltstone.cli.results import Compacted, RoundList, RoundPreview, TablePlan
+from siltstone.cli.results import RoundList
+from siltstone.rounds.preview import Plan, RoundPreview
+from siltstone.rounds.session import Compacted
 from siltstone.table.report import RoundDetails, RoundReport
 from siltstone.text import format_bytes, format_count, format_number, format_partition, format_time
 
@@ -103,7 +105,7 @@ def _seconds_line(seconds: Mapping[str, float]) -> str:
 
 
 @render.register
-def _(planned: TablePlan) -> Iterator[Shown]:
+def _(planned: Plan) -> Iterator[Shown]:
     """What the next round of each partition would do."""
     if not planned.rounds:
         yield _nothing_new(planned.table, planned.stream_position)

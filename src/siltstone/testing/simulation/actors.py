@@ -11,8 +11,8 @@ from siltstone.errors import CommitUnknownError, StorageError
 from siltstone.lake import Lake, Table
 from siltstone.objects import open_objects
 from siltstone.objects.times import is_skewed
-from siltstone.rounds.plan import Request
-from siltstone.rounds.request import TableRequest, partition_requests, requests_with_work
+from siltstone.rounds.plan import plan_partitions
+from siltstone.rounds.request import Request, TableRequest, partition_requests
 from siltstone.rounds.session import run_session
 from siltstone.rows.job import Settings
 from siltstone.service.lake_tables import LakeTables, compacted_watermark
@@ -134,8 +134,9 @@ class Actor:
         requests = partition_requests(TableRequest(self.table.name, self.table.lake.root, full=full))
         if len(requests) > 1 and self.chance.random() < 0.5:
             requests = [self.chance.choice(requests)]
-        for request in requests_with_work(requests):
-            self._run(request)
+        for plan in plan_partitions(requests):
+            if plan.round is not None:
+                self._run(plan.request)
 
     def _run(self, request: Request) -> None:
         bucket_rows = self.chance.choice((2, 500_000))

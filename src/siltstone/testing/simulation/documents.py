@@ -6,11 +6,8 @@ from dataclasses import dataclass, field
 
 from siltstone.document_table import Document, DocumentTable
 from siltstone.documents.change_ids import new_change_id, to_ms
-from siltstone.documents.merge import run_here
 from siltstone.errors import CommitUnknownError, StorageError
 from siltstone.lake import Lake
-from siltstone.rounds.request import TableRequest, partition_requests, requests_with_work
-from siltstone.rounds.session import run_session
 from siltstone.storage import object_store as storage
 from siltstone.table.holds import closed_before
 from siltstone.testing.simulation.checker import ViolationError
@@ -116,6 +113,4 @@ class DocumentActor:
 
     def compact(self) -> None:
         """Compact documents, as of now."""
-        asked = partition_requests(TableRequest(TABLE, self._root, full=self._chance.random() < 0.2))
-        for request in requests_with_work(asked):
-            run_session(request, run_here)
+        DocumentTable(Lake(self._root), TABLE).compact(full=self._chance.random() < 0.2, engine="local")

@@ -22,6 +22,8 @@ class SourceState:
     version: TableVersion
     log: StreamLog
     expiry_ms: int
+    # All streams of the version.
+    streams: frozenset[str] = frozenset()
     stream_position: int | None = None
     partition: Partition | None = None
     deltas: tuple[Delta, ...] = ()
@@ -56,6 +58,12 @@ class SourceState:
         ]
 
 
+def read_source(partition: PartitionLocator, *, after: int = 0, root: str) -> SourceState:
+    """Return a partition with its deltas after a position. Raises: NotFoundError, CorruptionError."""
+    stream = storage.locate_stream(partition, root=root)
+    return read_sources(stream, [partition], {partition.partition_id: after})[partition.partition_id]
+
+
 def read_sources(
     stream: StreamLog, partitions: Iterable[PartitionLocator], after: Mapping[str, int]
 ) -> dict[str, SourceState]:
@@ -66,6 +74,7 @@ def read_sources(
 
     def read(state: StreamState) -> dict[str, SourceState]:
         keys, followers, expiry_ms = state.delta_keys(), tuple(state.followers()), state.expiry_ms()
+        streams = state.streams()
         return {
             locator.partition_id: SourceState(
                 locator,
@@ -73,6 +82,7 @@ def read_sources(
                 state.version,
                 stream,
                 expiry_ms,
+                streams,
                 state.stream_position,
                 state.partition(locator.partition_id),
                 tuple(
@@ -88,10 +98,13 @@ def read_sources(
     try:
         return stream.read(read)
     except NotFoundError:
-        table = stream.locator
-        version = storage.get_table_version(table.namespace, table.table, table.table_version, root=stream.root)
-        expiry_ms = stream.expiry_ms()
+        table, root = stream.locator, stream.root
+        version = storage.get_table_version(table.namespace, table.table, table.table_version, root=root)
+        there = storage.list_streams(table.namespace, table.table, table.table_version, root=root)
+        streams, expiry_ms = frozenset(each.locator.stream for each in there), stream.expiry_ms()
         return {
-            each.partition_id: SourceState(each, f"{stream.folder}/{each.partition_id}", version, stream, expiry_ms)
+            each.partition_id: SourceState(
+                each, f"{stream.folder}/{each.partition_id}", version, stream, expiry_ms, streams
+            )
             for each in partitions
         }
