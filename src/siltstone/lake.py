@@ -71,7 +71,7 @@ from siltstone.table.description import (
     report_delta,
     summarize_table,
 )
-from siltstone.table.explain import Explanation, explain, find_told
+from siltstone.table.explain import Explanation, explain_key
 from siltstone.table.followers import (
     followed_partition,
     followed_partitions,
@@ -90,7 +90,7 @@ from siltstone.table.report import (
     read_reports,
     read_rounds,
 )
-from siltstone.table.scan import Scan, Where, key_table, look_up, open_scan
+from siltstone.table.scan import Scan, Where, look_up, open_scan
 from siltstone.table.snapshot import TableSnapshot, take_snapshot
 
 if TYPE_CHECKING:
@@ -645,15 +645,7 @@ class Table:
 
         Raises: InvalidInputError, CorruptionError.
         """
-        # The version is looked up last, so that it has all columns of what there is to tell.
-        there = [find_told(source, root=self.lake.root) for source in self._sources()]
-        version = self.version
-        if not version.drop_duplicates:
-            raise InvalidInputError(f"{self.name}: keeps all rows of a key, so no row wins over another")
-        in_files = version.as_in_files()
-        wanted = key_table(version.schema, version.primary_keys, key).rename_columns(in_files.primary_keys)
-        found = [explain(told, in_files, wanted) for told in there]
-        return [each.with_names(version.names_by_file()) for each in found if each.events]
+        return explain_key(self.name, key, root=self.lake.root)
 
     def fsck(self, *, deep: bool = False) -> list[Finding]:
         """Check logs, files, deletion vectors and indices; `deep` reads every row. No findings means sound."""

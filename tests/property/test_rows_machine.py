@@ -26,7 +26,7 @@ from siltstone.table.completion import (
     list_rounds,
     locate_destination,
 )
-from siltstone.table.scan import live_batches, read_batches
+from siltstone.table.scan import live_batches
 from siltstone.testing import Killed, faults
 from siltstone.testing.faults import FAULT_KINDS
 from siltstone.testing.oracle import Oracle, same_rows
@@ -214,7 +214,7 @@ class RowsMachine(RuleBasedStateMachine):
             f"shop.copy{self.copies}", schema=version.schema, partition_keys=version.partition_keys
         )
         snapshot = self.table.snapshot()
-        copy.write(read_batches(snapshot).read_all(), "append")
+        copy.write(snapshot.scan().to_arrow(), "append")
         (watermark,) = snapshot.positions.values()
         for number, source in enumerate(self.sources()):
             there = {each.partition_id: each for each in copy._sources()}

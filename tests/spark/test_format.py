@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from tests.unit.compactor.compacting import MINOR, compact, completion_of
@@ -188,3 +189,49 @@ def test_a_commit_is_seen_in_all_partitions_although_one_only_is_compacted(
         same_rows(rows(frame.where("zone = 'us'")), seen[-1:])
         same_rows(rows(frame.where("n < 2")), [])
     same_rows(rows(table.to_spark(spark, ["n"])), [{"n": 2}] * 3)
+
+
+def test_filters_mean_what_they_mean_to_spark_with_and_without_push_down(
+    spark_either_way: SparkSession, local_root: str
+) -> None:
+    spark = spark_either_way
+    table = siltstone.open(local_root).create_table(
+        "shop.ratios",
+        schema={"id": "int64", "x": "double", "note": "string"},
+        primary_keys=["id"],
+        properties={"row_group_rows": "2"},
+    )
+    values = [1.0, float("nan"), 1.0, 9.0, None, -0.0]
+    table.write(pa.table({"id": range(6), "x": values, "note": [None, "b", "c", "d", "e", "f"]}))
+    compact(table)
+    table.write(pa.table({"id": [3], "x": [8.0]}))
+    for options, changed in (({}, 9.0), ({"fresh": "true"}, 8.0)):
+        frame = load(spark, table, **options)
+        # To Spark, NaN is greater than any number, and equal to itself.
+        for where, ids in (
+            ("x > 5", {1, 3}),
+            ("x >= 1", {0, 1, 2, 3}),
+            ("x = double('nan')", {1}),
+            ("x < 5", {0, 2, 5}),
+            ("x = 0", {5}),
+            (f"x in (1, {changed})", {0, 2, 3}),
+            ("x in (double('nan'), 0)", {1, 5}),
+            ("x is null", {4}),
+            ("x is not null and id > 3", {5}),
+            ("not x > 5", {0, 2, 5}),
+            ("note is null and id < 2", {0}),
+        ):
+            assert {row.id for row in frame.where(where).collect()} == ids, where
+
+
+def test_a_scan_is_filtered_where_executors_read_it(spark: SparkSession, table: siltstone.Table) -> None:
+    for fresh in (False, True):
+        for columns, where in ((None, "id in (3, 4, 5)"), (["zone"], "id > 17 and `a,b` is null"), ([], "id < 4")):
+            scan = table.scan(columns, where, fresh=fresh)
+            frame = scan.to_spark(spark)
+            assert frame.columns == list(scan.columns)
+            assert frame.count() == scan.count() > 0
+            if columns != []:
+                same_rows(rows(frame), scan.to_arrow().to_pylist())
+    expression = table.scan(["id"], pc.field("id") * 2 > 36).to_spark(spark)
+    same_rows(rows(expression), [{"id": 19}, {"id": 20}])

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from siltstone.errors import InvalidInputError
 from siltstone.model import Delta, PartitionLocator, TableVersion
 from siltstone.model.entities import REMOVALS
 from siltstone.model.rounds import RoundCompletion
@@ -16,17 +17,12 @@ from siltstone.rows.columns import align, equal_ids
 from siltstone.rows.files import StoredFile
 from siltstone.rows.hashing import hash_keys
 from siltstone.storage import object_store as storage
+from siltstone.storage.interface import StreamState
 from siltstone.storage.parquet import read_data_file
-from siltstone.table.completion import (
-    Destination,
-    compacted_partition,
-    current_completion,
-    list_rounds,
-    locate_destination,
-    read_completion,
-)
-from siltstone.table.followers import followed_partition, trimmed_position
-from siltstone.table.jobs import SourceColumns, source_columns, version_of
+from siltstone.table.completion import ROUND_PREFIX, read_completion
+from siltstone.table.jobs import SourceColumns, source_columns
+from siltstone.table.scan import choose_by_key, destination_of, key_table
+from siltstone.table.snapshot import PartitionSnapshot, TableSnapshot, take_snapshot
 
 Row = dict[str, Any]
 BEFORE_IMAGE = "-U"
@@ -88,28 +84,52 @@ class Told(NamedTuple):
     source: TableVersion
 
 
-def find_told(own: PartitionLocator, *, root: str) -> Told:
-    """Find what there is to tell of a partition of a table. Raises: CorruptionError, NotFoundError."""
-    destination = locate_destination(compacted_partition(own), root=root)
-    completion = current_completion(destination)
-    source = followed_partition(own, completion, root=root)
-    trimmed = trimmed_position(source, root=root)
-    base = None if completion is None else _base(destination, completion, trimmed)
-    deltas: list[Delta] = []
-    if storage.partition_exists(source, root=root):
-        first = None if base is None else base.high_watermark + 1
-        deltas = storage.list_partition_deltas(source, first_stream_position=first, root=root)
-    return Told(own, root, completion, base, deltas, trimmed, version_of(source, root=root))
+def explain_key(name: str, key: Mapping[str, object], *, root: str) -> list[Explanation]:
+    """Explain a key in each partition that has it, all at the newest position. Raises: InvalidInputError, CorruptionError."""
+    snapshot = take_snapshot(name, fresh=True, choose=choose_by_key(key), root=root)
+    version = snapshot.version
+    if not version.drop_duplicates:
+        raise InvalidInputError(f"{name}: keeps all rows of a key, so no row wins over another")
+    in_files = version.as_in_files()
+    wanted = key_table(version.schema, version.primary_keys, key).rename_columns(in_files.primary_keys)
+    explained = [explain(_told(snapshot, partition), in_files, wanted) for partition in snapshot.partitions]
+    return [each.with_names(version.names_by_file()) for each in explained if each.events]
 
 
-def _base(destination: Destination, current: RoundCompletion, trimmed: int) -> RoundCompletion | None:
+def _told(snapshot: TableSnapshot, partition: PartitionSnapshot) -> Told:
+    """Find what there is to tell of a partition. Raises: CorruptionError."""
+    source, completion, root = partition.source, partition.completion, snapshot.root
+    assert source is not None
+    watermark = 0 if completion is None else completion.high_watermark
+
+    def read(state: StreamState) -> tuple[int, list[Delta]]:
+        known, keys = state.partition(source.partition_id), state.delta_keys().get(source.partition_id, {})
+        trimmed = 0 if known is None else known.trimmed_stream_position
+        return trimmed, [state.delta(key) for position, key in sorted(keys.items()) if position <= watermark]
+
+    # The snapshot has just read these logs, so that what is known of them is new enough.
+    stream = storage.find_stream(*_parts_of(source), root=root)
+    trimmed, compacted = stream.recall(read)
+    base = None if completion is None else _base(partition, completion, trimmed, root)
+    first = 0 if base is None else base.high_watermark
+    deltas = [delta for delta in (*compacted, *partition.waiting) if delta.stream_position > first]
+    return Told(partition.own, root, completion, base, deltas, trimmed, snapshot.version_of(partition))
+
+
+def _parts_of(stream: PartitionLocator) -> tuple[str, str, str, str]:
+    return stream.namespace, stream.table, stream.table_version, stream.stream
+
+
+def _base(partition: PartitionSnapshot, current: RoundCompletion, trimmed: int, root: str) -> RoundCompletion | None:
     """Return the oldest round that is kept from which on deltas tell all; None where they do from the first one on."""
     origin = current.origin
     is_known = origin is not None or current.rebase_source_partition_locator is None
     if is_known and not trimmed and (origin is None or origin.is_from_deltas):
         return None
-    for entry in list_rounds(destination) if is_known else ():
-        if int(entry["high_watermark"]) >= trimmed and int(entry["round_id"]) >= (origin.round_id if origin else 0):
+    destination = destination_of(partition, root)
+    for entry in destination.log.recall(lambda state: state.scan(ROUND_PREFIX)) if is_known else ():
+        is_told = int(entry["high_watermark"]) >= trimmed and int(entry["round_id"]) < current.round_id
+        if is_told and int(entry["round_id"]) >= (origin.round_id if origin else 0):
             found = read_completion(destination, entry)
             if found.origin == origin and found.source_folder == current.source_folder:
                 return found

@@ -34,6 +34,7 @@ from siltstone.table.completion import Destination, compacted_partition
 from siltstone.table.jobs import Keys, merging_job
 from siltstone.table.snapshot import Choose, Moment, PartitionSnapshot, TableSnapshot, take_snapshot
 from siltstone.table.where import Condition, compile_where, key_condition
+from siltstone.text import format_count
 
 if TYPE_CHECKING:
     import duckdb
@@ -93,7 +94,7 @@ class ScanSummary:
             ),
         ]
         if self.deltas:
-            lines.append(f"deltas      {self.deltas} merged, in {self.delta_files} files")
+            lines.append(f"deltas      {self.deltas} merged, from {format_count(self.delta_files, 'file')}")
         return "\n".join(lines)
 
 
@@ -306,7 +307,9 @@ class Scan:
         version, names = self.snapshot.version, self._needed
         in_files = version.as_in_files().schema
         # Partitions may have the columns of a key in different orders, and so different hashes.
-        orders = {part.keys for part in self._parts} or {tuple(version.names_in_files(version.primary_keys))}
+        orders = {part.keys for part in self._parts if part.buckets} or {
+            tuple(version.names_in_files(version.primary_keys))
+        }
         hashes = [self._hashes(keys) for keys in orders]
         return RowReader(
             self.snapshot.root,
@@ -413,7 +416,12 @@ def open_scan(
 
 def look_up(name: str, key: Mapping[str, object], *, root: str) -> list[dict[str, object]]:
     """Return the compacted rows of a primary key; a key that names its partition opens no other. Raises: as `read_key`."""
-    return read_key(take_snapshot(name, choose=_chooser(lambda version: _key_condition(version, key)), root=root), key)
+    return read_key(take_snapshot(name, choose=choose_by_key(key), root=root), key)
+
+
+def choose_by_key(key: Mapping[str, object]) -> Choose:
+    """Choose the partitions of a snapshot that can have a key."""
+    return _chooser(lambda version: _key_condition(version, key))
 
 
 def _chooser(condition: Callable[[TableVersion], Condition]) -> Choose:
@@ -478,11 +486,15 @@ def live_batches(root: str, completion: RoundCompletion, schema: pa.Schema | Non
         yield from live_rows(StoredFile(root, file), schema_from_json(completion.fields) if schema is None else schema)
 
 
+def destination_of(partition: PartitionSnapshot, root: str) -> Destination:
+    """Return where a partition is compacted to."""
+    log = commit_log(root, f"{partition.folder}/log")
+    return Destination(compacted_partition(partition.own), partition.folder, log, root)
+
+
 def merge_of(snapshot: TableSnapshot, partition: PartitionSnapshot) -> RoundJob:
     """Return what a round would have to do that merges the deltas that wait in a partition."""
-    assert partition.source is not None
-    root, locator = snapshot.root, compacted_partition(partition.own)
-    destination = Destination(locator, partition.folder, commit_log(root, f"{partition.folder}/log"), root)
+    destination = destination_of(partition, snapshot.root)
     keys = Keys(tuple(snapshot.version.primary_keys))
     source = snapshot.version_of(partition)
     # A read makes nothing that needs a time, so that none is asked of the store.
@@ -508,11 +520,6 @@ def key_table(schema: pa.Schema, primary_keys: Sequence[str], key: Mapping[str, 
         return pa.Table.from_pylist([dict(key)], schema=fields)
     except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
         raise InvalidInputError(f"key {dict(key)!r} does not fit the types of {fields.names}: {error}") from error
-
-
-def read_batches(snapshot: TableSnapshot, columns: Sequence[str] | None = None) -> pa.RecordBatchReader:
-    """Return a reader of a snapshot's rows. Raises: InvalidInputError, CorruptionError."""
-    return scan_of(snapshot, columns).to_batches()
 
 
 def read_key(snapshot: TableSnapshot, key: Mapping[str, object]) -> list[dict[str, object]]:

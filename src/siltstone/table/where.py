@@ -637,7 +637,8 @@ def _from_expression(expression: pc.Expression, schema: pa.Schema) -> Condition:
         raise InvalidInputError(f"where: {expression} cannot be evaluated on the table's columns ({error})") from error
     batch = stored.get_batch(0) if stored.num_record_batches else None
     values = [] if batch is None else [column[0] for column in batch.columns]
-    return Condition(expression, columns, _tree(_Steps(steps[::-1], values), schema))
+    # Without any column, there would be no rows to choose from.
+    return Condition(expression, columns or tuple(schema.names[:1]), _tree(_Steps(steps[::-1], values), schema))
 
 
 def _steps(schema: pa.Schema) -> list[tuple[str, str]]:

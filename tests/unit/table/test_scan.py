@@ -145,7 +145,7 @@ class TestWhatIsOpened:
     def test_deltas_are_merged_where_they_wait(self, table: siltstone.Table) -> None:
         assert (table.scan().explain().deltas, table.scan(fresh=True).explain().deltas) == (1, 2)
         assert table.scan(where="zone = 'eu'", fresh=True).explain().deltas == 0
-        assert "2 merged, in 2 files" in str(table.scan(fresh=True).explain())
+        assert "2 merged, from 2 files" in str(table.scan(fresh=True).explain())
 
     def test_files_are_those_of_rounds_with_deletion_vectors_and_of_waiting_deltas(
         self, table: siltstone.Table
@@ -170,6 +170,13 @@ class TestWhatIsOpened:
                 tuple(each for each in snapshot.partitions if not each.waiting),
             )
             assert counted.scan().count() == 400
+
+
+@every_state
+def test_an_expression_without_a_column_chooses_all_rows_or_none(table: siltstone.Table, how: dict[str, Any]) -> None:
+    for columns in (["id"], []):
+        assert table.scan(columns, pc.scalar(False), **how).to_arrow().num_rows == 0
+        assert table.scan(columns, pc.scalar(True), **how).count() == table.scan(**how).count() > 0
 
 
 ENGINES: dict[str, dict[str, Any]] = {

@@ -19,7 +19,7 @@ from siltstone.rows.job import Settings
 from siltstone.rows.merge import run_here
 from siltstone.storage import object_store as storage
 from siltstone.table.completion import compacted_partition
-from siltstone.table.scan import read_batches, read_key
+from siltstone.table.scan import read_key
 from siltstone.testing import faults
 from siltstone.testing.oracle import oracle_of, same_rows
 
@@ -165,7 +165,7 @@ def test_only_a_partition_whose_deltas_wait_is_merged(root: str) -> None:
     assert snapshot.positions == {"shop/stock/1/deltas": 2}
     assert {each.own.partition_id: len(each.waiting) for each in snapshot.partitions} == {"eu": 0, "us": 1, "asia": 0}
     assert (len(snapshot.waiting), snapshot.newer, snapshot.row_count) == (1, 2, None)
-    assert numbers_of(read_batches(snapshot).read_all().to_pylist()) == [1, 2, 2]
+    assert numbers_of(snapshot.scan().to_arrow().to_pylist()) == [1, 2, 2]
     assert len(table.snapshot(fresh=True).waiting) == 3
     compact(table)
     assert (table.snapshot().row_count, table.snapshot().newer) == (3, 0)
@@ -204,7 +204,7 @@ def test_a_snapshot_keeps_its_rows_and_travels(root: str) -> None:
     table.alter(rename_columns={"n": "amount"}, add_columns={"more": "int64"})
     compact(table)
     for snapshot in (held, travelled):
-        assert numbers_of(read_batches(snapshot).read_all().to_pylist()) == [2, 2, 2]
+        assert numbers_of(snapshot.scan().to_arrow().to_pylist()) == [2, 2, 2]
         assert numbers_of(read_key(snapshot, {"id": 1})) == [2, 2, 2]
 
 
@@ -220,7 +220,7 @@ def test_a_snapshot_whose_files_are_vacuumed_names_one_instead_of_giving_other_r
     compact(table)
     trim_and_vacuum(table)
     gone = there - {each.path for each in open_objects(root).list_objects("tables", recursive=True)}
-    for read in (lambda: read_batches(held).read_all(), lambda: read_key(held, {"id": 1})):
+    for read in (lambda: held.scan().to_arrow(), lambda: read_key(held, {"id": 1})):
         with pytest.raises(siltstone.CorruptionError) as raised:
             read()
         assert any(path in str(raised.value) for path in gone)
