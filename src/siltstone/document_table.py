@@ -239,7 +239,7 @@ class DocumentTable:
         return [to_document(resolved(self.name, rows[key]), rows[key]) for key in wanted]
 
     def get_for_change(self, key: KeyLike, change_id: ChangeIdLike) -> ChangeStatus:
-        """Tell what became of a change, with the document as it is. Raises: InvalidInputError, CorruptionError."""
+        """Return what became of a change, with the document as it is. Raises: InvalidInputError, CorruptionError."""
         wanted = check_change_id(change_id)
         row = self._row(key)
         found = resolved(self.name, row)

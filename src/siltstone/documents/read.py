@@ -141,7 +141,7 @@ def known_from_ms(row: Row, time_ms: int) -> int | None:
 
 
 def is_gone(row: Row, time_ms: int) -> bool:
-    """Tell whether nothing is left of a document that was there at a time."""
+    """Return whether nothing is left of a document that was there at a time."""
     record, _ = effective_record(row.records)
     if record is None or record.first is None or order_key(record.first) >= time_bound(time_ms + 1):
         return False

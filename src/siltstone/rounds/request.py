@@ -178,7 +178,7 @@ class _Stream:
 
 
 def partition_requests(asked: TableRequest) -> list[Request]:
-    """Say what is to be compacted in each partition.
+    """Return what is to be compacted in each partition.
 
     Each is rebased from the partition that has the same values. A table that was compacted on behalf of another one
     goes on with that one. Raises: InvalidInputError, NotFoundError.

@@ -196,7 +196,7 @@ def _register(plan: PartitionPlan) -> None:
 
 
 def _warn_of_doubt(plan: RoundPlan) -> None:
-    """Say why changes of a table whose stream is to be closed are not compacted yet, where the time is not sure."""
+    """Warn that changes of a table whose stream is to be closed are not compacted yet, where the time is not sure."""
     version = plan.source.version
     if delay_of(version.properties, version.locator) is not None:
         doubt = plan.source.log.doubt(min(plan.job.now_ms, plan.job.expiry_ms))

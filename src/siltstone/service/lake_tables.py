@@ -144,7 +144,7 @@ class LakeTables:
         return catalog.get_table_version(name, partition.table_version, root=self.lake.root)
 
     def _is_in_use(self, name: str) -> bool:
-        """Say whether a table is still there, with a version that takes writes."""
+        """Return whether a table is still there, with a version that takes writes."""
         try:
             catalog.get_table_version(name, root=self.lake.root)
         except NotFoundError:

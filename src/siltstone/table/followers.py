@@ -381,7 +381,7 @@ def _whole_followers(place: _Place, records: Sequence[Follower]) -> list[str]:
 
 @contextlib.contextmanager
 def _blocking(place: _Place, folder: str) -> Iterator[None]:
-    """Say that a follower that cannot be read keeps everything, since nobody knows what it needs."""
+    """Raise that a follower that cannot be read keeps everything, since nobody knows what it needs."""
     try:
         yield
     except CorruptionError as error:
@@ -392,7 +392,7 @@ def _blocking(place: _Place, folder: str) -> Iterator[None]:
 
 
 def _is_there(folder: str, root: str, *, is_registered: bool) -> bool:
-    """Tell whether the table of a compacted partition is still there, and has the partition if it once had."""
+    """Return whether the table of a compacted partition is still there, and has the partition if it once had."""
     place, _, segment = folder.rpartition("/")
     stream = _stream_at(place, root)
     if stream is None or stream.stream != COMPACTED_STREAM or not is_registered:

@@ -120,7 +120,7 @@ def held_watermark(destination: Destination, now_ms: int) -> int | None:
 
 
 def is_due(bucket: Bucket, now_ms: int, floor_ms: int | None) -> bool:
-    """Tell whether a bucket has something to do though no delta is for it."""
+    """Return whether a bucket has something to do though no delta is for it."""
     if bucket.due_at is not None and bucket.due_at <= now_ms:
         return True
     return bucket.held_at is not None and (floor_ms is None or floor_ms > bucket.held_at)
