@@ -322,11 +322,6 @@ class Table:
         return self.version.properties
 
     @property
-    def partitions(self) -> list[PartitionLocator]:
-        """The partitions that have deltas."""
-        return [each.locator for each in storage.list_partitions(self._stream, root=self.lake.root)]
-
-    @property
     def _stream(self) -> StreamLocator:
         return catalog.delta_stream(self.name, root=self.lake.root)
 

@@ -210,7 +210,7 @@ def alter(
     table = shell.lake.table(name)
     before = table.version
     rules: dict[str, Any] = {
-        "add_columns": parse_columns(columns) if columns else None,
+        "add_columns": [parse_column(text) for text in columns] if columns else None,
         "rename_columns": names,
         "drop_columns": to_drop or [],
         "unique_within_partition": unique_within_partition or None,
@@ -228,12 +228,8 @@ def alter(
     shell.emit(TableChanged(name, "altered", changes, dry_run))
 
 
-def parse_columns(texts: list[str]) -> list[dict[str, object]]:
-    """Read columns, each written as `name:type`, where a nested type is JSON. Raises: InvalidInputError."""
-    return [_parse_column(text) for text in texts]
-
-
-def _parse_column(text: str) -> dict[str, object]:
+def parse_column(text: str) -> dict[str, object]:
+    """Read a column written as `name:type`, where a nested type is JSON. Raises: InvalidInputError."""
     name, colon, kind = (part.strip() for part in text.partition(":"))
     if not colon or not name or not kind:
         raise InvalidInputError(f"{text!r} is not of the form name:type, e.g. note:string")

@@ -75,30 +75,28 @@ def _service_facts(report: ServiceReport) -> Iterator[tuple[str, str]]:
         yield "leader", f"{leader.node}, term {leader.term}"
     for word, control in (("disabled", status.disabled), ("frozen", status.frozen)):
         if control is not None:
-            yield word, _spell_control(control)
+            yield word, _format_control(control)
     if status.started_at is not None:
         yield "started", f"{format_time(status.started_at)} UTC by {status.trigger_reason}"
-        yield (
-            "partitions",
-            f"{status.completed} completed, {status.failed} failed, {status.active} active, {status.idle} waiting",
+        partitions = (
+            f"{status.completed} completed, {status.failed} failed, {status.active} active, {status.idle} waiting"
         )
+        yield "partitions", partitions
     if status.last_completed_at is not None:
         yield "completed", f"last at {format_time(status.last_completed_at)} UTC"
     if status.pending_requests:
         yield "requests", f"{format_count(len(status.pending_requests), 'cycle')} asked for and not begun"
     totals = status.totals
-    yield (
-        "ever",
-        (
-            f"{totals.completed_cycles} completed, {totals.failed_cycles} failed; "
-            f"{format_count(totals.rows, 'row')}, {format_bytes(totals.input_bytes)} read, "
-            f"{format_bytes(totals.written_bytes)} written; {format_count(totals.evictions, 'eviction')}"
-        ),
+    ever = (
+        f"{totals.completed_cycles} completed, {totals.failed_cycles} failed; "
+        f"{format_count(totals.rows, 'row')}, {format_bytes(totals.input_bytes)} read, "
+        f"{format_bytes(totals.written_bytes)} written; {format_count(totals.evictions, 'eviction')}"
     )
+    yield "ever", ever
     yield "database", report.database
 
 
-def _spell_control(control: "Control") -> str:
+def _format_control(control: "Control") -> str:
     until = "" if control.expires_at is None else f" until {format_time(control.expires_at)} UTC"
     by = f" by {control.requester}" if control.requester else ""
     return f"since {format_time(control.set_at)} UTC{until}{by}"
@@ -189,20 +187,16 @@ def _cycle_facts(details: "CycleDetails") -> Iterator[tuple[str, str]]:
     yield "leader", details.leader
     record = details.record
     if record is not None:
-        yield (
-            "partitions",
-            (
-                f"{record.completed} completed, {record.failed} failed, {record.unfinished} unfinished, "
-                f"{format_count(record.attempts, 'attempt')}"
-            ),
+        partitions = (
+            f"{record.completed} completed, {record.failed} failed, {record.unfinished} unfinished, "
+            f"{format_count(record.attempts, 'attempt')}"
         )
-        yield (
-            "work",
-            (
-                f"{format_count(record.rounds, 'round')}, {format_count(record.rows, 'row')}, "
-                f"{format_bytes(record.input_bytes)} read, {format_bytes(record.written_bytes)} written"
-            ),
+        yield "partitions", partitions
+        work = (
+            f"{format_count(record.rounds, 'round')}, {format_count(record.rows, 'row')}, "
+            f"{format_bytes(record.input_bytes)} read, {format_bytes(record.written_bytes)} written"
         )
+        yield "work", work
         if record.trimmed_deltas is not None:
             yield "trimmed", format_count(record.trimmed_deltas, "delta")
 
