@@ -21,6 +21,7 @@ from siltstone.errors import (
 if TYPE_CHECKING:
     from siltstone.document_table import DocumentTable
     from siltstone.lake import Lake, Table, open  # noqa: A004
+    from siltstone.spark.compaction import compact_partition
     from siltstone.table.scan import Scan
     from siltstone.table.snapshot import PartitionSnapshot, TableSnapshot
 
@@ -43,6 +44,7 @@ __all__ = [
     "Table",
     "TableSnapshot",
     "__version__",
+    "compact_partition",
     "open",
 ]
 
@@ -53,6 +55,7 @@ _MODULES = {
     "Scan": "siltstone.table.scan",
     "Table": "siltstone.lake",
     "TableSnapshot": "siltstone.table.snapshot",
+    "compact_partition": "siltstone.spark.compaction",
     "open": "siltstone.lake",
 }
 

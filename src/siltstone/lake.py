@@ -4,7 +4,7 @@ import dataclasses
 import datetime
 import os
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Literal, TypeAlias, cast, overload
 
 import pyarrow as pa
@@ -50,7 +50,8 @@ from siltstone.rounds.events import Progress
 from siltstone.rounds.preview import Plan, preview_table
 from siltstone.rounds.request import TableRequest
 from siltstone.rounds.session import Compacted, compact_table
-from siltstone.rows.job import BucketResult, Engine, RoundJob
+from siltstone.rows.job import Engine
+from siltstone.spark.compaction import Spark, engine_on
 from siltstone.storage import object_store as storage
 from siltstone.storage.interface import ArrowData
 from siltstone.storage.layout import CATALOG_FOLDER
@@ -97,7 +98,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from siltstone.document_table import DocumentTable
-    from siltstone.spark.compaction import Spark
 
 EngineName = Literal["spark", "local"]
 SchemaLike: TypeAlias = pa.Schema | Mapping[str, str] | Sequence[Mapping[str, object]]
@@ -473,7 +473,7 @@ class Table:
         on_behalf_of: "Table | str | StreamLocator | None" = None,
         high_watermark: int | None = None,
         engine: EngineName = "spark",
-        spark: "Spark | None" = None,
+        spark: Spark = None,
         progress: Progress | None = None,
     ) -> Compacted:
         """Compact what is new, up to position `to`, in each partition; `full` rewrites all buckets.
@@ -777,24 +777,17 @@ def _check_log(root: str, folder: str) -> list[Finding]:
     return verify_opened(OpenedLog("siltstone", KeyedLog(open_objects(root), folder)), data_files=False).findings
 
 
-def choose_engine(engine: EngineName, spark: "Spark | None" = None, progress: Progress | None = None) -> Engine:
+def choose_engine(engine: EngineName, spark: Spark = None, progress: Progress | None = None) -> Engine:
     """Return what runs the tasks of rounds: Spark, or this process. Raises: InvalidInputError."""
-    if engine not in ("spark", "local"):
+    if engine == "spark":
+        return engine_on(spark, progress)
+    if engine != "local":
         raise InvalidInputError(f"unknown engine {engine!r}; use spark, or local for this process")
-    if engine == "local" and spark is not None:
+    if spark is not None:
         raise InvalidInputError("a Spark session was given for the local engine; leave it out, or use engine='spark'")
+    from siltstone.documents.merge import run_here
 
-    def run(job: RoundJob) -> Iterator[BucketResult]:
-        # Not before there is work: Spark takes long to import, and longer to start.
-        if engine == "local":
-            from siltstone.documents.merge import run_here
-
-            return run_here(job)
-        from siltstone.spark.compaction import engine_on
-
-        return engine_on(spark, progress)(job)
-
-    return run
+    return run_here
 
 
 def _stage_on_spark(

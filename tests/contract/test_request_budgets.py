@@ -130,7 +130,7 @@ def count(root: str, operation: Callable[[], object], prepare: Callable[[], obje
 def compact(table: siltstone.Table) -> None:
     """Compact in this process."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("siltstone.spark.compaction.spark_engine", lambda *_: run_here)
+        patch.setattr("siltstone.spark.merge.spark_engine", lambda *_: run_here)
         no_session: Any = object()
         table.compact(spark=no_session)
 

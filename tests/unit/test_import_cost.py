@@ -77,3 +77,19 @@ def test_a_name_that_is_not_public_is_no_attribute() -> None:
 
     with pytest.raises(AttributeError, match="nosuch"):
         _ = siltstone.nosuch
+
+
+def test_a_table_is_compacted_in_this_process_without_loading_spark() -> None:
+    code = "; ".join(
+        [
+            "import siltstone",
+            "lake = siltstone.open('memory://import-cost')",
+            "table = lake.create_table('shop.orders', schema={'id': 'int64'}, primary_keys=['id'])",
+            "table.write([{'id': 1}, {'id': 2}])",
+            "assert table.compact(engine='local').live_rows == 2",
+            "documents = lake.create_document_table('shop.reviews')",
+            "documents.update('r1', {'stars': 5})",
+            "assert len(documents.compact(engine='local').rounds) == 1",
+        ]
+    )
+    assert "pyspark" not in heavy_modules_after(code)

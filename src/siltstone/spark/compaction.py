@@ -1,8 +1,7 @@
 """Compaction of one partition on Spark: the call that everything else leads to."""
 
 from collections.abc import Callable, Iterable, Iterator
-
-from pyspark.sql import SparkSession
+from typing import TYPE_CHECKING, TypeAlias
 
 from siltstone.errors import InvalidInputError
 from siltstone.model import PartitionLocator
@@ -11,11 +10,12 @@ from siltstone.rounds.events import Progress
 from siltstone.rounds.request import MAX_ROUND_BYTES, Request
 from siltstone.rounds.session import SessionResult, run_session
 from siltstone.rows.job import BucketResult, Engine, RoundJob, Settings
-from siltstone.spark.merge import spark_engine
-from siltstone.spark.session import local_session
 
-Spark = SparkSession | Callable[[], SparkSession]
-"""A session, or what starts one."""
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+Spark: TypeAlias = "SparkSession | Callable[[], SparkSession] | None"
+"""A session, or what starts one; None means one in this process."""
 
 
 def compact_partition(
@@ -28,7 +28,7 @@ def compact_partition(
     rebase_source_partition_high_watermark: int | None = None,
     compaction_artifact_path: str | None = None,
     compaction_artifact_s3_bucket: str | None = None,
-    spark: Spark | None = None,
+    spark: Spark = None,
     sort_keys: str | Iterable[str] | None = None,
     records_per_compacted_file: int | None = None,
     target_file_bytes: int | None = None,
@@ -70,13 +70,16 @@ def compact_partition(
     return run_session(request, engine_on(spark, progress), progress)
 
 
-def engine_on(spark: Spark | None, progress: Progress | None = None) -> Engine:
+def engine_on(spark: Spark, progress: Progress | None = None) -> Engine:
     """Return an engine on a Spark session, or on what a function returns that starts one, by default in this process.
 
-    Spark is not started before there is work: that takes seconds, and what is refused needs none.
+    Spark is neither imported nor started before there is work: that takes seconds, and what is refused needs none.
     """
 
     def run(job: RoundJob) -> Iterator[BucketResult]:
+        from siltstone.spark.merge import spark_engine
+        from siltstone.spark.session import local_session
+
         session = spark() if callable(spark) else spark
         return spark_engine(session or local_session(), progress)(job)
 

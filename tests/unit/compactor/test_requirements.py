@@ -43,7 +43,7 @@ def old(orders: siltstone.Table) -> siltstone.Table:
 @pytest.fixture
 def compact(orders: siltstone.Table, monkeypatch: pytest.MonkeyPatch) -> Compact:
     """Call the seed's function in this process, by default for the orders."""
-    monkeypatch.setattr("siltstone.spark.compaction.spark_engine", lambda *_: run_here)
+    monkeypatch.setattr("siltstone.spark.merge.spark_engine", lambda *_: run_here)
 
     def call(**given: Any) -> Any:
         defaults = {
@@ -63,7 +63,7 @@ def refused(orders: siltstone.Table, compact: Compact, monkeypatch: pytest.Monke
     """Check that a call is refused, with a message, and that nothing is written for it."""
 
     def call(match: str, kind: type[Exception] = InvalidInputError, **given: Any) -> None:
-        monkeypatch.setattr("siltstone.spark.compaction.local_session", lambda: pytest.fail("Spark was started"))
+        monkeypatch.setattr("siltstone.spark.session.local_session", lambda: pytest.fail("Spark was started"))
         before = stored(orders.lake.root)
         with pytest.raises(kind, match=match):
             compact(**{"spark": None, **given})

@@ -14,8 +14,8 @@ HOME = Path(__file__).parents[3]
 @pytest.fixture(autouse=True)
 def without_spark(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Run the tasks of rounds in this process."""
-    monkeypatch.setattr("siltstone.spark.compaction.local_session", lambda: None)
-    monkeypatch.setattr("siltstone.spark.compaction.spark_engine", lambda *_: run_here)
+    monkeypatch.setattr("siltstone.spark.session.local_session", lambda: None)
+    monkeypatch.setattr("siltstone.spark.merge.spark_engine", lambda *_: run_here)
     monkeypatch.chdir(tmp_path)
 
 

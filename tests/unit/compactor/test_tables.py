@@ -1,0 +1,101 @@
+"""Compacting and planning whole tables: one plan for all partitions, run where it was asked for."""
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+import pytest
+
+import siltstone
+from siltstone.documents.merge import run_here
+from siltstone.errors import InvalidInputError
+from siltstone.rounds.events import Event, TasksDone
+from siltstone.rounds.request import TableRequest
+from siltstone.rounds.session import compact_table
+from siltstone.rows.job import BucketResult, Engine, RoundJob
+from siltstone.spark.compaction import compact_partition
+from siltstone.testing.oracle import oracle_of, same_rows
+from tests.unit.compactor.compacting import objects_below
+
+
+@pytest.fixture
+def days(local_root: str) -> siltstone.Table:
+    """A table of two partitions, each with a delta."""
+    table = siltstone.open(local_root).create_table(
+        "shop.visits", schema={"id": "int64", "day": "string"}, primary_keys=["id", "day"], partition_keys=["day"]
+    )
+    table.write(pa.table({"id": [1, 2, 3], "day": ["mon", "mon", "tue"]}))
+    return table
+
+
+def test_what_is_planned_is_what_is_done_and_planning_writes_nothing(days: siltstone.Table) -> None:
+    before = objects_below(days.lake.root)
+    events: list[Event] = []
+    plan = days.plan(progress=events.append)
+    assert objects_below(days.lake.root) == before
+    assert {event.step for event in events if isinstance(event, TasksDone)} == {"read", "merge"}
+    done = days.compact(engine="local")
+    assert (plan.table, plan.partitions, plan.stream_position) == (done.table, done.partitions, done.stream_position)
+    for preview, report in zip(plan.rounds, done.rounds, strict=True):
+        assert (preview.partition, preview.round_id, preview.high_watermark) == (
+            report.partition,
+            report.round_id,
+            report.high_watermark,
+        )
+        assert sum(bucket.new_rows for bucket in preview.buckets) == report.live_rows
+    assert days.plan().rounds == []
+
+
+def test_a_compaction_is_the_sequence_of_the_results_of_its_partitions(days: siltstone.Table) -> None:
+    done = days.compact(engine="local")
+    assert [len(result.rounds) for result in done] == [1, 1]
+    assert (len(done), done[-1], done.live_rows, done.deltas) == (2, done.results[1], 3, 2)
+    again = days.compact(engine="local")
+    assert (list(again.rounds), again.live_rows, again.partitions) == ([], 3, 2)
+    same_rows(days.to_arrow().to_pylist(), oracle_of(days, None).rows())
+
+
+def test_a_partition_that_another_session_compacts_after_it_was_planned_is_planned_again(days: siltstone.Table) -> None:
+    others: list[int] = []
+
+    def meets_another(job: RoundJob) -> Iterator[BucketResult]:
+        yield from run_here(job)
+        if not others:
+            # The other one runs into both partitions; here, the second is still waiting for its turn.
+            others.append(sum(len(result.rounds) for result in days.compact(engine="local")))
+
+    done = compact_table(TableRequest(days.name, days.lake.root), meets_another)
+    assert others == [2]
+    assert [(len(result.rounds), result.conflicts) for result in done] == [(0, 1), (0, 0)]
+    assert done.live_rows == 3
+    same_rows(days.to_arrow().to_pylist(), oracle_of(days, None).rows())
+
+
+def test_engines_that_make_no_sense_are_refused(days: siltstone.Table) -> None:
+    with pytest.raises(InvalidInputError, match="unknown engine 'flink'; use spark, or local"):
+        days.compact(engine="flink")  # type: ignore[arg-type]
+    with pytest.raises(InvalidInputError, match="a Spark session was given for the local engine"):
+        days.compact(engine="local", spark=lambda: pytest.fail("Spark was started"))
+    assert days.rounds() == []
+
+
+def test_spark_is_started_once_there_is_work_and_not_before(
+    days: siltstone.Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[object] = []
+
+    def engine(session: object, *_: object) -> Engine:
+        started.append(session)
+        return run_here
+
+    monkeypatch.setattr("siltstone.spark.merge.spark_engine", engine)
+    days.compact(engine="local")
+    session = object()
+    assert days.compact(spark=lambda: session).rounds == []  # type: ignore[arg-type, return-value]
+    assert started == []
+    days.write(pa.table({"id": [4], "day": ["tue"]}))
+    assert len(days.compact(spark=lambda: session).rounds) == 1  # type: ignore[arg-type, return-value]
+    assert started == [session]
+
+
+def test_compact_partition_is_public_also_where_it_was_before() -> None:
+    assert siltstone.compact_partition is compact_partition
