@@ -267,7 +267,7 @@ class Lake:
         """Return a table of documents by its name. Raises: NotFoundError, InvalidInputError where it is one of rows."""
         from siltstone.document_table import DocumentTable
 
-        return DocumentTable(self, self._full_name(name))
+        return DocumentTable(self, self._full_name(name, recall=True))
 
     def rename_table(self, name: str, new_name: str, *, dry_run: bool = False) -> "Table":
         """Rename a table, also into another namespace. Raises: NotFoundError, AlreadyExistsError."""

@@ -55,6 +55,8 @@ BUDGETS: dict[tuple[str, int], Budget] = {
     ("siltstone plan", 1): Budget(Requests(5, 5, 1, 7, 8, 0), Requests(6, 6, 1, 1, 3, 0)),
     ("write", 1): Budget(Requests(2, 3, 0, 4, 4, 2), Requests(2, 3, 0, 0, 0, 2)),
     ("compact", 1): Budget(Requests(6, 7, 1, 7, 12, 5), Requests(7, 8, 1, 1, 5, 4)),
+    ("document get", 1): Budget(Requests(2, 2, 1, 6, 10, 0), Requests(3, 3, 1, 0, 4, 0)),
+    ("document update", 1): Budget(Requests(4, 5, 0, 4, 5, 2), Requests(4, 5, 0, 0, 0, 2)),
     ("read", 10): Budget(Requests(2, 2, 10, 24, 24, 0), Requests(12, 12, 10, 0, 10, 0)),
     ("fresh read", 10): Budget(Requests(2, 2, 10, 24, 26, 0), Requests(12, 12, 10, 0, 12, 0)),
     ("lookup", 10): Budget(Requests(2, 2, 1, 24, 16, 0), Requests(12, 12, 1, 0, 2, 0)),
@@ -181,6 +183,26 @@ def count_all(partitions: int) -> dict[str, Budget]:
     }
 
 
+def count_documents() -> dict[str, Budget]:
+    """Count the requests of operations on a compacted document that was updated since."""
+    root = new_root()
+    created = siltstone.open(root).create_document_table("shop.reviews")
+    created.update("r1", {"stars": 4})
+    created.compact(engine="local")
+
+    def documents() -> siltstone.DocumentTable:
+        return siltstone.open(root).document_table("shop.reviews")
+
+    def update() -> None:
+        documents().update("r1", '{..,"stars":5}')
+
+    update()
+    return {
+        "document get": count(root, lambda: documents().get("r1")),
+        "document update": count(root, update),
+    }
+
+
 def count_overview() -> Budget:
     """Count the requests of what the service shows of a hundred compacted tables."""
     root = new_root()
@@ -208,7 +230,8 @@ def check(found: Mapping[tuple[str, int], Budget]) -> None:
 
 @pytest.mark.parametrize("partitions", [1, 10])
 def test_no_operation_makes_more_requests_than_its_budget(partitions: int) -> None:
-    found = {(name, partitions): budget for name, budget in count_all(partitions).items()}
+    counted_here = count_all(partitions) | (count_documents() if partitions == 1 else {})
+    found = {(name, partitions): budget for name, budget in counted_here.items()}
     assert found.keys() == {key for key in BUDGETS if key[1] == partitions}
     check(found)
 
@@ -252,6 +275,7 @@ def test_every_request_is_counted_by_its_kind() -> None:
 def main() -> None:
     """Print a table of what was counted."""
     found = {(name, size): budget for size in (1, 10) for name, budget in count_all(size).items()}
+    found |= {(name, 1): budget for name, budget in count_documents().items()}
     found["overview", TABLES] = count_overview()
     print("| operation | partitions or tables | process |", " | ".join(Requests._fields), "| target |")
     print("|---|--:|---|", "--:|" * len(Requests._fields), "---|", sep="")

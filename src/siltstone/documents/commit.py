@@ -1,33 +1,172 @@
 """Committing changes: none of a time that the table is complete up to, whatever clocks and pauses do."""
 
 import datetime
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Generic, NamedTuple, TypeVar
+
+import numpy as np
+import pyarrow as pa
 
 from siltstone import clock
 from siltstone.catalog import main as catalog
-from siltstone.documents.change_ids import to_iso_time, to_ms
-from siltstone.errors import ConflictError, InvalidInputError
-from siltstone.model import Delta, StreamLocator
+from siltstone.documents.cases import ImportResult, check_complete
+from siltstone.documents.change_ids import new_change_id, order_key, to_iso_time, to_ms
+from siltstone.documents.intake import ChangeKey, Stored, Update, not_stored, with_own_ids
+from siltstone.documents.lookup import changes_of, hash_changes, snapshot_of
+from siltstone.documents.read import check_known, earliest_of
+from siltstone.documents.record import Row
+from siltstone.documents.schema import KEY, WRITTEN_SCHEMA, stored_batches, stored_table
+from siltstone.errors import AlreadyExistsError, ConflictError, InvalidInputError
+from siltstone.model import DEFAULT_STREAM, Delta, ManifestEntry, PartitionLocator, StreamLocator
 from siltstone.model.properties import CLOSED_BEFORE_MS
 from siltstone.objects import open_objects
 from siltstone.objects.times import describe_skew, is_skewed
 from siltstone.storage import object_store as storage
-from siltstone.table.holds import closed_before, delay_of
+from siltstone.storage.parquet import read_data_file
+from siltstone.table.completion import Destination, locate_compacted
+from siltstone.table.holds import Hold, add_hold, close_stream, closed_before, delay_of, release_hold
 
-Stage = Callable[[StreamLocator], tuple[list[Delta], str | None]]
-"""Stages changes, and tells the earliest change id among them."""
+R = TypeVar("R")
+
+
+class Staged(NamedTuple, Generic[R]):
+    """Changes that are staged, the earliest change id among them, and what their commit results in."""
+
+    deltas: list[Delta]
+    earliest: str | None
+    result: R
+
 
 _ATTEMPTS = 20
 _MAX_WAIT_MS = 1000
 
 
-def commit_changes(name: str, stage: Stage, *, root: str) -> int:
-    """Commit what is staged and return the stream position, if all changes are later than what is complete.
+def write_updates(name: str, updates: Sequence[Update], *, root: str) -> list[pa.RecordBatch]:
+    """Commit updates but for those that are there already; return what was written. Raises: AlreadyExistsError."""
+    own = with_own_ids(name, updates)
+    fresh = not_stored(name, own, _stored_changes(name, own, root))
+    if not fresh:
+        return []
+
+    def stage(stream: StreamLocator) -> Staged[list[pa.RecordBatch]]:
+        batches = list(stored_batches(fresh, lambda: new_change_id(now_ms(root))))
+        rows = pa.Table.from_batches(batches, WRITTEN_SCHEMA)
+        deltas = storage.stage_deltas(rows, stream, type="append", root=root)
+        return Staged(deltas, earliest_of(rows.column("change_id")), batches)
+
+    return commit_changes(name, stage, root=root)
+
+
+def _stored_changes(name: str, updates: Sequence[Update], root: str) -> dict[ChangeKey, Stored]:
+    has_ids = any(update.change_id is not None for update in updates)
+    return snapshot_of(name, root=root).stored_changes(updates) if has_ids else {}
+
+
+def write_files(name: str, stage_files: Callable[[StreamLocator], list[Delta]], *, have_ids: bool, root: str) -> int:
+    """Commit updates that are staged as files; return how many there are without those that were there already.
+
+    Raises: AlreadyExistsError.
+    """
+
+    def stage(stream: StreamLocator) -> Staged[int]:
+        deltas = stage_files(stream)
+        files = [entry for delta in deltas for entry in delta.manifest.entries]
+        try:
+            repeats = _count_repeats(name, files, root) if have_ids else 0
+        except AlreadyExistsError:
+            storage.discard_deltas(deltas, root=root)
+            raise
+        ids = [earliest_of(read_data_file(root, file, ["change_id"]).column("change_id")) for file in files]
+        earliest = min((each for each in ids if each is not None), key=order_key, default=None)
+        return Staged(deltas, earliest, sum(file.record_count for file in files) - repeats)
+
+    return commit_changes(name, stage, root=root)
+
+
+def _count_repeats(name: str, files: Sequence[ManifestEntry], root: str) -> int:
+    """Count staged updates that are there already, in these files or stored. Raises: AlreadyExistsError.
+
+    They stay in the files; wherever these are read, the same change counts once.
+    """
+    hashes = [hash_changes(read_data_file(root, file, [KEY, "change_id"])) for file in files]
+    distinct, counts = np.unique(np.concatenate([np.empty(0, np.uint64), *hashes]), return_counts=True)
+    snapshot = snapshot_of(name, root=root)
+    stored = snapshot.changes_among(distinct)
+    suspects = np.concatenate([distinct[counts > 1], hash_changes(stored)])
+    if not len(suspects):
+        return 0
+    updates = [
+        Update(row["key"], row["delta"], tuple(row["tags"]), row["change_id"])
+        for file, own in zip(files, hashes, strict=True)
+        if np.isin(own, suspects).any()
+        for row in read_data_file(root, file).filter(pa.array(np.isin(own, suspects))).to_pylist()
+    ]
+    return len(updates) - len(not_stored(name, with_own_ids(name, updates), changes_of(stored, snapshot.name)))
+
+
+def import_rows(name: str, rows: Sequence[Row], *, skip_existing: bool, dry_run: bool, root: str) -> ImportResult:
+    """Commit documents of which nothing is stored. Raises: InvalidInputError, AlreadyExistsError."""
+    if not rows:
+        return ImportResult(0, 0)
+    check_complete(rows, complete_up_to(name, root=root))
+    fresh = _unknown(name, rows, skip_existing, root)
+
+    def stage(stream: StreamLocator) -> Staged[int]:
+        check_complete(rows, closed_before(catalog.get_table_version(name, root=root).properties) or 0)
+        unknown = _unknown(name, rows, skip_existing, root)
+        return Staged(storage.stage_deltas(stored_table(unknown), stream, type="append", root=root), None, len(unknown))
+
+    imported = len(fresh)
+    if fresh and not dry_run:
+        _refuse_skew(name, root=root)
+        version = catalog.get_table_version(name, root=root)
+        stream = StreamLocator(**version.locator, stream=DEFAULT_STREAM)
+        close_stream(version, stream, now_ms(root), root=root)
+        imported = commit_changes(name, stage, root=root)
+    return ImportResult(imported, len(rows) - imported)
+
+
+def _unknown(name: str, rows: Sequence[Row], skip_existing: bool, root: str) -> list[Row]:
+    """Return the rows of documents of which nothing is stored. Raises: AlreadyExistsError."""
+    known = snapshot_of(name, root=root).keys_among([row.key for row in rows])
+    if known and not skip_existing:
+        raise AlreadyExistsError(
+            f"{name}: document {min(known)!r}{f' and {len(known) - 1} more' if len(known) > 1 else ''} cannot be "
+            "imported, since something is stored of it already; leave out what is there, or import into a new table"
+        )
+    return [row for row in rows if row.key not in known]
+
+
+def hold_documents(name: str, *, since_ms: int, until_ms: int, reason: str, root: str) -> Hold:
+    """Make a hold on all that is stored up to now. Raises: InvalidInputError."""
+    if until_ms <= since_ms:
+        raise InvalidInputError(f"{name}: a hold until {until_ms} ends before it begins, {since_ms}")
+    destination = documents_destination(name, root=root)
+    position = storage.get_stream(catalog.delta_stream(name, root=root), root=root).stream_position
+    hold = add_hold(destination, since_ms=since_ms, until_ms=until_ms, reason=reason, stream_position=position)
+    # Not before it is there: from then on nothing is deleted that it needs.
+    try:
+        check_known(name, hold, root=root)
+    except InvalidInputError:
+        release_hold(destination, hold.hold_id)
+        raise
+    return hold
+
+
+def documents_destination(name: str, *, root: str) -> Destination:
+    """Return where the documents of a table are compacted to. Raises: NotFoundError."""
+    stream = catalog.delta_stream(name, root=root)
+    return locate_compacted(PartitionLocator(**stream, partition_values=[]), root=root)
+
+
+def commit_changes(name: str, stage: Callable[[StreamLocator], Staged[R]], *, root: str) -> R:
+    """Commit what is staged and return its result, if all changes are later than what is complete.
 
     Whoever compacts closes the table's stream first, in the log that changes are committed to; the commit holds only
     if the closing time is still the one that the changes were checked against. Raises: InvalidInputError.
     """
     started_ms = now_ms(root)
+    results: list[R] = []
     for attempt in range(_ATTEMPTS):
         properties = catalog.get_table_version(name, root=root).properties
         closed, delay_ms = closed_before(properties), delay_of(properties, name) or 0
@@ -36,15 +175,17 @@ def commit_changes(name: str, stage: Stage, *, root: str) -> int:
         _wait_until(limit_ms + 1, root)
 
         def checked(stream: StreamLocator, limit_ms: int = limit_ms, delay_ms: int = delay_ms) -> list[Delta]:
-            staged, earliest = stage(stream)
-            if earliest is not None and to_ms(earliest) <= limit_ms:
-                storage.discard_deltas(staged, root=root)
-                raise InvalidInputError(_too_late(name, earliest, limit_ms, delay_ms))
-            return staged
+            staged = stage(stream)
+            if staged.earliest is not None and to_ms(staged.earliest) <= limit_ms:
+                storage.discard_deltas(staged.deltas, root=root)
+                raise InvalidInputError(_too_late(name, staged.earliest, limit_ms, delay_ms))
+            results.append(staged.result)
+            return staged.deltas
 
         expected = {CLOSED_BEFORE_MS.name: properties.get(CLOSED_BEFORE_MS.name)}
         try:
-            return catalog.write_staged(name, checked, expected_properties=expected, root=root)
+            catalog.write_staged(name, checked, expected_properties=expected, root=root)
+            return results[-1]
         except ConflictError:
             if attempt == _ATTEMPTS - 1:
                 raise
@@ -69,7 +210,7 @@ def now_ms(root: str) -> int:
     return open_objects(root).now_ms()
 
 
-def refuse_skew(name: str, *, root: str) -> None:
+def _refuse_skew(name: str, *, root: str) -> None:
     """Refuse to close a table's stream where this machine's clock and the store's differ. Raises: InvalidInputError."""
     skew_ms = open_objects(root).skew_ms()
     if skew_ms is not None and is_skewed(skew_ms):

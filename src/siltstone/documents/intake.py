@@ -141,6 +141,13 @@ def check_columns(names: Sequence[str]) -> None:
         )
 
 
+def table_updates(table: "pa.Table | pa.RecordBatch") -> Iterator[UpdateLike]:
+    """Yield the rows of a table as updates. Raises: InvalidInputError where it has other columns."""
+    check_columns(table.schema.names)
+    for batch in table.to_batches() if hasattr(table, "to_batches") else [table]:
+        yield from batch_updates(batch)
+
+
 def batch_updates(batch: "pa.RecordBatch") -> Iterator[UpdateLike]:
     """Yield the rows of a batch as updates."""
     columns = [batch.column(name).to_pylist() for name in batch.schema.names]

@@ -1,13 +1,15 @@
 """Reading documents: by the primary key index or bucket by bucket, as of now or of an earlier time."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Final, Literal, NamedTuple
+import datetime
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final, Literal, NamedTuple, cast
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from siltstone.catalog import main as catalog
 from siltstone.documents.change_ids import iso_time, order_key, time_bound, to_iso_time, to_ms
 from siltstone.documents.expand import Expansion, effective_record, recent_changes, resolve
 from siltstone.documents.language.values import (
@@ -25,16 +27,13 @@ from siltstone.documents.merge import split_rows
 from siltstone.documents.record import ArchivedChange, CompactionRecord, Row
 from siltstone.documents.schema import KEY, NAME_PROPERTY, SCHEMA, StoredRow, grouped
 from siltstone.errors import CorruptionError, InvalidInputError
-from siltstone.model import DEFAULT_STREAM, Delta, PartitionLocator
-from siltstone.model.rounds import Bucket, RoundCompletion
+from siltstone.model import DEFAULT_STREAM, PartitionLocator
 from siltstone.rows.columns import Integers, align
 from siltstone.rows.files import StoredFile
-from siltstone.rows.hashing import Hashes, hash_keys
 from siltstone.rows.job import RoundJob, gather
-from siltstone.rows.parts import decode_part
-from siltstone.storage.parquet import read_data_file
+from siltstone.rows.parts import GatheredParts, decode_part, read_parts
 from siltstone.table.completion import get_round, locate_compacted
-from siltstone.table.holds import Hold
+from siltstone.table.holds import Hold, closed_before
 from siltstone.table.jobs import Keys, merging_job
 from siltstone.table.snapshot import take_snapshot
 from siltstone.table.source_state import read_source
@@ -169,97 +168,6 @@ DOCUMENT_SCHEMA: Final = pa.schema(
     ]
 )
 """One row a document: its content as JSON, null where it is deleted, and what is known about it."""
-
-
-_CHANGE_KEYS: Final = pa.schema([SCHEMA.field(name) for name in (KEY, "change_id")])
-
-
-def hash_changes(table: pa.Table | pa.RecordBatch) -> Hashes:
-    """Return a hash of each row's key and change id."""
-    return hash_keys(table, _CHANGE_KEYS.names)
-
-
-@dataclass(frozen=True)
-class Snapshot:
-    """A state of a table of documents: what was compacted, and the deltas since."""
-
-    root: str
-    # What conditions know the table by.
-    name: str
-    completion: RoundCompletion | None = None
-    deltas: Sequence[Delta] = ()
-
-    def rows_of(self, keys: Sequence[str]) -> pa.Table:
-        """Return the rows of some documents, in the order in which they were committed. Raises: CorruptionError."""
-        wanted = pa.table({KEY: pa.array(keys, pa.string())})
-        found = [SCHEMA.empty_table()]
-        if self.completion is not None:
-            found += self._compacted(self.completion, wanted)
-        for delta in self.deltas:
-            for entry in delta.manifest.entries:
-                own = pc.is_in(read_data_file(self.root, entry, [KEY]).column(KEY), wanted.column(KEY))
-                if pc.any(own).as_py():
-                    found.append(align(read_data_file(self.root, entry).filter(own), SCHEMA))
-        return pa.concat_tables(found)
-
-    def keys_among(self, keys: Sequence[str]) -> set[str]:
-        """Return those of some keys that anything is stored of. Raises: CorruptionError."""
-        wanted = pa.table({KEY: pa.array(keys, pa.string())})
-        schema = pa.schema([SCHEMA.field(KEY)])
-        tables = list(self._compacted(self.completion, wanted, schema)) if self.completion is not None else []
-        tables += [read_data_file(self.root, entry, [KEY]) for delta in self.deltas for entry in delta.manifest.entries]
-        own = (table.column(KEY).filter(pc.is_in(table.column(KEY), wanted.column(KEY))) for table in tables)
-        return {key for column in own for key in column.to_pylist()}
-
-    def changes_among(self, hashes: Hashes) -> pa.Table:
-        """Return the rows whose key and change id have one of these hashes, see `hash_changes`. Raises: CorruptionError."""
-        found = [SCHEMA.empty_table()]
-        for bucket in self.completion.buckets if self.completion is not None else ():
-            # A bucket that is never due has nothing but one record of each document.
-            for file in bucket.files if bucket.due_at is not None or bucket.held_at is not None else ():
-                stored = StoredFile(self.root, file)
-                live = np.flatnonzero(stored.live_flags())
-                own = live[np.isin(hash_changes(stored.read_rows(live, _CHANGE_KEYS)), hashes)]
-                if len(own):
-                    found.append(stored.read_rows(own, SCHEMA))
-        for delta in self.deltas:
-            for entry in delta.manifest.entries:
-                is_own = np.isin(hash_changes(read_data_file(self.root, entry, _CHANGE_KEYS.names)), hashes)
-                if is_own.any():
-                    found.append(align(read_data_file(self.root, entry).filter(pa.array(is_own)), SCHEMA))
-        return pa.concat_tables(found)
-
-    def _compacted(
-        self, completion: RoundCompletion, wanted: pa.Table, schema: pa.Schema = SCHEMA
-    ) -> Iterator[pa.Table]:
-        hashes = np.unique(hash_keys(wanted, [KEY]))
-        for bucket in completion.buckets:
-            own = hashes[_is_of(bucket, hashes)]
-            if not len(own):
-                continue
-            for file in bucket.files:
-                stored = StoredFile(self.root, file)
-                places = stored.live_among(stored.index.find(own)[0])
-                if len(places):
-                    rows = stored.read_rows(places, schema)
-                    yield rows.filter(pc.is_in(rows.column(KEY), wanted.column(KEY)))
-
-
-def _is_of(bucket: Bucket, hashes: Hashes) -> "np.typing.NDArray[np.bool_]":
-    """Flag the hashes of keys that belong into a bucket."""
-    if not bucket.depth:
-        return np.ones(len(hashes), np.bool_)
-    flags: np.typing.NDArray[np.bool_] = hashes >> np.uint64(64 - bucket.depth) == np.uint64(bucket.bits)
-    return flags
-
-
-def snapshot_of(name: str, *, root: str) -> Snapshot:
-    """Return the newest state of a table of documents. Raises: NotFoundError, CorruptionError."""
-    table = take_snapshot(name, fresh=True, root=root)
-    known_as = table.version.properties.get(NAME_PROPERTY, name)
-    for partition in table.partitions:
-        return Snapshot(root, known_as, partition.completion, partition.waiting)
-    return Snapshot(root, known_as)
 
 
 def job_of(name: str, hold: Hold | None = None, *, root: str) -> RoundJob:
@@ -414,3 +322,53 @@ def earliest_of(change_ids: pa.ChunkedArray | pa.Array) -> str | None:
     """Return the earliest of some change ids, None of none."""
     ids = change_ids.to_pylist()
     return min(ids, key=order_key) if ids else None
+
+
+def check_known(name: str, hold: Hold, *, root: str) -> None:
+    """Check that what a hold keeps tells all documents as of its time. Raises: InvalidInputError, CorruptionError."""
+    closed = closed_before(catalog.get_table_version(name, root=root).properties)
+    # Nothing of a time that is still open has ever been absorbed.
+    if closed is None or hold.since_ms >= closed:
+        return
+    job = job_of(name, hold, root=root)
+    times = (
+        known_from_ms(stored.row, hold.since_ms)
+        for number, parts in parts_by_bucket(job)
+        for stored in bucket_rows(job, number, parts)
+    )
+    earliest = max((time for time in times if time is not None), default=None)
+    if earliest is not None:
+        raise InvalidInputError(
+            f"{name}: cannot be held as of {iso_time(hold.since_ms)} ({hold.since_ms} ms), since compaction has "
+            f"deleted deltas of that time; the earliest time that can still be held is {iso_time(earliest)} "
+            f"({earliest} ms)"
+        )
+
+
+def scan_tables(job: RoundJob, hold: Hold | None, *, include_deleted: bool) -> Iterator[pa.Table]:
+    """Yield all documents in this process, as `bucket_documents` does."""
+    for number, parts in parts_by_bucket(job):
+        yield from bucket_documents(job, number, parts, hold=hold, include_deleted=include_deleted)
+
+
+def parts_by_bucket(job: RoundJob) -> Iterator[tuple[int, Sequence[bytes]]]:
+    """Yield each bucket's number with its parts of deltas."""
+    parts = GatheredParts(read_parts(job, job.reads))
+    for number in range(len(job.buckets)):
+        yield number, parts.take(number)
+
+
+def scanned_document(row: Mapping[str, object], table: str) -> dict[str, Json]:
+    """Return a row of `DOCUMENT_SCHEMA` as the document that `to_document` returns."""
+    document: dict[str, Json] = json.loads(cast("str", row["content"])) if row["content"] is not None else {}
+    document |= {"~id": cast("str", row["key"]), "~table": table, "~version": cast("int", row["version"])}
+    document |= {"~signature": cast("str", row["signature"]), "~deleted": cast("bool", row["deleted"])}
+    for name, column in (
+        ("~firstUpdateAt", "first_update_at"),
+        ("~lastUpdateAt", "last_update_at"),
+        ("~lastMutateAt", "last_mutate_at"),
+    ):
+        at = cast("datetime.datetime | None", row[column])
+        if at is not None:
+            document[name] = at.replace(tzinfo=None).isoformat(timespec="milliseconds") + "Z"
+    return document

@@ -28,7 +28,6 @@ from siltstone.table.followers import (
     keep_following,
     read_work,
     trim_limit,
-    waiting_partitions,
 )
 
 if TYPE_CHECKING:
@@ -166,14 +165,6 @@ class LakeTables:
 def compacted_watermark(partition: PartitionLocator, *, root: str) -> int:
     """Return up to where a partition of deltas is compacted, 0 before the first round. Raises: NotFoundError."""
     return read_state(locate_compacted(partition, root=root)).watermark
-
-
-def pending_partitions(name: str, *, root: str) -> list[PendingPartition]:
-    """Return the partitions of a table that have deltas after their watermark, or are due without any.
-
-    Raises: NotFoundError, StorageError.
-    """
-    return [_pending(name, waiting) for waiting in waiting_partitions(name, root=root)]
 
 
 def _pending(name: str, waiting: PartitionWork) -> PendingPartition:

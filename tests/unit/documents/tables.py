@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import siltstone
@@ -14,10 +14,12 @@ from siltstone.documents.language import parse_delta
 from siltstone.documents.merge import run_here
 from siltstone.documents.read import to_document
 from siltstone.documents.record import Change, Row
+from siltstone.model import DEFAULT_STREAM, PartitionLocator
 from siltstone.model.rounds import RoundCompletion
+from siltstone.rounds.request import Request
 from siltstone.rounds.session import SessionResult, run_session
 from siltstone.rows.job import Engine, Settings
-from siltstone.table.completion import current_completion
+from siltstone.table.completion import compacted_partition, current_completion
 from siltstone.table.holds import Hold
 
 NAME = "shop.reviews"
@@ -37,9 +39,20 @@ def change_id(second: float, node: int = 0) -> str:
     return change_id_at(at(second), node=node)
 
 
+def source_of(docs: siltstone.DocumentTable) -> PartitionLocator:
+    """The partition of the table's deltas."""
+    return PartitionLocator(**docs.table.version.locator, stream=DEFAULT_STREAM, partition_values=[])
+
+
 def request_of(docs: siltstone.DocumentTable, second: float, settings: Settings = ROOMY, **more: Any) -> Any:
     """What a compaction at a second asks for."""
-    return replace(docs._request(), now_ms=at(second), settings=settings, **more)
+    source = source_of(docs)
+    return Request(
+        source,
+        compacted_partition(source),
+        ("key",),
+        **{"root": docs.lake.root, "now_ms": at(second), "settings": settings, **more},
+    )
 
 
 def compact(

@@ -1,28 +1,32 @@
 """Tables of documents: what is written, read and compacted, in this process."""
 
 import datetime
+import shutil
 import uuid
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
 import siltstone
+from siltstone.catalog import main as catalog
 from siltstone.documents.cases import record_fields
-from siltstone.documents.change_ids import to_ms
-from siltstone.documents.commit import commit_changes
+from siltstone.documents.change_ids import new_change_id, to_ms
+from siltstone.documents.commit import Staged, commit_changes
 from siltstone.documents.expand import expand
 from siltstone.documents.language import Condition, Delta
 from siltstone.documents.merge import run_here
 from siltstone.documents.read import earliest_of
 from siltstone.documents.record import Change, CompactionRecord, Row
 from siltstone.errors import AlreadyExistsError, CorruptionError, InvalidInputError, NotFoundError
+from siltstone.log.commit import forget_logs
 from siltstone.model import StreamLocator
 from siltstone.rows import merge
 from siltstone.rows.job import BucketResult, RoundJob
-from siltstone.service.lake_tables import LakeTables, pending_partitions
+from siltstone.service.lake_tables import LakeTables
 from siltstone.storage import object_store as storage
 from siltstone.table.completion import HOLD_PREFIX
 from tests.unit.documents.naming import change as old
@@ -40,6 +44,7 @@ from tests.unit.documents.tables import (
     make,
     request_of,
     rounds,
+    source_of,
 )
 
 LEGACY = CompactionRecord(t(5), 2, t(1), t(3), "141fc11a031ef87df66d6c8cb5790144", None, t(2), None, None)
@@ -129,7 +134,9 @@ class TestWriting:
         root = written.docs.lake.root
         rows = pa.table({"key": ["r1"], "change_id": [change_id(1)], "delta": ['{"n":2}'], "tags": [["x"]]})
         commit_changes(
-            NAME, lambda stream: (storage.stage_deltas(rows, stream, type="append", root=root), None), root=root
+            NAME,
+            lambda stream: Staged(storage.stage_deltas(rows, stream, type="append", root=root), None, None),
+            root=root,
         )
         written.check()
         (only,) = written.compact(30).rounds
@@ -188,7 +195,7 @@ class TestWriting:
             if not passes:
                 compact(docs, 30)
             passes.append(1)
-            return staged, earliest_of(rows.column("change_id"))
+            return Staged(staged, earliest_of(rows.column("change_id")), None)
 
         with pytest.raises(InvalidInputError, match="is complete up to"):
             commit_changes(NAME, stage, root=root)
@@ -320,7 +327,7 @@ class TestCompaction:
         written.compact(30)
         written.compact(50)
         written.write(51, "r1", '{..,"b":1}')
-        written.compact(70, rebase_source=docs._source())
+        written.compact(70, rebase_source=source_of(docs))
         assert kinds(docs, "r1") == "ddC"
         written.compact(90)
         docs.table.rollback(1)
@@ -355,19 +362,46 @@ class TestCompaction:
         root = written.docs.lake.root
         rows = pa.table({"key": ["r1"], "change_id": [change_id(1)], "delta": ["{"], "tags": [["x"]]})
         commit_changes(
-            NAME, lambda stream: (storage.stage_deltas(rows, stream, type="append", root=root), None), root=root
+            NAME,
+            lambda stream: Staged(storage.stage_deltas(rows, stream, type="append", root=root), None, None),
+            root=root,
         )
         for act in (lambda: written.docs.get("r1"), lambda: compact(written.docs, 30)):
             with pytest.raises(CorruptionError, match=f"{NAME}: document 'r1': change {change_id(1)}"):
                 act()
 
+    def test_a_log_that_was_set_back_behind_its_rounds_is_noticed_by_reads_and_updates_with_an_id(
+        self, tmp_path: Path
+    ) -> None:
+        root = str(tmp_path / "lake")
+        docs = siltstone.open(root).create_document_table(NAME)
+        docs.update("r1", '{"a":1}')
+        folder = Path(root, catalog.version_folder(NAME, root=root), "log")
+        shutil.copytree(folder, tmp_path / "copy")
+        docs.update("r1", '{"a":2}')
+        docs.compact(engine="local")
+        for file in folder.iterdir():
+            if not (tmp_path / "copy" / file.name).exists():
+                file.unlink()
+        forget_logs(root)
+        change = new_change_id()
+        for use in (
+            lambda: docs.get("r1"),
+            lambda: list(docs.scan()),
+            lambda: docs.update("r1", "~", change_id=change),
+        ):
+            with pytest.raises(
+                CorruptionError, match=r"log: it ends at position 1 .* read it up to 2.* missing; restore"
+            ):
+                use()
+
     def test_the_service_finds_tables_that_are_due(self, written: Written, monkeypatch: pytest.MonkeyPatch) -> None:
-        root = written.docs.lake.root
+        tables = LakeTables(written.docs.lake)
         written.write(1, "r1", '{"a":1}')
         compact(written.docs, 30)
-        assert pending_partitions(NAME, root=root) == []
+        assert tables.find_work(lambda: None) == []
         monkeypatch.setattr("siltstone.clock.now_ms", lambda: at(41))
-        (found,) = pending_partitions(NAME, root=root)
+        (found,) = tables.find_work(lambda: None)
         assert found.deltas == 0
 
 
@@ -442,7 +476,7 @@ class TestHolds:
         for second in (30, 50, 70):
             written.compact(second)
             assert list(docs.scan(hold=held)) == before
-        trimmed = LakeTables(docs.lake, delta_retention_seconds=0).trim(docs._source(), 4)
+        trimmed = LakeTables(docs.lake, delta_retention_seconds=0).trim(source_of(docs), 4)
         assert (trimmed, held.high_watermark, held.stream_position) == (1, 1, 2)
         docs.vacuum(retention_ms=0, orphan_grace_ms=0)
         assert list(docs.scan(hold=held)) == before
@@ -558,7 +592,7 @@ class TestKeptHistory:
         written.compact(140)
         assert rounds(written.compact(10_000)) == [], "archived rows leave nothing to do"
         assert written.docs.fsck(deep=True) == []
-        written.compact(10_001, rebase_source=written.docs._source())
+        written.compact(10_001, rebase_source=source_of(written.docs))
         written.check_history()
         written.docs.table.rollback(3)
         written.compact(10_020)
