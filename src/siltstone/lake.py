@@ -57,10 +57,10 @@ from siltstone.storage.interface import ArrowData
 from siltstone.storage.layout import CATALOG_FOLDER
 from siltstone.storage.versions import change_columns
 from siltstone.table.completion import (
-    compacted_partition,
+    Destination,
     current_rounds,
     list_rounds,
-    locate_destination,
+    locate_compacted,
     read_completion,
 )
 from siltstone.table.description import (
@@ -523,11 +523,8 @@ class Table:
 
     def rounds(self) -> list[RoundCompletion]:
         """Return the round completions of all partitions, oldest first. Raises: CorruptionError."""
-        found = []
-        for source in self._sources():
-            destination = locate_destination(compacted_partition(source), root=self.lake.root)
-            found += [read_completion(destination, entry) for entry in list_rounds(destination)]
-        return sorted(found, key=lambda each: (each.completed_at, each.round_id))
+        rounds = [read_completion(each, entry) for each in self._destinations() for entry in list_rounds(each)]
+        return sorted(rounds, key=lambda completion: (completion.completed_at, completion.round_id))
 
     def describe(self) -> TableDescription:
         """Return all about the table and its deltas. Raises: NotFoundError."""
@@ -656,8 +653,8 @@ class Table:
             return findings
         findings += check_registered(self.name, root=root)
         findings += check_deltas(root, self.deltas(), deep=deep)
-        for source in self._sources():
-            findings += check_partition(locate_destination(compacted_partition(source), root=root), deep=deep)
+        for destination in self._destinations():
+            findings += check_partition(destination, deep=deep)
         return findings
 
     def vacuum(
@@ -688,8 +685,7 @@ class Table:
         """
         stream = catalog.delta_stream(self.name, root=self.lake.root)
         source = PartitionLocator(**stream, partition_values=list(partition_values))
-        destination = locate_destination(compacted_partition(source), root=self.lake.root)
-        return roll_back(destination, round_id, dry_run=dry_run)
+        return roll_back(locate_compacted(source, root=self.lake.root), round_id, dry_run=dry_run)
 
     def repair(self, *, accept_loss: bool = False, dry_run: bool = False) -> list[PartitionRepair]:
         """Bring back what damaged files of the current rounds held, in each partition by one round that says so.
@@ -702,8 +698,7 @@ class Table:
 
         root = self.lake.root
         hidden = unregistered_destinations(self.name, root=root)
-        places = [locate_destination(compacted_partition(source), root=root) for source in self._sources()]
-        done = repair([*places, *hidden], merge_any, accept_loss=accept_loss, dry_run=dry_run)
+        done = repair([*self._destinations(), *hidden], merge_any, accept_loss=accept_loss, dry_run=dry_run)
         if not done and not hidden:
             raise InvalidInputError(f"{self.name}: nothing is damaged, so there is nothing to repair")
         for each in hidden:
@@ -714,6 +709,9 @@ class Table:
 
     def _sources(self) -> list[PartitionLocator]:
         return [each.own for each in followed_partitions(self.name, root=self.lake.root)]
+
+    def _destinations(self) -> list[Destination]:
+        return [each.destination for each in followed_partitions(self.name, root=self.lake.root)]
 
     def _source(self, given: "Table | str | StreamLocator | None") -> str | StreamLocator | None:
         if isinstance(given, str) and "/" not in given:

@@ -16,9 +16,9 @@ from siltstone.table.completion import (
     bucket_objects,
     current_entry,
     find_problems,
-    list_hold_entries,
     list_rounds,
     read_completion,
+    read_state,
 )
 from siltstone.table.followers import own_partition, round_source
 from siltstone.table.source_state import read_sources
@@ -135,7 +135,7 @@ def plan_repair(destination: Destination) -> RepairPlan | None:
     state = read_sources(storage.locate_stream(source, root=destination.root), [source], {})[source.partition_id]
     trimmed, deltas = state.trimmed_position, state.between(0, completion.high_watermark)
     regions = _regions(destination, completion, damages, _Stream(deltas, trimmed), state.version)
-    holds = list_hold_entries(destination)
+    holds = list(read_state(destination).holds)
     why_lost = f"deltas up to {trimmed} are trimmed" if trimmed else "the rows came from elsewhere than the deltas"
     plan = RepairPlan(destination, completion, damages, regions, source, state.version, deltas, [], holds, why_lost)
     plan.repairs.extend(_describe(plan))

@@ -220,11 +220,6 @@ def _marks(completion: RoundCompletion) -> Entry:
     return marks
 
 
-def list_hold_entries(destination: Destination) -> list[Entry]:
-    """Return what the log tells about each hold."""
-    return destination.log.read(lambda state: state.scan(HOLD_PREFIX))
-
-
 def current_entry(destination: Destination) -> Entry | None:
     """Return what the log tells about the current round, None before the first."""
     return destination.log.read(lambda state: state.get(CURRENT_KEY))

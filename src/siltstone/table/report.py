@@ -13,10 +13,9 @@ from siltstone.model.rounds import Bucket, RoundCompletion, ratio
 from siltstone.storage import object_store as storage
 from siltstone.table.completion import (
     Destination,
-    compacted_partition,
     current_entry,
     list_rounds,
-    locate_destination,
+    locate_compacted,
     read_completion,
     source_partitions,
 )
@@ -402,7 +401,7 @@ def _is_named(partition: PartitionLocator, name: Sequence[str], keys: Sequence[s
 
 def _destinations(name: str, root: str) -> list[Destination]:
     sources = source_partitions(name, root=root)
-    return [locate_destination(compacted_partition(source), root=root) for source in sources]
+    return [locate_compacted(source, root=root) for source in sources]
 
 
 def _read_report(name: str, partitions: Sequence[PartitionRounds], root: str) -> TableReport:
