@@ -10,7 +10,7 @@ from siltstone.testing.simulation import Plan, Step, make_plan, simulate
 from siltstone.testing.simulation.clocks import DAY_MS, HOUR_MS, MINUTE_MS
 
 MOST_STEPS = 30
-INTERRUPTIONS = range(6, 12)
+INTERRUPTIONS = range(3, 9)
 
 
 @dataclass(frozen=True)
