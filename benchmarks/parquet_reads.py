@@ -84,12 +84,14 @@ def plot(results: list[dict[str, Any]], where: str, name: str) -> None:
     mpl.use("Agg")
     from matplotlib import pyplot
 
-    groups = list(dict.fromkeys((each["columns"], each["file"]) for each in results))
+    groups = list(dict.fromkeys((result["columns"], result["file"]) for result in results))
     figure, axes = pyplot.subplots(
         1, len(groups), figsize=(3.2 * len(groups), 3.4), layout="constrained", squeeze=False
     )
     for place, (kind, file) in zip(axes[0], groups, strict=True):
-        chosen = [each for each in results if (each["columns"], each["file"]) == (kind, file) and each["seconds"]]
+        chosen = [
+            result for result in results if (result["columns"], result["file"]) == (kind, file) and result["seconds"]
+        ]
         colors = ["#b07d3b" if each["reader"].startswith("Siltstone") else "#8a8a8a" for each in chosen]
         bars = place.barh(
             [each["reader"] for each in chosen], [each["seconds"] * 1000 for each in chosen], color=colors
@@ -106,12 +108,14 @@ def plot(results: list[dict[str, Any]], where: str, name: str) -> None:
 
 def show(results: list[dict[str, Any]], where: str) -> None:
     shown = Table("columns", "file", "reader", "milliseconds", "million rows/s", title=f"Reading Parquet, {where}")
-    for each in results:
-        seconds = each["seconds"]
+    for result in results:
+        seconds = result["seconds"]
         figures = (
-            ("", each["why"]) if seconds is None else (f"{seconds * 1000:.1f}", f"{each['rows'] / seconds / 1e6:.1f}")
+            ("", result["why"])
+            if seconds is None
+            else (f"{seconds * 1000:.1f}", f"{result['rows'] / seconds / 1e6:.1f}")
         )
-        shown.add_row(each["columns"], each["file"], each["reader"], *figures)
+        shown.add_row(result["columns"], result["file"], result["reader"], *figures)
     Console().print(shown)
 
 

@@ -148,7 +148,11 @@ def show(failure: Failure) -> None:
 def report(total: Counts, failures: list[Failure], seconds: float, *, as_json: bool) -> None:
     """Print what happened in all."""
     if as_json:
-        print(json.dumps({**vars(total), "seconds": round(seconds, 1), "failures": [vars(each) for each in failures]}))
+        print(
+            json.dumps(
+                {**vars(total), "seconds": round(seconds, 1), "failures": [vars(failure) for failure in failures]}
+            )
+        )
         return
     counts = ", ".join(f"{value} {name.replace('_', ' ')}" for name, value in vars(total).items())
     verdict = f"{len(failures)} kinds of violation" if failures else "no violation"

@@ -122,7 +122,7 @@ class Lake:
 
     def namespaces(self) -> list[str]:
         """Return the names of all namespaces."""
-        return [each.locator.namespace for each in catalog.list_namespaces(root=self.root)]
+        return [namespace.locator.namespace for namespace in catalog.list_namespaces(root=self.root)]
 
     def create_namespace(self, namespace: str, *, properties: Mapping[str, str] | None = None) -> None:
         """Create a namespace; `create_table` does so too where it is missing. Raises: AlreadyExistsError."""

@@ -36,8 +36,8 @@ def make_table() -> Callable[[str], siltstone.Table]:
         table.write(ROWS.schema.empty_table())
 
     def make(root: str) -> siltstone.Table:
-        for each in template.list_objects("", recursive=True):
-            open_objects(root).create(each.path, template.read(each.path))
+        for object_ in template.list_objects("", recursive=True):
+            open_objects(root).create(object_.path, template.read(object_.path))
         return siltstone.open(root).table("shop.orders")
 
     return make
@@ -132,11 +132,11 @@ def make_empty(root: str) -> siltstone.Table:
 
 def test_a_refused_write_leaves_no_files(local_root: str, make_table: Callable[[str], siltstone.Table]) -> None:
     table = make_table(local_root)
-    before = sorted(each.path for each in open_objects(local_root).list_objects("", recursive=True))
+    before = sorted(object_.path for object_ in open_objects(local_root).list_objects("", recursive=True))
     bad = [*ROWS.to_batches(), pa.record_batch({"id": [1], "zone": [1]})]
     with pytest.raises(siltstone.InvalidInputError):
         table.write(bad)
     with pytest.raises(siltstone.InvalidInputError):
         table.write(ROWS, stream_position=1)
-    after = sorted(each.path for each in open_objects(local_root).list_objects("", recursive=True))
+    after = sorted(object_.path for object_ in open_objects(local_root).list_objects("", recursive=True))
     assert after == before

@@ -176,13 +176,15 @@ def test_two_nodes_claim_each_table_once(world: World) -> None:
         world.tables.write(name)
     one = world.begin()
     workers = [world.worker() for _ in range(3)]
-    threads = [threading.Thread(target=lambda each=each: [None for _ in iter(each.step, False)]) for each in workers]
+    threads = [
+        threading.Thread(target=lambda worker=worker: [None for _ in iter(worker.step, False)]) for worker in workers
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    for each in workers:
-        while each.step():
+    for worker in workers:
+        while worker.step():
             pass
     tick = one.tick()
     assert tick.record is not None
@@ -230,7 +232,7 @@ def test_what_was_written_after_the_start_is_checkpointed_as_far_as_it_was_read(
     while worker.step():
         pass
     one.tick()
-    marks = {each.table: each.high_watermark for each in status_of(world).checkpoints}
+    marks = {checkpoint.table: checkpoint.high_watermark for checkpoint in status_of(world).checkpoints}
     assert marks["fake.c"] == 3
     assert world.tables.partitions["c"].position == 8
 
@@ -272,7 +274,7 @@ def test_a_partition_of_a_dead_worker_is_compacted_by_another(world: World) -> N
     assert tick.record is not None
     assert tick.record.status == "COMPLETED"
     tries = [each for each in cycle_details(world.database, 1).timeline if each.table == "fake.c"]
-    assert [(each.attempt, each.worker, each.status) for each in tries] == [
+    assert [(try_.attempt, try_.worker, try_.status) for try_ in tries] == [
         (1, "dead", "EXPIRED"),
         (2, "other", "COMPLETED"),
     ]
@@ -321,7 +323,7 @@ def test_a_claim_lives_as_long_as_its_heartbeats(world: World) -> None:
         world.clock.advance(world.settings.claim_lease_seconds - 1)
         assert send_heartbeat(world.database, claim, Beat(beats), world.settings)
         assert not one.tick().evicted
-    (active,) = [each for each in status_of(world).checkpoints if each.status == "STARTED"]
+    (active,) = [checkpoint for checkpoint in status_of(world).checkpoints if checkpoint.status == "STARTED"]
     assert active.heartbeats == 9
     assert world.release(claim)
 
@@ -359,7 +361,9 @@ def test_a_cycle_that_nobody_works_on_fails_after_the_time_for_it(world: World) 
     tick = one.tick()
     assert tick.record is not None
     assert tick.record.status == "FAILED"
-    assert {each.error for each in tick.record.failed_partitions} == {"no worker claimed it in time"}
+    assert {failed_partition.error for failed_partition in tick.record.failed_partitions} == {
+        "no worker claimed it in time"
+    }
 
 
 def test_workers_that_were_down_together_with_all_leaders_get_time_to_come_back(world: World) -> None:
@@ -562,7 +566,7 @@ def test_an_abandoned_partition_is_free_at_once_and_has_not_failed(world: World)
     for number in range(world.settings.max_attempts + 1):
         claim = world.claim(f"node{number}")
         assert release_partition(world.database, claim, "ABANDONED", world.settings, error="stopping")
-    (row,) = [each for each in status_of(world).checkpoints if each.attempt]
+    (row,) = [checkpoint for checkpoint in status_of(world).checkpoints if checkpoint.attempt]
     assert (row.status, row.failures) == ("IDLE", 0)
 
 
@@ -759,7 +763,7 @@ def test_what_a_completed_cycle_compacted_is_trimmed_when_the_next_one_starts(wo
     world.tables.write("c", 4)
     world.run_cycle(one, world.worker())
     assert world.tables.partitions["c"].trimmed == 3
-    assert [each.trimmed_deltas for each in cycle_records(world.database)] == [None, 6]
+    assert [cycle_record.trimmed_deltas for cycle_record in cycle_records(world.database)] == [None, 6]
 
 
 def test_the_trim_variant_trims_at_once(world: World) -> None:
@@ -771,7 +775,7 @@ def test_the_trim_variant_trims_at_once(world: World) -> None:
     while worker.step():
         pass
     one.tick()
-    assert [each.trimmed for each in world.tables.partitions.values()] == [1, 2, 3]
+    assert [partition.trimmed for partition in world.tables.partitions.values()] == [1, 2, 3]
     assert controls.get_request(world.database, request.request_id).is_done
 
 
@@ -827,7 +831,7 @@ def test_after_a_failed_cycle_nothing_is_trimmed(world: World) -> None:
     assert controls.get_request(world.database, request.request_id).outcome == "FAILED"
     world.tables.errors["a"] = [CorruptionError("damaged still")]
     world.run_cycle(one, worker)
-    assert [each.trimmed for each in world.tables.partitions.values()] == [0, 0, 0]
+    assert [partition.trimmed for partition in world.tables.partitions.values()] == [0, 0, 0]
 
 
 def test_marks_of_earlier_cycles_survive_a_failed_one(world: World) -> None:
@@ -904,7 +908,7 @@ def test_a_finish_that_is_rolled_back_leaves_no_record(world: World) -> None:
     while worker.step():
         pass
     assert one.tick().action == "finished"
-    assert [each.status for each in cycle_records(world.database)] == ["COMPLETED"]
+    assert [cycle_record.status for cycle_record in cycle_records(world.database)] == ["COMPLETED"]
 
 
 def test_a_finish_whose_answer_got_lost_is_recorded_once(world: World) -> None:
@@ -941,7 +945,7 @@ def test_after_250_cycles_exactly_the_newest_100_are_kept(world: World) -> None:
         world.tables.problems.clear()
     assert world.kept() == list(range(151, 251))
     records = cycle_records(world.database)
-    assert [each.cycle_count for each in records] == list(range(250, 150, -1))
+    assert [record.cycle_count for record in records] == list(range(250, 150, -1))
     assert cycle_records(world.database, 3) == records[:3]
     assert cycle_records(world.database, status="FAILED") == []
     with pytest.raises(NotFoundError, match="cycle 150"):

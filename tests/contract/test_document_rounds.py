@@ -36,8 +36,8 @@ class Template:
     def copy_to(self, root: str) -> Written:
         """Make the table in a new root."""
         objects = open_objects(self._written.docs.lake.root)
-        for each in objects.list_objects("", recursive=True):
-            open_objects(root).create(each.path, objects.read(each.path))
+        for object_ in objects.list_objects("", recursive=True):
+            open_objects(root).create(object_.path, objects.read(object_.path))
         return Written(siltstone.open(root).document_table(NAME), deepcopy(self._written.changes))
 
 
@@ -145,5 +145,5 @@ class TestTwoCompactors:
             ),
         )
         assert result.conflicts == 1
-        assert sum(each["deleted"] for each in rounds(result)) == 0
+        assert sum(round_["deleted"] for round_ in rounds(result)) == 0
         written.check()

@@ -121,8 +121,8 @@ class Template:
         if "://" not in root:
             shutil.copytree(self._folder, root)
         else:
-            for each in self._objects.list_objects("", recursive=True):
-                open_objects(root).create(each.path, self._objects.read(each.path))
+            for object_ in self._objects.list_objects("", recursive=True):
+                open_objects(root).create(object_.path, self._objects.read(object_.path))
         return siltstone.open(root).table("shop.orders")
 
 
@@ -184,7 +184,9 @@ def check_recovery(table: siltstone.Table, operation: Operation, rows: dict[int,
 def shape(root: str) -> tuple[tuple[str, int], ...]:
     """Tell how many objects of each kind are where; names are random, so this is what two runs can have in common."""
     objects = open_objects(root).list_objects("", recursive=True)
-    kinds = Counter("/".join([*each.path.split("/")[5:-1], each.path.rpartition(".")[2][-9:]]) for each in objects)
+    kinds = Counter(
+        "/".join([*object_.path.split("/")[5:-1], object_.path.rpartition(".")[2][-9:]]) for object_ in objects
+    )
     return tuple(sorted(kinds.items()))
 
 
@@ -215,7 +217,7 @@ def check_every_call(
     outcomes = set()
     recovered = set()
     for at_call, call in enumerate(store.history, 1):
-        for kind in kinds if is_write(call) else [each for each in kinds if each == "fail"]:
+        for kind in kinds if is_write(call) else [kind for kind in kinds if kind == "fail"]:
             table = make()
             outcome = attempt(table, operation, at_call=at_call, kind=kind)
             outcomes.add(outcome)

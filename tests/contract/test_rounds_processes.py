@@ -93,7 +93,7 @@ def test_of_two_processes_one_commits_each_round_and_the_other_plans_again(table
     assert [compactor.end() for compactor in compactors] == [0, 0]
     destination = destination_of(table)
     rounds = list_rounds(destination)
-    assert [int(each["high_watermark"]) for each in rounds] == [2 * turn + 2 for turn in range(TURNS)]
+    assert [int(round_["high_watermark"]) for round_ in rounds] == [2 * turn + 2 for turn in range(TURNS)]
     named: set[str] = set()
     for entry in rounds:
         named |= {entry["uri"], *objects_of(get_round(destination, int(entry["round_id"])))}

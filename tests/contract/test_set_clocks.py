@@ -52,9 +52,9 @@ def test_the_lease_of_a_dead_leader_from_the_future_is_free_and_shown_so(world: 
     dead = NodeIdentity("dead")
     register_node(world.database, dead, is_worker=True)
     assert take_lead(world.database, dead.owner, 45_000) is not None
-    assert [(each.is_leader, each.is_alive) for each in list_nodes(world.database)] == [(True, True)]
+    assert [(node.is_leader, node.is_alive) for node in list_nodes(world.database)] == [(True, True)]
     world.clock.step(-HOUR)
-    assert [(each.is_leader, each.is_alive) for each in list_nodes(world.database)] == [(False, False)]
+    assert [(node.is_leader, node.is_alive) for node in list_nodes(world.database)] == [(False, False)]
     leader = status_of(world).leader
     assert leader is not None
     assert not leader.is_current
@@ -94,7 +94,7 @@ def test_a_claim_of_a_dead_worker_from_the_future_is_free_and_no_failure(world: 
     claims = [world.claim("dead") for _ in range(3)]
     for _ in range(5):
         world.clock.step(-HOUR)
-        assert sorted(one.tick().evicted) == sorted(each.partition for each in claims)
+        assert sorted(one.tick().evicted) == sorted(claim.partition for claim in claims)
         claims = [world.claim("dead") for _ in range(3)]
     details = cycle_details(world.database, 1)
     assert {each.error for each in details.timeline if each.status == "EXPIRED"} == {
@@ -205,4 +205,4 @@ def test_a_cycle_ends_wherever_in_it_the_clock_is_set(world: World, moment: int,
     world.due()
     begin(one)
     run_to_the_end(world, one)
-    assert all(each.watermark == each.position for each in world.tables.partitions.values())
+    assert all(partition.watermark == partition.position for partition in world.tables.partitions.values())

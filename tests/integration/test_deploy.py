@@ -99,7 +99,7 @@ def test_the_bucket_is_created_once_and_in_the_region(
     bucket = f"siltstone-packages-{stage}"
     for _ in range(2):
         assert deploy_s3.main(["--region", region]) == 0
-    creations = [each for each in account.requests if each.method == "PUT" and each.path == f"/{bucket}"]
+    creations = [request for request in account.requests if request.method == "PUT" and request.path == f"/{bucket}"]
     assert len(creations) == 1
     assert (constraint is not None) == (b"LocationConstraint" in creations[0].body)
     client = boto3.client("s3", region_name=region)

@@ -63,7 +63,7 @@ class Service:
     def nodes(self) -> list[NodeInfo]:
         """Return the nodes whose processes run now."""
         pids = self.fleet.pids()
-        return [each for each in list_nodes(self.database) if pids.get(each.name) == each.pid]
+        return [node for node in list_nodes(self.database) if pids.get(node.name) == node.pid]
 
 
 def changes(ids: Sequence[int] | np.ndarray, number: int) -> pa.Table:
@@ -72,9 +72,9 @@ def changes(ids: Sequence[int] | np.ndarray, number: int) -> pa.Table:
     return pa.table(
         {
             "id": pa.array(ids, pa.int64()),
-            "region": ["north" if each % 2 else "south" for each in ids],
+            "region": ["north" if id_ % 2 else "south" for id_ in ids],
             "moment": rng.integers(0, 1000, len(ids)),
-            "v": [f"{number}-{each}" for each in ids],
+            "v": [f"{number}-{id_}" for id_ in ids],
         }
     )
 
@@ -165,7 +165,7 @@ def kill_in_a_cycle(service: Service, role: Role, *, after: int, completed: int)
             return None
         nodes = service.nodes()
         fitting = [
-            each for each in nodes if (each.is_leader if role == "leader" else each.claims and not each.is_leader)
+            node for node in nodes if (node.is_leader if role == "leader" else node.claims and not node.is_leader)
         ]
         return fitting[0] if fitting else None
 
@@ -174,7 +174,7 @@ def kill_in_a_cycle(service: Service, role: Role, *, after: int, completed: int)
         cycle = service.status().cycle_count
         service.fleet.kill(victim.name)
         status = service.status()
-        claims = {each.owner: each.claims for each in list_nodes(service.database)}
+        claims = {node.owner: node.claims for node in list_nodes(service.database)}
         service.fleet.start(victim.name)
         # Who dies cannot finish a cycle or hand a claim back, so what is still open now was open then.
         is_middle = status.is_running and status.cycle_count == cycle and bool(status.active)
@@ -201,10 +201,10 @@ def check_books(service: Service) -> None:
     status = service.status()
     last = status.cycle_count
     records = cycle_records(service.database)
-    assert [each.cycle_count for each in records] == list(range(last, max(last - HISTORY_LIMIT, 0), -1))
-    assert [each for each in records if each.status != "COMPLETED"] == []
+    assert [record.cycle_count for record in records] == list(range(last, max(last - HISTORY_LIMIT, 0), -1))
+    assert [record for record in records if record.status != "COMPLETED"] == []
     assert (status.totals.completed_cycles, status.totals.failed_cycles) == (last, 0)
-    assert (status.active, status.idle, [each.claims for each in list_nodes(service.database) if each.claims]) == (
+    assert (status.active, status.idle, [node.claims for node in list_nodes(service.database) if node.claims]) == (
         0,
         0,
         [],
@@ -221,7 +221,7 @@ def check_books(service: Service) -> None:
 def report(service: Service, killed: Sequence[int]) -> str:
     """Return the figures of a run."""
     status = service.status()
-    longest = max(each.duration_ms for each in cycle_records(service.database))
+    longest = max(cycle_record.duration_ms for cycle_record in cycle_records(service.database))
     deltas = sum(len(table.deltas()) for table in service.tables)
     return (
         f"\n{len(killed)} kills in {len(set(killed))} cycles of {status.cycle_count}; {status.totals.completed_cycles} "

@@ -223,8 +223,8 @@ def _contains(kind: str, wanted: list[Any], value: Any) -> bool:
     has = [tagged(each) for each in value]
     wants = [tagged(each) for each in wanted]
     if kind == "Any":
-        return any(each in has for each in wants)
-    return all(each in has for each in wants) and (kind == "All" or all(each in wants for each in has))
+        return any(want in has for want in wants)
+    return all(want in has for want in wants) and (kind == "All" or all(each in wants for each in has))
 
 
 def apply(delta: Any, old: Any) -> Any:
@@ -242,7 +242,7 @@ def apply(delta: Any, old: Any) -> Any:
         for each in [*added, *(old if keeps and isinstance(old, list) else [])]:
             if tagged(each) not in [tagged(member) for member in members]:
                 members.append(each)
-        members = [each for each in members if tagged(each) not in [tagged(gone) for gone in removed]]
+        members = [member for member in members if tagged(member) not in [tagged(gone) for gone in removed]]
         return sorted(members, key=_order) if members or not deletes else UNDEFINED
     if kind == "map":
         keeps, entries, deletes = rest

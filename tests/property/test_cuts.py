@@ -26,7 +26,7 @@ def compact(table: siltstone.Table, number: int, backlog: int) -> None:
         return
     source = sources[number % len(sources)]
     newest = table.snapshot(fresh=True)
-    (waiting,) = [each.waiting for each in newest.partitions if each.own == source]
+    (waiting,) = [partition.waiting for partition in newest.partitions if partition.own == source]
     if len(waiting) > backlog:
         last = waiting[-1 - backlog].stream_position
         keys = tuple(table.version.primary_keys)
@@ -49,7 +49,7 @@ def test_a_compacted_read_equals_the_oracle_at_the_highest_watermark(
         for number, backlog in rounds:
             compact(table, number, backlog)
             snapshot = table.snapshot()
-            position = max((each.high_watermark for each in table.current_rounds()), default=0)
+            position = max((current_round.high_watermark for current_round in table.current_rounds()), default=0)
             assert list(snapshot.positions.values()) == [position]
             rows = oracle_of(table, position).rows()
             same_rows(table.to_arrow(), rows)

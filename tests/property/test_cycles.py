@@ -160,7 +160,7 @@ class CycleMachine(RuleBasedStateMachine):
         """Give the service a past, so that pruning has something to do."""
         values = [
             {
-                **{each.name: 0 for each in cycle_history.columns if each.name != "trimmed_deltas"},
+                **{column.name: 0 for column in cycle_history.columns if column.name != "trimmed_deltas"},
                 "cycle_count": number,
                 "status": "COMPLETED",
                 "trigger_reason": "interval",
@@ -386,15 +386,15 @@ class CycleMachine(RuleBasedStateMachine):
     def check_claims(self, stored: Stored) -> None:
         """Every claim of the running cycle has one owner; without a cycle there is none."""
         if stored.manager is not None and stored.manager.status == "STARTED":
-            assert stored.claims == {each.partition: each.claim_id for each in stored.rows if each.status == "STARTED"}
-            assert {each.cycle for each in stored.rows} <= {stored.manager.cycle_count}
+            assert stored.claims == {row.partition: row.claim_id for row in stored.rows if row.status == "STARTED"}
+            assert {row.cycle for row in stored.rows} <= {stored.manager.cycle_count}
         else:
             assert not stored.claims
 
     @invariant()
     def only_compacted_deltas_are_trimmed(self) -> None:
-        for each in self.world.tables.partitions.values():
-            assert each.trimmed <= each.watermark <= each.position
+        for partition in self.world.tables.partitions.values():
+            assert partition.trimmed <= partition.watermark <= partition.position
 
     def teardown(self) -> None:
         if hasattr(self, "world"):
@@ -418,7 +418,7 @@ class CycleMachine(RuleBasedStateMachine):
         status = service_status(self.world.database)
         assert status.status == "COMPLETED"
         assert not status.pending_requests
-        assert all(each.watermark == each.position for each in self.world.tables.partitions.values())
+        assert all(partition.watermark == partition.position for partition in self.world.tables.partitions.values())
         assert self.stored() <= 100
 
 

@@ -92,7 +92,7 @@ class World:
             assert not are_all_there
             return
         then = {
-            key: [each for each in changes if to_ms(each.change_id) <= since_ms]
+            key: [change for change in changes if to_ms(change.change_id) <= since_ms]
             for key, changes in written.changes.items()
         }
         past = Written(written.docs, {key: changes for key, changes in then.items() if changes})

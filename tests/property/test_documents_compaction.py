@@ -143,11 +143,13 @@ def check_decision(row: Row, found: Expansion, raw: int, ctl: int | None) -> Non
         assert all(to_ms(each) > ctl for each in found.delete)
     if not found.delete:
         return
-    owners = [each for each in row.records if to_ms(each.change_id) < raw and each.change_id not in found.delete]
+    owners = [
+        record for record in row.records if to_ms(record.change_id) < raw and record.change_id not in found.delete
+    ]
     assert owners
     owner = max(owners, key=lambda each: (each.count, order_key(each.change_id)))
     assert owner.cutoff is not None
-    changes = {each[0] for each in row.changes}
+    changes = {change[0] for change in row.changes}
     for each in set(found.delete) & changes:
         assert order_key(each) <= order_key(owner.cutoff)
 
@@ -205,7 +207,7 @@ def test_expanding_tells_the_same_document_as_resolving(
     found = expand(row, fct=START_MS + 1000 * fct, raw=START_MS + 1000 * raw, new_id=new_id, keep_history=True)
     assert facts(found) == facts(resolve(row))
     assert pickle.loads(pickle.dumps(found)) == found
-    assert [each.change_id for each in found.archived] == [each.change_id for each in changes[:fct]]
+    assert [each.change_id for each in found.archived] == [change.change_id for change in changes[:fct]]
     for archived in found.archived:
         then = resolve(row._replace(changes=changes[: archived.version]))
         assert archived.content == (None if then.deleted else value_text(then.content))
@@ -224,8 +226,8 @@ def test_a_row_has_nothing_to_do_before_it_is_due_and_something_from_then_on(
         found = expand(row, fct=clock, raw=clock, new_id=change_id_at(clock, ticks=7))
         records = [*row.records, *([found.write] if found.write else [])]
         row = row._replace(
-            changes=[each for each in row.changes if each[0] not in found.delete],
-            records=[each for each in records if each.change_id not in found.delete],
+            changes=[change for change in row.changes if change[0] not in found.delete],
+            records=[record for record in records if record.change_id not in found.delete],
         )
         if found.due_ms is None:
             assert not expand(row, fct=1 << 50, raw=1 << 50, new_id=change_id_at(clock, ticks=8)).has_work

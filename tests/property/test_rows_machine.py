@@ -78,7 +78,7 @@ class RowsMachine(RuleBasedStateMachine):
 
     def expected(self, source: PartitionLocator, upto: int) -> Rows:
         states = self.states.get(source.partition_id, {0: []})
-        return self.complete(states[max(each for each in states if each <= upto)])
+        return self.complete(states[max(state for state in states if state <= upto)])
 
     def rows_at(self, position: int) -> Rows:
         return [row for source in self.sources() for row in self.expected(source, position)]
@@ -217,7 +217,7 @@ class RowsMachine(RuleBasedStateMachine):
         copy.write(snapshot.scan().to_arrow(), "append")
         (watermark,) = snapshot.positions.values()
         for number, source in enumerate(self.sources()):
-            there = {each.partition_id: each for each in copy._sources()}
+            there = {source.partition_id: source for source in copy._sources()}
             if source.partition_id in there:
                 origin = there[source.partition_id]
                 self.rebase(how, only=number, source=origin, rebase_high_watermark=watermark)

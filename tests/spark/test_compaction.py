@@ -207,7 +207,7 @@ def test_two_sessions_that_meet_on_spark(spark: SparkSession, local_root: str) -
         table.write(rows([1], "c-"))
 
     result = compact(table, FEW, engine=meeting(other, engine=spark_engine(spark)))
-    assert (result.conflicts, [each.delta_count for each in result.rounds]) == (1, [1])
+    assert (result.conflicts, [round_.delta_count for round_ in result.rounds]) == (1, [1])
     check_rows(table)
 
 

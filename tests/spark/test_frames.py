@@ -163,7 +163,7 @@ def test_filters_leave_row_groups_unread(spark: SparkSession, local_root: str) -
         )
     )
     table.compact(spark=spark)
-    (file,) = [each.uri for each in table.current_rounds()[0].files]
+    (file,) = [file.uri for file in table.current_rounds()[0].files]
     register(spark)
     source = spark.read.format("siltstone").option("root", table.lake.root).load("shop.long")
     # The last row group becomes unreadable: only those who need it notice.

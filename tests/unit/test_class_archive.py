@@ -19,7 +19,11 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def option(name: str) -> Path | None:
-    given = [each.partition("=")[2] for each in archive_options() if each.startswith(f"-XX:{name}=")]
+    given = [
+        archive_option.partition("=")[2]
+        for archive_option in archive_options()
+        if archive_option.startswith(f"-XX:{name}=")
+    ]
     return Path(given[0]) if given else None
 
 

@@ -23,7 +23,7 @@ def make(root: str, name: str) -> siltstone.Table:
 
 
 def paths(root: str) -> set[str]:
-    return {each.path for each in open_objects(root).list_objects("tables", recursive=True)}
+    return {object_.path for object_ in open_objects(root).list_objects("tables", recursive=True)}
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ def test_a_dropped_table_goes_after_the_retention_and_others_stay(root: str, lat
     assert vacuum_dropped(root, retention_ms=HOUR_MS).removed_folders == []
     assert catalog_log(root).read(lambda state: state.keys(DROPPED_PREFIX)) == []
     assert again.write(pa.table({"id": [3]})) == 2
-    assert [each.name for each in siltstone.open(root).tables()] == ["shop.gone", "shop.renamed"]
+    assert [table.name for table in siltstone.open(root).tables()] == ["shop.gone", "shop.renamed"]
 
 
 def test_a_table_that_was_written_long_ago_and_dropped_now_stays_for_the_retention(

@@ -199,7 +199,7 @@ class Life:
             copy.write(table.to_arrow().slice(choice % 2), "append")
             rebase_in_process(table, copy._sources()[0], on_behalf_of=own, high_watermark=choice % (newest + 1))
         elif what == "roll back":
-            rounds = [each.round_id for each in table.rounds()][:-1]
+            rounds = [round_.round_id for round_ in table.rounds()][:-1]
             if rounds:
                 table.rollback(rounds[choice % len(rounds)])
         elif what == "vacuum":

@@ -70,10 +70,10 @@ def test_writes_return_rising_positions_and_are_listed(orders: siltstone.Table) 
     assert orders.write(pa.table({"order_id": [3], "op": ["d"]}), op_column="op") == 3
     assert orders.write(pa.table({"order_id": [4]}), stream_position=100) == 100
     assert orders.write(pa.table({"order_id": [4]}), "append") == 101
-    assert [(each.stream_position, each.type) for each in orders.deltas()] == [
+    assert [(delta.stream_position, delta.type) for delta in orders.deltas()] == [
         (1, "upsert"), (2, "delete"), (3, "upsert"), (100, "upsert"), (101, "append"),
     ]  # fmt: skip
-    assert [each.stream_position for each in orders.deltas(2, 100)] == [2, 3, 100]
+    assert [delta.stream_position for delta in orders.deltas(2, 100)] == [2, 3, 100]
     assert orders.schema.names == list(SCHEMA), "the operation column is no column of the table"
 
 
@@ -101,7 +101,7 @@ def test_alter_adds_columns_and_properties(orders: siltstone.Table) -> None:
 def test_rename_and_drop(lake: siltstone.Lake, orders: siltstone.Table) -> None:
     orders.write(pa.table({"order_id": [1]}))
     sales = orders.rename("shop.sales")
-    assert [each.stream_position for each in sales.deltas()] == [1]
+    assert [delta.stream_position for delta in sales.deltas()] == [1]
     with pytest.raises(siltstone.NotFoundError, match=r"shop\.orders"):
         orders.write(pa.table({"order_id": [1]}))
     sales.drop()
@@ -173,7 +173,7 @@ def test_a_missing_or_damaged_data_file_is_named(orders: siltstone.Table) -> Non
 def test_lakes_and_tables_can_be_pickled(orders: siltstone.Table) -> None:
     orders.write(pa.table({"order_id": [1]}))
     copy = pickle.loads(pickle.dumps(orders))
-    assert [each.stream_position for each in copy.deltas()] == [1]
+    assert [delta.stream_position for delta in copy.deltas()] == [1]
 
 
 def test_another_process_sees_the_commits_and_adds_its_own(orders: siltstone.Table) -> None:
@@ -186,7 +186,7 @@ def test_another_process_sees_the_commits_and_adds_its_own(orders: siltstone.Tab
         [sys.executable, "-c", script, orders.lake.root], capture_output=True, text=True, check=True, env=os.environ
     )
     assert json.loads(done.stdout) == [2, 2]
-    assert [each.stream_position for each in orders.deltas()] == [1, 2]
+    assert [delta.stream_position for delta in orders.deltas()] == [1, 2]
     assert "extra" in orders.schema.names
 
 

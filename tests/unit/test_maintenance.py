@@ -58,7 +58,7 @@ def orders(local_root: str) -> siltstone.Table:
 
 
 def files(table: siltstone.Table) -> set[str]:
-    return {each.path for each in open_objects(table.lake.root).list_objects("", recursive=True)}
+    return {object_.path for object_ in open_objects(table.lake.root).list_objects("", recursive=True)}
 
 
 def test_a_rollback_restores_an_earlier_state_and_the_next_round_goes_on_from_there(orders: siltstone.Table) -> None:
@@ -69,7 +69,7 @@ def test_a_rollback_restores_an_earlier_state_and_the_next_round_goes_on_from_th
     same_rows(orders.to_arrow(), before)
     compact(orders)
     same_rows(orders.to_arrow(), newest)
-    assert [each.round_id for each in orders.rounds()] == [1, 2, 3, 4, 5]
+    assert [round_.round_id for round_ in orders.rounds()] == [1, 2, 3, 4, 5]
 
 
 def test_a_rollback_needs_an_earlier_round_that_is_still_there(orders: siltstone.Table) -> None:
@@ -112,7 +112,7 @@ def test_a_vacuum_forgets_expired_rounds_but_never_the_current_one(
     assert "1000 hours ahead" in str(unsure.unsure_time)
     report = orders.vacuum(retention_ms=HOUR_MS, confirm_time=True)
     assert (report.expired_rounds, report.unsure_time) == ([1, 2], None)
-    assert [each.round_id for each in orders.rounds()] == [3]
+    assert [round_.round_id for round_ in orders.rounds()] == [3]
     same_rows(orders.to_arrow(), expected)
     assert orders.fsck(deep=True) == []
     orders.write(pa.table({"id": [1], "n": [9]}))
@@ -240,7 +240,7 @@ def test_a_rollback_to_a_round_that_is_vacuumed_meanwhile_is_refused(
 
 
 def test_a_damaged_completion_file_stops_a_vacuum_before_anything_is_forgotten(orders: siltstone.Table) -> None:
-    (entry,) = (each for each in list_rounds(destination_of(orders)) if each["round_id"] == 3)
+    (entry,) = (round_ for round_ in list_rounds(destination_of(orders)) if round_["round_id"] == 3)
     (Path(orders.lake.root) / entry["uri"]).write_bytes(b"{")
     before = files(orders)
     with pytest.raises(siltstone.CorruptionError, match="completion file"):

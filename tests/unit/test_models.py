@@ -150,7 +150,7 @@ def test_different_partition_values_have_different_ids() -> None:
         [], [None], [""], ["_"], ["null"], ["!null"], ["!empty"], ["a,b"], ["a", "b"], ["a/b"], ["."], [".."], ["é"],
         ["a b"], ["a%20b"], ["x" * 300], ["x" * 301], [True], [1], [-1], ["~"], ["#1"], ["\n"], ["A"], ["a"],
     ]  # fmt: skip
-    ids = [partition_id(each) for each in values]
+    ids = [partition_id(value) for value in values]
     assert len(set(ids)) == len(ids)
     for text in ids:
         assert "/" not in text

@@ -46,13 +46,13 @@ def test_listing_shows_a_folder_and_below_it_only_when_asked(root: str) -> None:
     objects = open_objects(root)
     for path in ("x/1", "x/2", "x/y/3", "xx/4"):
         objects.create(path, b"abc")
-    assert sorted(each.path for each in objects.list_objects("x")) == ["x/1", "x/2"]
-    assert sorted(each.path for each in objects.list_objects("x", recursive=True)) == ["x/1", "x/2", "x/y/3"]
+    assert sorted(object_.path for object_ in objects.list_objects("x")) == ["x/1", "x/2"]
+    assert sorted(object_.path for object_ in objects.list_objects("x", recursive=True)) == ["x/1", "x/2", "x/y/3"]
     assert sorted(objects.list_folders("")) == ["x", "xx"]
     assert objects.list_folders("x") == ["y"]
     assert objects.list_objects("nowhere") == []
-    assert {each.size for each in objects.list_objects("x")} == {3}
-    assert all(each.modified_ms > 1_600_000_000_000 for each in objects.list_objects("x"))
+    assert {object_.size for object_ in objects.list_objects("x")} == {3}
+    assert all(object_.modified_ms > 1_600_000_000_000 for object_ in objects.list_objects("x"))
 
 
 def test_missing_objects_are_not_found_and_deleting_them_is_no_error(root: str) -> None:
@@ -141,7 +141,7 @@ def test_no_link_leads_out_of_the_root(local_root: str, linked: Path, folder: st
         with pytest.raises(errors.CorruptionError, match=r"d/file.*symbolic link"):
             call("d/file")
     assert objects.list_folders("d") == []
-    assert [each.path for each in objects.list_objects("", recursive=True)] == ["d/file"]
+    assert [object_.path for object_ in objects.list_objects("", recursive=True)] == ["d/file"]
     assert [path.read_bytes() for path in linked.iterdir()] == [b"secret"]
 
 
@@ -179,7 +179,7 @@ def test_awkward_names_are_kept_as_they_are(root: str) -> None:
     names = ["a b", "a+b", "é", "100%", "a%20b", "k=v", "!null,x"]
     for name in names:
         objects.create(f"d/{name}", name.encode())
-    assert sorted(each.path for each in objects.list_objects("d")) == sorted(f"d/{name}" for name in names)
+    assert sorted(object_.path for object_ in objects.list_objects("d")) == sorted(f"d/{name}" for name in names)
     assert all(objects.read(f"d/{name}") == name.encode() for name in names)
 
 
@@ -187,7 +187,7 @@ def test_files_being_written_are_not_listed(local_root: str) -> None:
     objects = open_objects(local_root)
     objects.create("d/1", b"x")
     (Path(local_root) / "d" / ".2.0123.tmp").write_bytes(b"half")
-    assert [each.path for each in objects.list_objects("d")] == ["d/1"]
+    assert [object_.path for object_ in objects.list_objects("d")] == ["d/1"]
 
 
 def test_a_failed_creation_leaves_nothing(local_root: str) -> None:

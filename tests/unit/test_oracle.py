@@ -20,7 +20,7 @@ NAN = math.nan
 
 
 def rows(columns: str, *values: tuple[Any, ...]) -> list[Row]:
-    return [dict(zip(columns.split(), each, strict=True)) for each in values]
+    return [dict(zip(columns.split(), value, strict=True)) for value in values]
 
 
 def keyed(**settings: Any) -> Oracle:
@@ -311,7 +311,9 @@ def test_a_table_keeps_the_order_and_the_values_of_its_writes(history: tuple[Tab
         columns_now = dict.fromkeys(found.columns)
         same_rows(oracle_of(table, upto=position).rows(), [{**columns_now, **row} for row in rows_then])
         stream = delta_stream(table.name, root=lake.root)
-        partitions = [each.locator.partition_values for each in storage.list_partitions(stream, root=lake.root)]
+        partitions = [
+            partition.locator.partition_values for partition in storage.list_partitions(stream, root=lake.root)
+        ]
         parts = [oracle_of(table, partition=values) for values in partitions]
         same_rows([row for part in parts for row in part.rows()], expected.rows())
         same_rows([row for part in parts for row in part.tombstones()], expected.tombstones())

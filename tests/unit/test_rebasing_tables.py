@@ -67,7 +67,7 @@ def old(orders: siltstone.Table) -> siltstone.Table:
 
 
 def files_below(root: str) -> list[str]:
-    return sorted(each.path for each in open_objects(root).list_objects("", recursive=True))
+    return sorted(object_.path for object_ in open_objects(root).list_objects("", recursive=True))
 
 
 def refused(table: siltstone.Table, compact: Compact, match: str, **options: Any) -> None:

@@ -23,7 +23,7 @@ STRICT = pa.schema([pa.field("id", pa.int64(), False), pa.field("v", pa.string()
 def written(table: siltstone.Table) -> list[dict[str, object]]:
     """Return the rows of the newest delta."""
     return [
-        row for each in table.deltas()[-1:] for row in storage.download_delta(each, root=table.lake.root).to_pylist()
+        row for delta in table.deltas()[-1:] for row in storage.download_delta(delta, root=table.lake.root).to_pylist()
     ]
 
 

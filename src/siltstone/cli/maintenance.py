@@ -59,7 +59,7 @@ def check_table(table: "Table", *, deep: bool) -> TableChecked:
     deltas = rounds = files = rows = delta_files = 0
     try:
         findings = table.fsck(deep=deep)
-        known = [] if any(each.code in _LOG_DAMAGE for each in findings) else table.deltas()
+        known = [] if any(finding.code in _LOG_DAMAGE for finding in findings) else table.deltas()
         deltas, delta_files = len(known), sum(len(delta.manifest.entries) for delta in known)
         if not findings:
             rounds = len(table.round_reports())
@@ -165,7 +165,10 @@ def rollback(
 
     table = shell.lake.table(name)
     wanted = table.round(to, partition or ()).round.partition
-    current = [(each.destination_partition_locator.partition_values, each) for each in table.current_rounds()]
+    current = [
+        (current_round.destination_partition_locator.partition_values, current_round)
+        for current_round in table.current_rounds()
+    ]
     values, before = next(each for each in current if each[0] == wanted)
     done = table.rollback(to, partition_values=values, dry_run=dry_run)
     shell.emit(

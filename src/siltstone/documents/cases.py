@@ -213,12 +213,15 @@ def _checked(document: Mapping[str, object]) -> Row:
     given = row_of(document)
     row = Row(
         [Change(change_id, delta_text(delta), check_tags(tags or ())) for change_id, delta, tags in given.changes],
-        [_checked_record(each) for each in given.records if each.count],
+        [_checked_record(record) for record in given.records if record.count],
         check_key(document.get("key")),
     )
     if not row.changes and not row.records:
         raise InvalidInputError("has neither deltas nor compactions; leave it out")
-    for kind, ids in (("change", [each[0] for each in row.changes]), ("record", [each[0] for each in row.records])):
+    for kind, ids in (
+        ("change", [change[0] for change in row.changes]),
+        ("record", [record[0] for record in row.records]),
+    ):
         twice = next(_repeated(ids), None)
         if twice is not None:
             raise InvalidInputError(f"{kind} {twice} is there twice; give it once")
@@ -245,7 +248,7 @@ def _is_literal(text: str) -> bool:
 
 def _repeated(ids: Sequence[str]) -> Iterator[str]:
     seen: set[str] = set()
-    for each in ids:
-        if each in seen:
-            yield each
-        seen.add(each)
+    for id_ in ids:
+        if id_ in seen:
+            yield id_
+        seen.add(id_)

@@ -77,7 +77,7 @@ def write_files(name: str, stage_files: Callable[[StreamLocator], list[Delta]], 
             storage.discard_deltas(deltas, root=root)
             raise
         ids = [earliest_of(read_data_file(root, file, ["change_id"]).column("change_id")) for file in files]
-        earliest = min((each for each in ids if each is not None), key=order_key, default=None)
+        earliest = min((id_ for id_ in ids if id_ is not None), key=order_key, default=None)
         return Staged(deltas, earliest, sum(file.record_count for file in files) - repeats)
 
     return commit_changes(name, stage, root=root)

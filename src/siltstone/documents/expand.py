@@ -195,8 +195,8 @@ class _Pass:
 
     def write(self, new_id: str) -> None:
         """Make the record of all that was absorbed, and go on from it."""
-        if any(new_id == each[1] for each in self.changes) or any(
-            new_id == each.change_id for each in self.row.records
+        if any(new_id == change[1] for change in self.changes) or any(
+            new_id == record.change_id for record in self.row.records
         ):
             raise InvalidInputError(f"{new_id} is the id of something in the row already; write under a new id")
         self.written = self.resolver.to_record(new_id)
@@ -223,7 +223,7 @@ class _Pass:
         delete = tuple([change_id for _, change_id in sorted(set(doomed))]) if doomed else ()
         redundant = state.redundant
         if base is not None and base.last_mutation != base.cutoff:
-            redundant = [each[1] for each in self.changes if _is_known_redundant(base, each[0])] + redundant
+            redundant = [change[1] for change in self.changes if _is_known_redundant(base, change[0])] + redundant
         return Expansion(
             state.content,
             state.version,

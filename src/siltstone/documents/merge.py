@@ -35,7 +35,7 @@ def resolve_documents(job: RoundJob, bucket: Bucket, stored: Sequence[StoredFile
     arrived = [align(part.table, SCHEMA) for part in gather(map(decode_part, parts))]
     new = pa.concat_tables([SCHEMA.empty_table(), *arrived])
     is_visited = job.visits(bucket)
-    rows = [each.unsettled for each in split_rows(stored, new)] if is_visited else _touched(job, stored, new)
+    rows = [split_row.unsettled for split_row in split_rows(stored, new)] if is_visited else _touched(job, stored, new)
     found = [file.read_rows(places, SCHEMA) for file, places in zip(stored, rows, strict=True) if len(places)]
     base_count = sum(map(len, rows))
     pass_ = _Pass(job, base_count + new.num_rows)
@@ -96,7 +96,7 @@ def _is_current(rows: pa.Table) -> "np.typing.NDArray[np.bool_]":
 
 
 def _by_file(rows: Sequence[Integers], dead: "np.typing.NDArray[np.bool_]") -> list[Integers]:
-    flags = np.split(dead, np.cumsum([len(each) for each in rows])[:-1]) if rows else []
+    flags = np.split(dead, np.cumsum([len(row) for row in rows])[:-1]) if rows else []
     return [each[flag] for each, flag in zip(rows, flags, strict=True)]
 
 

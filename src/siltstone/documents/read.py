@@ -107,8 +107,8 @@ def row_as_of(row: Row, time_ms: int) -> Row:
     """Return what is stored of a document up to a time; a record counts by its cutoff, whenever it was written."""
     bound = time_bound(time_ms + 1)
     return row._replace(
-        changes=[each for each in row.changes if order_key(each[0]) < bound],
-        records=[each for each in row.records if each.cutoff is not None and order_key(each.cutoff) < bound],
+        changes=[change for change in row.changes if order_key(change[0]) < bound],
+        records=[record for record in row.records if record.cutoff is not None and order_key(record.cutoff) < bound],
     )
 
 
@@ -125,7 +125,7 @@ def known_from_ms(row: Row, time_ms: int) -> int | None:
     cutoff = order_key(record.cutoff)
     if cutoff < bound or order_key(record.first) >= bound:
         return None
-    owned = sorted(key for key in (order_key(each[0]) for each in row.changes) if key <= cutoff)
+    owned = sorted(key for key in (order_key(change[0]) for change in row.changes) if key <= cutoff)
     if len(owned) == _count(record):
         return None
     starts = [
@@ -179,7 +179,7 @@ def job_of(name: str, hold: Hold | None = None, *, root: str) -> RoundJob:
     version = table.version
     own = PartitionLocator(**version.locator, stream=DEFAULT_STREAM, partition_values=[])
     destination = locate_compacted(own, root=root)
-    base, deltas = next(((each.completion, each.waiting) for each in table.partitions), (None, ()))
+    base, deltas = next(((partition.completion, partition.waiting) for partition in table.partitions), (None, ()))
     if hold is not None and hold.keeps_state:
         base = None if hold.round_id is None else get_round(destination, hold.round_id)
         source = read_source(own, after=hold.high_watermark, root=root)
@@ -216,7 +216,7 @@ def bucket_documents(
     Raises: CorruptionError, InvalidInputError where what is stored no longer tells what they were.
     """
     if hold is not None:
-        held = [_as_of(job.table, each.row, hold) for each in bucket_rows(job, number, parts)]
+        held = [_as_of(job.table, bucket_row.row, hold) for bucket_row in bucket_rows(job, number, parts)]
         yield _resolved_documents(job.table, [row for row in held if row is not None], include_deleted)
         return
     stored, new = _opened(job, number, parts)

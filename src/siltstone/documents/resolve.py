@@ -177,7 +177,7 @@ class HistoryEntry(NamedTuple):
 
 def history_of(changes: Iterable[ArchivedChange]) -> list[HistoryEntry]:
     """Return changes by time, each once."""
-    distinct = {each.change_id: each for each in changes}
+    distinct = {change.change_id: change for change in changes}
     return [
         HistoryEntry(
             each.change_id,

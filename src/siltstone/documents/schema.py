@@ -170,6 +170,6 @@ def stored_table(rows: Sequence[Row]) -> pa.Table:
 
 def stored_batches(updates: Iterable[Update], new_id: Callable[[], str]) -> Iterator[pa.RecordBatch]:
     """Yield updates as rows to store; those without a change id get one, in order."""
-    rows = (each._replace(change_id=each.change_id or new_id())._asdict() for each in updates)
+    rows = (update._replace(change_id=update.change_id or new_id())._asdict() for update in updates)
     while waiting := list(itertools.islice(rows, _BATCH_ROWS)):
         yield pa.RecordBatch.from_pylist(waiting, schema=WRITTEN_SCHEMA)

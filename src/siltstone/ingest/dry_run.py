@@ -48,7 +48,7 @@ def sum_up(
     """Return what a write did, or a dry run without a position would do, to a table that was `before` and is `after`."""
     files = distinct_files(deltas)
     known = before.names_by_file()
-    names = after.names_by_file() | {each.name_in_files: each.name for delta in deltas for each in delta.fields}
+    names = after.names_by_file() | {field.name_in_files: field.name for delta in deltas for field in delta.fields}
     columns = dict.fromkeys(column for delta in deltas for column in delta.columns)
     return Written(
         table=before.locator.table_locator.full_name,

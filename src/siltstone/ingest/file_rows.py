@@ -97,7 +97,8 @@ class FileRows:
         self._progress = progress
         self.current = inputs[0].name
         self._schemas = [
-            _selected(each.schema(known, _counter(f"Looking at {each.name}", progress)), wanted) for each in inputs
+            _selected(input_.schema(known, _counter(f"Looking at {input_.name}", progress)), wanted)
+            for input_ in inputs
         ]
         self._type_files_of_nulls(known)
         self._type_empty_columns(known)
@@ -106,7 +107,7 @@ class FileRows:
     @property
     def null_lines(self) -> int:
         """How many lines of the files were null when their rows were read."""
-        return sum(each.null_lines for each in self._inputs)
+        return sum(input_.null_lines for input_ in self._inputs)
 
     def _type_files_of_nulls(self, known: pa.Schema) -> None:
         """Give files that have only null lines, and so no columns, those of the others, or the table's."""

@@ -25,7 +25,9 @@ class TextColumn:
     """What is known about a column of text so far; a type stays possible while every value converts to it."""
 
     def __init__(self, *, times_only: bool = False) -> None:
-        self._possible = [each for each in _CANDIDATES if not times_only or pa.types.is_temporal(each[0])]
+        self._possible = [
+            candidate for candidate in _CANDIDATES if not times_only or pa.types.is_temporal(candidate[0])
+        ]
         self._has_values = False
 
     def look(self, values: "pa.Array[Any] | pa.ChunkedArray[Any]") -> None:

@@ -84,7 +84,7 @@ def _check_file(name: str) -> None:
 
 
 def _input_file(place: Place, format: Format | None, delimiter: str | None) -> InputFile:
-    suffixes = [each.lower() for each in Path(place.name).suffixes]
+    suffixes = [suffix.lower() for suffix in Path(place.name).suffixes]
     if place.compression is not None:
         suffixes = suffixes[:-1]
     suffix = suffixes[-1] if suffixes else ""

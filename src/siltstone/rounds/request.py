@@ -214,7 +214,7 @@ def _following_requests(asked: TableRequest) -> list[Request]:
             source = partition.own
         requests.append(_request(asked, table.version, source, partition.own))
     if asked.to is not None or asked.high_watermark is not None:
-        streams = {str(each.source.stream_locator): each.source.stream_locator for each in requests}
+        streams = {str(request.source.stream_locator): request.source.stream_locator for request in requests}
         for stream in streams.values() or [own]:
             _check_positions(asked, stream)
     return requests

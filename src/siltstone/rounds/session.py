@@ -104,7 +104,7 @@ def _sum_up(table: str, position: int, results: tuple[SessionResult, ...], secon
     rows, live_rows = sum(each.record_count for each in current), sum(each.live_rows for each in current)
 
     def total(name: str) -> int:
-        return sum(getattr(each, name) for each in rounds)
+        return sum(getattr(round_, name) for round_ in rounds)
 
     return Compacted(
         table=table,
@@ -124,7 +124,7 @@ def _sum_up(table: str, position: int, results: tuple[SessionResult, ...], secon
         carried_bytes=total("carried_bytes"),
         write_amplification=ratio(total("written_bytes"), total("input_bytes")),
         conflicts=sum(result.conflicts for result in results),
-        seconds=seconds | {step: sum(each.seconds.get(step, 0.0) for each in rounds) for step in _STEPS},
+        seconds=seconds | {step: sum(round_.seconds.get(step, 0.0) for round_ in rounds) for step in _STEPS},
         results=results,
     )
 

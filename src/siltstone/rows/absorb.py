@@ -80,7 +80,7 @@ def absorb(job: RoundJob, number: int, stored: Sequence[StoredFile], change: Cha
         for each in buckets:
             each.due_at, each.held_at = change.marks if each.files else (None, None)
     accounting = change.accounting
-    accounting.live_rows = sum(each.live_count for each in buckets)
+    accounting.live_rows = sum(bucket.live_count for bucket in buckets)
     if not accounting.is_balanced:
         raise CorruptionError(
             f"bucket {bucket.name}: rows do not add up, so nothing is committed: {dict(accounting)}; keep the data and "

@@ -207,7 +207,7 @@ def _key_ids(job: RoundJob, deltas: _Deltas, base: _Base, tombstones: Tombstones
     others = (hash_keys(table, job.primary_keys) for table in (tombstones.table, *deletes))
     hashes = [base.hashes, deltas.hashes(job), *others]
     distinct, ids = np.unique(np.concatenate(hashes), return_inverse=True)
-    return list(np.split(ids, np.cumsum([len(each) for each in hashes])[:-1])), len(distinct)
+    return list(np.split(ids, np.cumsum([len(hash_) for hash_ in hashes])[:-1])), len(distinct)
 
 
 def _hits(job: RoundJob, deltas: _Deltas, base: _Base, delete: Part) -> Flags:

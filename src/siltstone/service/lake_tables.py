@@ -85,9 +85,9 @@ class LakeTables:
             # What others have compacted meanwhile is compacted as well.
             high_watermark=watermark,
             rounds=len(rounds),
-            rows=sum(each.accounting.delta_rows + each.accounting.removal_rows for each in rounds),
-            input_bytes=sum(each.input_bytes for each in rounds),
-            written_bytes=sum(each.written_bytes for each in rounds),
+            rows=sum(round_.accounting.delta_rows + round_.accounting.removal_rows for round_ in rounds),
+            input_bytes=sum(round_.input_bytes for round_ in rounds),
+            written_bytes=sum(round_.written_bytes for round_ in rounds),
         )
 
     def trim(self, partition: PartitionLocator, high_watermark: int) -> int | None:

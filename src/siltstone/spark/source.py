@@ -209,11 +209,11 @@ class _FilterTaker:
 
     def __call__(self, filters: list[Filter]) -> Iterable[Filter]:
         """Remember what can be said in our own words; Spark applies all filters again, so that any can be left out."""
-        for each in filters:
+        for filter_ in filters:
             # A path of several names leads into a struct, of which nothing is known under one name.
-            path: tuple[str, ...] = getattr(each, "attribute", ())
+            path: tuple[str, ...] = getattr(filter_, "attribute", ())
             if len(path) == 1 and path[0] in self._schema.names:
-                node = _as_node(each, self._schema.field(path[0]))
+                node = _as_node(filter_, self._schema.field(path[0]))
                 if node is not None:
                     self._where[node] = path[0]
         return filters

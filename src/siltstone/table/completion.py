@@ -86,7 +86,7 @@ def source_partitions(name: str, *, root: str) -> list[PartitionLocator]:
 
 def current_rounds(name: str, *, root: str) -> list[RoundCompletion]:
     """Return the round that is current in each partition of a table that has one. Raises: CorruptionError."""
-    places = (locate_compacted(each, root=root) for each in source_partitions(name, root=root))
+    places = (locate_compacted(source_partition, root=root) for source_partition in source_partitions(name, root=root))
     return [completion for completion in map(current_completion, places) if completion is not None]
 
 
@@ -248,7 +248,7 @@ def named_objects(buckets: Iterable[Bucket]) -> Iterator[NamedObject]:
 
 def bucket_objects(buckets: Iterable[Bucket]) -> list[str]:
     """Return the paths of everything that buckets name."""
-    return [each.uri for each in named_objects(buckets)]
+    return [named_object.uri for named_object in named_objects(buckets)]
 
 
 def find_problems(destination: Destination, buckets: Iterable[Bucket]) -> list[tuple[NamedObject, str]]:
@@ -256,12 +256,17 @@ def find_problems(destination: Destination, buckets: Iterable[Bucket]) -> list[t
     listed = open_objects(destination.root).list_objects(destination.folder)
     sizes = {each.path: each.size for each in listed}
     problems = []
-    for each in named_objects(buckets):
-        found = sizes.get(each.uri)
+    for named_object in named_objects(buckets):
+        found = sizes.get(named_object.uri)
         if found is None:
-            problems.append((each, f"the {each.kind} is missing"))
-        elif found != each.size:
-            problems.append((each, f"the {each.kind} is damaged: it has {found} bytes instead of {each.size}"))
+            problems.append((named_object, f"the {named_object.kind} is missing"))
+        elif found != named_object.size:
+            problems.append(
+                (
+                    named_object,
+                    f"the {named_object.kind} is damaged: it has {found} bytes instead of {named_object.size}",
+                )
+            )
     return problems
 
 

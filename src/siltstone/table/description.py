@@ -114,7 +114,7 @@ def describe_version(version: TableVersion, **of_deltas: Any) -> TableDescriptio
         name=version.locator.table_locator.full_name,
         version=version.locator.table_version,
         schema_id=version.schema_id,
-        columns=[Column(each.name, each.type, each.nullable) for each in version.fields],
+        columns=[Column(field.name, field.type, field.nullable) for field in version.fields],
         primary_keys=version.primary_keys,
         sort_keys=version.sort_keys,
         partition_keys=version.partition_keys,

@@ -181,7 +181,7 @@ def _find_rows(root: str, completion: RoundCompletion, wanted: pa.Table, schema:
     The key is a row in the types of the schema, which may be wider than those of the round: hashes are the same.
     """
     (hash_,) = hash_keys(wanted, completion.primary_keys)
-    (bucket,) = [each for each in completion.buckets if each.has(int(hash_))]
+    (bucket,) = [bucket for bucket in completion.buckets if bucket.has(int(hash_))]
     rows: list[FoundRow] = []
     for file in bucket.files:
         rows += _rows_in_file(StoredFile(root, file), int(hash_), wanted, completion.primary_keys, schema)

@@ -124,8 +124,8 @@ class _Streams:
         stream = self.at(place)
         if stream is None or own.partition_id == segment:
             return None if stream is None else _beside(stream, own.partition_values)
-        partitions = (each.locator for each in storage.list_partitions(stream, root=self._own.root))
-        return next((each for each in partitions if each.partition_id == segment), None)
+        partitions = (partition.locator for partition in storage.list_partitions(stream, root=self._own.root))
+        return next((partition for partition in partitions if partition.partition_id == segment), None)
 
 
 def round_source(entry: Entry | RoundCompletion, own: PartitionLocator, *, root: str) -> PartitionLocator | None:
@@ -159,7 +159,7 @@ def followed_stream(own: StreamLocator, *, root: str) -> StreamLocator | None:
     position, partitions = stream.read(lambda state: (state.stream_position, list(state.partitions().values())))
     if position:
         return None
-    entries = [current_entry(_destination(stream, each.locator)) for each in partitions]
+    entries = [current_entry(_destination(stream, partition.locator)) for partition in partitions]
     return _Streams(stream).only(str(entry["source_folder"]) for entry in entries if entry is not None)
 
 
@@ -231,7 +231,7 @@ def unregistered_destinations(name: str, *, root: str) -> list[Destination]:
     """Return the compacted partitions with rounds that a table does not know. Raises: NotFoundError, CorruptionError."""
     stream = catalog.delta_stream(name, root=root)
     folder = f"{catalog.version_folder(name, root=root)}/{COMPACTED_STREAM}"
-    known = {each.locator.partition_id for each in storage.list_partitions(stream, root=root)}
+    known = {partition.locator.partition_id for partition in storage.list_partitions(stream, root=root)}
     found = []
     for segment in sorted(set(open_objects(root).list_folders(folder)) - known):
         place = f"{folder}/{segment}"
@@ -332,7 +332,7 @@ def trim_limit(source: PartitionLocator, now_ms: int, *, root: str) -> TrimLimit
     place = _Place(source, locate_destination(source, root=root).folder, now_ms, root)
     needs = []
     own = locate_compacted(source, root=root).folder
-    by_folder = {each.folder: each for each in records if each.locator.partition_id == source.partition_id}
+    by_folder = {record.folder: record for record in records if record.locator.partition_id == source.partition_id}
     for folder in dict.fromkeys([own, *by_folder, *_whole_followers(place, records)]):
         record = by_folder.get(folder)
         need = _need(place, folder, record, counts_before_a_round=record is None)
@@ -370,7 +370,7 @@ def _need(place: _Place, folder: str, record: Follower | None, *, counts_before_
 def _whole_followers(place: _Place, records: Sequence[Follower]) -> list[str]:
     """Return where tables that follow the whole stream compact the partition, or will."""
     found = []
-    for folder in dict.fromkeys(each.folder.rsplit("/", 2)[0] for each in records):
+    for folder in dict.fromkeys(record.folder.rsplit("/", 2)[0] for record in records):
         stream = _stream_at(f"{folder}/{DEFAULT_STREAM}", place.root)
         with _blocking(place, folder):
             is_whole = stream is not None and followed_stream(stream, root=place.root) == place.source.stream_locator
@@ -398,13 +398,13 @@ def _is_there(folder: str, root: str, *, is_registered: bool) -> bool:
     if stream is None or stream.stream != COMPACTED_STREAM or not is_registered:
         return stream is not None
     deltas = StreamLocator(**{**stream, "stream": DEFAULT_STREAM})
-    return any(each.locator.partition_id == segment for each in storage.list_partitions(deltas, root=root))
+    return any(partition.locator.partition_id == segment for partition in storage.list_partitions(deltas, root=root))
 
 
 def _is_recorded(destination: Destination, source: SourceState) -> bool:
     return any(
-        each.folder == destination.folder and each.locator.partition_id == source.locator.partition_id
-        for each in source.followers
+        follower.folder == destination.folder and follower.locator.partition_id == source.locator.partition_id
+        for follower in source.followers
     )
 
 

@@ -115,7 +115,7 @@ def hold_floor(holds: Sequence[Hold], now_ms: int) -> int | None:
 
 def held_watermark(destination: Destination, now_ms: int) -> int | None:
     """Return the position after which deltas are needed by states that holds keep, None where there are none."""
-    kept = [each.high_watermark for each in list_holds(destination) if each.keeps_state and each.until_ms > now_ms]
+    kept = [hold.high_watermark for hold in list_holds(destination) if hold.keeps_state and hold.until_ms > now_ms]
     return min(kept, default=None)
 
 

@@ -260,8 +260,8 @@ def report_table(
     name: str, stream_position: int, partitions: Sequence[PartitionRounds], waiting: Sequence[PartitionWork]
 ) -> TableReport:
     """Return a table in numbers."""
-    current = [each.current for each in partitions if each.current is not None]
-    recent = [completion for each in partitions for completion in each.recent[-RECENT_ROUNDS:]]
+    current = [partition.current for partition in partitions if partition.current is not None]
+    recent = [completion for partition in partitions for completion in partition.recent[-RECENT_ROUNDS:]]
     deltas = [delta for each in waiting for delta in each.deltas]
     live_rows, stored_rows = sum(each.live_rows for each in current), sum(each.record_count for each in current)
     newest = max(recent, key=_by_time, default=None)
@@ -342,7 +342,7 @@ def read_report(name: str, *, root: str) -> TableReport:
     """Read one table, each log once; what is wrong with it is part of the report."""
     try:
         with steady():
-            partitions = [_newest_rounds(each, RECENT_ROUNDS) for each in _destinations(name, root)]
+            partitions = [_newest_rounds(destination, RECENT_ROUNDS) for destination in _destinations(name, root)]
             return _read_report(name, partitions, root)
     except SiltstoneError as error:
         return TableReport(name, problem=str(error))
@@ -354,7 +354,7 @@ def read_details(name: str, *, root: str) -> TableDetails:
         with steady():
             destinations = _destinations(name, root)
             count = max(RECENT_ROUNDS, _rounds_each(len(destinations)))
-            partitions = [_newest_rounds(each, count) for each in destinations]
+            partitions = [_newest_rounds(destination, count) for destination in destinations]
             return detail_table(_read_report(name, partitions, root), partitions)
     except SiltstoneError as error:
         return TableDetails(TableReport(name, problem=str(error)))
@@ -363,7 +363,11 @@ def read_details(name: str, *, root: str) -> TableDetails:
 def read_rounds(name: str, *, root: str) -> list[RoundReport]:
     """Read the rounds of all partitions, oldest first; a damaged one has its problem. Raises: NotFoundError."""
     with steady():
-        rounds = [_read_round(each, entry) for each in _destinations(name, root) for entry in list_rounds(each)]
+        rounds = [
+            _read_round(destination, entry)
+            for destination in _destinations(name, root)
+            for entry in list_rounds(destination)
+        ]
     return sorted(rounds, key=lambda each: (each.completed_at, each.round_id))
 
 
@@ -372,12 +376,17 @@ def find_round(name: str, round_id: int, partition: Sequence[str] = (), *, root:
     destinations = _destinations(name, root)
     if partition:
         keys = catalog.get_table_version(name, root=root).partition_keys
-        destinations = [each for each in destinations if _is_named(each.locator, partition, keys)]
+        destinations = [destination for destination in destinations if _is_named(destination.locator, partition, keys)]
         if not destinations:
             raise NotFoundError(
                 f"{name}: there is no partition {', '.join(partition)}; `siltstone rounds {name}` lists them"
             )
-    rounds = [(each, entry) for each in destinations for entry in list_rounds(each) if entry["round_id"] == round_id]
+    rounds = [
+        (destination, entry)
+        for destination in destinations
+        for entry in list_rounds(destination)
+        if entry["round_id"] == round_id
+    ]
     if not rounds:
         raise NotFoundError(f"{name}: there is no round {round_id}; `siltstone rounds {name}` lists them")
     if len(rounds) > 1:
@@ -411,7 +420,7 @@ def _read_report(name: str, partitions: Sequence[PartitionRounds], root: str) ->
 
 def _newest_rounds(destination: Destination, count: int) -> PartitionRounds:
     entry, entries = current_entry(destination), list_rounds(destination)
-    recent = [read_completion(destination, each) for each in entries[-count:]]
+    recent = [read_completion(destination, entry) for entry in entries[-count:]]
     current = next((each for each in recent if entry is not None and each.round_id == entry["round_id"]), None)
     if current is None and entry is not None:
         current = read_completion(destination, entry)

@@ -106,7 +106,7 @@ class TableSnapshot:
         """How many rows there are; None where deltas wait, since only merging them tells."""
         if self.waiting:
             return None
-        return sum(each.completion.live_rows for each in self.partitions if each.completion is not None)
+        return sum(partition.completion.live_rows for partition in self.partitions if partition.completion is not None)
 
     def scan(self, columns: Sequence[str] | None = None, where: "Where | None" = None) -> "Scan":
         """Return a read of some columns, by default all, of the rows that a filter leaves.
@@ -148,7 +148,7 @@ def take_snapshot(
         if rounds.read_more(cut) or rounds.catch_up(cut.partitions):
             continue
         is_chosen = rounds.chooser(cut.version)
-        chosen = [each for each in cut.partitions if is_chosen(each.own.partition_values)]
+        chosen = [partition for partition in cut.partitions if is_chosen(partition.own.partition_values)]
         partitions = [_completed(each, rounds) for each in chosen]
         if None not in partitions:
             return TableSnapshot(
@@ -156,7 +156,7 @@ def take_snapshot(
                 name,
                 cut.version,
                 tuple(cut.streams),
-                tuple(each for each in partitions if each is not None),
+                tuple(partition for partition in partitions if partition is not None),
                 left_out=len(cut.partitions) - len(chosen) + len(cut.unread),
             )
 
@@ -178,7 +178,7 @@ class _Wanted(NamedTuple):
             return min(self.as_of, state.stream_position)
         if self.is_fresh:
             return state.stream_position
-        return max((each.watermark for each in rounds), default=0)
+        return max((round_.watermark for round_ in rounds), default=0)
 
 
 class _Rounds(NamedTuple):
@@ -272,8 +272,8 @@ class _KnownRounds:
 
     def _chosen(self, state: StreamState) -> list[PartitionLocator]:
         is_chosen = self.chooser(state.version)
-        locators = [each.locator for each in state.partitions().values()]
-        return [each for each in locators if is_chosen(each.partition_values)]
+        locators = [partition.locator for partition in state.partitions().values()]
+        return [locator for locator in locators if is_chosen(locator.partition_values)]
 
     def _foreseen(self, state: StreamState) -> list[PartitionLocator]:
         """Return the partitions that were not chosen, if their watermarks will matter, as far as this process knows."""
@@ -284,8 +284,8 @@ class _KnownRounds:
         return [each.locator for key, each in partitions.items() if key not in self._read]
 
     def _read_logs(self, partitions: Sequence[PartitionLocator]) -> None:
-        for each in partitions:
-            self._read[each.partition_id] = self._read_log(each)
+        for partition in partitions:
+            self._read[partition.partition_id] = self._read_log(partition)
 
     def read_more(self, cut: _Cut) -> bool:
         """Read the logs that a cut turned out to depend on; return whether there were any."""
@@ -304,7 +304,7 @@ class _KnownRounds:
         """
         if not cut.stream_position:
             return True
-        return self.wanted.is_compacted and any(each.waiting or each.newer for each in cut.partitions)
+        return self.wanted.is_compacted and any(partition.waiting or partition.newer for partition in cut.partitions)
 
     def is_read(self, own: PartitionLocator) -> bool:
         return own.partition_id in self._read
@@ -329,7 +329,7 @@ class _KnownRounds:
 
         Raises: CorruptionError where no newer round has those deltas.
         """
-        behind = [each for each in partitions if each.lost_up_to is not None]
+        behind = [partition for partition in partitions if partition.lost_up_to is not None]
         for each in behind:
             if not self.read_again(each.own):
                 watermark = 0 if each.entry is None else int(each.entry["high_watermark"])
@@ -367,16 +367,16 @@ def _take_cut(rounds: _KnownRounds) -> _Cut:
             except NotFoundError:
                 if not wanted.is_compacted:
                     raise
-                gone += [_PartitionCut(each.own, None, each.current) for each in members]
+                gone += [_PartitionCut(member.own, None, member.current) for member in members]
     streams = [cut.stream for cut in cuts if cut.partitions] or [own_cut.stream]
-    partitions = [each for cut in cuts for each in cut.partitions] + gone
+    partitions = [partition for cut in cuts for partition in cut.partitions] + gone
     return _Cut(followers.version, streams, partitions, stream_position, followers.unread)
 
 
 def _followers(state: StreamState, own: StreamLog, rounds: _KnownRounds) -> _Followers:
-    locators = [each.locator for each in state.partitions().values()]
-    there = [rounds.of(each) for each in locators if rounds.is_read(each)]
-    unread = [each for each in locators if not rounds.is_read(each)]
+    locators = [partition.locator for partition in state.partitions().values()]
+    there = [rounds.of(locator) for locator in locators if rounds.is_read(locator)]
+    unread = [locator for locator in locators if not rounds.is_read(locator)]
     folders = {each.stream_folder for each in there if each.stream_folder is not None}
     # A table without deltas of its own, all of whose rounds are from one other stream, also follows what begins there.
     is_whole = len(folders) == 1 and own.folder not in folders and not state.stream_position
@@ -398,7 +398,7 @@ def _cut_other(own: StreamLog, folder: str, followers: _Followers, rounds: _Know
         )
 
     def read(state: StreamState) -> _StreamCut:
-        known = {each.own.partition_id for each in members}
+        known = {member.own.partition_id for member in members}
         beyond = state.partitions().values() if folder == followers.whole else ()
         begun = [rounds.of(_partition(own.locator, each.locator.partition_values)) for each in beyond]
         return _cut_stream(state, [*members, *(each for each in begun if each.own.partition_id not in known)], wanted)
@@ -408,22 +408,22 @@ def _cut_other(own: StreamLog, folder: str, followers: _Followers, rounds: _Know
 
 def _cut_stream(state: StreamState, members: Sequence[_Rounds], wanted: _Wanted) -> _StreamCut:
     """Choose a position of a stream, and what is read of each partition that follows it."""
-    for each in members:
-        refuse_end_before(each.watermark, state, compacted_partition(each.own))
+    for member in members:
+        refuse_end_before(member.watermark, state, compacted_partition(member.own))
     position = wanted.position(state, members)
     sources, keys = state.partitions(), state.delta_keys()
     partitions = []
-    for each in members:
-        source = sources.get(each.source_id)
-        entry = each.upto(position)
+    for member in members:
+        source = sources.get(member.source_id)
+        entry = member.upto(position)
         watermark = 0 if entry is None else int(entry["high_watermark"])
-        after = sorted(item for item in keys.get(each.source_id, {}).items() if item[0] > watermark)
+        after = sorted(item for item in keys.get(member.source_id, {}).items() if item[0] > watermark)
         waiting = tuple(state.delta(key) for own_position, key in after if own_position <= position)
         trimmed = 0 if source is None else source.trimmed_stream_position
         partitions.append(
             _PartitionCut(
-                each.own,
-                _partition(state.locator, each.own.partition_values) if source is None else source.locator,
+                member.own,
+                _partition(state.locator, member.own.partition_values) if source is None else source.locator,
                 entry,
                 waiting,
                 newer=len(after) - len(waiting),

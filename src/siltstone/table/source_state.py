@@ -103,8 +103,8 @@ def read_sources(
         there = storage.list_streams(table.namespace, table.table, table.table_version, root=root)
         streams, expiry_ms = frozenset(each.locator.stream for each in there), stream.expiry_ms()
         return {
-            each.partition_id: SourceState(
-                each, f"{stream.folder}/{each.partition_id}", version, stream, expiry_ms, streams
+            partition.partition_id: SourceState(
+                partition, f"{stream.folder}/{partition.partition_id}", version, stream, expiry_ms, streams
             )
-            for each in partitions
+            for partition in partitions
         }

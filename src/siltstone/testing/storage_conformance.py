@@ -101,7 +101,7 @@ def namespaces_can_be_created_listed_updated_and_deleted(storage: Any, root: str
     assert storage.list_namespaces(root=root) == []
     storage.create_namespace("shop", properties={"user.owner": "ann", "user.tier": "1"}, root=root)
     storage.create_namespace("bank", root=root)
-    assert [each.locator.namespace for each in storage.list_namespaces(root=root)] == ["bank", "shop"]
+    assert [namespace.locator.namespace for namespace in storage.list_namespaces(root=root)] == ["bank", "shop"]
     storage.update_namespace("shop", properties={"user.tier": None, "user.zone": "eu"}, root=root)
     assert storage.get_namespace("shop", root=root).properties == {"user.owner": "ann", "user.zone": "eu"}
     storage.delete_namespace("bank", root=root)
@@ -203,7 +203,7 @@ def tables_can_be_renamed_moved_described_and_deleted(storage: Any, root: str) -
         properties={"user.a": "1"},
         root=root,
     )
-    assert [each.locator.full_name for each in storage.list_tables(root=root)] == ["bank.sales", "bank.taken"]
+    assert [table.locator.full_name for table in storage.list_tables(root=root)] == ["bank.sales", "bank.taken"]
     assert storage.list_tables("shop", root=root) == []
     moved = StreamLocator(**{**stream, "namespace": "bank", "table": "sales"})
     (delta,) = storage.list_deltas(moved, root=root)
@@ -274,7 +274,9 @@ def versions_count_up_and_the_newest_active_one_is_the_default(storage: Any, roo
     chosen = storage.get_table_version("shop", "orders", root=root)
     assert (chosen.locator.table_version, chosen.lifecycle_state, chosen.properties) == ("2", "active", {"user.a": "b"})
     assert storage.list_deltas(StreamLocator(**chosen.locator, stream=DEFAULT_STREAM), root=root) == []
-    states = [each.lifecycle_state for each in storage.list_table_versions("shop", "orders", root=root)]
+    states = [
+        table_version.lifecycle_state for table_version in storage.list_table_versions("shop", "orders", root=root)
+    ]
     assert states == ["active", "active"]
 
 
@@ -383,7 +385,7 @@ def an_idempotency_id_commits_once(storage: Any, root: str) -> None:
     assert storage.find_commit(stream, one, root=root) == first
     assert storage.find_commit(stream, two, root=root) is None
     assert _write(storage, root, stream, _rows((3, "c")), idempotency=two) == 3
-    assert [each.stream_position for each in storage.list_deltas(stream, root=root)] == [1, 2, 3]
+    assert [delta.stream_position for delta in storage.list_deltas(stream, root=root)] == [1, 2, 3]
 
 
 @_check
@@ -408,14 +410,14 @@ def one_commit_spans_partitions_at_one_position(storage: Any, root: str) -> None
     assert _write(storage, root, stream, data) == 1
     deltas = storage.list_deltas(stream, root=root)
     found = {
-        tuple(each.partition_values): storage.download_delta(each, root=root).column("id").to_pylist()
-        for each in deltas
+        tuple(delta.partition_values): storage.download_delta(delta, root=root).column("id").to_pylist()
+        for delta in deltas
     }
     assert found == {
         ("eu", 1): [0, 5], (None, 1): [1], ("", 2): [2], ("a/b", 2): [3], ("é %+", None): [4], (".", 3): [6],
         ("x" * 500, 4): [7],
     }  # fmt: skip
-    assert {each.stream_position for each in deltas} == {1}
+    assert {delta.stream_position for delta in deltas} == {1}
     assert len(storage.list_partitions(stream, root=root)) == 7
     assert _write(storage, root, stream, data.slice(0, 1)) == 2
     own = storage.list_partition_deltas(_partition(stream, "eu", 1), root=root)
@@ -434,7 +436,7 @@ def a_delete_without_partition_keys_meets_every_partition(storage: Any, root: st
     _write(storage, root, stream, pa.table({"id": [1, 2], "zone": ["eu", "us"]}))
     _write(storage, root, stream, pa.table({"id": [1]}), type="delete")
     _write(storage, root, stream, pa.table({"zone": ["us"]}), type="delete", delete_columns=["zone"])
-    kinds = [(each.stream_position, each.partition_values) for each in storage.list_deltas(stream, root=root)]
+    kinds = [(delta.stream_position, delta.partition_values) for delta in storage.list_deltas(stream, root=root)]
     assert sorted(kinds) == [(1, ["eu"]), (1, ["us"]), (2, ["eu"]), (2, ["us"]), (3, ["us"])]
 
 
@@ -624,7 +626,7 @@ def trimming_forgets_deltas_and_remembers_that(storage: Any, root: str) -> None:
         _write(storage, root, stream, _rows((number, "x")), idempotency=Idempotency(app_id="job", batch_id=number))
     assert storage.delete_deltas(_partition(stream), last_stream_position=2, root=root) == 2
     assert storage.delete_deltas(_partition(stream), last_stream_position=2, root=root) == 0
-    assert [each.stream_position for each in storage.list_deltas(stream, root=root)] == [3, 4]
+    assert [delta.stream_position for delta in storage.list_deltas(stream, root=root)] == [3, 4]
     assert storage.get_partition(_partition(stream), root=root).trimmed_stream_position == 2
     assert storage.find_commit(stream, Idempotency(app_id="job", batch_id=0), root=root) == 1
     with raises(errors.InvalidInputError, "9"):
@@ -764,7 +766,7 @@ def concurrent_commits_are_all_kept(storage: Any, root: str) -> None:
     assert not failures, failures
     assert sorted(positions) == list(range(1, 21))
     ids = [
-        storage.download_delta(each, root=root).column("id").to_pylist()[0]
-        for each in storage.list_deltas(stream, root=root)
+        storage.download_delta(delta, root=root).column("id").to_pylist()[0]
+        for delta in storage.list_deltas(stream, root=root)
     ]
     assert sorted(ids) == sorted(writer * 10 + number for writer in range(4) for number in range(5))

@@ -35,7 +35,7 @@ def test_the_demo_serves_a_shop_until_it_is_ended(
     records = cycle_records(database)
     database.close()
     assert records
-    assert {each.status for each in records} == {"COMPLETED"}
+    assert {record.status for record in records} == {"COMPLETED"}
     assert records[-1].trigger_reason == "request"
     assert [table.name for table in lake.tables()] == sorted(demo_service.SCHEMAS)
     assert lake.table("shop.orders").fsck(deep=True) == []

@@ -16,7 +16,7 @@ def test_the_demo_plays(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert "revenue" in told
     table = Lake(tmp_path / "lake").table(demo.NAME)
     assert [delta.stream_position for delta in table.deltas()] == [*range(1, 11)]
-    assert [each.bucket_actions for each in table.rounds()] == [{"major": 1}, {"minor": 1}, {"minor": 1}]
+    assert [round_.bucket_actions for round_ in table.rounds()] == [{"major": 1}, {"minor": 1}, {"minor": 1}]
     (row,) = table.lookup({"order_id": demo.WATCHED_ORDER})
     assert row["status"] == "returned"
     assert table.fsck(deep=True) == []

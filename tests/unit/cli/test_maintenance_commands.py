@@ -217,7 +217,9 @@ class TestRollback:
         assert done["round"]["partition"] == ["eu"]
         table = Lake(cli.root).table("shop.orders")
         assert {
-            str(each.own): each.completion.live_rows for each in table.snapshot().partitions if each.completion
+            str(partition.own): partition.completion.live_rows
+            for partition in table.snapshot().partitions
+            if partition.completion
         } == {
             "shop/orders/1/deltas/eu": 1,
             "shop/orders/1/deltas/us": 2,

@@ -95,7 +95,9 @@ def check_rows(table: siltstone.Table, upto: int | None = None, partition: Parti
 
 def objects_below(root: str) -> list[str]:
     """Return the names of everything that is stored, but for the logs."""
-    return sorted(each.path for each in open_objects(root).list_objects("", recursive=True) if "/log/" not in each.path)
+    return sorted(
+        object_.path for object_ in open_objects(root).list_objects("", recursive=True) if "/log/" not in object_.path
+    )
 
 
 def objects_of(completion: RoundCompletion) -> set[str]:

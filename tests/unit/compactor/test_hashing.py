@@ -106,7 +106,7 @@ VECTORS: list[tuple[pa.DataType, list[tuple[Any, int]]]] = [
 
 
 def hashes_of(values: list[Any], kind: pa.DataType) -> list[int]:
-    return [int(each) for each in hash_keys(pa.table({"k": pa.array(values, kind)}), ["k"])]
+    return [int(hash_key) for hash_key in hash_keys(pa.table({"k": pa.array(values, kind)}), ["k"])]
 
 
 @pytest.mark.parametrize(("kind", "vectors"), VECTORS, ids=[str(kind) for kind, _ in VECTORS])

@@ -82,7 +82,7 @@ class TestOnBehalfOfAnother:
         result = compact(
             table, source=only_partition(old), rebase_source=only_partition(table), rebase_high_watermark=2
         )
-        assert [(each.delta_count, each.high_watermark) for each in result.rounds] == [(1, 2), (1, 3)]
+        assert [(round_.delta_count, round_.high_watermark) for round_ in result.rounds] == [(1, 2), (1, 3)]
         check_rows(table)
 
     @pytest.mark.parametrize("watermark", [None, 0])
@@ -93,7 +93,7 @@ class TestOnBehalfOfAnother:
         result = compact(
             table, source=only_partition(old), rebase_source=only_partition(table), rebase_high_watermark=watermark
         )
-        assert [(each.delta_count, each.high_watermark) for each in result.rounds] == [(2, 0), (3, 3)]
+        assert [(round_.delta_count, round_.high_watermark) for round_ in result.rounds] == [(2, 0), (3, 3)]
         assert {(row["id"], row["v"]) for row in found_rows(table)} == {
             (1, "first-1"),
             (2, "second-2"),
@@ -317,8 +317,8 @@ class TestIdentity:
         (done,) = compact(renamed).rounds
         assert (done.delta_count, done.source_partition_locator) == (1, only_partition(renamed))
         check_rows(renamed)
-        assert {each.source_partition_locator.table for each in renamed.rounds()} == {"sales"}
-        assert {each.destination_partition_locator.table for each in renamed.rounds()} == {"sales"}
+        assert {round_.source_partition_locator.table for round_ in renamed.rounds()} == {"sales"}
+        assert {round_.destination_partition_locator.table for round_ in renamed.rounds()} == {"sales"}
 
     def test_a_source_of_another_table_may_be_renamed(self, table: siltstone.Table, old: siltstone.Table) -> None:
         compact(table, source=only_partition(old), rebase_source=only_partition(old))
@@ -433,7 +433,7 @@ class TestDamage:
         for uri in (only_file(before).uri, entry.uri, tombstones.uri):
             data = open_objects(table.lake.root).read(uri)
             columns = pq.ParquetFile(pa.BufferReader(data)).metadata.row_group(0).to_dict()["columns"]
-            starts = [each["dictionary_page_offset"] or each["data_page_offset"] for each in columns]
+            starts = [column["dictionary_page_offset"] or column["data_page_offset"] for column in columns]
             for start, each in zip(starts, columns, strict=True):
                 at = start + each["total_compressed_size"] - 1
                 overwrite(table.lake.root, uri, data[:at] + bytes([data[at] ^ 4]) + data[at + 1 :])

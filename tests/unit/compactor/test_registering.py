@@ -50,7 +50,7 @@ def test_a_fresh_destination_is_read_looked_up_and_listed(orders: siltstone.Tabl
     fresh = orders.lake.table("shop.fresh")
     assert [row["id"] for row in fresh.to_arrow().sort_by("id").to_pylist()] == [1, 2, 3]
     assert fresh.lookup({"id": 2}) == [{"id": 2, "v": "first2"}]
-    assert [each.round_id for each in fresh.rounds()] == [1]
+    assert [round_.round_id for round_ in fresh.rounds()] == [1]
     assert fresh.fsck(deep=True) == []
 
 
@@ -66,7 +66,7 @@ def test_a_partition_of_a_fresh_destination_is_registered_with_its_values(root: 
     destination = PartitionLocator(**made[1].version.locator, stream="compacted", partition_values=["mon"])
     run_session(Request(made[0]._sources()[0], destination, ("id", "day"), root), run_here)
     assert made[1].to_arrow().to_pylist() == [{"id": 1, "day": "mon"}]
-    assert [each.partition_values for each in made[1]._sources()] == [["mon"]]
+    assert [source.partition_values for source in made[1]._sources()] == [["mon"]]
 
 
 @pytest.mark.parametrize("kind", ["fail", "kill", "kill_after"])

@@ -119,7 +119,7 @@ def test_an_earlier_round_and_the_deltas_since_bring_everything_back(
     done = one(table.repair())
     assert done == dataclasses.replace(planned, dry_run=False)
     assert (done.round_id, done.lost_rows) == (4, 0)
-    assert {each.cure for each in done.buckets} == {"index" if kind == "index" else "round"}
+    assert {bucket.cure for bucket in done.buckets} == {"index" if kind == "index" else "round"}
     assert completion_of(table)["repaired"]
     check_sound(table, expected)
 
@@ -213,7 +213,7 @@ def test_no_row_appears_as_it_never_was(root: str, settings: dict[str, Any]) -> 
 def test_damage_inside_a_file_of_the_right_size_is_found(table: siltstone.Table) -> None:
     expected = oracle_of(table).rows()
     bucket, uri = damaged_bucket(completion_of(table), "index")
-    (file,) = (each for each in bucket.files if each.index_uri == uri)
+    (file,) = (file for file in bucket.files if file.index_uri == uri)
     data = bytearray(b"\0" * file.content_length)
     overwrite(table.lake.root, file.uri, bytes(data))
     assert one(table.repair()).lost_rows == 0
@@ -230,7 +230,7 @@ def test_lost_tombstones_come_from_an_earlier_round_or_are_given_up(root: str) -
     (bucket,) = completion_of(table).buckets
     assert bucket.tombstones is not None
     overwrite(root, bucket.tombstones.uri, None)
-    assert [each.cure for each in one(table.repair()).buckets] == ["round"]
+    assert [bucket.cure for bucket in one(table.repair()).buckets] == ["round"]
     same_rows(found_rows(table), expected)
     (bucket,) = completion_of(table).buckets
     assert bucket.tombstones is not None

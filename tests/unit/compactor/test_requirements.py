@@ -73,7 +73,7 @@ def refused(orders: siltstone.Table, compact: Compact, monkeypatch: pytest.Monke
 
 
 def stored(root: str) -> list[str]:
-    return sorted(each.path for each in open_objects(root).list_objects("", recursive=True))
+    return sorted(object_.path for object_ in open_objects(root).list_objects("", recursive=True))
 
 
 def test_a_destination_that_is_a_stream_of_deltas_is_refused(

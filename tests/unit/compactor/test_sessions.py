@@ -54,7 +54,7 @@ def watermarks(table: siltstone.Table) -> list[int]:
 
 
 def everything_below(root: str) -> list[str]:
-    return sorted(each.path for each in open_objects(root).list_objects("", recursive=True))
+    return sorted(object_.path for object_ in open_objects(root).list_objects("", recursive=True))
 
 
 class TestRange:
@@ -191,7 +191,7 @@ class TestRounds:
     def test_a_round_holds_as_many_deltas_as_fit(self, written: siltstone.Table) -> None:
         size = max(delta.manifest.content_length for delta in written.deltas())
         result = compact(written, max_round_bytes=2 * size)
-        assert [(each.delta_count, each.high_watermark) for each in result.rounds] == [(2, 2), (2, 4), (1, 5)]
+        assert [(round_.delta_count, round_.high_watermark) for round_ in result.rounds] == [(2, 2), (2, 4), (1, 5)]
         check_rows(written)
 
     def test_a_delta_that_does_not_fit_is_a_round_by_itself(self, written: siltstone.Table) -> None:
@@ -233,7 +233,7 @@ class TestRounds:
             compact(written, max_round_bytes=1, engine=dies)
         assert watermarks(written) == [*range(1, rounds + 1)]
         result = compact(written)
-        assert [each.delta_count for each in result.rounds] == [5 - rounds]
+        assert [round_.delta_count for round_ in result.rounds] == [5 - rounds]
         check_rows(written)
 
     @pytest.mark.parametrize("settings", [MINOR, MAJOR], ids=["minor", "major"])
@@ -305,7 +305,7 @@ class TestRaces:
 
         result = compact(raced, engine=meeting(other))
         assert result.conflicts == 1
-        assert [(each.delta_count, each.high_watermark) for each in result.rounds] == [(1, 3)]
+        assert [(round_.delta_count, round_.high_watermark) for round_ in result.rounds] == [(1, 3)]
         check_rows(raced)
         self.check_nothing_is_left_over(raced)
 
@@ -337,7 +337,7 @@ class TestRaces:
                 compact(raced)
 
         result = compact(raced, last_stream_position=3, max_round_bytes=1, engine=engine)
-        assert (result.conflicts, [each.high_watermark for each in result.rounds]) == (1, [2])
+        assert (result.conflicts, [round_.high_watermark for round_ in result.rounds]) == (1, [2])
         check_rows(raced)
 
     def test_the_first_rounds_of_two_sessions_make_one(self, table: siltstone.Table) -> None:
@@ -351,7 +351,7 @@ class TestRaces:
     def test_a_rebase_that_loses_is_repeated_in_full(self, raced: siltstone.Table) -> None:
         result = compact(raced, rebase_source=only_partition(raced), engine=meeting(lambda: compact(raced)))
         assert result.conflicts == 1
-        assert [each.delta_count for each in result.rounds] == [2]
+        assert [round_.delta_count for round_ in result.rounds] == [2]
         check_rows(raced)
 
     def test_a_round_that_loses_to_a_rebase_is_planned_on_it(self, raced: siltstone.Table) -> None:
@@ -387,7 +387,7 @@ class TestSchemas:
         table.write(pa.table({"id": pa.array([1], pa.int8()), "n": pa.array([0.1])}))
         compact(table, settings)
         check_rows(table)
-        assert [(each["name"], each["type"]) for each in completion_of(table).fields] == [
+        assert [(field["name"], field["type"]) for field in completion_of(table).fields] == [
             ("id", "int64"),
             ("v", "string"),
             ("n", "double"),

@@ -26,7 +26,7 @@ def number(change_id: str | None) -> float | None:
 
 
 def numbers(change_ids: Iterable[str]) -> list[float | None]:
-    return [number(each) for each in change_ids]
+    return [number(change_id_) for change_id_ in change_ids]
 
 
 def change(at: float, delta: str, *tags: str) -> Change:

@@ -146,4 +146,6 @@ def hold(docs: siltstone.DocumentTable, since: float, until: float) -> Hold:
 
 def rounds(result: SessionResult) -> Sequence[dict[str, int]]:
     """What each round of a session added and deleted."""
-    return [{"added": each.accounting.added_rows, "deleted": each.accounting.deleted_rows} for each in result.rounds]
+    return [
+        {"added": round_.accounting.added_rows, "deleted": round_.accounting.deleted_rows} for round_ in result.rounds
+    ]

@@ -49,7 +49,7 @@ def test_eval_answers_cases_line_by_line(cli: Cli) -> None:
     result = cli("documents", "eval", input="\n".join(map(json.dumps, lines)), exit_code=1)
     answers = [json.loads(line) for line in result.stdout.splitlines()]
     assert answers[:2] == [{"content": {"a": 2, "n": 1}, "deleted": False}, {"content": None, "deleted": True}]
-    assert [list(each) for each in answers[2:]] == [["error"], ["error"]]
+    assert [list(answer) for answer in answers[2:]] == [["error"], ["error"]]
 
 
 def test_canonical_prints_arguments_or_lines(cli: Cli) -> None:
@@ -126,8 +126,8 @@ def test_expand_goes_on_after_a_bad_case(cli: Cli) -> None:
     answers = [json.loads(line) for line in result.stdout.splitlines()]
     assert answers[0] == answers[-1]
     assert (answers[0]["content"], answers[0]["first_update_at"]) == ({"plain": True}, t(1))
-    assert [list(each) for each in answers[1:-1]] == [["error"]] * len(bad)
-    told = [each["error"] for each in answers[1:-1]]
+    assert [list(answer) for answer in answers[1:-1]] == [["error"]] * len(bad)
+    told = [answer["error"] for answer in answers[1:-1]]
     for place, part in {0: "line 1, column 1", 9: "deltas[0].id", 10: "deltas[0].delta", 11: f"change {t(1)}"}.items():
         assert part in told[place]
     assert "compactions[0].count" in told[13]

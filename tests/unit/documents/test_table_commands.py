@@ -43,7 +43,7 @@ def test_many_updates_come_from_a_file_or_standard_input_as_one_commit(cli: Cli)
     lines = '{"key":"a","delta":{"n":1}}\n\n{"key":"b","delta":"{..,\\"n\\":2}","tags":["x"]}\n'
     assert "applied 2 deltas" in cli("documents", "update", "shop.reviews", "--from", cli.file("u", lines)).stdout
     assert cli.json("documents", "update", "shop.reviews", "--from", "-", input=lines)["updates"] == 2
-    assert [each["~version"] for each in documents(cli, "get", "shop.reviews", "a", "b", "--json")] == [2, 2]
+    assert [document["~version"] for document in documents(cli, "get", "shop.reviews", "a", "b", "--json")] == [2, 2]
     assert len(Lake(cli.root).table("shop.reviews").deltas()) == 2
 
 

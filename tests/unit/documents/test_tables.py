@@ -565,12 +565,12 @@ class TestHistory:
         mutation = written.write(1, "r1", '{"a":1}')
         redundant = written.write(2, "r1", '{..,"a":1}')
         states = {mutation: "resolved", redundant: "redundant", change_id(3): "pending"}
-        assert {each: docs.get_for_change("r1", each).state for each in states} == states
+        assert {state: docs.get_for_change("r1", state).state for state in states} == states
         written.compact(30)
         written.compact(50)
         states[change_id(3)] = "resolved"
         assert kinds(docs, "r1") == "C"
-        assert {each: docs.get_for_change("r1", each).state for each in states} == states
+        assert {state: docs.get_for_change("r1", state).state for state in states} == states
         assert docs.get_for_change("r1", change_id(99)).state == "pending"
         assert docs.get_for_change("r1", mutation).document == written.expected("r1")
 
@@ -732,8 +732,8 @@ class TestImport:
         written = make(local_root, keep_history=True)
         changes = [old(1, '{"n":1}'), old(2, '{..,"a":1}', "x"), old(3, '{..,"b":1}')]
         written.docs.import_documents([imported("k", changes)])
-        for each in changes:
-            written.note("k", each)
+        for change in changes:
+            written.note("k", change)
         for second in (20, 40):
             written.check_history()
             written.compact(second)

@@ -158,12 +158,12 @@ def test_missing_and_changed_data_files_are_found(root: str) -> None:
     log.objects.delete(["k=1/1 é.parquet"])
     log.objects.replace("k=0/4 é.parquet", b"1234567890")
     findings = verify(root).findings
-    assert [(each.code, each.file.rpartition("/")[2]) for each in findings] == [
+    assert [(finding.code, finding.file.rpartition("/")[2]) for finding in findings] == [
         ("size-mismatch", "4 é.parquet"),
         ("missing-file", "1 é.parquet"),
     ]
     assert "5 bytes, but it has 10" in findings[0].message
-    assert all(each.action for each in findings)
+    assert all(finding.action for finding in findings)
     assert verify(root, data_files=False).findings == []
 
 
@@ -187,7 +187,7 @@ def test_a_gap_is_found(root: str) -> None:
     log = fill_sink(root, 8)
     log.objects.delete(["_spark_metadata/6"])
     findings = verify(root).findings
-    assert [(each.code, each.file.rpartition("/")[2]) for each in findings] == [("gap", "6")]
+    assert [(finding.code, finding.file.rpartition("/")[2]) for finding in findings] == [("gap", "6")]
     with pytest.raises(CorruptionError, match="batches are missing"):
         compact(root)
 
@@ -199,7 +199,7 @@ def test_damaged_lines_and_versions_are_found_each(root: str) -> None:
     log.objects.replace("_spark_metadata/4", b"v2\n" + good)
     log.objects.replace("_spark_metadata/0", b"")
     findings = verify(root).findings
-    assert [(each.code, each.file.rpartition("/")[2]) for each in findings] == [
+    assert [(finding.code, finding.file.rpartition("/")[2]) for finding in findings] == [
         ("bad-file", "0"),
         ("bad-line", "3"),
         ("bad-line", "3"),
@@ -215,7 +215,7 @@ def test_names_that_contradict_the_interval_are_found(root: str) -> None:
     log.objects.create("_spark_metadata/6.compact", b"v1")
     log.objects.delete(["_spark_metadata/5.compact"])
     findings = verify(root).findings
-    assert [(each.code, each.file.rpartition("/")[2]) for each in findings] == [("interval", "7.compact")]
+    assert [(finding.code, finding.file.rpartition("/")[2]) for finding in findings] == [("interval", "7.compact")]
 
 
 def test_compacting_drops_expired_entries_and_superfluous_files(root: str) -> None:
@@ -297,7 +297,7 @@ def test_a_plain_batch_that_its_compact_file_lacks_is_found_and_not_deleted(root
     content = log.objects.read("_spark_metadata/4") + b"\n" + SINK_CODEC.encode(late)
     log.objects.replace("_spark_metadata/4", content)
     findings = verify(root, data_files=False).findings
-    assert [(each.code, each.file.rpartition("/")[2]) for each in findings] == [("passed-batch", "4")]
+    assert [(finding.code, finding.file.rpartition("/")[2]) for finding in findings] == [("passed-batch", "4")]
     assert "1 of its entries are not in 5.compact" in findings[0].message
     assert "file:///o/late" in findings[0].message
     with pytest.raises(CorruptionError, match=r"_spark_metadata/4: entries of this batch are not in 5\.compact"):

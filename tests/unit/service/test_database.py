@@ -187,7 +187,7 @@ def test_a_migration_that_fails_changes_nothing(tmp_path: Path, monkeypatch: pyt
     columns = opened.read(
         "x", lambda transaction: transaction.execute(text("PRAGMA table_info(siltstone_controls)")).all()
     )
-    assert "note" not in [each[1] for each in columns]
+    assert "note" not in [column[1] for column in columns]
     opened.close()
 
 

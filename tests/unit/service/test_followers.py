@@ -157,7 +157,7 @@ def test_a_table_goes_on_with_the_one_it_stands_in_for_without_being_told(
     monkeypatch.setattr("siltstone.spark.merge.spark_engine", lambda *_: run_here)
     orders.write(rows([3], "second"))
     (result,) = copy.compact(spark=object())  # type: ignore[arg-type]
-    assert [each.delta_count for each in result.rounds] == [1]
+    assert [round_.delta_count for round_ in result.rounds] == [1]
     assert waiting_partitions("shop.copy", root=copy.lake.root) == []
 
 
@@ -174,7 +174,7 @@ def test_partitions_that_begin_later_are_followed_too(local_root: str, tables: L
     into = PartitionLocator(**copy.version.locator, stream="compacted", partition_values=["mon"])
     run_session(Request(monday, into, ("id", "day"), local_root), run_here)
     orders.write(pa.table({"id": [2], "day": ["tue"]}))
-    (tuesday,) = (each for each in orders._sources() if each != monday)
+    (tuesday,) = (source for source in orders._sources() if source != monday)
     tables.compact(tuesday, lambda event: None)
     assert tables.trim(tuesday, 2) == 0
     assert len(copy.to_arrow(include_uncompacted=True)) == 2

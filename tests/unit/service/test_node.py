@@ -69,7 +69,7 @@ def test_nodes_share_the_work_and_the_next_one_leads(database: Database, tables:
     left = [node for node in nodes if node is not first]
     assert run_one(database, left[0]).outcome == "COMPLETED"
     assert all(node.stop(LIMIT_SECONDS) for node in left)
-    assert [each.leader for each in cycle_records(database)] != [first.identity.name] * 2
+    assert [cycle_record.leader for cycle_record in cycle_records(database)] != [first.identity.name] * 2
     assert sorted(tables.compactions) == list("aabcde")
 
 

@@ -46,7 +46,7 @@ def test_a_ratio_to_nothing_is_not_known() -> None:
 
 def test_a_rollback_says_to_which_round(table: siltstone.Table) -> None:
     assert report_round(table.rollback(1)).rolled_back_to == 1
-    assert [each.rolled_back_to for each in table.round_reports()] == [None, None, 1]
+    assert [round_report.rolled_back_to for round_report in table.round_reports()] == [None, None, 1]
 
 
 def test_all_reports_of_a_round_have_the_same_numbers(table: siltstone.Table) -> None:

@@ -167,7 +167,7 @@ class TestWhatIsOpened:
                 snapshot.name,
                 snapshot.version,
                 snapshot.streams,
-                tuple(each for each in snapshot.partitions if not each.waiting),
+                tuple(partition for partition in snapshot.partitions if not partition.waiting),
             )
             assert counted.scan().count() == 400
 

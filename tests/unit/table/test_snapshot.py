@@ -68,8 +68,8 @@ def compact(table: siltstone.Table, *zones: str, **more: Any) -> None:
 def copied(table: siltstone.Table, root: str) -> siltstone.Table:
     """Copy a lake, and return the table there."""
     source, target = open_objects(table.lake.root), open_objects(root)
-    for each in source.list_objects("", recursive=True):
-        target.create(each.path, source.read(each.path))
+    for object_ in source.list_objects("", recursive=True):
+        target.create(object_.path, source.read(object_.path))
     return siltstone.open(root).table(table.name)
 
 
@@ -163,7 +163,11 @@ def test_only_a_partition_whose_deltas_wait_is_merged(root: str) -> None:
     write(table, 3, "eu", "us")
     snapshot = table.snapshot()
     assert snapshot.positions == {"shop/stock/1/deltas": 2}
-    assert {each.own.partition_id: len(each.waiting) for each in snapshot.partitions} == {"eu": 0, "us": 1, "asia": 0}
+    assert {partition.own.partition_id: len(partition.waiting) for partition in snapshot.partitions} == {
+        "eu": 0,
+        "us": 1,
+        "asia": 0,
+    }
     assert (len(snapshot.waiting), snapshot.newer, snapshot.row_count) == (1, 2, None)
     assert numbers_of(snapshot.scan().to_arrow().to_pylist()) == [1, 2, 2]
     assert len(table.snapshot(fresh=True).waiting) == 3
@@ -215,11 +219,11 @@ def test_a_snapshot_whose_files_are_vacuumed_names_one_instead_of_giving_other_r
     write(table, 2)
     compact(table, "us")
     held = table.snapshot()
-    there = {each.path for each in open_objects(root).list_objects("tables", recursive=True)}
+    there = {object_.path for object_ in open_objects(root).list_objects("tables", recursive=True)}
     write(table, 3)
     compact(table)
     trim_and_vacuum(table)
-    gone = there - {each.path for each in open_objects(root).list_objects("tables", recursive=True)}
+    gone = there - {object_.path for object_ in open_objects(root).list_objects("tables", recursive=True)}
     for read in (lambda: held.scan().to_arrow(), lambda: read_key(held, {"id": 1})):
         with pytest.raises(siltstone.CorruptionError) as raised:
             read()
@@ -232,7 +236,7 @@ def test_deltas_that_are_trimmed_before_any_round_has_them_are_named(root: str) 
     compact(table)
     write(table, 2)
     compact(table, "us")
-    eu = next(each for each in table._sources() if each.partition_values == ["eu"])
+    eu = next(source for source in table._sources() if source.partition_values == ["eu"])
     storage.delete_deltas(eu, last_stream_position=2, root=root)
     with pytest.raises(siltstone.CorruptionError, match=r"deltas/eu: deltas up to 2 are trimmed, but .*up to 1 only"):
         table.to_arrow()
@@ -244,9 +248,9 @@ def test_a_damaged_round_completion_file_is_named(root: str) -> None:
     write(table, 1)
     compact(table)
     (file,) = [
-        each.path
-        for each in open_objects(root).list_objects("tables", recursive=True)
-        if "/compacted/us/rounds/" in each.path
+        object_.path
+        for object_ in open_objects(root).list_objects("tables", recursive=True)
+        if "/compacted/us/rounds/" in object_.path
     ]
     open_objects(root).replace(file, b"{}")
     with pytest.raises(siltstone.CorruptionError, match=file):
@@ -274,8 +278,8 @@ class TestPartitionsOfAnotherTable:
             run_session(Request(source, compacted_partition(source), ("id",), copy.lake.root, **more), run_here)
 
     def compact(self, copy: siltstone.Table, zone: str, stock: siltstone.Table) -> None:
-        (own,) = [each for each in copy._sources() if each.partition_values == [zone]]
-        (source,) = [each for each in stock._sources() if each.partition_values == [zone]]
+        (own,) = [source for source in copy._sources() if source.partition_values == [zone]]
+        (source,) = [source for source in stock._sources() if source.partition_values == [zone]]
         run_session(Request(source, compacted_partition(own), ("id",), copy.lake.root), run_here)
 
     def test_those_that_are_behind_are_merged_up_to_its_position(self, copy: siltstone.Table) -> None:
@@ -311,8 +315,8 @@ def test_a_table_that_follows_another_as_a_whole_has_the_partitions_that_begin_t
     write(stock, 2)
     assert numbers_of(copy.to_arrow().to_pylist()) == [1, 1]
     assert numbers_of(copy.to_arrow(include_uncompacted=True).to_pylist()) == [2, 2, 2]
-    (us,) = [each for each in stock._sources() if each.partition_values == ["us"]]
-    (own,) = [each for each in copy._sources() if each.partition_values == ["us"]]
+    (us,) = [source for source in stock._sources() if source.partition_values == ["us"]]
+    (own,) = [source for source in copy._sources() if source.partition_values == ["us"]]
     run_session(Request(us, compacted_partition(own), ("id",), root), run_here)
     assert numbers_of(copy.to_arrow().to_pylist()) == [2, 2, 2]
     assert numbers_of(copy.lookup({"id": 1})) == [2, 2, 2]
@@ -383,7 +387,7 @@ def test_a_read_asks_each_log_once(root: str) -> None:
         table.snapshot()
     # What a log costs to ask is its own affair.
     asked = [folder for folder, _ in itertools.groupby(map(folder_of, store.history[known:]))]
-    folder = next(each.folder for each in table.snapshot().partitions).rpartition("/compacted/")[0]
+    folder = next(partition.folder for partition in table.snapshot().partitions).rpartition("/compacted/")[0]
     logs = ["catalog", *(f"{folder}/compacted/{zone}/log" for zone in ZONES), f"{folder}/log"]
     completions = [f"{folder}/compacted/{zone}/rounds" for zone in ZONES]
     assert asked == [*logs, *completions]
@@ -507,9 +511,9 @@ def test_a_partition_that_is_new_to_this_process_is_found(
     changed.write(pa.table({"zone": ["mars"], "id": [1], "n": [5]}))
     compact(changed)
     source, target = open_objects(changed.lake.root), open_objects(root)
-    for each in source.list_objects("", recursive=True):
-        if target.info(each.path) is None:
-            target.create(each.path, source.read(each.path))
+    for object_ in source.list_objects("", recursive=True):
+        if target.info(object_.path) is None:
+            target.create(object_.path, source.read(object_.path))
     assert table.lookup({"zone": "mars", "id": 1}) == [{"zone": "mars", "id": 1, "n": 5}]
     assert len(table.scan(where="id = 1").to_arrow()) == 4
     assert numbers_of(read(table)) == [1]

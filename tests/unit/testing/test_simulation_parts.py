@@ -70,7 +70,7 @@ def test_the_store_creates_an_object_once_and_writes_it_when_closed() -> None:
         store.read("data/a")
     writer.close()
     assert store.read("data/a") == b"half"
-    assert [each.path for each in store.list_objects("data")] == ["data/a"]
+    assert [object_.path for object_ in store.list_objects("data")] == ["data/a"]
     assert sorted(store.list_folders("")) == ["data", "log"]
 
 

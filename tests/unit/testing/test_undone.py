@@ -84,8 +84,8 @@ def test_a_fix_that_is_taken_back_is_missed_within_few_steps(name: str) -> None:
     plans = [make_case_plan(case, seed) for seed in range(1, case.seeds + 1)]
     with undone(name):
         outcomes = [simulate(plan) for plan in plans]
-    found = [each for each in outcomes if each.violation is not None and each.violation.kind == case.kind]
-    assert found, [str(each.violation) for each in outcomes]
+    found = [outcome for outcome in outcomes if outcome.violation is not None and outcome.violation.kind == case.kind]
+    assert found, [str(outcome.violation) for outcome in outcomes]
     assert len(found[0].history) <= MOST_STEPS
     for plan in plans:
         held = simulate(plan)

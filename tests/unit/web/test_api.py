@@ -33,7 +33,7 @@ def test_the_api_tells_what_the_pages_show(service: Service) -> None:
     assert (record["cycle_count"], record["status"], record["rows"]) == (1, "COMPLETED", 100)
     assert browser.get("/api/cycles", params={"status": "FAILED"}).json() == []
     details = browser.get("/api/cycles/1").json()
-    assert {each["status"] for each in details["timeline"]} == {"COMPLETED"}
+    assert {detail["status"] for detail in details["timeline"]} == {"COMPLETED"}
     assert [each["name"] for each in browser.get("/api/tables").json()] == ["shop.items", "shop.orders"]
     table = browser.get("/api/tables/shop.orders").json()
     assert (table["overview"]["rows"], table["rounds"][0]["table_rows"], table["bucket_count"]) == (50, 50, 1)

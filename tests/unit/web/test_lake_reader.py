@@ -63,7 +63,7 @@ def test_totals_of_a_table_need_every_partition(service: Service, monkeypatch: p
     def rounds() -> Sequence[TableRound]:
         return table.details().rounds
 
-    totals = [each.table_rows for each in rounds()]
+    totals = [round_.table_rows for round_ in rounds()]
     assert totals == [1, 2, 3, 4, 5, 6]
     monkeypatch.setattr(report, "MAX_ROUNDS", 4)
     cut = rounds()

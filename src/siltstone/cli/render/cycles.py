@@ -38,7 +38,7 @@ def _(report: ServiceReport) -> Iterator[Shown]:
     if status.checkpoints:
         yield ""
         yield _checkpoint_grid(status.checkpoints, status.now_ms)
-        yield from _errors([(each.partition, each.error) for each in status.checkpoints])
+        yield from _errors([(checkpoint.partition, checkpoint.error) for checkpoint in status.checkpoints])
     if report.nodes:
         yield ""
         yield grid_of(

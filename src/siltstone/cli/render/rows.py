@@ -74,7 +74,7 @@ def rows_text(batches: Iterable[pa.RecordBatch], schema: pa.Schema, width: int) 
         cells = [[to_cell(row[name]) for name in names] for row in rows]
         if is_first:
             widths = [max(len(name), *(len(row[at]) for row in cells)) for at, name in enumerate(names)]
-        if sum(min(each, _NARROW) + 2 for each in widths) > width:
+        if sum(min(width, _NARROW) + 2 for width in widths) > width:
             for row in rows:
                 yield from (() if is_first else ("",))
                 yield record_text(row)

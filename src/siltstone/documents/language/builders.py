@@ -106,12 +106,12 @@ class SetBuilder:
 
     def add(self, *members: object) -> "SetBuilder":
         """Add members."""
-        self._added += [checked(each) for each in members]
+        self._added += [checked(member) for member in members]
         return self
 
     def remove(self, *members: object) -> "SetBuilder":
         """Remove members."""
-        self._removed += [checked(each) for each in members]
+        self._removed += [checked(member) for member in members]
         return self
 
     def remove_rest(self) -> "SetBuilder":

@@ -148,14 +148,14 @@ class Condition:
         """Ask for all of these."""
         from siltstone.documents.language import simplification
 
-        return simplification.all_of([simplification.as_condition(each) for each in conditions])
+        return simplification.all_of([simplification.as_condition(condition) for condition in conditions])
 
     @staticmethod
     def any_of(*conditions: object) -> "Condition":
         """Ask for one of these at least."""
         from siltstone.documents.language import simplification
 
-        return simplification.any_of([simplification.as_condition(each) for each in conditions])
+        return simplification.any_of([simplification.as_condition(condition) for condition in conditions])
 
     @staticmethod
     def map(entries: Mapping[str, object]) -> "Condition":

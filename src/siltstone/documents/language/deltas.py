@@ -206,7 +206,7 @@ class MapDelta(Delta):
     @property
     def is_constant(self) -> bool:
         """Whether it is made of constants only."""
-        return not self.keeps_rest and all(each.is_constant for each in self.others.values())
+        return not self.keeps_rest and all(other.is_constant for other in self.others.values())
 
     @property
     def never_deletes(self) -> bool:
@@ -310,7 +310,7 @@ class Conditional(Delta):
 
 def map_delta(puts: dict[str, Json], others: dict[str, Delta], *, keeps_rest: bool, deletes_if_empty: bool) -> Delta:
     """Return the delta of a map, as a literal or `~` where it is one; `others` are no literals."""
-    if deletes_if_empty and (puts or any(each.never_deletes for each in others.values())):
+    if deletes_if_empty and (puts or any(other.never_deletes for other in others.values())):
         deletes_if_empty = False
     delta = MapDelta(puts, others, keeps_rest, deletes_if_empty)
     return _constant(delta.apply()) if delta.is_constant else delta

@@ -230,14 +230,14 @@ class And(Condition):
 
     def matches(self, value: Value, intrinsics: Intrinsics | None = None) -> bool:
         """Return whether all are so."""
-        for each in self.conditions:  # noqa: SIM110, a generator doubles the frames of deep nesting
-            if not each.matches(value, intrinsics):
+        for condition in self.conditions:  # noqa: SIM110, a generator doubles the frames of deep nesting
+            if not condition.matches(value, intrinsics):
                 return False
         return True
 
     def sorted_text(self) -> str:
         """Return the text with the conditions in one order."""
-        return f"and({','.join(sorted([each.sorted_text() for each in self.conditions]))})"
+        return f"and({','.join(sorted([condition.sorted_text() for condition in self.conditions]))})"
 
     def __str__(self) -> str:
         return f"and({','.join(map(str, self.conditions))})"
@@ -254,14 +254,14 @@ class Or(Condition):
 
     def matches(self, value: Value, intrinsics: Intrinsics | None = None) -> bool:
         """Return whether one is so."""
-        for each in self.conditions:  # noqa: SIM110
-            if each.matches(value, intrinsics):
+        for condition in self.conditions:  # noqa: SIM110
+            if condition.matches(value, intrinsics):
                 return True
         return False
 
     def sorted_text(self) -> str:
         """Return the text with the conditions in one order."""
-        return f"or({','.join(sorted([each.sorted_text() for each in self.conditions]))})"
+        return f"or({','.join(sorted([condition.sorted_text() for condition in self.conditions]))})"
 
     def __str__(self) -> str:
         return f"or({','.join(map(str, self.conditions))})"

@@ -85,8 +85,8 @@ def _is_plain(value: object) -> bool:
         return True
     if float in kinds:
         return False
-    for each in members:  # noqa: SIM110, a generator doubles the frames of deep nesting
-        if isinstance(each, _CONTAINERS) and not _is_plain(each):
+    for member in members:  # noqa: SIM110, a generator doubles the frames of deep nesting
+        if isinstance(member, _CONTAINERS) and not _is_plain(member):
             return False
     return True
 

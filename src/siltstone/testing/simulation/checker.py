@@ -149,7 +149,7 @@ class Ledger:
         """Check that all deltas that were ever seen are there, but for those that are trimmed."""
         stream = delta_stream(table.name, root=table.lake.root)
         partitions = storage.list_partitions(stream, root=table.lake.root)
-        self.trimmed = {each.locator.partition_id: each.trimmed_stream_position for each in partitions}
+        self.trimmed = {partition.locator.partition_id: partition.trimmed_stream_position for partition in partitions}
         for position, files in self.files_at.items():
             expected = {partition for partition, _ in files}
             listed = {delta.locator.partition_id for delta in by_position.get(position, ())}

@@ -82,7 +82,7 @@ def _swap(objects: SimulatedObjects, path: str, others: Sequence[str], chance: r
 def _delete(objects: SimulatedObjects, path: str, others: Sequence[str], chance: random.Random) -> Damage | None:
     if _is_log(path):
         folder = path.rpartition("/")[0]
-        batches = [_number(each) for each in others if each.rpartition("/")[0] == folder and each[-1].isdigit()]
+        batches = [_number(other) for other in others if other.rpartition("/")[0] == folder and other[-1].isdigit()]
         if _number(path) >= max(batches, default=-1):
             return None
     objects.damage(path, None)

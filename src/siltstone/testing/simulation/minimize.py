@@ -9,7 +9,9 @@ from siltstone.testing.simulation.steps import Plan, Step
 from siltstone.testing.simulation.world import simulate
 
 _PLAIN: dict[str, Any] = {
-    each.name: each.default for each in fields(Step) if each.name in ("calls", "fault", "wait_ms", "clock", "sleeps")
+    field.name: field.default
+    for field in fields(Step)
+    if field.name in ("calls", "fault", "wait_ms", "clock", "sleeps")
 }
 _SHORT_NAMES = {"wait_ms": "wait"}
 
