@@ -7,7 +7,8 @@ import contextlib
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple, TypeVar
+from pathlib import Path
+from typing import NamedTuple, TypeVar
 
 import pyarrow as pa
 import pytest
@@ -15,7 +16,6 @@ from typer.testing import CliRunner
 
 import siltstone
 from siltstone.cli.main import app
-from siltstone.documents.merge import run_here
 from siltstone.errors import NotFoundError
 from siltstone.objects import open_objects, replaced
 from siltstone.testing.faults import FaultyObjects, faults
@@ -67,9 +67,7 @@ BUDGETS: dict[tuple[str, int], Budget] = {
     ("compact", 10): Budget(Requests(15, 16, 10, 34, 21, 5), Requests(25, 26, 10, 10, 5, 4)),
     ("overview", 100): Budget(Requests(0, 0, 100, 402, 301, 0), Requests(201, 201, 100, 0, 0, 0)),
 }
-# What it should take in a process that knows the logs: the three logs are asked once each.
-TARGETS = {("read", 1): "3 probes, 1 completion"}
-
+PAGE = Path(__file__).parents[2] / "docs/requests.md"
 TABLES = 100
 COLUMNS = {"region": "string", "id": "int64", "v": "string"}
 
@@ -131,10 +129,7 @@ def count(root: str, operation: Callable[[], object], prepare: Callable[[], obje
 
 def compact(table: siltstone.Table) -> None:
     """Compact in this process."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("siltstone.spark.merge.spark_engine", lambda *_: run_here)
-        no_session: Any = object()
-        table.compact(spark=no_session)
+    table.compact(engine="local")
 
 
 def run(root: str, *args: str) -> None:
@@ -272,17 +267,28 @@ def test_every_request_is_counted_by_its_kind() -> None:
         assert store.take() == Requests(completions=1, listings=1, puts=1)
 
 
+def table_of(counts: Mapping[tuple[str, int], Budget]) -> str:
+    """Return a Markdown table: a process that has just started / one that knows the logs."""
+    lines = [
+        f"| operation | partitions or tables | {' | '.join(Requests._fields)} |",
+        f"|---|--:|{'--:|' * len(Requests._fields)}",
+    ]
+    for (name, size), budget in counts.items():
+        cells = (f"{new} / {same}" for new, same in zip(*budget, strict=True))
+        lines.append(f"| {name} | {size} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def test_the_page_of_requests_has_the_budgets() -> None:
+    assert table_of(BUDGETS) in PAGE.read_text()
+
+
 def main() -> None:
     """Print a table of what was counted."""
-    found = {(name, size): budget for size in (1, 10) for name, budget in count_all(size).items()}
-    found |= {(name, 1): budget for name, budget in count_documents().items()}
-    found["overview", TABLES] = count_overview()
-    print("| operation | partitions or tables | process |", " | ".join(Requests._fields), "| target |")
-    print("|---|--:|---|", "--:|" * len(Requests._fields), "---|", sep="")
-    for (name, size), budget in found.items():
-        for state, requests in zip(("new", "same"), budget, strict=True):
-            target = TARGETS.get((name, size), "") if state == "same" else ""
-            print(f"| {name} | {size} | {state} | {' | '.join(map(str, requests))} | {target} |")
+    counts = {(name, size): budget for size in (1, 10) for name, budget in count_all(size).items()}
+    counts |= {(name, 1): budget for name, budget in count_documents().items()}
+    counts["overview", TABLES] = count_overview()
+    print(table_of(counts))
 
 
 if __name__ == "__main__":

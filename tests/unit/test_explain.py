@@ -107,7 +107,7 @@ def test_a_round_that_is_gone_is_told_from_the_oldest_that_is_kept(local_root: s
     new.vacuum(retention_ms=0, orphan_grace_ms=0)
     (told,) = new.explain_key({"id": 1})
     assert [(event.kind, event.effect) for event in told.events] == [
-        ("compacted row", "is in the rows of round 3, the oldest that can be told")
+        ("compacted row", "is in the rows of round 3, the oldest that can still be read")
     ]
     assert told.row == {"id": 1, "v": "changed"}
 

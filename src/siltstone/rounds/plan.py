@@ -80,7 +80,7 @@ def plan_partitions(requests: Sequence[Request]) -> list[PartitionPlan]:
 
     Raises: as `plan_partition`; InvalidInputError also where a watermark is given after which nothing is left to do.
     """
-    plans = [_plan(look, is_first=True, is_alone=True) for look in _look_at(requests, is_first=True)]
+    plans = [_plan(situation, is_first=True, is_alone=True) for situation in _read_states(requests, is_first=True)]
     watermark = requests[0].rebase_high_watermark if requests else None
     if watermark is not None and all(plan.round is None for plan in plans):
         raise InvalidInputError(
@@ -97,11 +97,11 @@ def plan_partition(request: Request, *, is_first: bool = True, is_alone: bool = 
     on somebody else may have gone further than was asked for, which is no mistake of the request.
     Raises: InvalidInputError, CorruptionError, NotFoundError.
     """
-    (look,) = _look_at([request], is_first=is_first)
-    return _plan(look, is_first=is_first, is_alone=is_alone)
+    (situation,) = _read_states([request], is_first=is_first)
+    return _plan(situation, is_first=is_first, is_alone=is_alone)
 
 
-class _Look(NamedTuple):
+class _Situation(NamedTuple):
     """What a request is planned on: a state of the destination's log, and then one of the followed partition's."""
 
     request: Request
@@ -115,7 +115,7 @@ class _Look(NamedTuple):
         return self.destination.root
 
 
-def _look_at(requests: Sequence[Request], *, is_first: bool) -> list[_Look]:
+def _read_states(requests: Sequence[Request], *, is_first: bool) -> list[_Situation]:
     """Read the logs that requests are planned on: destinations first, since no source may be older than they are."""
     streams = _Streams()
     followed = [request.rebase_source or request.source for request in requests]
@@ -135,7 +135,7 @@ def _look_at(requests: Sequence[Request], *, is_first: bool) -> list[_Look]:
         source = sources[str(partition.stream_locator)][partition.partition_id]
         is_same = source.version.locator == destination.locator.table_version_locator
         table = source.version if is_same else streams.version(destination.locator, request.root)
-        looks.append(_Look(request, destination, state, table, source))
+        looks.append(_Situation(request, destination, state, table, source))
     return looks
 
 
@@ -173,32 +173,32 @@ class _Streams:
         return self._versions[name]
 
 
-def _plan(look: _Look, *, is_first: bool, is_alone: bool) -> PartitionPlan:
+def _plan(situation: _Situation, *, is_first: bool, is_alone: bool) -> PartitionPlan:
     while True:
         try:
-            check_request(look.request, look.table, look.source)
-            if look.request.rebase_source is not None and is_first:
-                return _plan_rebase(look)
-            return _plan_next(look, is_first=is_first, is_alone=is_alone)
+            check_request(situation.request, situation.table, situation.source)
+            if situation.request.rebase_source is not None and is_first:
+                return _plan_rebase(situation)
+            return _plan_next(situation, is_first=is_first, is_alone=is_alone)
         except CorruptionError:
             # Another round may have been committed since, and this one vacuumed or its deltas trimmed.
-            if current_entry(look.destination) == look.state.current:
+            if current_entry(situation.destination) == situation.state.current:
                 raise
-            (look,) = _look_at([look.request], is_first=is_first)
+            (situation,) = _read_states([situation.request], is_first=is_first)
 
 
-def _plan_next(look: _Look, *, is_first: bool, is_alone: bool) -> PartitionPlan:
+def _plan_next(situation: _Situation, *, is_first: bool, is_alone: bool) -> PartitionPlan:
     """Plan a round that reads what is new since the one before, if anything is."""
-    request, destination, state, table, source = look
+    request, destination, state, table, source = situation
     previous = None if state.current is None else read_completion(destination, state.current)
     if previous is not None:
         check_whole(destination, previous)
     columns, keys = source_columns(source.version, table), request.keys.in_files(table)
-    _check_compatible(look, keys, previous)
+    _check_compatible(situation, keys, previous)
     watermark = _first_watermark(request, state, is_first=is_first)
     if is_alone:
         _check_order(request, watermark)
-    deltas = _new_deltas(look, watermark)
+    deltas = _new_deltas(situation, watermark)
     chosen = _that_fit(deltas, request.max_round_bytes)
     reads = delta_reads(chosen, columns)
     schema = columns.schema_after(watermark)
@@ -213,7 +213,7 @@ def _plan_next(look: _Look, *, is_first: bool, is_alone: bool) -> PartitionPlan:
         settings=request.settings,
         now_ms=request.now_ms,
     )
-    job = replace(job, began=state.batch_id, expiry_ms=_expiry_ms(look))
+    job = replace(job, began=state.batch_id, expiry_ms=_expiry_ms(situation))
     if len(chosen) == len(deltas) and request.last_stream_position is None:
         job = _reaching_the_end(job, source.version, read_holds(state.holds))
     wants_full = is_first and request.settings.full and previous is not None and bool(previous.files)
@@ -257,22 +257,22 @@ def _reaching_the_end(job: RoundJob, version: TableVersion, holds: Sequence[Hold
     return replace(job, closed_before_ms=closed_before(version.properties), hold_floor_ms=floor, due_buckets=due)
 
 
-def _expiry_ms(look: _Look) -> int:
+def _expiry_ms(situation: _Situation) -> int:
     """Return the time by which things may expire: the one that was asked for, else one that is sure."""
-    return look.source.expiry_ms if look.request.now_ms is None else look.request.now_ms
+    return situation.source.expiry_ms if situation.request.now_ms is None else situation.request.now_ms
 
 
-def _plan_rebase(look: _Look) -> PartitionPlan:
+def _plan_rebase(situation: _Situation) -> PartitionPlan:
     """Plan a round that reads all of S1 into a fresh destination, on behalf of S2."""
-    request, destination, state, table, source = look
+    request, destination, state, table, source = situation
     is_same = request.source == source.locator
     given = request.rebase_high_watermark
     _check_order(request, given or 0)
     columns = source_columns(source.version, table)
     keys = request.keys.in_files(table).with_default_sort(columns)
-    found = _all_of(look, keys, request.last_stream_position if is_same else None)
+    found = _all_of(situation, keys, request.last_stream_position if is_same else None)
     watermark = given if given is not None else found.read_watermark if is_same else 0
-    _check_untrimmed(look, watermark)
+    _check_untrimmed(situation, watermark)
     # Prior completions are not read, so that a rebase also cures damaged ones; only which one is current matters.
     schema = evolve(columns.schema, found.schema)
     job = make_job(
@@ -287,7 +287,7 @@ def _plan_rebase(look: _Look) -> PartitionPlan:
         now_ms=request.now_ms,
     )
     round_ = RoundPlan(
-        job=replace(job, began=state.batch_id, expiry_ms=_expiry_ms(look)),
+        job=replace(job, began=state.batch_id, expiry_ms=_expiry_ms(situation)),
         destination=destination,
         previous_round_id=state.round_id,
         source=source,
@@ -317,12 +317,12 @@ class _Whole(NamedTuple):
     delta_count: int
 
 
-def _all_of(look: _Look, keys: Keys, last: int | None) -> _Whole:
-    request, behalf = look.request, look.source
+def _all_of(situation: _Situation, keys: Keys, last: int | None) -> _Whole:
+    request, behalf = situation.request, situation.source
     partition = request.source
     compacted = current_completion(locate_destination(partition, root=request.root))
     origin = behalf if partition == behalf.locator else read_source(partition, root=request.root)
-    columns = source_columns(origin.version, look.table)
+    columns = source_columns(origin.version, situation.table)
     if compacted is not None:
         reads = _file_reads(compacted, columns)
         then = Keys(columns.renamed(compacted.primary_keys), columns.renamed(compacted.sort_keys))
@@ -352,12 +352,12 @@ def _compacted_schema(compacted: RoundCompletion, columns: SourceColumns) -> pa.
     return pa.schema(fields)
 
 
-def _check_untrimmed(look: _Look, watermark: int) -> None:
+def _check_untrimmed(situation: _Situation, watermark: int) -> None:
     """Refuse a rebase after which no round could go on, since deltas that would come next are gone."""
-    trimmed = look.source.trimmed_position
+    trimmed = situation.source.trimmed_position
     if trimmed > watermark:
         raise InvalidInputError(
-            f"{look.destination.locator}: would go on after position {watermark} of {look.source.locator}, but its deltas "
+            f"{situation.destination.locator}: would go on after position {watermark} of {situation.source.locator}, but its deltas "
             f"up to {trimmed} are trimmed; rebase from rows that have them, with a high watermark of at least {trimmed}"
         )
 
@@ -371,10 +371,10 @@ def _check_order(request: Request, watermark: int) -> None:
         )
 
 
-def _check_compatible(look: _Look, keys: Keys, previous: RoundCompletion | None) -> None:
+def _check_compatible(situation: _Situation, keys: Keys, previous: RoundCompletion | None) -> None:
     if previous is None:
         return
-    destination, source = look.destination.locator, look.source
+    destination, source = situation.destination.locator, situation.source
     if previous.source_folder != source.folder:
         # Tables can be renamed, and others can be created under their names: the folder tells which one it is.
         known = previous.source_partition_locator
@@ -398,18 +398,18 @@ def _check_compatible(look: _Look, keys: Keys, previous: RoundCompletion | None)
         raise lost_commits(previous.high_watermark, position, source.stream, source.log_address, destination)
 
 
-def _new_deltas(look: _Look, watermark: int) -> list[Delta]:
+def _new_deltas(situation: _Situation, watermark: int) -> list[Delta]:
     """Return the deltas after a watermark, up to the position asked for. Raises: InvalidInputError, CorruptionError."""
-    source, last = look.source, look.request.last_stream_position
+    source, last = situation.source, situation.request.last_stream_position
     if source.partition is None:
-        if current_entry(locate_destination(source.locator, root=look.root)) is not None:
+        if current_entry(locate_destination(source.locator, root=situation.root)) is not None:
             raise InvalidInputError(f"{source.locator}: holds compacted rows, not deltas; rebase to compact from it")
         return []
     if last is not None and last <= watermark:
         return []
     if source.trimmed_position > watermark:
         raise CorruptionError(
-            f"{source.locator}: deltas up to {source.trimmed_position} are trimmed, but {look.destination.locator} is "
+            f"{source.locator}: deltas up to {source.trimmed_position} are trimmed, but {situation.destination.locator} is "
             f"compacted up to {watermark} only; rebase from a partition that has them"
         )
     return source.between(watermark, last)

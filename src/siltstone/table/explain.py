@@ -72,8 +72,8 @@ class Explanation:
         )
 
 
-class Told(NamedTuple):
-    """What there is to tell of a partition: its round, the round and the deltas that it can be told from."""
+class KeySource(NamedTuple):
+    """What a partition has of a key: its round, and the round and deltas that a key is explained from."""
 
     own: PartitionLocator
     root: str
@@ -92,11 +92,11 @@ def explain_key(name: str, key: Mapping[str, object], *, root: str) -> list[Expl
         raise InvalidInputError(f"{name}: keeps all rows of a key, so no row wins over another")
     in_files = version.as_in_files()
     wanted = key_table(version.schema, version.primary_keys, key).rename_columns(in_files.primary_keys)
-    explained = [explain(_told(snapshot, partition), in_files, wanted) for partition in snapshot.partitions]
+    explained = [explain(_key_source(snapshot, partition), in_files, wanted) for partition in snapshot.partitions]
     return [each.with_names(version.names_by_file()) for each in explained if each.events]
 
 
-def _told(snapshot: TableSnapshot, partition: PartitionSnapshot) -> Told:
+def _key_source(snapshot: TableSnapshot, partition: PartitionSnapshot) -> KeySource:
     """Find what there is to tell of a partition. Raises: CorruptionError."""
     source, completion, root = partition.source, partition.completion, snapshot.root
     assert source is not None
@@ -113,7 +113,7 @@ def _told(snapshot: TableSnapshot, partition: PartitionSnapshot) -> Told:
     base = None if completion is None else _base(partition, completion, trimmed, root)
     first = 0 if base is None else base.high_watermark
     deltas = [delta for delta in (*compacted, *partition.waiting) if delta.stream_position > first]
-    return Told(partition.own, root, completion, base, deltas, trimmed, snapshot.version_of(partition))
+    return KeySource(partition.own, root, completion, base, deltas, trimmed, snapshot.version_of(partition))
 
 
 def _parts_of(stream: PartitionLocator) -> tuple[str, str, str, str]:
@@ -128,42 +128,42 @@ def _base(partition: PartitionSnapshot, current: RoundCompletion, trimmed: int, 
         return None
     destination = destination_of(partition, root)
     for entry in destination.log.recall(lambda state: state.scan(ROUND_PREFIX)) if is_known else ():
-        is_told = int(entry["high_watermark"]) >= trimmed and int(entry["round_id"]) < current.round_id
-        if is_told and int(entry["round_id"]) >= (origin.round_id if origin else 0):
+        is_known = int(entry["high_watermark"]) >= trimmed and int(entry["round_id"]) < current.round_id
+        if is_known and int(entry["round_id"]) >= (origin.round_id if origin else 0):
             found = read_completion(destination, entry)
             if found.origin == origin and found.source_folder == current.source_folder:
                 return found
     return current
 
 
-def explain(told: Told, version: TableVersion, wanted: pa.Table) -> Explanation:
+def explain(source: KeySource, version: TableVersion, wanted: pa.Table) -> Explanation:
     """Fold the deltas of a partition for one key, one row at a time, from the round on that they begin after.
 
     The version has its columns named as in files, and so has the key, a table of one row. Raises: CorruptionError.
     """
-    columns = source_columns(told.source, version)
+    columns = source_columns(source.source, version)
     schema = evolve(version.schema, pa.schema([*columns.schema, *columns.dropped]))
-    story = _Story(version, schema)
-    if told.base is not None:
-        _begin(story, told, told.base, wanted)
-    compacted = _compacted_row(told, wanted, schema)
-    watermark = told.completion.high_watermark if told.completion is not None else 0
-    reader = _Reader(told.root, version, columns, schema, wanted)
-    for delta in told.deltas:
+    events = _Events(version, schema)
+    if source.base is not None:
+        _begin(events, source, source.base, wanted)
+    compacted = _compacted_row(source, wanted, schema)
+    watermark = source.completion.high_watermark if source.completion is not None else 0
+    reader = _Reader(source.root, version, columns, schema, wanted)
+    for delta in source.deltas:
         if delta.stream_position <= watermark:
-            reader.apply(story, delta)
-    if told.completion is not None:
-        _settle(story, told.completion, compacted)
-    for delta in told.deltas:
+            reader.apply(events, delta)
+    if source.completion is not None:
+        _apply_round(events, source.completion, compacted)
+    for delta in source.deltas:
         if delta.stream_position > watermark:
-            reader.apply(story, delta)
+            reader.apply(events, delta)
     return Explanation(
-        partition_values=list(told.own.partition_values),
-        events=story.finish(),
-        row=story.current,
+        partition_values=list(source.own.partition_values),
+        events=events.finish(),
+        row=events.current,
         compacted_row=None if compacted is None else compacted.values,
         high_watermark=watermark,
-        trimmed_up_to=told.trimmed_up_to,
+        trimmed_up_to=source.trimmed_up_to,
     )
 
 
@@ -202,33 +202,33 @@ def _rows_in_file(
     return [FoundRow(stored.file.uri, int(found[place]), each) for place, each in zip(places, values, strict=True)]
 
 
-def _compacted_row(told: Told, wanted: pa.Table, schema: pa.Schema) -> FoundRow | None:
-    if told.completion is None:
+def _compacted_row(source: KeySource, wanted: pa.Table, schema: pa.Schema) -> FoundRow | None:
+    if source.completion is None:
         return None
-    return next(iter(_find_rows(told.root, told.completion, wanted, schema)), None)
+    return next(iter(_find_rows(source.root, source.completion, wanted, schema)), None)
 
 
-def _begin(story: "_Story", told: Told, base: RoundCompletion, wanted: pa.Table) -> None:
-    """Let the story begin with the row or tombstone that a round left."""
+def _begin(events: "_Events", source: KeySource, base: RoundCompletion, wanted: pa.Table) -> None:
+    """Let the events begin with the row or tombstone that a round left."""
     origin = base.origin
-    kind, effect = COMPACTED_ROW, f"is in the rows of round {base.round_id}, the oldest that can be told"
+    kind, effect = COMPACTED_ROW, f"is in the rows of round {base.round_id}, the oldest that can still be read"
     if origin is not None and origin.partition is not None and origin.round_id == base.round_id:
         kind, effect = REBASE, f"came with the rebase from {origin.partition}"
-    for found in _find_rows(told.root, base, wanted, story.schema)[:1]:
-        story.begin(_round_event(base, found, kind, effect))
-    tombstone = _find_tombstone(told.root, base, wanted)
+    for found in _find_rows(source.root, base, wanted, events.schema)[:1]:
+        events.begin(_round_event(base, found, kind, effect))
+    tombstone = _find_tombstone(source.root, base, wanted)
     if tombstone is not None:
-        story.begin(_round_event(base, tombstone, "tombstone", "keeps older rows out"))
+        events.begin(_round_event(base, tombstone, "tombstone", "keeps older rows out"))
 
 
-def _settle(story: "_Story", completion: RoundCompletion, found: FoundRow | None) -> None:
-    """Let the story come to the row that is there; it may differ, since tombstones expire and damaged rows are given up."""
-    if found is None and story.current is not None:
+def _apply_round(events: "_Events", completion: RoundCompletion, found: FoundRow | None) -> None:
+    """Let the events come to the row that is there; it may differ, since tombstones expire and damaged rows are given up."""
+    if found is None and events.current is not None:
         effect = f"round {completion.round_id} left none, which the deltas do not explain"
-        story.begin(_round_event(completion, FoundRow("", 0, {}), COMPACTED_ROW, effect))
-    elif found is not None and not story.is_at(found.values):
+        events.begin(_round_event(completion, FoundRow("", 0, {}), COMPACTED_ROW, effect))
+    elif found is not None and not events.is_at(found.values):
         effect = f"is what round {completion.round_id} left, which the deltas do not explain"
-        story.begin(_round_event(completion, found, COMPACTED_ROW, effect))
+        events.begin(_round_event(completion, found, COMPACTED_ROW, effect))
 
 
 def _round_event(completion: RoundCompletion, found: FoundRow, kind: str, effect: str) -> KeyEvent:
@@ -257,16 +257,16 @@ class _Reader:
     schema: pa.Schema
     wanted: pa.Table
 
-    def apply(self, story: "_Story", delta: Delta) -> None:
+    def apply(self, events: "_Events", delta: Delta) -> None:
         for entry in delta.manifest.entries:
             table = read_data_file(self.root, entry)
             table = table.rename_columns(list(self.columns.renamed(table.column_names)))
             if delta.type == "delete":
-                self._delete(story, delta, entry.uri, table)
+                self._delete(events, delta, entry.uri, table)
             else:
-                self._upsert(story, delta, entry.uri, table)
+                self._upsert(events, delta, entry.uri, table)
 
-    def _upsert(self, story: "_Story", delta: Delta, file: str, table: pa.Table) -> None:
+    def _upsert(self, events: "_Events", delta: Delta, file: str, table: pa.Table) -> None:
         (own, theirs), _ = equal_ids([align(table, self.wanted.schema), self.wanted], self.wanted.column_names)
         names = self.columns.renamed(delta.columns)
         operations = self.columns.renamed([delta.op_column] if delta.op_column else [])
@@ -281,22 +281,22 @@ class _Reader:
                 "",
                 time_ms=delta.committed_at,
             )
-            story.take(event, values[operations[0]] if operations else None)
+            events.take(event, values[operations[0]] if operations else None)
 
-    def _delete(self, story: "_Story", delta: Delta, file: str, table: pa.Table) -> None:
-        if story.current is None:
+    def _delete(self, events: "_Events", delta: Delta, file: str, table: pa.Table) -> None:
+        if events.current is None:
             return
         columns = list(self.columns.renamed(delta.delete_columns or []) or self.version.primary_keys)
         fields = pa.schema([self.schema.field(name) for name in columns])
-        current = pa.Table.from_pylist([{name: story.current.get(name) for name in columns}], schema=fields)
+        current = pa.Table.from_pylist([{name: events.current.get(name) for name in columns}], schema=fields)
         (own, theirs), _ = equal_ids([align(table, fields), current], columns)
         for row in np.flatnonzero(own == theirs[0]).tolist()[:1]:
             values = table.slice(row, 1).to_pylist()[0]
             kind = f"delete on {', '.join(columns)}"
-            story.remove(KeyEvent(delta.stream_position, file, row, kind, values, "", time_ms=delta.committed_at))
+            events.remove(KeyEvent(delta.stream_position, file, row, kind, values, "", time_ms=delta.committed_at))
 
 
-class _Story:
+class _Events:
     """The key's row as it changes; the schema has also the columns that were dropped since, which deletes may name."""
 
     def __init__(self, version: TableVersion, schema: pa.Schema) -> None:

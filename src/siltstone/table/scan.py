@@ -192,6 +192,10 @@ class Scan:
     columns: tuple[str, ...]
     where: Condition | None = None
 
+    def __repr__(self) -> str:
+        where = "" if self.where is None else f" where {self.where.expression}"
+        return f"<Scan of {', '.join(self.columns)} from {self.snapshot!r}{where}>"
+
     @property
     def schema(self) -> pa.Schema:
         """The columns that are read."""

@@ -86,6 +86,10 @@ class TableSnapshot:
     partitions: tuple[PartitionSnapshot, ...]
     left_out: int = 0
 
+    def __repr__(self) -> str:
+        waiting = f", {len(self.waiting)} deltas waiting" if self.waiting else ""
+        return f"<TableSnapshot of {self.name} at {self.positions}, {len(self.partitions)} partitions{waiting}>"
+
     @property
     def positions(self) -> dict[str, int]:
         """The position of each stream that is followed, by the stream's name, e.g. `shop/orders/1/deltas`."""

@@ -254,3 +254,9 @@ def test_nan_is_neither_equal_to_nor_less_nor_greater_than_a_number(
     if is_fresh:
         table.write(pa.table({"id": [3], "x": values.slice(3, 1)}))
     same_rows(table.scan(["x"], where, fresh=is_fresh).to_arrow(), [{"x": value} for value in wanted])
+
+
+def test_a_scan_shows_itself_in_a_line(table: siltstone.Table) -> None:
+    shown = repr(table.scan(["id"], "amount > 3", fresh=True))
+    assert shown.startswith("<Scan of id from <TableSnapshot of shop.orders at {'shop/orders/1/deltas': ")
+    assert shown.endswith("3 partitions, 2 deltas waiting> where (amount > 3)>")
