@@ -14,7 +14,7 @@ import pyarrow.csv
 
 from siltstone.errors import InvalidInputError
 from siltstone.ingest.inference import TextColumn
-from siltstone.ingest.location import Looked, Place, spell_limit
+from siltstone.ingest.location import Location, RowProgress, format_limit
 from siltstone.model.schema import check_columns
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
@@ -81,7 +81,7 @@ class CheckedText:
             self._check_row(is_last=is_last)
         if len(self._rest) > self._limit:
             raise InvalidInputError(
-                f"{self._name}: the row that starts in line {self._line} is longer than {spell_limit(self._limit)}; "
+                f"{self._name}: the row that starts in line {self._line} is longer than {format_limit(self._limit)}; "
                 "is a quote left open? Longer rows need another format, e.g. Parquet"
             )
 
@@ -98,7 +98,7 @@ class CheckedText:
         line = self._line + _lines(text[:position])
         if field.end() == position:
             raise InvalidInputError(
-                f"{self._name}: line {line}: a quote is opened and never closed; close it, or double it if it is text"
+                f"{self._name}: line {line}: a quote is never closed; close it, or double it if it is text"
             )
         after = text[field.end() : field.end() + 20].splitlines()[0].decode(errors="replace")
         raise InvalidInputError(
@@ -118,48 +118,53 @@ BLOCK_BYTES = 16 << 20
 class CsvFile:
     """A CSV file with a header. A field left empty is null; one that is quoted and empty is empty text."""
 
-    def __init__(self, place: Place, delimiter: str) -> None:
-        self.name = place.name
+    def __init__(self, location: Location, delimiter: str) -> None:
+        self.name = location.name
         self.null_lines = 0
-        self._place = place
+        self._location = location
         self._delimiter = delimiter
         self._header: list[str] = []
 
-    def schema(self, known: pa.Schema, looked: Looked) -> pa.Schema:
+    def schema(self, table_schema: pa.Schema, progress: RowProgress) -> pa.Schema:
         """Return the header's columns."""
         with self._opened({}) as rows:
             self._header = rows.schema.names
-        self._check_header(known)
-        found = self._look({name: TextColumn() for name in self._header if name not in known.names}, looked)
-        types = {name: known.field(name).type if name in known.names else found[name] for name in self._header}
+        self._check_header(table_schema)
+        inferred = self._infer(
+            {name: TextColumn() for name in self._header if name not in table_schema.names}, progress
+        )
+        types = {
+            name: table_schema.field(name).type if name in table_schema.names else inferred[name]
+            for name in self._header
+        }
         return pa.schema(list(types.items()))
 
-    def _check_header(self, known: pa.Schema) -> None:
-        if len(self._header) == 1 and self._header[0] not in known.names:
+    def _check_header(self, table_schema: pa.Schema) -> None:
+        if len(self._header) == 1 and self._header[0] not in table_schema.names:
             for delimiter in ";\t|":
                 if delimiter in self._header[0]:
                     raise InvalidInputError(
-                        f"{self.name}: its only column is {self._header[0]!r}; say --delimiter {delimiter!r}"
+                        f"{self.name}: its only column is {self._header[0]!r}; use --delimiter {delimiter!r}"
                     )
         for number, name in enumerate(self._header):
             if name in self._header[:number]:
                 raise InvalidInputError(f"{self.name}: its header names the column {name!r} twice; rename one")
         with self._named():
             check_columns(pa.schema([pa.field(name, pa.string()) for name in self._header]))
-        for field in known:
+        for field in table_schema:
             if field.name in self._header and pa.types.is_nested(field.type):
                 raise InvalidInputError(
                     f"{self.name}: column {field.name!r} is {field.type} in the table, which CSV cannot hold; "
                     "use Parquet or JSON lines"
                 )
 
-    def _look(self, columns: dict[str, TextColumn], looked: Looked) -> dict[str, pa.DataType]:
+    def _infer(self, columns: dict[str, TextColumn], progress: RowProgress) -> dict[str, pa.DataType]:
         if columns:
             with self._opened(dict.fromkeys(columns, pa.string()), list(columns)) as rows:
                 for batch in rows:
                     for name, column in columns.items():
-                        column.look(batch.column(name))
-                    looked(batch.num_rows)
+                        column.inspect(batch.column(name))
+                    progress(batch.num_rows)
         return {name: column.type or pa.null() for name, column in columns.items()}
 
     def batches(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
@@ -172,7 +177,7 @@ class CsvFile:
     def _opened(
         self, types: dict[str, pa.DataType], columns: list[str] | None = None
     ) -> Iterator["pyarrow.csv.CSVStreamingReader"]:
-        with self._named(), self._place.opened() as stream:
+        with self._named(), self._location.opened() as stream:
             checked: Any = CheckedText(stream, self.name, self._delimiter, BLOCK_BYTES)
             yield pyarrow.csv.open_csv(
                 checked,
@@ -194,9 +199,9 @@ class CsvFile:
         try:
             yield
         except InvalidInputError as error:
-            raise InvalidInputError(self._spelled(str(error))) from error
+            raise InvalidInputError(self._name_column(str(error))) from error
 
-    def _spelled(self, message: str) -> str:
+    def _name_column(self, message: str) -> str:
         message = message.removeprefix(f"{self.name}: ")
         match = re.match(
             r"In CSV column #(\d+): (?:Row #(\d+): )?(?:CSV conversion error to ([^:]+): )?(.*)", message, re.DOTALL

@@ -14,7 +14,7 @@ STANDARD_INPUT = "-"
 
 @contextlib.contextmanager
 def open_lines(file: str) -> Iterator[tuple[Iterator[bytes], str]]:
-    """Give the lines of a file, or of standard input for `-`, and what it is called. Raises: InvalidInputError."""
+    """Yield the lines of a file, or of standard input for `-`, and its name for messages. Raises: InvalidInputError."""
     if file == STANDARD_INPUT:
         yield iter(sys.stdin.buffer), "standard input"
         return
@@ -26,7 +26,7 @@ def open_lines(file: str) -> Iterator[tuple[Iterator[bytes], str]]:
 
 
 def read_objects(file: str, form: str) -> Iterator[dict[str, object]]:
-    """Yield the JSON object on each line; `form` is what one looks like. Raises: InvalidInputError."""
+    """Yield the JSON object on each line; `form` is an example for messages. Raises: InvalidInputError."""
     with open_lines(file) as (lines, name):
         for number, line in enumerate(lines, 1):
             if not line.strip():
@@ -34,10 +34,10 @@ def read_objects(file: str, form: str) -> Iterator[dict[str, object]]:
             try:
                 value = orjson.loads(line)
             except orjson.JSONDecodeError as error:
-                problem = f"is not JSON ({error}); write {form} on a line"
+                problem = f"not valid JSON ({error}); write {form} on a line"
                 raise InvalidInputError(f"{name}, line {number}: {problem}") from error
             if not isinstance(value, dict):
-                raise InvalidInputError(f"{name}, line {number}: is not a JSON object; write {form}")
+                raise InvalidInputError(f"{name}, line {number}: not a JSON object; write {form}")
             yield value
 
 
@@ -72,7 +72,7 @@ def write_lines(lines: Iterable[str], file: str, *, overwrite: bool = False) -> 
     from siltstone.ingest.export import replacing
 
     if not overwrite and Path(file).exists():
-        raise AlreadyExistsError(f"{file}: is there already; --overwrite replaces it")
+        raise AlreadyExistsError(f"{file}: already exists; use --overwrite to replace it")
     count = 0
     with replacing(file) as unfinished, Path(unfinished).open("w", encoding="utf-8") as output:
         for line in lines:

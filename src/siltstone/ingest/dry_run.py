@@ -47,7 +47,7 @@ def sum_up(
 ) -> Written:
     """Return what a write did, or a dry run without a position would do, to a table that was `before` and is `after`."""
     files = distinct_files(deltas)
-    known = before.names_by_file()
+    names_before = before.names_by_file()
     names = after.names_by_file() | {field.name_in_files: field.name for delta in deltas for field in delta.fields}
     columns = dict.fromkeys(column for delta in deltas for column in delta.columns)
     return Written(
@@ -58,7 +58,7 @@ def sum_up(
         bytes=sum(size for _, size in files.values()),
         files=len(files),
         partitions=len(deltas),
-        new_columns=[names.get(column, column) for column in columns if column not in known],
+        new_columns=[names.get(column, column) for column in columns if column not in names_before],
         repeated=repeated,
         dry_run=stream_position is None,
         null_lines=null_lines,
@@ -75,7 +75,7 @@ def distinct_files(deltas: Sequence[Delta]) -> dict[str, tuple[int, int]]:
 def written_before(
     version: TableVersion, stream: StreamLocator, type: DeltaType, idempotency: Idempotency | None, *, root: str
 ) -> Written | None:
-    """Return what was committed under an idempotency id, None where nothing was."""
+    """Return what was committed under an idempotency id, or None."""
     position = None if idempotency is None else storage.find_commit(stream, idempotency, root=root)
     if position is None:
         return None

@@ -24,19 +24,19 @@ _NOT_FINITE = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
 
 
 def check_output(path: str, *, overwrite: bool) -> Format:
-    """Return the format that a file's name tells. Raises: InvalidInputError, AlreadyExistsError."""
+    """Return the format by a file's suffix. Raises: InvalidInputError, AlreadyExistsError."""
     if "://" in path:
         raise InvalidInputError(f"{path}: rows are written to local files only; copy the file from there")
-    found = _FORMATS.get(Path(path).suffix.lower())
-    if found is None:
-        raise InvalidInputError(f"{path}: its name does not tell the format; end it in {', '.join(_FORMATS)}")
+    file_format = _FORMATS.get(Path(path).suffix.lower())
+    if file_format is None:
+        raise InvalidInputError(f"{path}: unknown file format; use a name that ends in {', '.join(_FORMATS)}")
     if not Path(path).absolute().parent.is_dir():
-        raise InvalidInputError(f"{path}: there is no folder {Path(path).parent}")
+        raise InvalidInputError(f"{path}: no folder {Path(path).parent}; create it first")
     if Path(path).is_dir():
-        raise InvalidInputError(f"{path}: is a folder")
+        raise InvalidInputError(f"{path}: is a folder; name a file")
     if Path(path).exists() and not overwrite:
-        raise AlreadyExistsError(f"{path}: is there already; choose another name, or say --overwrite")
-    return found
+        raise AlreadyExistsError(f"{path}: already exists; choose another name, or use --overwrite")
+    return file_format
 
 
 def write_rows(batches: Iterable[pa.RecordBatch], schema: pa.Schema, path: str, format: Format) -> tuple[int, int]:
@@ -58,7 +58,7 @@ def write_rows(batches: Iterable[pa.RecordBatch], schema: pa.Schema, path: str, 
 
 @contextlib.contextmanager
 def replacing(path: str) -> Iterator[str]:
-    """Give a name beside `path`; what is there in the end becomes `path`, unless something went wrong."""
+    """Yield a temporary name beside `path`; that file replaces `path` unless an error is raised."""
     target = Path(path).absolute()
     unfinished = target.with_name(f".{target.name}-{uuid.uuid4().hex}")
     try:
@@ -78,17 +78,17 @@ def _parquet_writer(path: str, schema: pa.Schema) -> Iterator[Callable[[pa.Recor
 
 @contextlib.contextmanager
 def _csv_writer(path: str, schema: pa.Schema) -> Iterator[Callable[[pa.RecordBatch], None]]:
-    spelled = pa.schema([pa.field(each.name, _csv_type(each.type)) for each in schema])
-    with pyarrow.csv.CSVWriter(path, spelled) as writer:
+    csv_schema = pa.schema([pa.field(field.name, _csv_type(field.type)) for field in schema])
+    with pyarrow.csv.CSVWriter(path, csv_schema) as writer:
         yield lambda batch: writer.write_batch(
             pa.RecordBatch.from_arrays(
-                [_csv_values(batch.column(each.name), each.type) for each in spelled], schema=spelled
+                [_csv_values(batch.column(field.name), field.type) for field in csv_schema], schema=csv_schema
             )
         )
 
 
 def _csv_type(kind: pa.DataType) -> pa.DataType:
-    """Return what CSV can hold of a type: what has no spelling of its own is written as JSON does."""
+    """Return what CSV can hold of a type: a type without a CSV form is written as in JSON."""
     if pa.types.is_nested(kind) or pa.types.is_binary(kind):
         return pa.string()
     return pa.int64() if pa.types.is_duration(kind) else kind
@@ -117,13 +117,13 @@ def _json_writer(path: str, schema: pa.Schema) -> Iterator[Callable[[pa.RecordBa
 
 
 def plain_rows(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
-    """Yield rows with values that JSON has."""
+    """Yield rows as values that JSON can hold."""
     for row in batch.to_pylist():
         yield {name: plain(value) for name, value in row.items()}
 
 
 def plain(value: Any) -> Any:
-    """Turn a value into one that JSON has: decimals, times, NaN and bytes (in base64) as text, durations as microseconds."""
+    """Return a value as one that JSON can hold: decimals, times, NaN and bytes (in base64) as text, durations as microseconds."""
     if value is None or isinstance(value, bool | int | str):
         return value
     if isinstance(value, float):
@@ -139,5 +139,5 @@ def plain(value: Any) -> Any:
     if isinstance(value, bytes):
         return base64.b64encode(value).decode()
     if isinstance(value, dict):
-        return {str(name): plain(each) for name, each in value.items()}
-    return [plain(each) for each in value]
+        return {str(name): plain(item) for name, item in value.items()}
+    return [plain(item) for item in value]

@@ -22,7 +22,7 @@ Report = Callable[[str], None]
 
 
 def silent(message: str) -> None:
-    """Show nothing."""
+    """Ignore the message."""
 
 
 def infer_schema(
@@ -31,7 +31,7 @@ def infer_schema(
     """Return the columns of a data file; one without any value is taken for text. Raises: InvalidInputError."""
     with open_input(file, format, delimiter) as opened:
         fields = []
-        for field in opened.schema(pa.schema([]), _counter(f"Looking at {opened.name}", progress)):
+        for field in opened.schema(pa.schema([]), _counter(f"Scanning {opened.name}", progress)):
             if pa.types.is_null(field.type):
                 _warn(f"{opened.name}: column {field.name!r} has no values; its type is taken to be string")
                 field = field.with_type(pa.string())
@@ -68,14 +68,14 @@ def open_rows(
     """
     duplicates = [file for number, file in enumerate(files) if file in files[:number]]
     if duplicates:
-        raise InvalidInputError(f"{duplicates[0]}: is named twice; its rows would be written twice")
-    known = version.schema
-    if op_column is not None and op_column not in known.names:
-        known = known.append(pa.field(op_column, pa.string()))
+        raise InvalidInputError(f"{duplicates[0]}: named twice; name it once, or its rows would be written twice")
+    table_schema = version.schema
+    if op_column is not None and op_column not in table_schema.names:
+        table_schema = table_schema.append(pa.field(op_column, pa.string()))
     with contextlib.ExitStack() as stack:
         inputs = [stack.enter_context(open_input(file, format, delimiter)) for file in files]
         late = _LateDeletes(op_column, version.sort_keys)
-        rows = FileRows(inputs, known, columns, late, progress)
+        rows = FileRows(inputs, table_schema, columns, late, progress)
         with _naming(lambda: rows.current):
             yield rows
         late.warn()
@@ -87,8 +87,8 @@ class FileRows:
     def __init__(
         self,
         inputs: Sequence[InputFile],
-        known: pa.Schema,
-        wanted: Sequence[str] | None,
+        table_schema: pa.Schema,
+        columns: Sequence[str] | None,
         late: "_LateDeletes",
         progress: Report,
     ) -> None:
@@ -97,30 +97,33 @@ class FileRows:
         self._progress = progress
         self.current = inputs[0].name
         self._schemas = [
-            _selected(input_.schema(known, _counter(f"Looking at {input_.name}", progress)), wanted)
+            _selected(input_.schema(table_schema, _counter(f"Scanning {input_.name}", progress)), columns)
             for input_ in inputs
         ]
-        self._type_files_of_nulls(known)
-        self._type_empty_columns(known)
-        self._schema = self._combined(known)
+        self._type_files_of_nulls(table_schema)
+        self._type_empty_columns(table_schema)
+        self._schema = self._combined(table_schema)
 
     @property
     def null_lines(self) -> int:
         """How many lines of the files were null when their rows were read."""
         return sum(input_.null_lines for input_ in self._inputs)
 
-    def _type_files_of_nulls(self, known: pa.Schema) -> None:
+    def _type_files_of_nulls(self, table_schema: pa.Schema) -> None:
         """Give files that have only null lines, and so no columns, those of the others, or the table's."""
-        columns = next((schema for schema in self._schemas if len(schema)), known)
+        columns = next((schema for schema in self._schemas if len(schema)), table_schema)
         self._schemas = [
-            schema if len(schema) or not each.null_lines else columns
-            for each, schema in zip(self._inputs, self._schemas, strict=True)
+            schema if len(schema) or not file.null_lines else columns
+            for file, schema in zip(self._inputs, self._schemas, strict=True)
         ]
 
-    def _type_empty_columns(self, known: pa.Schema) -> None:
+    def _type_empty_columns(self, table_schema: pa.Schema) -> None:
         """Give columns without values the type they have elsewhere; without one they say nothing and are left out."""
         types = {
-            field.name: field.type for schema in (*self._schemas, known) for field in schema if not _is_empty(field)
+            field.name: field.type
+            for schema in (*self._schemas, table_schema)
+            for field in schema
+            if not _is_empty(field)
         }
         empty = {field.name: None for schema in self._schemas for field in schema if _is_empty(field)}
         for name in empty:
@@ -137,28 +140,28 @@ class FileRows:
             for schema in self._schemas
         ]
 
-    def _combined(self, known: pa.Schema) -> pa.Schema:
+    def _combined(self, table_schema: pa.Schema) -> pa.Schema:
         first = self._schemas[0]
         combined = first
-        for each, schema in zip(self._inputs[1:], self._schemas[1:], strict=True):
-            self.current = each.name
+        for file, schema in zip(self._inputs[1:], self._schemas[1:], strict=True):
+            self.current = file.name
             if set(schema.names) != set(first.names):
-                odd = sorted(set(schema.names) ^ set(first.names))
+                differing = sorted(set(schema.names) ^ set(first.names))
                 raise InvalidInputError(
-                    f"{each.name}: differs from {self._inputs[0].name} in the columns {', '.join(odd)}; files of one "
+                    f"{file.name}: differs from {self._inputs[0].name} in the columns {', '.join(differing)}; files of one "
                     "delta must have the same columns, so write them one by one"
                 )
-            combined = evolve(_stored(combined, known), _stored(schema, known))
+            combined = evolve(_stored(combined, table_schema), _stored(schema, table_schema))
         self.current = self._inputs[0].name
         return combined
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Yield all rows, after an empty batch, so that files without rows are checked as well."""
         yield empty_batch(self._schema)
-        for each, schema in zip(self._inputs, self._schemas, strict=True):
-            self.current = each.name
-            count = _counter(f"Writing {each.name}", self._progress)
-            for batch in each.batches(schema):
+        for file, schema in zip(self._inputs, self._schemas, strict=True):
+            self.current = file.name
+            count = _counter(f"Writing {file.name}", self._progress)
+            for batch in file.batches(schema):
                 conformed = self._conformed(batch)
                 self._late.count(conformed)
                 yield conformed
@@ -185,7 +188,7 @@ class _LateDeletes:
         self._count = 0
 
     def count(self, batch: pa.RecordBatch) -> None:
-        """Take a batch into account."""
+        """Count those of a batch."""
         if self._sort_key in batch.schema.names and self._op_column in batch.schema.names:
             is_delete = pc.is_in(convert(batch.column(self._op_column), pa.string()), pa.array(REMOVALS))
             self._count += pc.sum(pc.and_(is_delete, pc.is_null(batch.column(self._sort_key)))).as_py() or 0
@@ -200,14 +203,14 @@ class _LateDeletes:
             )
 
 
-def _stored(schema: pa.Schema, known: pa.Schema) -> pa.Schema:
+def _stored(schema: pa.Schema, table_schema: pa.Schema) -> pa.Schema:
     """Return a file's columns with the types they are stored with."""
-    types = {field.name: field.type for field in known}
+    types = {field.name: field.type for field in table_schema}
     return pa.schema([field.with_type(stored_type(field.type, types.get(field.name), field.name)) for field in schema])
 
 
-def _selected(schema: pa.Schema, wanted: Sequence[str] | None) -> pa.Schema:
-    return schema if wanted is None else pa.schema([field for field in schema if field.name in wanted])
+def _selected(schema: pa.Schema, columns: Sequence[str] | None) -> pa.Schema:
+    return schema if columns is None else pa.schema([field for field in schema if field.name in columns])
 
 
 def _is_empty(field: "pa.Field[Any]") -> bool:

@@ -30,8 +30,8 @@ class TextColumn:
         ]
         self._has_values = False
 
-    def look(self, values: "pa.Array[Any] | pa.ChunkedArray[Any]") -> None:
-        """Take more values into account."""
+    def inspect(self, values: "pa.Array[Any] | pa.ChunkedArray[Any]") -> None:
+        """Rule out the types that these values do not convert to."""
         present = values.drop_null()
         if not len(present):
             return

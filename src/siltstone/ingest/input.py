@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 from siltstone.errors import InvalidInputError
 from siltstone.ingest.csv import CsvFile
 from siltstone.ingest.json_lines import JsonLinesFile
-from siltstone.ingest.location import Compression, InputFile, Looked, Place
+from siltstone.ingest.location import Compression, InputFile, Location, RowProgress
 from siltstone.storage.conversion import columns_without_index
 
 BATCH_ROWS = 1 << 16
@@ -23,17 +23,17 @@ BATCH_ROWS = 1 << 16
 class ParquetFile:
     """A Parquet file."""
 
-    def __init__(self, place: Place) -> None:
-        self.name = place.name
+    def __init__(self, location: Location) -> None:
+        self.name = location.name
         self.null_lines = 0
-        self._place = place
+        self._location = location
 
     @contextlib.contextmanager
     def _opened(self) -> Iterator[pq.ParquetFile]:
-        with self._place.opened() as stream, pq.ParquetFile(stream) as file:
+        with self._location.opened() as stream, pq.ParquetFile(stream) as file:
             yield file
 
-    def schema(self, known: pa.Schema, looked: Looked) -> pa.Schema:
+    def schema(self, table_schema: pa.Schema, progress: RowProgress) -> pa.Schema:
         """Return the file's own columns, without a pandas index that has no name."""
         with self._opened() as file:
             schema = file.schema_arrow
@@ -66,13 +66,13 @@ def open_input(name: str, format: Format | None = None, delimiter: str | None = 
     if name != STANDARD_INPUT:
         if "://" not in name:
             _check_file(name)
-        yield _input_file(Place(name, name, _COMPRESSIONS.get(Path(name).suffix.lower())), format, delimiter)
+        yield _input_file(Location(name, name, _COMPRESSIONS.get(Path(name).suffix.lower())), format, delimiter)
         return
     # It is read twice, and a pipe can be read once.
     with tempfile.NamedTemporaryFile(prefix="siltstone-stdin-") as copy:
         shutil.copyfileobj(sys.stdin.buffer, copy)
         copy.flush()
-        yield _input_file(Place("standard input", copy.name, None), format or "jsonl", delimiter)
+        yield _input_file(Location("standard input", copy.name, None), format or "jsonl", delimiter)
 
 
 def _check_file(name: str) -> None:
@@ -80,21 +80,21 @@ def _check_file(name: str) -> None:
     if path.is_dir():
         raise InvalidInputError(f"{name}: is a folder; name the files in it, e.g. {name.rstrip('/')}/*.parquet")
     if not path.exists():
-        raise InvalidInputError(f"{name}: there is no such file")
+        raise InvalidInputError(f"{name}: no such file")
 
 
-def _input_file(place: Place, format: Format | None, delimiter: str | None) -> InputFile:
-    suffixes = [suffix.lower() for suffix in Path(place.name).suffixes]
-    if place.compression is not None:
+def _input_file(location: Location, format: Format | None, delimiter: str | None) -> InputFile:
+    suffixes = [suffix.lower() for suffix in Path(location.name).suffixes]
+    if location.compression is not None:
         suffixes = suffixes[:-1]
     suffix = suffixes[-1] if suffixes else ""
     chosen = format or _FORMATS.get(suffix)
     if chosen is None:
-        raise InvalidInputError(f"{place.name}: its name does not tell the format; say --format parquet, csv or jsonl")
+        raise InvalidInputError(f"{location.name}: unknown file format; use --format parquet, csv or jsonl")
     if chosen == "parquet":
-        if place.compression is not None:
-            raise InvalidInputError(f"{place.name}: unpack it first; Parquet files are compressed inside")
-        return ParquetFile(place)
+        if location.compression is not None:
+            raise InvalidInputError(f"{location.name}: unpack it first; Parquet files are compressed inside")
+        return ParquetFile(location)
     if chosen == "csv":
-        return CsvFile(place, delimiter or ("\t" if suffix == ".tsv" else ","))
-    return JsonLinesFile(place)
+        return CsvFile(location, delimiter or ("\t" if suffix == ".tsv" else ","))
+    return JsonLinesFile(location)

@@ -12,7 +12,7 @@ import pyarrow.json
 
 from siltstone.errors import InvalidInputError
 from siltstone.ingest.inference import TextColumn
-from siltstone.ingest.location import Looked, Place, spell_limit
+from siltstone.ingest.location import Location, RowProgress, format_limit
 from siltstone.model.schema import describe_type, has_map
 
 CHUNK_BYTES = 8 << 20
@@ -20,7 +20,7 @@ LINE_BYTES_LIMIT = 64 << 20
 _NULL_LINE = re.compile(rb"^[ \t\r]*null[ \t\r]*$", re.MULTILINE)
 _NOT_OBJECT = re.compile(rb"^[ \t\r]*+[^ \t\r\n{]", re.MULTILINE)
 # What JSON has as text or number only is read as that, then converted.
-_SPELLED_AS: dict[pa.DataType, pa.DataType] = {
+_READ_AS: dict[pa.DataType, pa.DataType] = {
     pa.date32(): pa.string(),
     pa.time64("us"): pa.string(),
     pa.duration("us"): pa.int64(),
@@ -30,21 +30,21 @@ _SPELLED_AS: dict[pa.DataType, pa.DataType] = {
 class JsonLinesFile:
     """A file of JSON objects, one per line. A column that only some lines have is null in the others.
 
-    A line that is null is no row: change streams have one after each delete, for those who keep the newest by key.
+    A null line is not a row: change streams have one after each delete, for those who keep the newest by key.
     """
 
-    def __init__(self, place: Place) -> None:
-        self.name = place.name
+    def __init__(self, location: Location) -> None:
+        self.name = location.name
         self.null_lines = 0
-        self._place = place
+        self._location = location
 
-    def schema(self, known: pa.Schema, looked: Looked) -> pa.Schema:
+    def schema(self, table_schema: pa.Schema, progress: RowProgress) -> pa.Schema:
         """Return the columns that at least one line has."""
-        columns = _Columns(self.name, known)
+        columns = _Columns(self.name, table_schema)
         for first_line, chunk in self._rows_only():
             table = self._parsed(chunk, first_line, columns.readable, "infer")
-            columns.look(table, chunk)
-            looked(table.num_rows)
+            columns.inspect(table, chunk)
+            progress(table.num_rows)
         return columns.schema()
 
     def batches(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
@@ -69,7 +69,7 @@ class JsonLinesFile:
             waiting = sum(map(len, parts))
             if waiting + (len(data) if first < 0 else first) > LINE_BYTES_LIMIT:
                 raise InvalidInputError(
-                    f"{self.name}: line {line} is longer than {spell_limit(LINE_BYTES_LIMIT)}; break it up, or use Parquet"
+                    f"{self.name}: line {line} is longer than {format_limit(LINE_BYTES_LIMIT)}; break it up, or use Parquet"
                 )
             if first < 0:
                 parts.append(data)
@@ -82,7 +82,7 @@ class JsonLinesFile:
         yield line, b"".join(parts)
 
     def _blocks(self) -> Iterator[bytes]:
-        with self._place.opened() as stream:
+        with self._location.opened() as stream:
             data = stream.read(CHUNK_BYTES).removeprefix(b"\xef\xbb\xbf")
             while data:
                 yield data
@@ -92,12 +92,12 @@ class JsonLinesFile:
         try:
             return _parse(chunk, schema, unexpected)
         except (ValueError, pa.ArrowException) as error:
-            raise self._located(chunk, first_line, schema, unexpected, error) from error
+            raise self._line_error(chunk, first_line, schema, unexpected, error) from error
 
-    def _located(
+    def _line_error(
         self, chunk: bytes, first_line: int, schema: pa.Schema, unexpected: Any, error: Exception
     ) -> InvalidInputError:
-        """Find the first line that is wrong, by halves."""
+        """Return an error that names the first bad line, found by bisection."""
         lines = chunk.split(b"\n")
         start, stop = 0, len(lines)
         while stop - start > 1:
@@ -109,7 +109,7 @@ class JsonLinesFile:
             else:
                 break
         if stop - start > 1:
-            # Each line is right by itself, they only do not go together.
+            # Each line is valid by itself, but not together with the others.
             column = re.search(r"Column\(/([^)]*)\)", str(error))
             where = f"column {column[1]!r}: " if column else ""
             return InvalidInputError(f"{self.name}: {where}lines {first_line} and later disagree: {_reason(error)}")
@@ -121,18 +121,20 @@ def _parse(chunk: bytes, schema: pa.Schema, unexpected: Any) -> pa.Table:
     if _NOT_OBJECT.search(chunk):
         # Arrow's reader dies of a null that comes first.
         raise ValueError("each line must be one JSON object")
-    spelled = pa.schema([pa.field(each.name, _SPELLED_AS.get(each.type, each.type)) for each in schema])
+    read_schema = pa.schema([pa.field(field.name, _READ_AS.get(field.type, field.type)) for field in schema])
     table = pyarrow.json.read_json(
         io.BytesIO(chunk),
         pyarrow.json.ReadOptions(use_threads=False, block_size=len(chunk) + 1),
-        pyarrow.json.ParseOptions(explicit_schema=spelled, unexpected_field_behavior=unexpected),
+        pyarrow.json.ParseOptions(explicit_schema=read_schema, unexpected_field_behavior=unexpected),
     )
     if table.num_rows != sum(1 for line in chunk.split(b"\n") if line.strip()):
         raise ValueError("each line must be one JSON object")
-    for expected in spelled:
-        found = table.schema.field(expected.name).type
-        if found != expected.type:
-            raise ValueError(f"column {expected.name!r} has fields that the table's {expected.type} has not: {found}")
+    for expected in read_schema:
+        actual = table.schema.field(expected.name).type
+        if actual != expected.type:
+            raise ValueError(
+                f"column {expected.name!r} has fields that the table's {expected.type} does not have: {actual}"
+            )
     columns = {name: table.column(name) for name in table.column_names if unexpected == "infer" or name in schema.names}
     for field in schema:
         columns[field.name] = _converted(columns[field.name], field.type)
@@ -164,7 +166,7 @@ def _complaint(line: bytes, schema: pa.Schema, error: Exception) -> str:
     try:
         row = orjson.loads(line)
     except orjson.JSONDecodeError as problem:
-        return f": is not JSON: {problem}"
+        return f": not valid JSON: {problem}"
     if not isinstance(row, dict):
         return (
             f": is {line.strip()[:40].decode()}, not an object; each line must be one object with the columns of a row"
@@ -183,30 +185,30 @@ def _reason(error: Exception) -> str:
 class _Columns:
     """The columns seen so far, and what they can be."""
 
-    def __init__(self, name: str, known: pa.Schema) -> None:
+    def __init__(self, name: str, table_schema: pa.Schema) -> None:
         self._name = name
-        self._known = known
-        self.readable = pa.schema([each for each in known if not has_map(each.type)])
+        self._table_schema = table_schema
+        self.readable = pa.schema([field for field in table_schema if not has_map(field.type)])
         self._present: set[str] = set()
         self._texts: dict[str, TextColumn] = {}
         self._types: dict[str, pa.DataType] = {}
 
-    def look(self, table: pa.Table, chunk: bytes) -> None:
-        """Take a chunk into account."""
+    def inspect(self, table: pa.Table, chunk: bytes) -> None:
+        """Take note of a chunk's columns."""
         for field in table.schema:
             values = table.column(field.name)
             if field.name in self.readable.names:
                 if values.null_count < len(values) or _mentions(chunk, field.name):
                     self._present.add(field.name)
-            elif field.name in self._known.names:
+            elif field.name in self._table_schema.names:
                 raise InvalidInputError(
-                    f"{self._name}: column {field.name!r} is {self._known.field(field.name).type} in the table, "
+                    f"{self._name}: column {field.name!r} is {self._table_schema.field(field.name).type} in the table, "
                     "which JSON lines cannot hold; use Parquet"
                 )
             else:
-                self._look_at_new(field, values, chunk)
+                self._inspect_new(field, values, chunk)
 
-    def _look_at_new(self, field: "pa.Field[Any]", values: Any, chunk: bytes) -> None:
+    def _inspect_new(self, field: "pa.Field[Any]", values: Any, chunk: bytes) -> None:
         name = field.name
         text = self._texts.setdefault(name, TextColumn(times_only=True))
         before = self._types.setdefault(name, pa.null())
@@ -214,7 +216,7 @@ class _Columns:
             # Arrow takes text for times; whether it is a day, or has a zone, shows in the text itself.
             values = _parse(chunk, pa.schema([pa.field(name, pa.string())]), "ignore").column(name)
         if pa.types.is_string(values.type):
-            text.look(values)
+            text.inspect(values)
         else:
             try:
                 merged = pa.unify_schemas(
@@ -231,8 +233,8 @@ class _Columns:
             )
 
     def schema(self) -> pa.Schema:
-        """Return the columns that are there."""
-        fields = [each for each in self.readable if each.name in self._present]
+        """Return the columns that at least one line has."""
+        fields = [field for field in self.readable if field.name in self._present]
         for name, kind in self._types.items():
             fields.append(pa.field(name, self._texts[name].type or kind))
         return pa.schema(fields)

@@ -14,7 +14,7 @@ from siltstone.errors import InvalidInputError
 from siltstone.objects import open_objects
 
 Compression = Literal["gzip", "bz2"]
-Looked = Callable[[int], None]
+RowProgress = Callable[[int], None]
 
 
 class InputFile(Protocol):
@@ -22,20 +22,20 @@ class InputFile(Protocol):
 
     name: str
     null_lines: int
-    """How many lines were null, which is no row, when the rows were read last."""
+    """How many lines were null, and so not rows, when the rows were last read."""
 
-    def schema(self, known: pa.Schema, looked: Looked) -> pa.Schema:
-        """Return the file's columns, those that `known` has with its types where the file has none of its own.
+    def schema(self, table_schema: pa.Schema, progress: RowProgress) -> pa.Schema:
+        """Return the file's columns, those of the table with its types where the file has none of its own.
 
-        A column without any value has the null type. `looked` is told of rows as they are looked at.
+        A column without any value has the null type. `progress` gets the number of rows as they are read.
         """
 
     def batches(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-        """Yield all rows with the columns of `schema`, which `schema()` gave."""
+        """Yield all rows with the columns of `schema`, which `schema()` returned."""
 
 
-class Place(NamedTuple):
-    """Where bytes come from; `name` is what people call it."""
+class Location(NamedTuple):
+    """Where bytes come from; `name` is for messages."""
 
     name: str
     path: str
@@ -63,14 +63,14 @@ class Place(NamedTuple):
         return Path(self.path).open("rb")
 
 
-def spell_limit(size: int) -> str:
-    """Write a limit in bytes as people read it."""
+def format_limit(size: int) -> str:
+    """Return a limit in bytes as text for people."""
     return f"{size >> 20} MiB" if size >= 1 << 20 else f"{size} bytes"
 
 
 @contextlib.contextmanager
 def reading(name: str) -> Iterator[None]:
-    """Turn what Arrow and the system say about a file into errors of ours that name it."""
+    """Turn errors of Arrow and the system into errors of ours that name the file."""
     try:
         yield
     except (OSError, EOFError, zlib.error) as error:

@@ -30,14 +30,14 @@ from siltstone.ingest.inference import TextColumn
 )
 def test_a_type_holds_every_value_or_it_is_text(values: list[str | None], expected: pa.DataType | None) -> None:
     at_once = TextColumn()
-    at_once.look(pa.array(values, pa.string()))
+    at_once.inspect(pa.array(values, pa.string()))
     one_by_one = TextColumn()
     for value in values:
-        one_by_one.look(pa.array([value], pa.string()))
+        one_by_one.inspect(pa.array([value], pa.string()))
     assert at_once.type == one_by_one.type == expected
 
 
 def test_text_in_json_can_be_a_time_but_never_a_number() -> None:
     column = TextColumn(times_only=True)
-    column.look(pa.array(["1", "2"]))
+    column.inspect(pa.array(["1", "2"]))
     assert column.type == pa.string()

@@ -142,7 +142,7 @@ def test_wrong_csv_is_told_by_file_row_and_column(tmp_path: Path, content: bytes
     ("content", "parts"),
     [
         (b'{"id": 1}\n\n{"id": 2, "n": 1.5}', ["line 3", "'n'", "1.5", "int64"]),
-        (b'{"id": 1}\n{"id": "x"', ["line 2", "not JSON"]),
+        (b'{"id": 1}\n{"id": "x"', ["line 2", "not valid JSON"]),
         (b'{"id": 1}\n{"word": 7}', ["line 2", "'word'", "7", "string"]),
         (b'{"day": "01.02.2024"}', ["line 1", "'day'", "01.02.2024", "date"]),
         (b'{"id": 1}\n[1, 2]', ["line 2", "[1, 2], not an object"]),
@@ -263,7 +263,7 @@ def test_quoted_csv_is_followed_across_blocks(
     path.write_bytes(("id,text\r\n" + "".join(lines)).encode())
     assert read(str(path)) == rows
     path.write_bytes(("id,text\r\n" + "".join([*lines[:31], '31,"x\r\n', "32,y\r\n"])).encode())
-    with pytest.raises(InvalidInputError, match="line 64: a quote is opened and never closed"):
+    with pytest.raises(InvalidInputError, match="line 64: a quote is never closed"):
         read(str(path))
 
 

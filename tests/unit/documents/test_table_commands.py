@@ -53,8 +53,8 @@ def test_many_updates_come_from_a_file_or_standard_input_as_one_commit(cli: Cli)
         ('{"key":"a","delta":"{"}', "update 1, key 'a': delta, line 1, column 2"),
         ('{"key":"a"}\n', "is no delta"),
         ("{}", "update 1, key None: None is no key of a document"),
-        ("[1]", "line 1: is not a JSON object"),
-        ('{"key":"a","delta":"~"}\n{"k', "line 2: is not JSON"),
+        ("[1]", "line 1: not a JSON object"),
+        ('{"key":"a","delta":"~"}\n{"k', "line 2: not valid JSON"),
     ],
 )
 def test_bad_lines_are_named(cli: Cli, lines: str, message: str) -> None:
@@ -140,5 +140,5 @@ def test_documents_of_another_store_are_imported_from_lines(cli: Cli) -> None:
     again = cli("documents", "import", "shop.reviews", "-", "--skip-existing", input=line).stdout
     assert "imported 0 documents into shop.reviews; 1 document left out" in again
     assert cli("documents", "get", "shop.reviews", "old").stdout.count('"~version": 1') == 1
-    assert "line 1: is not a JSON object" in cli.fails("documents", "import", "shop.reviews", "-", input="[]")
+    assert "line 1: not a JSON object" in cli.fails("documents", "import", "shop.reviews", "-", input="[]")
     assert "No such file" in cli.fails("documents", "import", "shop.reviews", "nowhere.jsonl")
