@@ -128,9 +128,9 @@ def enable(shell: Shell, database: DatabaseAddress = None) -> None:
 @command(app, "history", "siltstone cycle history --limit 10", "siltstone cycle history --status FAILED --json")
 def history(
     shell: Shell,
-    limit: Annotated[int, typer.Option("--limit", metavar="N", min=1, max=100, help="The newest so many.")] = 20,
+    limit: Annotated[int, typer.Option("--limit", metavar="N", min=1, max=100, help="At most N, newest first.")] = 20,
     status: Annotated[
-        Literal["COMPLETED", "FAILED"] | None, typer.Option("--status", help="Only those that ended so.")
+        Literal["COMPLETED", "FAILED"] | None, typer.Option("--status", help="Only cycles with this status.")
     ] = None,
     database: DatabaseAddress = None,
 ) -> None:
@@ -168,7 +168,7 @@ def _database(shell: Shell, address: str | None, *, create: bool = False) -> "Da
     chosen = address or default_address(shell.root)
     is_new = not Path(chosen.removeprefix("sqlite:///")).exists()
     if create and address is None and is_new and not Path(shell.root).is_dir():
-        raise NotFoundError(f"{shell.root}: there is no lake; --root names another")
+        raise NotFoundError(f"{shell.root}: no lake found; name another with --root")
     return open_database(chosen, create=create)
 
 

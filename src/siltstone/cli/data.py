@@ -39,11 +39,11 @@ def write(
         typer.Option("--delete-columns", metavar="A,B", help="Delete rows equal in these columns, not in the key."),
     ] = None,
     op_column: Annotated[
-        str | None, typer.Option("--op-column", metavar="COLUMN", help="Says per row whether it is a delete.")
+        str | None, typer.Option("--op-column", metavar="COLUMN", help="The column with each row's operation.")
     ] = None,
     idempotency: Annotated[
         str | None,
-        typer.Option("--idempotency", metavar="APP:BATCH", help="Your name for this write: twice commits once."),
+        typer.Option("--idempotency", metavar="APP:BATCH", help="Your id of this write; a repeated one commits once."),
     ] = None,
     stream_position: Annotated[
         int | None, typer.Option("--stream-position", metavar="N", min=1, help="Commit at this position.")
@@ -98,7 +98,7 @@ def deltas(
     first: Annotated[
         int | None, typer.Option("--from", metavar="N", min=0, help="The first stream position to show.")
     ] = None,
-    last: Annotated[int | None, typer.Option("--to", metavar="N", min=0, help="The last one.")] = None,
+    last: Annotated[int | None, typer.Option("--to", metavar="N", min=0, help="The last position to show.")] = None,
     limit: Annotated[int | None, typer.Option("--limit", metavar="N", min=1, help="Only the newest N of them.")] = None,
 ) -> None:
     """List the deltas of a table, oldest first."""

@@ -105,9 +105,9 @@ def import_(
         str, typer.Argument(metavar="FILE", help="JSON lines, one a document; - for stdin.", show_default=False)
     ],
     skip_existing: Annotated[
-        bool, typer.Option("--skip-existing", help="Leave out documents of which something is stored already.")
+        bool, typer.Option("--skip-existing", help="Skip documents that are stored already.")
     ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only check them, and tell what would be done.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Check them and show what would be imported.")] = False,
 ) -> None:
     """Bring in documents of another store with their past, as one commit.
 
@@ -139,12 +139,12 @@ def get(
     keys: Annotated[list[str], typer.Argument(metavar="KEY...", help="The documents.", show_default=False)],
     change_id: Annotated[
         str | None,
-        typer.Option("--change", metavar="ID", help="Tell what became of a change: resolved, redundant or pending."),
+        typer.Option("--change", metavar="ID", help="Show the state of a change: resolved, redundant or pending."),
     ] = None,
 ) -> None:
     """Print documents, each with what is known about it under keys that begin with ~."""
     if change_id is not None and len(keys) != 1:
-        raise typer.BadParameter("a change is of one document; give one key", param_hint="--change")
+        raise typer.BadParameter("--change applies to one document; name one key", param_hint="--change")
     docs = shell.lake.document_table(name)
     if change_id is None:
         shell.emit(Documents(docs.get_many(keys)))
@@ -217,7 +217,7 @@ def hold(
     shell: Shell,
     name: TableName,
     duration: Annotated[
-        str | None, typer.Option("--for", metavar="TIME", help="Begin a hold that lasts so long, e.g. 90m or 10h.")
+        str | None, typer.Option("--for", metavar="TIME", help="Begin a hold for this long, e.g. 90m or 10h.")
     ] = None,
     reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="What it is for.")] = "",
     release: Annotated[str | None, typer.Option("--release", metavar="ID", help="End a hold before its time.")] = None,
@@ -260,7 +260,7 @@ def export(
     include_deleted: Annotated[
         bool, typer.Option("--include-deleted", help="Also documents that are deleted.")
     ] = False,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file if it is there.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file if it exists.")] = False,
 ) -> None:
     """Write all documents as JSON lines, in no order, with the deltas that are not compacted yet."""
     from siltstone.documents.language import value_text
@@ -361,8 +361,8 @@ def canonical(
     from siltstone.documents.language import parse_condition, parse_delta
 
     def answer(text: str) -> str:
-        found = str(parse_condition(text) if condition else parse_delta(text))
-        return _dumps({"canonical": found}) if shell.json else found
+        canonical = str(parse_condition(text) if condition else parse_delta(text))
+        return _dumps({"canonical": canonical}) if shell.json else canonical
 
     if not texts:
         _answer((line for line in sys.stdin.buffer if line.strip()), lambda line: answer(_decoded(line)))

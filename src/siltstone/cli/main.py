@@ -1,4 +1,4 @@
-"""The `siltstone` command: the commands in one place, and how errors become messages and exit codes.
+"""The `siltstone` command: all commands, and how errors become messages and exit codes.
 
 Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted, 141 the reader of the output went away.
 """
@@ -52,15 +52,15 @@ class _Commands(TyperGroup):
 
 @contextlib.contextmanager
 def _shown_warnings(context: Any) -> Iterator[None]:
-    """Show warnings of ours as the output shows warnings, each once."""
+    """Show each Siltstone warning once, through the output."""
     shown: set[str] = set()
     with warnings.catch_warnings():
         warnings.simplefilter("always", SiltstoneWarning)
         others = warnings.showwarning
 
-        def show(message: Warning | str, category: type[Warning], *place: Any) -> None:
+        def show(message: Warning | str, category: type[Warning], *location: Any) -> None:
             if not issubclass(category, SiltstoneWarning):
-                others(message, category, *place)
+                others(message, category, *location)
             elif str(message) not in shown:
                 shown.add(str(message))
                 shell_of(context).output.warning(str(message))
@@ -107,8 +107,8 @@ app.add_typer(cycles.app, name="cycle")
 app.add_typer(logs.app, name="log")
 
 
-def _show_version(wanted: bool) -> None:
-    if wanted:
+def _show_version(is_requested: bool) -> None:
+    if is_requested:
         typer.echo(f"siltstone {__version__}")
         raise typer.Exit
 

@@ -44,7 +44,7 @@ def fsck(
             progress(f"Checking {table.name}")
             checked.append(check_table(table, deep=deep))
     shell.emit(Checked(lake.root, checked))
-    if any(each.findings for each in checked):
+    if any(table.findings for table in checked):
         raise typer.Exit(1)
 
 
@@ -59,12 +59,12 @@ def check_table(table: "Table", *, deep: bool) -> TableChecked:
     deltas = rounds = files = rows = delta_files = 0
     try:
         findings = table.fsck(deep=deep)
-        known = [] if any(finding.code in _LOG_DAMAGE for finding in findings) else table.deltas()
-        deltas, delta_files = len(known), sum(len(delta.manifest.entries) for delta in known)
+        table_deltas = [] if any(finding.code in _LOG_DAMAGE for finding in findings) else table.deltas()
+        deltas, delta_files = len(table_deltas), sum(len(delta.manifest.entries) for delta in table_deltas)
         if not findings:
             rounds = len(table.round_reports())
             current = table.current_rounds()
-            files, rows = sum(len(each.files) for each in current), sum(each.live_rows for each in current)
+            files, rows = sum(len(last.files) for last in current), sum(last.live_rows for last in current)
     except CorruptionError as error:
         findings = [Finding("state", table.name, str(error), "restore it from a copy, or rebase")]
     return TableChecked(table.name, deep, deltas, delta_files, rounds, files, rows, findings)
@@ -86,12 +86,14 @@ def repair(
     """
     with shell.progress() as progress:
         progress(f"Reading {name}")
-        done = shell.lake.table(name).repair(accept_loss=accept_loss, dry_run=dry_run)
+        repairs = shell.lake.table(name).repair(accept_loss=accept_loss, dry_run=dry_run)
     partitions = [
-        PartitionRepaired(each.partition_values, each.round_id, each.is_registered, each.lost_rows, each.buckets)
-        for each in done
+        PartitionRepaired(
+            repair.partition_values, repair.round_id, repair.is_registered, repair.lost_rows, repair.buckets
+        )
+        for repair in repairs
     ]
-    shell.emit(Repaired(name, dry_run, sum(each.lost_rows for each in done), partitions))
+    shell.emit(Repaired(name, dry_run, sum(repair.lost_rows for repair in repairs), partitions))
 
 
 @command(app, "vacuum", "siltstone vacuum shop.orders --retention 7d --dry-run", "siltstone vacuum")
@@ -120,14 +122,14 @@ def vacuum(
     lake, vacuumed, dropped = shell.lake, [], None
     with shell.progress() as progress:
         for table in _tables(lake, name):
-            progress(f"Looking through {table.name}")
+            progress(f"Scanning {table.name}")
             done = table.vacuum(
                 retention_ms=retention_ms, orphan_grace_ms=grace_ms, confirm_time=confirm_time, dry_run=dry_run
             )
             vacuumed.append(TableVacuumed(table.name, **_fields(done)))
         if name is None:
             progress("Looking for dropped tables")
-            # A table that is being created right now looks like one that is gone.
+            # A table that is being created right now cannot be told from one that is gone.
             retention_ms = max(retention_ms, grace_ms)
             gone = lake.vacuum_dropped(retention_ms=retention_ms, confirm_time=confirm_time, dry_run=dry_run)
             values = _fields(gone)
@@ -164,12 +166,12 @@ def rollback(
     from siltstone.table.report import report_round
 
     table = shell.lake.table(name)
-    wanted = table.round(to, partition or ()).round.partition
+    partition_values = table.round(to, partition or ()).round.partition
     current = [
         (current_round.destination_partition_locator.partition_values, current_round)
         for current_round in table.current_rounds()
     ]
-    values, before = next(each for each in current if each[0] == wanted)
+    values, before = next(item for item in current if item[0] == partition_values)
     done = table.rollback(to, partition_values=values, dry_run=dry_run)
     shell.emit(
         RolledBack(

@@ -34,7 +34,7 @@ TableName = Annotated[str, typer.Argument(metavar="TABLE", help="The table, e.g.
 Partition = Annotated[
     list[str] | None,
     typer.Option(
-        "--partition", metavar="KEY=VALUE", help="Which partition, where there are several; values alone will do: A,B."
+        "--partition", metavar="KEY=VALUE", help="Which partition, if there are several; or only its values: A,B."
     ),
 ]
 Master = Annotated[
@@ -44,7 +44,7 @@ Master = Annotated[
 FormatName = Literal["parquet", "csv", "jsonl"]
 Format = Annotated[
     FormatName | None,
-    typer.Option("--format", help="The format, where file names do not tell it."),
+    typer.Option("--format", help="The format, if the file names do not show it."),
 ]
 
 
@@ -95,12 +95,12 @@ class Shell:
 
     @property
     def is_watched(self) -> bool:
-        """Whether somebody sees how far long work is."""
+        """Whether progress is shown: standard error is a terminal."""
         return not self.json and sys.stderr.isatty()
 
     @contextlib.contextmanager
     def progress(self) -> Iterator[Report]:
-        """Give a function that shows how far long work is, as long as somebody watches."""
+        """Yield a function that shows the progress of long work, if it is watched."""
         if not self.is_watched:
             yield lambda message: None
             return
@@ -113,14 +113,14 @@ class Shell:
 
     @contextlib.contextmanager
     def compaction_progress(self) -> "Iterator[Callable[[Event | SparkStarting], None]]":
-        """Give a function that shows how far a compaction is, as long as somebody watches."""
+        """Yield a function that shows the progress of a compaction, if it is watched."""
         if not self.is_watched:
             yield lambda event: None
             return
         from siltstone.cli.progress import shown_progress
 
-        with shown_progress() as tell:
-            yield tell
+        with shown_progress() as show_event:
+            yield show_event
 
 
 def shell_of(context: typer.Context, root: str | None = None, json: bool = False, debug: bool = False) -> Shell:
@@ -164,8 +164,8 @@ def _with_shared_options(function: Callable[..., None], *, has_root: bool) -> Ca
     """Return a function with the shared options, which makes a shell of them and hands on the rest."""
 
     @functools.wraps(function)
-    def run(context: typer.Context, json: bool, debug: bool, root: str | None = None, **given: Any) -> None:
-        function(shell_of(context, root, json, debug), **given)
+    def run(context: typer.Context, json: bool, debug: bool, root: str | None = None, **options: Any) -> None:
+        function(shell_of(context, root, json, debug), **options)
 
     own = list(inspect.signature(function).parameters.values())[1:]
     shared: dict[str, tuple[Any, object]] = {"json": (Json, False), "debug": (Debug, False)}

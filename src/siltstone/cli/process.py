@@ -51,7 +51,7 @@ def run_service(options: ServeOptions, output: Output, stopping: threading.Event
         require_java()
     lake = Lake(options.root)
     if "://" not in options.root and not Path(options.root).is_dir():
-        output.warning(f"{lake.root}: there is no lake yet; its tables are looked after once they are there")
+        output.warning(f"{lake.root}: no lake yet; its tables are compacted once they exist")
     with contextlib.ExitStack() as cleanup:
         database = open_database(options.database or default_address(lake.root))
         cleanup.callback(database.close)

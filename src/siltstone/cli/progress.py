@@ -1,4 +1,4 @@
-"""How far a compaction is, live on a terminal: the phase, a bar of buckets, the rows so far."""
+"""The progress of a compaction, live on a terminal: the phase, a bar of buckets, the rows so far."""
 
 import contextlib
 import sys
@@ -14,7 +14,7 @@ from siltstone.text import format_bytes, format_count, format_partition
 
 @contextlib.contextmanager
 def shown_progress() -> Iterator[Callable[[Event | SparkStarting], None]]:
-    """Give a function that shows events on standard error, one line that goes away in the end."""
+    """Yield a function that shows events on a line of standard error, which is removed at the end."""
     bar = Progress(
         SpinnerColumn(),
         TextColumn("{task.description}", markup=False),
@@ -25,7 +25,7 @@ def shown_progress() -> Iterator[Callable[[Event | SparkStarting], None]]:
         transient=True,
     )
     with bar:
-        yield _Events(bar).tell
+        yield _Events(bar).show
 
 
 class _Events:
@@ -33,15 +33,15 @@ class _Events:
 
     def __init__(self, bar: Progress) -> None:
         self._bar = bar
-        self._task = bar.add_task("Looking for what is new", total=None, detail="")
+        self._task = bar.add_task("Finding new deltas", total=None, detail="")
         self._round = ""
         self._input = ""
         self._buckets = 0
         self._merged = 0
         self._rows = 0
 
-    def tell(self, event: Event | SparkStarting) -> None:
-        """Show an event; those that say nothing to people are passed over."""
+    def show(self, event: Event | SparkStarting) -> None:
+        """Show an event, if it matters to people."""
         if isinstance(event, SparkStarting):
             self._bar.update(self._task, description="Starting Spark")
         elif isinstance(event, RoundStarted):

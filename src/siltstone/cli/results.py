@@ -68,10 +68,10 @@ class RoundList:
 
 @dataclass(frozen=True)
 class Rows:
-    """Rows as they come in; `total` is how many there would be without a limit, None where only reading would tell.
+    """Rows as they come in; `total` is how many there would be without a limit, or None if only reading shows it.
 
     `uncompacted` is how many deltas are not in there. With `shown`, people see so many of them; one more may be there,
-    which tells that they go on.
+    which shows that there are more.
     """
 
     table: str
@@ -112,7 +112,7 @@ class Exported:
 
 @dataclass(frozen=True)
 class TableChecked:
-    """What was looked at in a table, and what was found; no findings means sound."""
+    """What was checked in a table, and the findings; none means sound."""
 
     table: str
     deep: bool

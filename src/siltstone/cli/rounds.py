@@ -22,7 +22,7 @@ RebaseFrom = Annotated[
 ]
 OnBehalfOf = Annotated[
     str | None,
-    typer.Option("--on-behalf-of", metavar="S2", help="The table whose deltas are compacted, where it is another one."),
+    typer.Option("--on-behalf-of", metavar="S2", help="The table whose deltas are compacted, if it is another table."),
 ]
 HighWatermark = Annotated[
     int | None,
@@ -123,7 +123,7 @@ def rounds(shell: Shell, name: TableName) -> None:
 def show(
     shell: Shell,
     name: TableName,
-    round_id: Annotated[int, typer.Argument(metavar="ROUND", min=1, help="Its number.", show_default=False)],
+    round_id: Annotated[int, typer.Argument(metavar="ROUND", min=1, help="The round's number.", show_default=False)],
     partition: Partition = None,
 ) -> None:
     """Show a round: what it read, where the rows went, and the buckets with their files after it."""

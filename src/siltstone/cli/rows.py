@@ -19,7 +19,7 @@ KeyArgument = Annotated[
     typer.Argument(metavar="KEY=VALUE...", help="The value of each key column.", show_default=False),
 ]
 NullOption = Annotated[
-    list[str] | None, typer.Option("--null", metavar="COLUMN", help="A key column of text that is to be null.")
+    list[str] | None, typer.Option("--null", metavar="COLUMN", help="A text key column whose value is null.")
 ]
 
 app = typer.Typer()
@@ -61,7 +61,7 @@ def read(
         str | None,
         typer.Option("--output", metavar="FILE", help="Write the rows to a .parquet, .csv or .jsonl file."),
     ] = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the --output file if it is there.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the --output file if it exists.")] = False,
 ) -> None:
     """Read the rows of a table, as compacted or as of any position or time; --json shows one object per line."""
     from siltstone.ingest.export import check_output, write_rows
@@ -143,5 +143,5 @@ def _key_of(key: list[str] | None, null: list[str] | None) -> dict[str, str | No
             raise typer.BadParameter(f"{column!r} has a value too", param_hint="--null")
         pairs[column] = None
     if not pairs:
-        raise typer.BadParameter("give the value of each key column, e.g. order_id=17", param_hint="KEY=VALUE...")
+        raise typer.BadParameter("name the value of each key column, e.g. order_id=17", param_hint="KEY=VALUE...")
     return pairs

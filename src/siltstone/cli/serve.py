@@ -34,7 +34,7 @@ def serve(
     host: Annotated[str, typer.Option("--host", help="Where to listen; other than loopback, a token is needed.")] = (
         "127.0.0.1"
     ),
-    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="0 takes a free one.")] = 8765,
+    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="The port; 0 for any free one.")] = 8765,
     allowed_host: Annotated[
         list[str] | None,
         typer.Option("--allowed-host", metavar="NAME", help="Also answer to this name, e.g. that of a proxy."),
@@ -49,7 +49,7 @@ def serve(
         ),
     ] = None,
     token_file: Annotated[
-        str | None, typer.Option("--token-file", metavar="PATH", help="A file that has the token.")
+        str | None, typer.Option("--token-file", metavar="PATH", help="A file with the token.")
     ] = None,
     private: Annotated[
         bool, typer.Option("--private", help="Seeing pages, API and metrics needs the token, too.")
@@ -57,25 +57,23 @@ def serve(
     interval: Annotated[
         str, typer.Option("--interval", metavar="TIME", help="From the start of a cycle to that of the next.")
     ] = "15m",
-    tick: Annotated[
-        str, typer.Option("--tick", metavar="TIME", help="How often to look whether something is to be done.")
-    ] = "5s",
+    tick: Annotated[str, typer.Option("--tick", metavar="TIME", help="How often to check for work.")] = "5s",
     lease: Annotated[
-        str, typer.Option("--lease", metavar="TIME", help="Others go on for a process not heard of for so long.")
+        str, typer.Option("--lease", metavar="TIME", help="Others take over from a process silent for this long.")
     ] = "1m",
     retention: Annotated[
         str, typer.Option("--retention", metavar="TIME", help="Trimming keeps compacted deltas this long.")
     ] = "7d",
     backlog_bytes: Annotated[
         int,
-        typer.Option("--backlog-bytes", metavar="N", min=0, help="Begin a cycle early when so much waits; 0 never."),
+        typer.Option("--backlog-bytes", metavar="N", min=0, help="Begin a cycle early when this much waits; 0: never."),
     ] = 1 << 30,
     backlog_age: Annotated[
         str | None,
-        typer.Option("--backlog-age", metavar="TIME", help="Begin a cycle early when a delta has waited so long."),
+        typer.Option("--backlog-age", metavar="TIME", help="Begin a cycle early when a delta has waited this long."),
     ] = None,
     grace: Annotated[
-        str, typer.Option("--grace", metavar="TIME", help="When stopping, let compactions end within this time.")
+        str, typer.Option("--grace", metavar="TIME", help="When stopping, wait this long for compactions.")
     ] = "10s",
     log_format: Annotated[Literal["text", "json"], typer.Option("--log-format", help="On standard error.")] = "text",
 ) -> None:

@@ -46,7 +46,7 @@ def spark_settings(master: str | None) -> dict[str, str]:
 class SparkStarter:
     """Starts Spark when it is called, once; until it is left, Ctrl-C then is as everywhere else.
 
-    `seconds` has how long that took. Raises: InvalidInputError for a master that there is not.
+    `seconds` has how long that took. Raises: InvalidInputError for an unknown master.
     """
 
     def __init__(self, master: str | None, progress: "Callable[[SparkStarting], None]") -> None:

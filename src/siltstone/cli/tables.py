@@ -76,7 +76,7 @@ def create(
 ) -> None:
     """Create a table with the columns of a data file or of a schema file."""
     if (from_file is None) == (schema_file is None):
-        raise typer.BadParameter("give one of --from FILE and --schema FILE", param_hint="--from / --schema")
+        raise typer.BadParameter("use either --from FILE or --schema FILE", param_hint="--from / --schema")
     if write and from_file in (None, "-"):
         raise typer.BadParameter("needs the rows of a --from file", param_hint="--write")
     from siltstone.ingest.file_rows import infer_schema, read_schema
@@ -149,7 +149,7 @@ def drop(
 def rename(
     shell: Shell,
     name: TableName,
-    new_name: Annotated[str, typer.Argument(metavar="NEW", help="Its name from now on.", show_default=False)],
+    new_name: Annotated[str, typer.Argument(metavar="NEW", help="The new name.", show_default=False)],
     dry_run: DryRun = False,
 ) -> None:
     """Rename a table, also into another namespace."""
@@ -174,17 +174,15 @@ def alter(
     ] = None,
     to_rename: Annotated[
         list[str] | None,
-        typer.Option("--rename-column", metavar="OLD=NEW", help="Rename a column; no file is written anew."),
+        typer.Option("--rename-column", metavar="OLD=NEW", help="Rename a column; no file is rewritten."),
     ] = None,
     to_drop: Annotated[
         list[str] | None,
-        typer.Option("--drop-column", metavar="NAME", help="Drop a column; no file is written anew."),
+        typer.Option("--drop-column", metavar="NAME", help="Drop a column; no file is rewritten."),
     ] = None,
     unique_within_partition: Annotated[
         bool,
-        typer.Option(
-            "--unique-within-partition", help="Say that a key may have one row in each partition, as is meant."
-        ),
+        typer.Option("--unique-within-partition", help="Confirm that a key may have one row in each partition."),
     ] = False,
     to_set: Annotated[list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Set a property.")] = None,
     to_unset: Annotated[list[str] | None, typer.Option("--unset", metavar="NAME", help="Remove a property.")] = None,

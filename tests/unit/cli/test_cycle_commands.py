@@ -72,7 +72,7 @@ def test_a_failed_cycle_is_told_with_its_reason_and_exit_code_1(cli: Cli, node: 
     for path in Path(cli.root).glob("tables/shop/orders/*/compacted/_/rounds/*"):
         path.write_bytes(b"damaged")
     told = cli("cycle", "trigger", "--wait", exit_code=1).stdout
-    assert told.startswith("Cycle 2 FAILED.\n`siltstone cycle show 2` tells why.")
+    assert told.startswith("Cycle 2 FAILED.\n`siltstone cycle show 2` shows why.")
     assert "/rounds/1-" in cli("cycle", "show", "2").stdout
     assert cli.json("cycle", "show", "2")["record"]["failed_partitions"]
 
@@ -124,7 +124,7 @@ class TestWithoutAService:
         assert "file is not a database" in lake.fails("cycle", "status", "--database", str(path))
 
     def test_a_mistyped_root_gets_no_database_either(self, cli: Cli) -> None:
-        assert "there is no lake" in cli.fails("cycle", "trigger")
+        assert "no lake found" in cli.fails("cycle", "trigger")
         assert list(cli.folder.iterdir()) == []
 
     def test_cycles_that_are_not_there(self, lake: Cli) -> None:

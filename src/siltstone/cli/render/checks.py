@@ -44,14 +44,14 @@ def _looked_at(table: TableChecked) -> str:
 @render.register
 def _(repaired: Repaired) -> Iterator[Shown]:
     """What was brought back, from where, and what was lost."""
-    for each in repaired.partitions:
-        partition = f", partition {format_partition(each.partition)}" if each.partition else ""
+    for repair in repaired.partitions:
+        partition = f", partition {format_partition(repair.partition)}" if repair.partition else ""
         verb = "would be" if repaired.dry_run else "was"
-        if each.is_registered:
+        if repair.is_registered:
             yield f"{repaired.table}{partition}: {verb} registered, so that its rows are read."
             continue
-        yield f"{repaired.table}{partition}: {verb} repaired by round {each.round_id}."
-        for bucket in each.buckets:
+        yield f"{repaired.table}{partition}: {verb} repaired by round {repair.round_id}."
+        for bucket in repair.buckets:
             yield f"  hashes {bucket.first_hash} to {bucket.last_hash}: {_cure(bucket, is_dry=repaired.dry_run)}"
             yield from (f"    {file}" for file in bucket.damaged)
 
@@ -83,13 +83,13 @@ def _(vacuumed: Vacuumed) -> Iterator[Shown]:
         yield f"{table.table}: {would} {what}{forget}; {format_count(table.kept_files, 'file')} stay."
         yield from (f"{link}: is a symbolic link, left alone." for link in table.skipped_links)
     yield from _dropped_text(vacuumed, would)
-    doubts: dict[str | None, list[str]] = {}
+    uncertain: dict[str | None, list[str]] = {}
     for table in vacuumed.tables:
-        doubts.setdefault(table.unsure_time, []).append(table.table)
+        uncertain.setdefault(table.unsure_time, []).append(table.table)
     if vacuumed.dropped is not None:
-        doubts.setdefault(vacuumed.dropped.unsure_time, []).append("Dropped tables")
-    doubts.pop(None, None)
-    yield from (f"{names[0] if len(names) == 1 else 'All of these'}: {doubt}." for doubt, names in doubts.items())
+        uncertain.setdefault(vacuumed.dropped.unsure_time, []).append("Dropped tables")
+    uncertain.pop(None, None)
+    yield from (f"{names[0] if len(names) == 1 else 'All of these'}: {time}." for time, names in uncertain.items())
 
 
 def _dropped_text(vacuumed: Vacuumed, would: str) -> Iterator[Shown]:
@@ -175,12 +175,12 @@ def _(entries: LogEntries) -> Iterator[Shown]:
 def _(report: VerificationReport) -> Iterator[Shown]:
     """Each finding with what to do about it."""
     yield from _findings(report.findings)
-    looked = (
+    checked = (
         f"{format_count(report.batches, 'batch', 'batches')}, {format_count(report.entries, 'entry', 'entries')}, "
         f"{format_count(report.data_files_checked, 'data file')}"
     )
     result = format_count(len(report.findings), "finding") if report.findings else "all is well"
-    yield f"{report.address}: {looked}: {result}."
+    yield f"{report.address}: {checked}: {result}."
     if report.not_known is not None:
         yield f"  not known: {report.not_known}"
 

@@ -110,13 +110,15 @@ def _checkpoint_grid(checkpoints: "Sequence[Checkpoint]", now_ms: int) -> Shown:
     return grid_of(
         checkpoints,
         {
-            "partition": lambda each: each.partition,
-            "status": lambda each: _status(each.status),
-            "worker": lambda each: each.worker,
-            ">attempt": lambda each: each.attempt,
-            ">progress": lambda each: f"{each.buckets_done}/{each.buckets_total}" if each.buckets_total else "",
-            ">backlog": lambda each: format_bytes(each.backlog_bytes),
-            ">rows": lambda each: format_number(each.rows),
+            "partition": lambda checkpoint: checkpoint.partition,
+            "status": lambda checkpoint: _status(checkpoint.status),
+            "worker": lambda checkpoint: checkpoint.worker,
+            ">attempt": lambda checkpoint: checkpoint.attempt,
+            ">progress": lambda checkpoint: (
+                f"{checkpoint.buckets_done}/{checkpoint.buckets_total}" if checkpoint.buckets_total else ""
+            ),
+            ">backlog": lambda checkpoint: format_bytes(checkpoint.backlog_bytes),
+            ">rows": lambda checkpoint: format_number(checkpoint.rows),
             ">time": took,
         },
     )
@@ -141,16 +143,16 @@ def _(cycles: CycleList) -> Iterator[Shown]:
     yield grid_of(
         cycles.items,
         {
-            ">cycle": lambda each: each.cycle_count,
-            "status": lambda each: _status(each.status),
-            "started (UTC)": lambda each: format_time(each.start_time_ms),
-            ">time": lambda each: format_duration(each.duration_ms),
-            "reason": lambda each: each.trigger_reason,
-            "leader": lambda each: each.leader,
-            ">partitions": lambda each: each.partitions,
-            ">failed": lambda each: each.failed + each.unfinished or "",
-            ">rows": lambda each: format_number(each.rows),
-            ">written": lambda each: format_bytes(each.written_bytes),
+            ">cycle": lambda cycle: cycle.cycle_count,
+            "status": lambda cycle: _status(cycle.status),
+            "started (UTC)": lambda cycle: format_time(cycle.start_time_ms),
+            ">time": lambda cycle: format_duration(cycle.duration_ms),
+            "reason": lambda cycle: cycle.trigger_reason,
+            "leader": lambda cycle: cycle.leader,
+            ">partitions": lambda cycle: cycle.partitions,
+            ">failed": lambda cycle: cycle.failed + cycle.unfinished or "",
+            ">rows": lambda cycle: format_number(cycle.rows),
+            ">written": lambda cycle: format_bytes(cycle.written_bytes),
         },
     )
 
@@ -166,17 +168,19 @@ def _(cycle: OneCycle) -> Iterator[Shown]:
         yield grid_of(
             details.timeline,
             {
-                "partition": lambda each: each.partition,
-                ">attempt": lambda each: each.attempt or "",
-                "status": lambda each: _status(each.status),
-                "worker": lambda each: each.worker,
-                ">after": lambda each: format_duration(each.started_at - details.start_time_ms),
-                ">time": lambda each: "" if each.ended_at is None else format_duration(each.ended_at - each.started_at),
-                ">rows": lambda each: format_number(each.rows),
-                ">written": lambda each: format_bytes(each.written_bytes),
+                "partition": lambda attempt: attempt.partition,
+                ">attempt": lambda attempt: attempt.attempt or "",
+                "status": lambda attempt: _status(attempt.status),
+                "worker": lambda attempt: attempt.worker,
+                ">after": lambda attempt: format_duration(attempt.started_at - details.start_time_ms),
+                ">time": lambda attempt: (
+                    "" if attempt.ended_at is None else format_duration(attempt.ended_at - attempt.started_at)
+                ),
+                ">rows": lambda attempt: format_number(attempt.rows),
+                ">written": lambda attempt: format_bytes(attempt.written_bytes),
             },
         )
-        yield from _errors([(each.partition, each.error) for each in details.timeline])
+        yield from _errors([(attempt.partition, attempt.error) for attempt in details.timeline])
 
 
 def _cycle_facts(details: "CycleDetails") -> Iterator[tuple[str, str]]:
@@ -209,12 +213,12 @@ def _(triggered: Triggered) -> Iterator[Shown]:
         outcome = request.outcome or "FAILED"
         yield Text.assemble(f"Cycle {request.cycle} ", (outcome, _STYLES[outcome]), ".")
         if outcome == "FAILED":
-            yield f"`siltstone cycle show {request.cycle}` tells why."
+            yield f"`siltstone cycle show {request.cycle}` shows why."
     elif triggered.waited:
-        yield f"Request {request.request_id} is not done yet; `siltstone cycle status` tells more."
+        yield f"Request {request.request_id} is not done yet; see `siltstone cycle status`."
     else:
         what = "a cycle that trims" if request.trim else "a cycle"
-        yield f"Asked for {what}, request {request.request_id}; `siltstone cycle status` tells when it runs."
+        yield f"Asked for {what}, request {request.request_id}; `siltstone cycle status` shows when it runs."
 
 
 @render.register
@@ -231,7 +235,7 @@ def _(controlled: Controlled) -> Iterator[Shown]:
 def _(serving: Serving) -> Iterator[Shown]:
     """Where the service is to be seen."""
     workers = format_count(serving.workers, "worker")
-    yield f"Node {serving.node} looks after {serving.root} with {workers}; its database is {serving.database}."
+    yield f"Node {serving.node} serves {serving.root} with {workers}; its database is {serving.database}."
     if serving.address is not None:
         yield Text.assemble("Open ", (serving.address, "bold"))
     yield "Ctrl-C stops it."

@@ -67,7 +67,7 @@ class _Counted:
 def rows_text(batches: Iterable[pa.RecordBatch], schema: pa.Schema, width: int) -> Iterator[Shown]:
     """Show rows a chunk at a time, each as wide as the first one or wider; nothing where there are none."""
     names = schema.names
-    numbers = [pa.types.is_integer(each.type) or pa.types.is_floating(each.type) for each in schema]
+    numbers = [pa.types.is_integer(field.type) or pa.types.is_floating(field.type) for field in schema]
     widths = [0] * len(names)
     is_first = True
     for rows in _chunks(batches):
@@ -135,14 +135,14 @@ def _(exported: Exported) -> Iterator[Shown]:
 
 
 @render.register
-def _(found: FoundRows) -> Iterator[Shown]:
+def _(lookup: FoundRows) -> Iterator[Shown]:
     """Each row, a column on each line."""
-    for number, row in enumerate(found.items):
+    for number, row in enumerate(lookup.items):
         yield from ([""] if number else [])
         yield record_text(row)
-    if not found.items:
-        waiting = f"; {format_count(found.uncompacted, 'delta')} not compacted yet" if found.uncompacted else ""
-        yield f"{found.table}: no compacted row has {format_pairs(found.key)}{waiting}."
+    if not lookup.items:
+        waiting = f"; {format_count(lookup.uncompacted, 'delta')} not compacted yet" if lookup.uncompacted else ""
+        yield f"{lookup.table}: no compacted row has {format_pairs(lookup.key)}{waiting}."
 
 
 @render.register
