@@ -14,9 +14,9 @@ from siltstone.objects import open_objects
 from siltstone.testing import FaultKind, Killed, faults
 from siltstone.testing.faults import FAULT_KINDS
 from tests.contract.test_rounds import is_write, shape
-from tests.unit.compactor.compacting import meeting
 from tests.unit.documents.rounds_of_two import FEW, TWO_BUCKETS, build
 from tests.unit.documents.tables import NAME, Written, change_id, compact, hold, kinds, make, rounds
+from tests.unit.rounds.compaction import meeting
 
 # What each pass does: it adds records and leaves deltas, adds and deletes, only deletes.
 PASSES = {"records": 20, "records and deletes": 40, "deletes": 60}

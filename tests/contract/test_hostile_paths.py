@@ -20,7 +20,7 @@ from siltstone.rounds.session import run_session
 from siltstone.rows.merge import run_here
 from siltstone.storage.layout import catalog_log, version_log
 from siltstone.table.completion import CURRENT_KEY, ROUND_PREFIX
-from tests.unit.compactor.compacting import (
+from tests.unit.rounds.compaction import (
     MAJOR,
     MINOR,
     compact,

@@ -9,7 +9,7 @@ import pytest
 
 import siltstone
 from siltstone.table.completion import get_round, list_rounds
-from tests.unit.compactor.compacting import (
+from tests.unit.rounds.compaction import (
     check_rows,
     completion_of,
     destination_of,
@@ -26,7 +26,7 @@ import sys, siltstone
 from siltstone.rows.job import Settings
 from siltstone.rows.merge import run_here
 from siltstone.rounds.session import run_session
-from tests.unit.compactor.compacting import request_for
+from tests.unit.rounds.compaction import request_for
 
 table = siltstone.open(sys.argv[1]).table("shop.orders")
 

@@ -15,7 +15,7 @@ import pytest
 
 import siltstone
 from siltstone.service import default_address, list_nodes, open_database, service_status
-from tests.unit.compactor.compacting import make_table, rows
+from tests.unit.rounds.compaction import make_table, rows
 from tests.waiting import LIMIT_SECONDS
 
 pytestmark = pytest.mark.integration

@@ -20,7 +20,7 @@ from siltstone.service.node import Node
 from siltstone.service.schema import metadata
 from siltstone.service.settings import ServiceSettings
 from siltstone.testing.oracle import oracle_of, same_rows
-from tests.unit.compactor.compacting import make_table, rows
+from tests.unit.rounds.compaction import make_table, rows
 from tests.waiting import LIMIT_SECONDS
 
 pytestmark = pytest.mark.integration

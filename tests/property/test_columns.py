@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import siltstone
 from siltstone.log.commit import forget_logs
 from siltstone.testing.oracle import same_rows
-from tests.unit.compactor.compacting import MAJOR, MINOR, compact
+from tests.unit.rounds.compaction import MAJOR, MINOR, compact
 
 NAMES = ("a", "b", "c")
 

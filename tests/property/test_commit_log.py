@@ -11,7 +11,7 @@ from siltstone.errors import CommitUnknownError, StorageError
 from siltstone.log.commit import CommitLog
 from siltstone.objects import Objects
 from siltstone.testing import FaultyObjects, Killed
-from tests.unit.test_commit_log import AgingObjects, Clock
+from tests.unit.log.test_commit_log import AgingObjects, Clock
 
 KEYS = st.sampled_from(["a", "b", "c", "d"])
 CHANGES = st.dictionaries(KEYS, st.none() | st.integers(0, 9), min_size=1, max_size=3)

@@ -13,7 +13,7 @@ from siltstone.log.commit import forget_logs
 from siltstone.table.completion import current_completion
 from siltstone.testing import faults
 from siltstone.testing.oracle import oracle_of, same_rows
-from tests.unit.compactor.compacting import compact, destination_of
+from tests.unit.rounds.compaction import compact, destination_of
 
 WRITES = st.fixed_dictionaries(
     {"ids": st.lists(st.integers(0, 4), min_size=1, max_size=3, unique=True)},

@@ -23,7 +23,7 @@ from siltstone.testing import FaultKind, Killed, faults
 from siltstone.testing.faults import FAULT_KINDS
 from siltstone.testing.oracle import oracle_of, same_rows
 from siltstone.testing.strategies import TableSettings, Write, histories
-from tests.unit.compactor.compacting import TaskError
+from tests.unit.rounds.compaction import TaskError
 
 BESIDE = Settings(
     bucket_rows=4,

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
-from tests.unit.compactor.compacting import (
+from tests.unit.rounds.compaction import (
     MAJOR,
     MINOR,
     check_rows,

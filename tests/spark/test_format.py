@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 from pyspark.sql import DataFrame, SparkSession
-from tests.unit.compactor.compacting import MINOR, compact, completion_of
+from tests.unit.rounds.compaction import MINOR, compact, completion_of
 
 import siltstone
 from siltstone.rounds.request import Request

@@ -9,7 +9,7 @@ from urllib.parse import urlparse
 
 import pytest
 from pyspark.sql import SparkSession
-from tests.unit.compactor.compacting import make_table, rows
+from tests.unit.rounds.compaction import make_table, rows
 from tests.unit.service.cycling import Clock
 from tests.waiting import LIMIT_SECONDS, wait_for
 

@@ -13,7 +13,7 @@ from siltstone.log.batch_log import BatchFolder
 from siltstone.objects import open_objects
 from siltstone.storage import object_store as storage
 from siltstone.testing.oracle import same_rows
-from tests.unit.compactor.compacting import MAJOR, MINOR, compact, compacted, completion_of, only_partition
+from tests.unit.rounds.compaction import MAJOR, MINOR, compact, compacted, completion_of, only_partition
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ from siltstone.model.properties import (
     change_properties,
 )
 from siltstone.model.schema import schema_from_json
-from tests.unit.compactor.compacting import SCHEMA, check_rows, compact, make_table, rows
+from tests.unit.rounds.compaction import SCHEMA, check_rows, compact, make_table, rows
 
 PAGE = Path(__file__).parents[2] / "docs" / "properties.md"
 WRONG = [

@@ -14,7 +14,7 @@ import siltstone
 from siltstone.errors import InvalidInputError
 from siltstone.model.schema import schema_from_json as make_schema
 from siltstone.storage import object_store as storage
-from tests.unit.compactor.compacting import check_rows, compact, make_table, objects_below, rows
+from tests.unit.rounds.compaction import check_rows, compact, make_table, objects_below, rows
 
 NOON = datetime.datetime(2024, 1, 1, 12)
 STRICT = pa.schema([pa.field("id", pa.int64(), False), pa.field("v", pa.string(), False)])

@@ -12,7 +12,7 @@ from siltstone.log.commit import forget_logs
 from siltstone.rows.merge import run_here
 from siltstone.service import LakeTables, Node, ServiceSettings, open_database
 from tests.unit.cli.command_line import Cli
-from tests.unit.compactor.compacting import make_table, rows
+from tests.unit.rounds.compaction import make_table, rows
 from tests.waiting import LIMIT_SECONDS
 
 QUICK = ServiceSettings(tick_seconds=0.05, worker_poll_seconds=0.05, retry_pause_seconds=0, backlog_bytes=None)

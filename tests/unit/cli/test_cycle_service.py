@@ -19,7 +19,7 @@ from siltstone.rows.merge import run_here
 from siltstone.service import JsonFormatter, TextFormatter, controls, list_nodes, open_database, service_settings
 from siltstone.web.access import read_token
 from tests.unit.cli.command_line import Cli
-from tests.unit.compactor.compacting import make_table, rows
+from tests.unit.rounds.compaction import make_table, rows
 from tests.waiting import LIMIT_SECONDS
 
 QUICK = service_settings(interval=3600, tick=0.05, retention=0)

@@ -20,7 +20,7 @@ from siltstone.storage import object_store as storage
 from siltstone.table.completion import compacted_partition, current_entry, locate_destination
 from siltstone.table.followers import trim_limit, waiting_partitions
 from siltstone.testing.oracle import oracle_of, same_rows
-from tests.unit.compactor.compacting import make_table, only_partition, rows
+from tests.unit.rounds.compaction import make_table, only_partition, rows
 from tests.unit.service.cycling import World
 
 LATER_MS = 1 << 60

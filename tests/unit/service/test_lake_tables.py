@@ -21,7 +21,7 @@ from siltstone.service.lake_tables import LakeTables, compacted_watermark
 from siltstone.service.results import PendingPartition
 from siltstone.storage import object_store as storage
 from siltstone.testing.oracle import oracle_of, same_rows
-from tests.unit.compactor.compacting import SCHEMA, make_table, rows
+from tests.unit.rounds.compaction import SCHEMA, make_table, rows
 from tests.unit.service.cycling import World
 
 DAY_MS = 24 * 3600 * 1000

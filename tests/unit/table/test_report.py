@@ -10,7 +10,7 @@ from siltstone.model.rounds import ratio
 from siltstone.service.lake_tables import LakeTables
 from siltstone.table.report import TableRound, detail_round, report_round
 from tests.contract.test_request_budgets import counted
-from tests.unit.compactor.compacting import make_table, rows
+from tests.unit.rounds.compaction import make_table, rows
 
 
 def compact(root: str) -> None:

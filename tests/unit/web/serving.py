@@ -14,7 +14,7 @@ from siltstone.service.worker import Worker
 from siltstone.web.access import LOOPBACK_HOSTS, Access
 from siltstone.web.app import create_app
 from siltstone.web.site import LakeReader, Site
-from tests.unit.compactor.compacting import make_table, rows
+from tests.unit.rounds.compaction import make_table, rows
 
 TOKEN = "a-long-enough-token-for-tests"
 HERE = "http://127.0.0.1:8765"

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from siltstone.service.leases import NodeIdentity, register_node
 from tests.unit.cli.test_json_keys import Shape, differences, shape_of
-from tests.unit.compactor.compacting import make_table, rows
+from tests.unit.rounds.compaction import make_table, rows
 from tests.unit.web.serving import Service
 
 GOLDEN = Path(__file__).parents[2] / "fixtures" / "api_keys.json"

@@ -10,7 +10,7 @@ from siltstone.table import report
 from siltstone.table.report import TableReport, TableRound
 from siltstone.web.charts import size_chart
 from siltstone.web.site import FRESH_SECONDS, LakeReader
-from tests.unit.compactor.compacting import make_table, rows
+from tests.unit.rounds.compaction import make_table, rows
 from tests.unit.web.serving import Service
 
 

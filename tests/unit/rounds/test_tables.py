@@ -14,7 +14,7 @@ from siltstone.rounds.session import compact_table
 from siltstone.rows.job import BucketResult, Engine, RoundJob
 from siltstone.spark.compaction import compact_partition
 from siltstone.testing.oracle import oracle_of, same_rows
-from tests.unit.compactor.compacting import objects_below
+from tests.unit.rounds.compaction import objects_below
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ import pytest
 import siltstone
 from siltstone.rows.job import Settings
 from siltstone.testing.oracle import oracle_of, same_rows
-from tests.unit.compactor.compacting import MAJOR, MINOR, check_rows, compact, found_rows, make_table
+from tests.unit.rounds.compaction import MAJOR, MINOR, check_rows, compact, found_rows, make_table
 
 UTC = datetime.UTC
 BERLIN = ZoneInfo("Europe/Berlin")

@@ -16,7 +16,7 @@ from siltstone.rows.job import BucketResult, RoundJob, Settings
 from siltstone.rows.merge import merge_bucket
 from siltstone.rows.parts import read_parts
 from siltstone.testing.oracle import same_rows
-from tests.unit.compactor.compacting import MAJOR, MINOR, check_rows, compact, completion_of, found_rows, make_table
+from tests.unit.rounds.compaction import MAJOR, MINOR, check_rows, compact, completion_of, found_rows, make_table
 
 SORTED = {"id": "int64", "at": "int64", "v": "string"}
 

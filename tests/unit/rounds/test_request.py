@@ -15,7 +15,7 @@ from siltstone.rows.job import Settings
 from siltstone.rows.merge import run_here
 from siltstone.spark.compaction import compact_partition
 from siltstone.table.completion import current_completion, locate_destination
-from tests.unit.compactor.compacting import compacted, make_table, only_partition, rows
+from tests.unit.rounds.compaction import compacted, make_table, only_partition, rows
 
 Compact = Callable[..., Any]
 

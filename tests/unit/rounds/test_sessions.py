@@ -23,7 +23,7 @@ from siltstone.storage import object_store as storage
 from siltstone.table.completion import current_completion, get_round, list_rounds
 from siltstone.table.scan import live_batches
 from siltstone.testing.oracle import oracle_of, same_rows
-from tests.unit.compactor.compacting import (
+from tests.unit.rounds.compaction import (
     MAJOR,
     MINOR,
     TaskError,

@@ -21,7 +21,7 @@ from siltstone.rows.hashing import hash_keys
 from siltstone.rows.job import BucketResult, RoundJob, Settings
 from siltstone.rows.merge import run_here
 from siltstone.table.completion import current_completion
-from tests.unit.compactor.compacting import (
+from tests.unit.rounds.compaction import (
     MAJOR,
     MINOR,
     SCHEMA,

@@ -14,7 +14,7 @@ from siltstone.rows.merge import run_here
 from siltstone.table.completion import compacted_partition
 from siltstone.testing import faults
 from siltstone.testing.oracle import same_rows
-from tests.unit.compactor.compacting import compact, make_table, rows
+from tests.unit.rounds.compaction import compact, make_table, rows
 
 READS: dict[str, dict[str, Any]] = {
     "as compacted": {},

@@ -25,7 +25,7 @@ from siltstone.table.completion import (
 )
 from siltstone.table.followers import trim_limit
 from siltstone.testing.oracle import oracle_of, same_rows
-from tests.unit.compactor.compacting import (
+from tests.unit.rounds.compaction import (
     MAJOR,
     MINOR,
     compact,

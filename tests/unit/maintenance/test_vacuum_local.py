@@ -16,7 +16,7 @@ from siltstone.errors import StorageError
 from siltstone.log.commit import forget_logs
 from siltstone.objects import Objects, canonical_root, find_leftovers, open_objects, replaced
 from siltstone.storage import object_store as storage
-from tests.unit.compactor.compacting import MAJOR, compact, make_table, only_partition, rows
+from tests.unit.rounds.compaction import MAJOR, compact, make_table, only_partition, rows
 
 
 @pytest.fixture

@@ -30,7 +30,7 @@ from siltstone.storage.layout import version_log
 from siltstone.table.completion import compacted_partition, list_rounds, locate_destination, write_completion
 from siltstone.testing import FaultyObjects, faults
 from siltstone.testing.oracle import oracle_of, same_rows
-from tests.unit.compactor.compacting import destination_of
+from tests.unit.rounds.compaction import destination_of
 
 HOUR_MS = 3_600_000
 

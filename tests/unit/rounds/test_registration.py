@@ -13,7 +13,7 @@ from siltstone.rows.merge import run_here
 from siltstone.storage import object_store as storage
 from siltstone.table.completion import current_entry, locate_destination
 from siltstone.testing import Killed, faults
-from tests.unit.compactor.compacting import make_table, only_partition, rows
+from tests.unit.rounds.compaction import make_table, only_partition, rows
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from siltstone.rounds.plan import plan_partition
 from siltstone.storage import object_store as storage
 from siltstone.table.completion import CURRENT_KEY, commit_round, current_completion, named_objects, write_completion
 from siltstone.testing.oracle import oracle_of, same_rows
-from tests.unit.compactor.compacting import (
+from tests.unit.rounds.compaction import (
     MAJOR,
     MINOR,
     check_rows,
