@@ -44,7 +44,7 @@ class Change:
 
 
 def choose(job: RoundJob, bucket: Bucket, new_rows: int, dead_rows: int) -> tuple[Action, str]:
-    """Choose how a bucket absorbs its changes, and say why."""
+    """Return how a bucket absorbs its changes, and why."""
     settings = job.settings
     if settings.full:
         return "major", "a full compaction was asked for"
@@ -74,11 +74,11 @@ def absorb(job: RoundJob, number: int, stored: Sequence[StoredFile], change: Cha
     else:
         buckets, written = [Bucket(**bucket)], []
     if change.tombstones is not None:
-        for each in buckets:
-            each.tombstones = write_tombstones(job, change.tombstones.of_bucket(job, each))
+        for child in buckets:
+            child.tombstones = write_tombstones(job, change.tombstones.of_bucket(job, child))
     if change.marks is not None:
-        for each in buckets:
-            each.due_at, each.held_at = change.marks if each.files else (None, None)
+        for child in buckets:
+            child.due_at, child.held_at = change.marks if child.files else (None, None)
     accounting = change.accounting
     accounting.live_rows = sum(bucket.live_count for bucket in buckets)
     if not accounting.is_balanced:
@@ -166,7 +166,10 @@ def _encoded_schema(job: RoundJob, stored: Sequence[StoredFile]) -> pa.Schema:
     largest = max(stored, key=lambda file: file.file.record_count, default=None)
     encoded = largest.encoded_columns() - set(job.primary_keys) if largest is not None else set()
     return pa.schema(
-        [each.with_type(pa.dictionary(pa.int32(), each.type)) if each.name in encoded else each for each in job.schema]
+        [
+            field.with_type(pa.dictionary(pa.int32(), field.type)) if field.name in encoded else field
+            for field in job.schema
+        ]
     )
 
 

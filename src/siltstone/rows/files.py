@@ -36,16 +36,16 @@ Ranges = Callable[[str], Range]
 def group_ranges(file: pq.ParquetFile, group: int) -> Ranges:
     """Return what the statistics of a row group say of each column; a column that a file lacks is null there."""
     metadata = file.metadata.row_group(group)
-    paths = [metadata.column(place).path_in_schema for place in range(metadata.num_columns)]
+    paths = [metadata.column(position).path_in_schema for position in range(metadata.num_columns)]
     # What is inside a nested column has a path of its own, which may be the name of another column.
     counts = Counter(paths)
-    places = {path: place for place, path in enumerate(paths) if counts[path] == 1}
+    positions = {path: position for position, path in enumerate(paths) if counts[path] == 1}
     names = set(file.schema_arrow.names)
 
     def of(column: str) -> Range:
         if column not in names:
             return Range(may_be_valid=False)
-        statistics = metadata.column(places[column]).statistics if column in places else None
+        statistics = metadata.column(positions[column]).statistics if column in positions else None
         if statistics is None:
             return Range()
         nulls = statistics.null_count if statistics.has_null_count else None
@@ -137,7 +137,7 @@ class StoredFile:
         """
         stored = set(self.parquet.schema_arrow.names)
         columns = [name for name in schema.names if name in stored]
-        encoded = [each.name for each in schema if pa.types.is_dictionary(each.type)]
+        encoded = [field.name for field in schema if pa.types.is_dictionary(field.type)]
         file = open_parquet(self._root, self.file.uri, encoded) if encoded else self.parquet
         for group, start in self.groups(groups_with, may_match):
             yield start, self._read_group(file, group, columns, schema)
@@ -149,8 +149,8 @@ class StoredFile:
         file, start = self.parquet, 0
         for group in range(file.num_row_groups):
             size = file.metadata.row_group(group).num_rows
-            has_wanted = groups_with is None or np.any((groups_with >= start) & (groups_with < start + size))
-            if has_wanted and (may_match is None or may_match(group_ranges(file, group))):
+            has_rows = groups_with is None or np.any((groups_with >= start) & (groups_with < start + size))
+            if has_rows and (may_match is None or may_match(group_ranges(file, group))):
                 yield group, start
             start += size
 
@@ -228,7 +228,7 @@ class CompactedWriter:
         self.files: list[CompactedFile] = []
 
     def write(self, table: pa.Table) -> None:
-        """Take over rows; they are written a row group at a time."""
+        """Add rows; they are written a row group at a time."""
         while table.num_rows:
             room = min(ROW_GROUP_ROWS - self._waiting_rows, self._target_rows - self._rows - self._waiting_rows)
             part = table.slice(0, room)
@@ -271,7 +271,7 @@ class CompactedWriter:
         self._rows, self._hashes = 0, []
 
     def close(self) -> list[CompactedFile]:
-        """Write what waits and return all files; no rows, no file."""
+        """Write the remaining rows and return all files."""
         self._flush()
         self._finish_file()
         return self.files

@@ -29,13 +29,13 @@ class RowsRun:
 class Match:
     """A column of an equality delete, with equal values as equal numbers.
 
-    `values` has the number of each row's value and, last, so that NONE finds it, that of null; `wanted` those of the
+    `values` has the number of each row's value and, last, so that NONE finds it, that of null; `deleted` those of the
     delete's rows.
     """
 
     column: int
     values: Integers
-    wanted: Integers
+    deleted: Integers
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,8 @@ class FoldInput:
 class FoldResult:
     """Per key: the row that is current, or NONE; whether a tombstone is left; the rank of either.
 
-    `tombstone_rows` has the row-level delete that left the tombstone, NONE where it was there before. `sources` tells for partial updates, per column and key, the row that its value comes from.
+    `tombstone_rows` has the row-level delete that left the tombstone, NONE where it is older. For partial updates, `sources` has per column and
+    key the row that its value comes from.
     """
 
     winners: Integers
@@ -84,49 +85,49 @@ class FoldResult:
     sources: Integers | None = None
 
 
-def fold(given: FoldInput, engine: MergeEngine) -> FoldResult:
+def fold(inputs: FoldInput, engine: MergeEngine) -> FoldResult:
     """Fold all runs for tables that keep one row per key."""
     state = FoldResult(
-        winners=np.full(given.key_count, NONE, np.int64),
-        is_tombstone=np.zeros(given.key_count, np.bool_),
-        tombstone_rows=np.full(given.key_count, NONE, np.int64),
-        ranks=np.full(given.key_count, NONE, np.int64),
+        winners=np.full(inputs.key_count, NONE, np.int64),
+        is_tombstone=np.zeros(inputs.key_count, np.bool_),
+        tombstone_rows=np.full(inputs.key_count, NONE, np.int64),
+        ranks=np.full(inputs.key_count, NONE, np.int64),
     )
-    base = np.arange(given.base_count)
-    state.winners[given.base_keys] = base
-    if given.ranks is not None:
-        state.ranks[given.base_keys] = given.ranks[: given.base_count]
-        state.ranks[given.tombstone_keys] = given.tombstone_ranks
-        state.is_tombstone[given.tombstone_keys] = True
+    base = np.arange(inputs.base_count)
+    state.winners[inputs.base_keys] = base
+    if inputs.ranks is not None:
+        state.ranks[inputs.base_keys] = inputs.ranks[: inputs.base_count]
+        state.ranks[inputs.tombstone_keys] = inputs.tombstone_ranks
+        state.is_tombstone[inputs.tombstone_keys] = True
     if engine == "partial_update":
-        state.sources = np.full((given.column_count, given.key_count), NONE, np.int64)
-        state.sources[:, given.base_keys] = base
-    for run in given.runs:
+        state.sources = np.full((inputs.column_count, inputs.key_count), NONE, np.int64)
+        state.sources[:, inputs.base_keys] = base
+    for run in inputs.runs:
         if isinstance(run, DeleteRun):
             _delete(run, state)
         elif engine == "partial_update":
-            _update_partially(run, given, state)
+            _update_partially(run, inputs, state)
         elif engine == "first_row":
-            _keep_first(run, given, state)
-        elif given.ranks is None:
-            _replace(run, given, state)
+            _keep_first(run, inputs, state)
+        elif inputs.ranks is None:
+            _replace(run, inputs, state)
         else:
-            _replace_by_rank(run, given, state)
+            _replace_by_rank(run, inputs, state)
     return state
 
 
-def fold_appended(given: FoldInput, seen_at: Integers, removed_at: Integers) -> Flags:
+def fold_appended(inputs: FoldInput, seen_at: Integers, removed_at: Integers) -> Flags:
     """Return which rows are left in tables that keep all rows of a key.
 
     `seen_at` numbers the run of each row (NONE for compacted ones); `removed_at` is, per key, the number of the last
     row-level delete, counted like rows, or NONE.
     """
-    rows = np.arange(given.base_count + len(given.delta_keys))
-    keys = np.concatenate([given.base_keys, given.delta_keys])
-    alive = np.concatenate([np.ones(given.base_count, np.bool_), ~given.removals])
+    rows = np.arange(inputs.base_count + len(inputs.delta_keys))
+    keys = np.concatenate([inputs.base_keys, inputs.delta_keys])
+    alive = np.concatenate([np.ones(inputs.base_count, np.bool_), ~inputs.removals])
     if len(removed_at):
         alive &= rows > removed_at[keys]
-    for number, run in enumerate(given.runs):
+    for number, run in enumerate(inputs.runs):
         if not isinstance(run, DeleteRun):
             continue
         hits = np.isin(keys, run.keys) if run.keys is not None else run.hits
@@ -153,24 +154,24 @@ def _described(run: DeleteRun, state: FoldResult, present: Integers) -> Flags:
         assert run.hits is not None
         return run.hits[state.winners[present]]
     composed = [match.values[state.sources[match.column, present]] for match in run.matches]
-    return are_among(composed, [match.wanted for match in run.matches])
+    return are_among(composed, [match.deleted for match in run.matches])
 
 
-def _rows_of(run: RowsRun, given: FoldInput) -> tuple[Integers, Integers, Flags]:
+def _rows_of(run: RowsRun, inputs: FoldInput) -> tuple[Integers, Integers, Flags]:
     part = slice(run.start, run.stop)
-    return given.delta_keys[part], np.arange(run.start, run.stop) + given.base_count, given.removals[part]
+    return inputs.delta_keys[part], np.arange(run.start, run.stop) + inputs.base_count, inputs.removals[part]
 
 
-def _replace(run: RowsRun, given: FoldInput, state: FoldResult) -> None:
-    keys, rows, removals = _rows_of(run, given)
-    # Of several values assigned to one place the last one stays, which is the newest row.
+def _replace(run: RowsRun, inputs: FoldInput, state: FoldResult) -> None:
+    keys, rows, removals = _rows_of(run, inputs)
+    # Of several values assigned to one key the last one stays, which is the newest row.
     state.winners[keys] = np.where(removals, NONE, rows)
 
 
-def _replace_by_rank(run: RowsRun, given: FoldInput, state: FoldResult) -> None:
-    keys, rows, removals = _rows_of(run, given)
-    assert given.ranks is not None
-    ranks = given.ranks[rows]
+def _replace_by_rank(run: RowsRun, inputs: FoldInput, state: FoldResult) -> None:
+    keys, rows, removals = _rows_of(run, inputs)
+    assert inputs.ranks is not None
+    ranks = inputs.ranks[rows]
     order = np.lexsort((rows, ranks, keys))
     greatest = order[_last_of_each(keys[order])]
     taken = greatest[ranks[greatest] >= state.ranks[keys[greatest]]]
@@ -180,30 +181,30 @@ def _replace_by_rank(run: RowsRun, given: FoldInput, state: FoldResult) -> None:
     state.ranks[keys[taken]] = ranks[taken]
 
 
-def _keep_first(run: RowsRun, given: FoldInput, state: FoldResult) -> None:
-    keys, rows, removals = _rows_of(run, given)
+def _keep_first(run: RowsRun, inputs: FoldInput, state: FoldResult) -> None:
+    keys, rows, removals = _rows_of(run, inputs)
     state.winners[keys[removals]] = NONE
-    rest = rows > _last_removals(keys, rows, removals, given.key_count)[keys]
+    rest = rows > _last_removals(keys, rows, removals, inputs.key_count)[keys]
     keys, rows = keys[rest], rows[rest]
     vacant = state.winners[keys] == NONE
     # Assigned backwards, the first row of a key comes last and stays.
     state.winners[keys[vacant][::-1]] = rows[vacant][::-1]
 
 
-def _update_partially(run: RowsRun, given: FoldInput, state: FoldResult) -> None:
-    keys, rows, removals = _rows_of(run, given)
+def _update_partially(run: RowsRun, inputs: FoldInput, state: FoldResult) -> None:
+    keys, rows, removals = _rows_of(run, inputs)
     assert state.sources is not None
-    if given.ranks is not None:
-        taken = _accepted(keys, given.ranks[rows], state.ranks)
+    if inputs.ranks is not None:
+        taken = _accepted(keys, inputs.ranks[rows], state.ranks)
         keys, rows, removals = keys[taken], rows[taken], removals[taken]
         # Accepted ranks rise along a key, so the last one assigned is the greatest.
-        state.ranks[keys] = given.ranks[rows]
+        state.ranks[keys] = inputs.ranks[rows]
         state.is_tombstone[keys] = removals
         state.tombstone_rows[keys] = rows
     gone = keys[removals]
     state.winners[gone] = NONE
     state.sources[:, gone] = NONE
-    rest = rows > _last_removals(keys, rows, removals, given.key_count)[keys]
+    rest = rows > _last_removals(keys, rows, removals, inputs.key_count)[keys]
     state.winners[keys[rest]] = rows[rest]
     for column in run.columns:
         state.sources[column, keys[rest]] = rows[rest]
@@ -215,7 +216,7 @@ def _last_removals(keys: Integers, rows: Integers, removals: Flags, key_count: i
     return last
 
 
-def _accepted(keys: Integers, ranks: Integers, known: Integers) -> Integers:
+def _accepted(keys: Integers, ranks: Integers, current: Integers) -> Integers:
     """Return, in order, which rows are not older than all rows of their key before them."""
     if not len(keys):
         return keys
@@ -224,8 +225,8 @@ def _accepted(keys: Integers, ranks: Integers, known: Integers) -> Integers:
     starts = np.flatnonzero(np.concatenate([[True], sorted_keys[1:] != sorted_keys[:-1]]))
     groups = np.repeat(np.arange(len(starts)), np.diff(np.append(starts, len(order))))
     # One running maximum for all keys: each key's ranks are lifted above all those of the keys before it.
-    lift = groups * (int(max(ranks.max(initial=0), known.max(initial=0))) + 2)
-    floor = known[sorted_keys] + 1
+    lift = groups * (int(max(ranks.max(initial=0), current.max(initial=0))) + 2)
+    floor = current[sorted_keys] + 1
     highest = np.maximum.accumulate(np.maximum(sorted_ranks + 1, floor) + lift) - lift
     return np.sort(order[sorted_ranks + 1 >= highest])
 

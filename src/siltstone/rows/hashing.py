@@ -36,7 +36,7 @@ def hash_keys(table: pa.Table | pa.RecordBatch, columns: Sequence[str]) -> Hashe
 
 
 def is_exact(types: Sequence[pa.DataType]) -> bool:
-    """Return whether different keys of these types always hash differently, null aside: then no key needs a look."""
+    """Return whether different keys of these types always hash differently, null aside: then equal hashes mean equal keys."""
     return len(types) == 1 and (
         pa.types.is_integer(types[0]) or pa.types.is_temporal(types[0]) or pa.types.is_floating(types[0])
     )
@@ -125,10 +125,10 @@ def _hash_step(column: "pa.Array[Any]") -> Hashes:
         data = np.frombuffer(data_buffer, np.uint8)[first:last].astype(np.uint64)
         filled = lengths > 0
         starts = (offsets[:-1] - first)[filled]
-        places = np.arange(last - first) - np.repeat(starts, lengths[filled])
+        positions = np.arange(last - first) - np.repeat(starts, lengths[filled])
         with np.errstate(over="ignore"):
             powers = np.multiply.accumulate(np.full(int(lengths.max()) + 1, _BYTE_FACTOR, np.uint64))
-            terms = (data + np.uint64(1)) * powers[places]
+            terms = (data + np.uint64(1)) * powers[positions]
             sums[filled] = np.add.reduceat(terms, starts)
     with np.errstate(over="ignore"):
         return _mix(sums + lengths.astype(np.uint64) * _GOLDEN)

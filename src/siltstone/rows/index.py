@@ -1,11 +1,11 @@
-"""The primary key index: a file beside each data file, sorted by key hash, that tells the row of a key.
+"""The primary key index: a file beside each data file, sorted by key hash, from keys to rows.
 
 Layout, little-endian: 8 bytes magic, 8 bytes row count n, n hashes (uint64, rising), n row numbers (uint32). Then, for
 each block of 4096 rows, its first hash (uint64) and the CRC-32 of its hashes followed by its row numbers (uint32); last
 the CRC-32 of magic, count and these two lists.
 
-A key is found by a few small reads: the lists tell its block. Whatever is looked at is checked: the lists when the
-index is opened, a block before the first look at it. So a lookup checks the blocks that may have its key, a merge of
+A key is found by a few small reads: the lists lead to its block. Whatever is read is checked: the lists when the
+index is opened, a block before its first use. So a lookup checks the blocks that may have its key, a merge of
 many keys and `fsck` check all of them.
 """
 
@@ -50,15 +50,15 @@ def write_index(root: str, path: str, hashes: Hashes) -> None:
 
 
 def _block_checksums(hashes: Hashes, rows: Rows, blocks: range) -> Rows:
-    found = np.empty(len(blocks), np.uint32)
-    for place, block in enumerate(blocks):
+    checksums = np.empty(len(blocks), np.uint32)
+    for position, block in enumerate(blocks):
         part = slice(block * BLOCK_ROWS, (block + 1) * BLOCK_ROWS)
-        found[place] = zlib.crc32(rows[part].data, zlib.crc32(hashes[part].data))
-    return found
+        checksums[position] = zlib.crc32(rows[part].data, zlib.crc32(hashes[part].data))
+    return checksums
 
 
 class StoredIndex:
-    """An index as stored; a local one is mapped, so that only the pages looked at are read."""
+    """An index as stored; a local one is mapped, so that only the pages in use are read."""
 
     def __init__(self, root: str, path: str, row_count: int) -> None:
         self._where = f"{root}/{path}"
@@ -88,39 +88,39 @@ class StoredIndex:
         self._checksums: Rows = np.frombuffer(lists, "<u4", blocks, 8 * blocks)
         self._is_checked = np.zeros(blocks, np.bool_)
 
-    def find(self, wanted: Hashes) -> tuple[Integers, Hashes]:
-        """Return the rows, rising, whose hash is among `wanted`, which is sorted and has no doubles; and their hashes.
+    def find(self, hashes: Hashes) -> tuple[Integers, Hashes]:
+        """Return the rows, rising, whose hash is among `hashes`, sorted and without duplicates; and their hashes.
 
         Raises: CorruptionError.
         """
-        if len(wanted) * 2 < len(self._fences):
-            spans = [self._span(hash_) for hash_ in wanted]
-            places = np.concatenate([np.zeros(0, np.int64), *(np.arange(start, stop) for start, stop in spans)])
+        if len(hashes) * 2 < len(self._fences):
+            spans = [self._span(hash_) for hash_ in hashes]
+            positions = np.concatenate([np.zeros(0, np.int64), *(np.arange(start, stop) for start, stop in spans)])
         else:
             self.check()
-            places = self._places_among_all(wanted)
-        rows = self._rows[places].astype(np.int64)
+            positions = self._positions_among_all(hashes)
+        rows = self._rows[positions].astype(np.int64)
         order = np.argsort(rows)
-        return rows[order], self._hashes[places][order]
+        return rows[order], self._hashes[positions][order]
 
-    def _span(self, wanted: np.uint64) -> tuple[int, int]:
-        """Return where a hash begins and ends, looking only at blocks that may have it."""
-        first = max(int(np.searchsorted(self._fences, wanted, "left")) - 1, 0)
-        last = int(np.searchsorted(self._fences, wanted, "right"))
+    def _span(self, hash_: np.uint64) -> tuple[int, int]:
+        """Return where a hash begins and ends, reading only blocks that may have it."""
+        first = max(int(np.searchsorted(self._fences, hash_, "left")) - 1, 0)
+        last = int(np.searchsorted(self._fences, hash_, "right"))
         self._check_blocks(range(first, last))
         start = first * BLOCK_ROWS
         part = self._hashes[start : last * BLOCK_ROWS]
-        return start + int(np.searchsorted(part, wanted, "left")), start + int(np.searchsorted(part, wanted, "right"))
+        return start + int(np.searchsorted(part, hash_, "left")), start + int(np.searchsorted(part, hash_, "right"))
 
-    def _places_among_all(self, wanted: Hashes) -> Integers:
-        if not len(wanted):
+    def _positions_among_all(self, hashes: Hashes) -> Integers:
+        if not len(hashes):
             return np.zeros(0, np.int64)
-        if len(wanted) * 16 < len(self._hashes):
-            first = np.searchsorted(self._hashes, wanted, "left")
-            counts = np.searchsorted(self._hashes, wanted, "right") - first
+        if len(hashes) * 16 < len(self._hashes):
+            first = np.searchsorted(self._hashes, hashes, "left")
+            counts = np.searchsorted(self._hashes, hashes, "right") - first
             return np.repeat(first - np.cumsum(counts) + counts, counts) + np.arange(counts.sum())
-        slots = np.minimum(np.searchsorted(wanted, self._hashes), len(wanted) - 1)
-        return np.flatnonzero(wanted[slots] == self._hashes)
+        slots = np.minimum(np.searchsorted(hashes, self._hashes), len(hashes) - 1)
+        return np.flatnonzero(hashes[slots] == self._hashes)
 
     def hashes_by_row(self) -> Hashes:
         """Return the hash of each row, in row order. Raises: CorruptionError."""

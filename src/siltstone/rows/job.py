@@ -56,7 +56,7 @@ class ReadTask:
 class RoundJob:
     """Everything a task needs to know about a round.
 
-    `kind` tells how rows are merged. `closed_before_ms` is set where the round has read every change before that time
+    `kind` is how rows are merged. `closed_before_ms` is set where the round has read every change before that time
     that there will ever be; nothing up to `hold_floor_ms` may be deleted. `seed` is a number of 64 bits that no other
     round has, so that a task makes the same names whenever it is run again; `began` is the batch of the destination's log
     at which it was planned, `expiry_ms` the time by which tombstones may expire.
@@ -86,7 +86,7 @@ class RoundJob:
     tombstone_retention_ms: int = round(TOMBSTONE_RETENTION_SECONDS.default * 1000)
 
     def visits(self, bucket: Bucket) -> bool:
-        """Return whether all of a bucket is looked at, also where no delta has rows for it."""
+        """Return whether all of a bucket is read, even if no delta has rows for it."""
         return bool(bucket.files) and (self.settings.full or bucket.name in self.due_buckets)
 
     @property
@@ -145,11 +145,11 @@ Engine = Callable[[RoundJob], Iterator[BucketResult]]
 """Runs the tasks of a round, wherever, and yields the result of each bucket that has one."""
 
 Merge = Callable[[RoundJob, int, Sequence[bytes]], BucketResult | None]
-"""Absorbs the parts of deltas for the bucket of a number; returns what became of it, None where it stays as it is."""
+"""Absorbs the parts of deltas for the bucket of a number; returns its result, or None if it stays as it is."""
 
 
 def gather(parts: Iterable[Part]) -> list[Part]:
-    """Put the parts of a bucket into stream order."""
+    """Return the parts of a bucket in stream order."""
     return sorted(parts, key=lambda part: (part.run, part.first_row))
 
 

@@ -20,7 +20,7 @@ from siltstone.rows.parts import GatheredParts, decode_part, read_parts, removal
 from siltstone.rows.tombstones import Tombstones, read_tombstones
 
 Resolve = Callable[[RoundJob, Bucket, Sequence[StoredFile], Sequence[bytes]], Change]
-"""Finds out what a bucket's parts of deltas change, writing nothing."""
+"""Returns what a bucket's parts of deltas change, writing nothing."""
 
 
 def run_here(job: RoundJob, merge: Merge | None = None) -> Iterator[BucketResult]:
@@ -35,15 +35,17 @@ def run_here(job: RoundJob, merge: Merge | None = None) -> Iterator[BucketResult
 def merge_bucket(
     job: RoundJob, number: int, parts: Sequence[bytes], resolve_: Resolve | None = None
 ) -> BucketResult | None:
-    """Absorb a bucket's parts of deltas; return what became of it, None where it stays as it is.
+    """Absorb a bucket's parts of deltas; return its result, or None if it stays as it is.
 
-    Rows are resolved as rows, unless another way is given. Raises: InvalidInputError where that is missing.
+    Rows are resolved as rows, unless `resolve_` is passed. Raises: InvalidInputError where that is missing.
     """
     bucket = job.buckets[number]
     if not parts and not job.visits(bucket):
         return None
     if resolve_ is None and job.kind != ROWS_KIND:
-        raise InvalidInputError(f"{job.table}: is a table of {job.kind}, which an engine for rows cannot compact")
+        raise InvalidInputError(
+            f"{job.table}: an engine for rows cannot compact a table of {job.kind}; use one for {job.kind}"
+        )
     started = time.perf_counter()
     stored = [StoredFile(job.root, file) for file in bucket.files]
     change = (resolve_ or resolve)(job, bucket, stored, parts)
@@ -54,7 +56,7 @@ def merge_bucket(
 
 
 def resolve(job: RoundJob, bucket: Bucket, stored: Sequence[StoredFile], parts: Sequence[bytes]) -> Change:
-    """Find out what a bucket's parts of deltas change, writing nothing."""
+    """Return what a bucket's parts of deltas change, writing nothing."""
     deltas = _Deltas(job, gather(map(decode_part, parts)))
     tombstones = read_tombstones(job, bucket)
     base = _find_base(job, deltas, stored)
@@ -111,23 +113,23 @@ def _find_base(job: RoundJob, deltas: _Deltas, stored: Sequence[StoredFile]) -> 
         and is_exact([job.schema.field(name).type for name in job.primary_keys])
         and not np.any(concerned == NULL_HASH)
     )
-    wanted = np.unique(concerned) if stored else concerned[:0]
+    distinct = np.unique(concerned) if stored else concerned[:0]
     columns = _needed_columns(job, deltas, is_by_hash=is_by_hash)
     rows: list[Integers] = []
     tables: list[pa.Table] = [columns.empty_table()]
     hashes: list[Hashes] = [np.zeros(0, np.uint64)]
     for file in stored:
-        found = np.zeros(0, np.int64)
-        if len(wanted):
-            found, own = file.index.find(wanted)
-            live = file.live_flags()[found]
-            found, own = found[live], own[live]
+        file_rows = np.zeros(0, np.int64)
+        if len(distinct):
+            file_rows, own = file.index.find(distinct)
+            live = file.live_flags()[file_rows]
+            file_rows, own = file_rows[live], own[live]
             hashes.append(own)
         for delete in deltas.other_deletes:
-            found = np.union1d(found, file.live_among(_matching_rows(job, file, delete)))
-        rows.append(found)
-        if len(columns) and len(found):
-            tables.append(file.read_rows(found, columns))
+            file_rows = np.union1d(file_rows, file.live_among(_matching_rows(job, file, delete)))
+        rows.append(file_rows)
+        if len(columns) and len(file_rows):
+            tables.append(file.read_rows(file_rows, columns))
     return _Base(rows, pa.concat_tables(tables), np.concatenate(hashes) if is_by_hash else None)
 
 
@@ -153,11 +155,11 @@ def _needed_columns(job: RoundJob, deltas: _Deltas, *, is_by_hash: bool) -> pa.S
 
 def _matching_rows(job: RoundJob, file: StoredFile, delete: Part) -> Integers:
     columns = pa.schema([job.schema.field(name) for name in delete.delete_columns])
-    found = [np.zeros(0, np.int64)]
+    matching = [np.zeros(0, np.int64)]
     for start, table in file.scan(columns):
         (own, theirs), _ = equal_ids([table, align(delete.table, columns)], delete.delete_columns)
-        found.append(start + np.flatnonzero(np.isin(own, theirs)))
-    return np.concatenate(found)
+        matching.append(start + np.flatnonzero(np.isin(own, theirs)))
+    return np.concatenate(matching)
 
 
 def _fold_input(job: RoundJob, deltas: _Deltas, base: _Base, tombstones: Tombstones) -> FoldInput:
@@ -180,7 +182,7 @@ def _fold_input(job: RoundJob, deltas: _Deltas, base: _Base, tombstones: Tombsto
             runs.append(DeleteRun(matches=_matches(job, deltas, base, run)))
         else:
             runs.append(DeleteRun(hits=_hits(job, deltas, base, run)))
-    given = FoldInput(
+    fold_input = FoldInput(
         key_count=count,
         base_keys=base_keys,
         delta_keys=delta_keys,
@@ -190,8 +192,8 @@ def _fold_input(job: RoundJob, deltas: _Deltas, base: _Base, tombstones: Tombsto
         column_count=len(job.schema),
     )
     if tombstone_ranks is None:
-        return given
-    return FoldInput(**{**vars(given), "tombstone_keys": tombstone_keys, "tombstone_ranks": tombstone_ranks})
+        return fold_input
+    return FoldInput(**{**vars(fold_input), "tombstone_keys": tombstone_keys, "tombstone_ranks": tombstone_ranks})
 
 
 def _key_ids(job: RoundJob, deltas: _Deltas, base: _Base, tombstones: Tombstones) -> tuple[list[Integers], int]:
@@ -223,32 +225,32 @@ def _matches(job: RoundJob, deltas: _Deltas, base: _Base, delete: Part) -> tuple
         column = pa.schema([job.schema.field(name)])
         null = pa.table({name: pa.nulls(1)})
         tables = [align(table, column) for table in (base.table, deltas.rows, null, delete.table)]
-        (*values, wanted), _ = equal_ids(tables, [name])
-        matches.append(Match(job.schema.names.index(name), np.concatenate(values), wanted))
+        (*values, deleted), _ = equal_ids(tables, [name])
+        matches.append(Match(job.schema.names.index(name), np.concatenate(values), deleted))
     return tuple(matches)
 
 
 def _change(job: RoundJob, bucket: Bucket, deltas: _Deltas, base: _Base, tombstones: Tombstones) -> Change:
-    given = _fold_input(job, deltas, base, tombstones)
-    result = fold(given, job.merge_engine)
-    base_count = given.base_count
-    dead = result.winners[given.base_keys] != np.arange(base_count)
+    inputs = _fold_input(job, deltas, base, tombstones)
+    result = fold(inputs, job.merge_engine)
+    base_count = inputs.base_count
+    dead = result.winners[inputs.base_keys] != np.arange(base_count)
     new = np.sort(result.winners[result.winners >= base_count])
-    upserted = given.delta_keys[~given.removals]
+    upserted = inputs.delta_keys[~inputs.removals]
     survivors = result.winners[upserted] != NONE
     accounting = Accounting(
         base_rows=bucket.live_count,
         delta_rows=len(upserted),
-        removal_rows=int(given.removals.sum()),
-        superseded_rows=int((dead & (result.winners[given.base_keys] != NONE)).sum()),
-        deleted_rows=int((dead & (result.winners[given.base_keys] == NONE)).sum()) + int((~survivors).sum()),
+        removal_rows=int(inputs.removals.sum()),
+        superseded_rows=int((dead & (result.winners[inputs.base_keys] != NONE)).sum()),
+        deleted_rows=int((dead & (result.winners[inputs.base_keys] == NONE)).sum()) + int((~survivors).sum()),
         duplicate_rows=int(survivors.sum()) - len(new),
     )
     return Change(
         dead=_by_file(base, dead),
         rows=_new_rows(job, deltas, base, result, new, base_count),
         accounting=accounting,
-        tombstones=tombstones.after(job, given, result, deltas.rows) if job.sort_keys else None,
+        tombstones=tombstones.after(job, inputs, result, deltas.rows) if job.sort_keys else None,
     )
 
 
@@ -270,22 +272,22 @@ def _new_rows(
 
 
 def _appended_change(job: RoundJob, bucket: Bucket, deltas: _Deltas, base: _Base, tombstones: Tombstones) -> Change:
-    given = _fold_input(job, deltas, base, tombstones)
-    base_count = given.base_count
-    seen_at = np.full(base_count + len(given.delta_keys), NONE, np.int64)
-    for number, run in enumerate(given.runs):
+    inputs = _fold_input(job, deltas, base, tombstones)
+    base_count = inputs.base_count
+    seen_at = np.full(base_count + len(inputs.delta_keys), NONE, np.int64)
+    for number, run in enumerate(inputs.runs):
         if isinstance(run, RowsRun):
             seen_at[base_count + run.start : base_count + run.stop] = number
-    removed_at = np.full(given.key_count, NONE, np.int64)
-    removed_at[given.delta_keys[given.removals]] = base_count + np.flatnonzero(given.removals)
-    alive = fold_appended(given, seen_at, removed_at)
+    removed_at = np.full(inputs.key_count, NONE, np.int64)
+    removed_at[inputs.delta_keys[inputs.removals]] = base_count + np.flatnonzero(inputs.removals)
+    alive = fold_appended(inputs, seen_at, removed_at)
     dead = ~alive[:base_count]
     new = np.flatnonzero(alive[base_count:])
-    upserts = int((~given.removals).sum())
+    upserts = int((~inputs.removals).sum())
     accounting = Accounting(
         base_rows=bucket.live_count,
         delta_rows=upserts,
-        removal_rows=int(given.removals.sum()),
+        removal_rows=int(inputs.removals.sum()),
         deleted_rows=int(dead.sum()) + upserts - len(new),
     )
     return Change(dead=_by_file(base, dead), rows=deltas.rows.take(pa.array(new)), accounting=accounting)

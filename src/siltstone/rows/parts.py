@@ -61,21 +61,21 @@ def _row_groups(job: RoundJob, read: ReadTask) -> Iterator[tuple[int, pa.Table]]
 def _columns_to_read(job: RoundJob, read: ReadTask, stored: Sequence[str]) -> list[str]:
     """Return those of a file's columns that the job knows, by their names in the file, and the operation column."""
     names = {name: stored_name for stored_name, name in read.names}
-    known = {names.get(name, name) for name in job.schema.names} | {read.op_column}
-    wanted = [name for name in stored if name in known]
+    columns = {names.get(name, name) for name in job.schema.names} | {read.op_column}
+    present = [name for name in stored if name in columns]
     # Without any column, rows would not be counted.
-    return wanted or list(stored[:1])
+    return present or list(stored[:1])
 
 
 def _typed(job: RoundJob, read: ReadTask, table: pa.Table) -> pa.Table:
     """Bring the columns that the table has to the table's types; before-images go, deletes are marked."""
-    known = job.schema
+    schema = job.schema
     names = {name: stored for stored, name in read.names}
     # Columns that were dropped since are still in the files.
-    wanted = [name for name in read.columns or table.column_names if name in known.names]
-    present = [name for name in wanted if names.get(name, name) in table.column_names]
+    columns = [name for name in read.columns or table.column_names if name in schema.names]
+    present = [name for name in columns if names.get(name, name) in table.column_names]
     renamed = table.select([names.get(name, name) for name in present]).rename_columns(present)
-    typed = align(renamed, pa.schema([known.field(name) for name in wanted]))
+    typed = align(renamed, pa.schema([schema.field(name) for name in columns]))
     if read.is_delete:
         return typed
     removals = np.full(table.num_rows, read.is_tombstones)
@@ -97,7 +97,7 @@ def _split(
         return
     by_key = bool(job.primary_keys) and (not read.is_delete or set(read.delete_columns) == set(job.primary_keys))
     if read.is_delete and not by_key:
-        # Which buckets have such rows is not known: all of them look.
+        # Any bucket may have such rows: all of them get the delete.
         yield from ((bucket, table, first_row) for bucket in range(len(starts)))
         return
     if len(starts) == 1:
@@ -147,22 +147,22 @@ class GatheredParts:
 
     def __init__(self, parts: Iterable[tuple[int, bytes]] = (), *, memory_bytes: int = MEMORY_BYTES) -> None:
         self._file = tempfile.SpooledTemporaryFile(max_size=memory_bytes)  # noqa: SIM115 - it goes when nobody holds it
-        self._places: dict[int, list[tuple[int, int]]] = {}
+        self._spans: dict[int, list[tuple[int, int]]] = {}
         self._size = 0
         for bucket, part in parts:
             self.add(bucket, part)
 
     def add(self, bucket: int, part: bytes) -> None:
-        """Take over a part."""
+        """Add a part."""
         self._file.seek(self._size)
         self._file.write(part)
-        self._places.setdefault(bucket, []).append((self._size, len(part)))
+        self._spans.setdefault(bucket, []).append((self._size, len(part)))
         self._size += len(part)
 
     def take(self, bucket: int) -> list[bytes]:
         """Return the parts of a bucket, in the order they came, and forget them."""
-        found = []
-        for start, length in self._places.pop(bucket, []):
+        parts = []
+        for start, length in self._spans.pop(bucket, []):
             self._file.seek(start)
-            found.append(self._file.read(length))
-        return found
+            parts.append(self._file.read(length))
+        return parts

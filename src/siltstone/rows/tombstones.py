@@ -25,13 +25,13 @@ class Tombstones:
 
     table: pa.Table
 
-    def after(self, job: RoundJob, given: FoldInput, result: FoldResult, rows: pa.Table) -> "Tombstones":
+    def after(self, job: RoundJob, inputs: FoldInput, result: FoldResult, rows: pa.Table) -> "Tombstones":
         """Return the tombstones after a fold: old ones that still stand and have not expired, and new ones."""
-        keys = given.tombstone_keys
+        keys = inputs.tombstone_keys
         stand = result.is_tombstone[keys] & (result.tombstone_rows[keys] == NONE)
         young = pc.greater_equal(self.table.column(SINCE), job.expiry_ms - job.tombstone_retention_ms)
         kept = self.table.filter(pc.and_(pa.array(stand), young))
-        new = result.tombstone_rows[result.is_tombstone & (result.tombstone_rows != NONE)] - given.base_count
+        new = result.tombstone_rows[result.is_tombstone & (result.tombstone_rows != NONE)] - inputs.base_count
         added = rows.take(pa.array(new)).select([*job.primary_keys, *_sort_columns(job)])
         added = added.append_column(SINCE, pa.array(np.full(len(new), job.now_ms, np.int64)))
         return Tombstones(pa.concat_tables([kept, align(added, kept.schema)]))
@@ -54,7 +54,7 @@ def read_tombstones(job: RoundJob, bucket: Bucket) -> Tombstones:
 
 
 def write_tombstones(job: RoundJob, tombstones: Tombstones) -> ManifestEntry | None:
-    """Write tombstones under a new name; none, no file."""
+    """Write tombstones under a new name; return None if there are none."""
     if not tombstones.table.num_rows:
         return None
     path = f"{job.folder}/{new_round_name(job.began)}.tombstones"
