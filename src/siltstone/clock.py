@@ -1,6 +1,6 @@
-"""The clock of this process: the one place that asks for the time, or waits.
+"""The clock of this process: the only module that asks for the time, or waits.
 
-A simulation puts a clock of its own in place, with which time passes only as it says.
+A simulation replaces it by its own, whose time passes only when the simulation says so.
 """
 
 import contextlib
@@ -58,7 +58,7 @@ def sleep(seconds: float) -> None:
 
 @contextlib.contextmanager
 def replaced(clock: Clock) -> Iterator[None]:
-    """Let this process go by another clock."""
+    """Use another clock in this process."""
     global _clock
     before, _clock = _clock, clock
     try:

@@ -1,4 +1,4 @@
-"""The Java that Spark would start: which one it is, whether it will do, and what to install where it will not."""
+"""The Java that Spark would start: which one it is, whether it is new enough, and what to install if not."""
 
 import os
 import re
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from siltstone.errors import NotInstalledError
 
 MIN_JAVA = 17
-# What spark-submit tells the Python process that it starts; there is a Java, then, and it runs already.
+# Set by spark-submit for the Python process it starts: a Java is running already.
 SUBMITTED = "PYSPARK_GATEWAY_PORT"
 _PACKAGE = f"on Debian and Ubuntu: apt install openjdk-{MIN_JAVA}-jre-headless"
 # A limit for a Java that hangs, not for a machine that is slow.
@@ -18,7 +18,7 @@ _HANGING_SECONDS = 120
 
 @dataclass(frozen=True)
 class Java:
-    """What was found: the major version, 0 where there is none that runs, and how to mend it where it is too old."""
+    """The major version, 0 if none runs, and how to fix it if it is missing or too old."""
 
     major: int
     detail: str
@@ -26,23 +26,23 @@ class Java:
 
 
 def find_java() -> Java:
-    """Look where Spark looks: JAVA_HOME first, then the PATH."""
+    """Return the Java that Spark would use: from JAVA_HOME first, then from the PATH."""
     home = os.environ.get("JAVA_HOME")
-    place = "JAVA_HOME" if home else "PATH"
+    source = "JAVA_HOME" if home else "PATH"
     java = f"{home}/bin/java" if home else shutil.which("java")
     if java is None:
         return Java(0, "not found", f"install Java {MIN_JAVA} ({_PACKAGE}), or set JAVA_HOME to where it is")
     if not os.path.exists(java):
-        return Java(0, f"not found at {java} (by {place})", f"set JAVA_HOME to a Java {MIN_JAVA}, or unset it")
+        return Java(0, f"not found at {java} (by {source})", f"set JAVA_HOME to a Java {MIN_JAVA}, or unset it")
     try:
         answer = subprocess.run(  # noqa: S603
             [java, "-version"], capture_output=True, text=True, errors="replace", timeout=_HANGING_SECONDS, check=True
         )
     except (OSError, subprocess.SubprocessError) as error:
-        return Java(0, f"{java} (by {place}) does not run: {error}", f"set JAVA_HOME to a Java {MIN_JAVA}")
+        return Java(0, f"{java} (by {source}) does not run: {error}", f"set JAVA_HOME to a Java {MIN_JAVA}")
     match = re.search(r'version "((?:1\.)?(\d+)[^"]*)"', answer.stderr + answer.stdout)
     major = int(match[2]) if match else 0
-    detail = f"{match[1] if match else 'of an unknown version'} at {java} (by {place})"
+    detail = f"{match[1] if match else 'of an unknown version'} at {java} (by {source})"
     fix = f"install Java {MIN_JAVA} or newer, and point JAVA_HOME to it" if major < MIN_JAVA else ""
     return Java(major, detail, fix)
 

@@ -41,19 +41,19 @@ def mask_secrets(text: str) -> str:
     text = _USERINFO.sub(rf"\1{MASK}@", text)
     text = _LONE_USERINFO.sub(rf"\1{MASK}@", text)
     text = _HEADER.sub(rf"\1{MASK}", text)
-    text = _SCHEME.sub(lambda found: f"{found[1] or found[2]} {MASK}", text)
+    text = _SCHEME.sub(lambda match: f"{match[1] or match[2]} {MASK}", text)
     text = _ELEMENT.sub(rf"\1{MASK}", text)
     text = _PRIVATE_KEY.sub(rf"\1{MASK}", text)
     return _PARAMETER.sub(_without_value, text)
 
 
-def _without_value(found: re.Match[str]) -> str:
-    word = found.string[found.string.rfind(" ", 0, found.start()) + 1 : found.start()]
-    if "/" in word and re.search(r":\s+$", found["name"]):
+def _without_value(match: re.Match[str]) -> str:
+    word = match.string[match.string.rfind(" ", 0, match.start()) + 1 : match.start()]
+    if "/" in word and re.search(r":\s+$", match["name"]):
         # A file of this name, about which a sentence says something.
-        return found[0]
-    quote = found["quote"] or ""
-    return f"{found['name']}{quote}{MASK}{quote}"
+        return match[0]
+    quote = match["quote"] or ""
+    return f"{match['name']}{quote}{MASK}{quote}"
 
 
 def mask_values(value: Any) -> Any:
@@ -62,9 +62,9 @@ def mask_values(value: Any) -> Any:
         return mask_secrets(value)
     if isinstance(value, dict):
         return {
-            key: MASK if isinstance(key, str) and is_secret_name(key) and each is not None else mask_values(each)
-            for key, each in value.items()
+            key: MASK if isinstance(key, str) and is_secret_name(key) and item is not None else mask_values(item)
+            for key, item in value.items()
         }
     if isinstance(value, list | tuple):
-        return [mask_values(each) for each in value]
+        return [mask_values(item) for item in value]
     return value

@@ -23,9 +23,9 @@ def format_number(number: int) -> str:
     return f"{number:,}"
 
 
-def format_count(count: int, one: str, many: str | None = None) -> str:
+def format_count(count: int, singular: str, plural: str | None = None) -> str:
     """Return a count with its noun, e.g. `1 row`, `2,000 rows`."""
-    return f"{count:,} {one if count == 1 else many or one + 's'}"
+    return f"{count:,} {singular if count == 1 else plural or singular + 's'}"
 
 
 def format_ratio(ratio: float) -> str:

@@ -113,9 +113,9 @@ class Model(dict[str, Any]):
         """Return what `to_serializable` does, less the fields that have their default: reading puts them back."""
         fields = self._fields
         return {
-            key: each
-            for key, each in self.to_serializable().items()
-            if key not in fields or fields[key].required or each != fields[key].default()
+            key: value
+            for key, value in self.to_serializable().items()
+            if key not in fields or fields[key].required or value != fields[key].default()
         }
 
     @classmethod
@@ -199,10 +199,10 @@ def _check_of_list(hint: Any, item_hint: Any) -> _Check:
         if not isinstance(value, list | tuple):
             raise _misfit(value, _name(hint), where)
         try:
-            return [item(each, where) for each in value]
+            return [item(element, where) for element in value]
         except InvalidInputError:
             # Once more, to say which one it was.
-            return [item(each, f"{where}[{index}]") for index, each in enumerate(value)]
+            return [item(element, f"{where}[{index}]") for index, element in enumerate(value)]
 
     return check
 
@@ -214,10 +214,10 @@ def _check_of_dict(hint: Any, key_hint: Any, value_hint: Any) -> _Check:
         if not isinstance(value, dict):
             raise _misfit(value, _name(hint), where)
         try:
-            return {key_check(key, where): value_check(each, where) for key, each in value.items()}
+            return {key_check(key, where): value_check(item, where) for key, item in value.items()}
         except InvalidInputError:
             return {
-                key_check(key, f"key of {where}"): value_check(each, f"{where}[{key!r}]") for key, each in value.items()
+                key_check(key, f"key of {where}"): value_check(item, f"{where}[{key!r}]") for key, item in value.items()
             }
 
     return check
@@ -238,9 +238,9 @@ def _check_of_union(hints: tuple[Any, ...]) -> _Check:
         # An exact type first: among `int | float`, 1 stays an integer.
         if type(value) in present:
             return value
-        for each in checks:
+        for candidate in checks:
             try:
-                return each(value, where)
+                return candidate(value, where)
             except InvalidInputError:
                 continue
         raise _misfit(value, names, where)
@@ -258,7 +258,7 @@ def _name(hint: Any) -> str:
 
 def _plain(value: Any) -> Any:
     if isinstance(value, dict):
-        return {key: _plain(each) for key, each in value.items()}
+        return {key: _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(each) for each in value]
+        return [_plain(item) for item in value]
     return value

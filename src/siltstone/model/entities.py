@@ -82,9 +82,9 @@ class Table(Metafile):
         for entry in reversed(self.versions):
             if entry.version == version or (version is None and entry.lifecycle_state == "active"):
                 return entry
-        there = ", ".join(f"{entry.version} ({entry.lifecycle_state})" for entry in self.versions) or "none"
-        wanted = "active version" if version is None else f"version {version}"
-        raise NotFoundError(f"table {self.locator.full_name} has no {wanted}; there are: {there}")
+        versions = ", ".join(f"{entry.version} ({entry.lifecycle_state})" for entry in self.versions) or "none"
+        missing = "active version" if version is None else f"version {version}"
+        raise NotFoundError(f"table {self.locator.full_name} has no {missing}; there are: {versions}")
 
 
 class DroppedField(SchemaField):
@@ -159,11 +159,11 @@ class TableVersion(Metafile):
     def new_name_in_files(self, name: str, column_id: int, taken: Iterable[str] = ()) -> str:
         """Return a name inside files for a new column that no column ever had, dropped ones included."""
         used = {column.name_in_files.lower() for column in [*self.fields, *self.dropped_fields]}
-        used |= {each.lower() for each in taken}
-        found = name
-        while found.lower() in used:
-            found = f"{found}_{column_id}"
-        return found
+        used |= {other.lower() for other in taken}
+        new_name = name
+        while new_name.lower() in used:
+            new_name = f"{new_name}_{column_id}"
+        return new_name
 
     def check_partition_values(self, values: Sequence[PartitionValue]) -> None:
         """Refuse values that are not one for each partition key. Raises: InvalidInputError."""
@@ -174,7 +174,7 @@ class TableVersion(Metafile):
             )
 
     def _number_columns(self) -> None:
-        """Give ids to columns that have none: before there were ids, columns were only ever added at the end."""
+        """Assign ids to columns without one: before there were ids, columns were only ever added at the end."""
         for position, column in enumerate(self.fields):
             if column.id is None:
                 column.id = position + 1
@@ -209,7 +209,7 @@ class TableVersion(Metafile):
             raise InvalidInputError("merge engine first_row takes rows as they come; leave out the sort keys")
         if self.merge_engine == "partial_update":
             keys = {*self.primary_keys, *self.sort_keys, *self.partition_keys}
-            strict = [each.name for each in self.fields if not each.nullable and each.name not in keys]
+            strict = [column.name for column in self.fields if not column.nullable and column.name not in keys]
             if strict:
                 raise InvalidInputError(
                     f"merge engine partial_update may leave {', '.join(strict)} out; make it nullable"

@@ -147,12 +147,12 @@ class DeltaLocator(PartitionLocator):
         )
 
 
-def check_new_position(wanted: int, newest: int, stream: str) -> None:
+def check_new_position(requested: int, newest: int, stream: str) -> None:
     """Refuse a position that a delta cannot be committed at. Raises: InvalidInputError."""
-    check_position(wanted, f"{stream}: after the newest, {newest},", least=1)
-    if wanted <= newest:
+    check_position(requested, f"{stream}: after the newest, {newest},", least=1)
+    if requested <= newest:
         raise InvalidInputError(
-            f"{stream}: stream position {wanted} is not after the newest, {newest}; give a higher one or none"
+            f"{stream}: stream position {requested} is not after the newest, {newest}; give a higher one or none"
         )
 
 
@@ -178,4 +178,4 @@ def _escape(value: PartitionValue) -> str:
     text = str(value)
     if not text:
         return "!empty"
-    return re.sub(r"[^A-Za-z0-9_.=+-]|^[._]", lambda found: "".join(f"!{byte:02X}" for byte in found[0].encode()), text)
+    return re.sub(r"[^A-Za-z0-9_.=+-]|^[._]", lambda match: "".join(f"!{byte:02X}" for byte in match[0].encode()), text)

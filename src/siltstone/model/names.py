@@ -66,9 +66,9 @@ def check_path(path: str) -> str:
     return path
 
 
-def did_you_mean(name: str, known: Sequence[str]) -> str:
+def did_you_mean(name: str, candidates: Sequence[str]) -> str:
     """Return a question that names what is close, or nothing."""
-    lowered = {each.lower(): each for each in known}
+    lowered = {other.lower(): other for other in candidates}
     close = difflib.get_close_matches(name.lower(), lowered, n=2, cutoff=0.7)
-    close = close or [each for each in lowered if each.rpartition(".")[2] == name.lower().rpartition(".")[2]][:2]
-    return f"; did you mean {' or '.join(lowered[each] for each in close)}?" if close else ""
+    close = close or [other for other in lowered if other.rpartition(".")[2] == name.lower().rpartition(".")[2]][:2]
+    return f"; did you mean {' or '.join(lowered[other] for other in close)}?" if close else ""

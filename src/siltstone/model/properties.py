@@ -184,8 +184,8 @@ _ALL: tuple[Property[Any], ...] = (
     FULL_CONSISTENCY_DELAY_MS,
     CLOSED_BEFORE_MS,
 )
-TABLE_PROPERTIES: dict[str, Property[Any]] = {known.name: known for known in _ALL}
-_BY_OLD_NAME = {old: known for known in _ALL for old in known.old_names}
+TABLE_PROPERTIES: dict[str, Property[Any]] = {declared.name: declared for declared in _ALL}
+_BY_OLD_NAME = {old: declared for declared in _ALL for old in declared.old_names}
 
 
 def change_properties(
@@ -193,17 +193,17 @@ def change_properties(
 ) -> dict[str, str]:
     """Return properties as they are after changes that a user asks for; None removes one.
 
-    What is set to the text that it has already is no change. Without `of_table` it is something else that carries
+    Setting a property to the value it has changes nothing. Without `of_table` it is something else that carries
     properties, none of which has a meaning: a user's own are all there can be. Raises: InvalidInputError.
     """
     after = dict(before)
     for name, text in changes.items():
-        known = TABLE_PROPERTIES.get(name)
-        present = before.get(name) if known is None else known.text_in(before)
+        declared = TABLE_PROPERTIES.get(name)
+        present = before.get(name) if declared is None else declared.text_in(before)
         if text == present:
             continue
         _check_change(name, text, where, of_table=of_table)
-        for old in (name, *(known.old_names if known else ())):
+        for old in (name, *(declared.old_names if declared else ())):
             after.pop(old, None)
         if text is not None:
             after[name] = text
@@ -213,8 +213,8 @@ def change_properties(
 def _check_change(name: object, text: object, where: object, *, of_table: bool) -> None:
     if not isinstance(name, str):
         raise InvalidInputError(f"{where}: the name of a property is text, not {name!r}")
-    known = TABLE_PROPERTIES.get(name)
-    if known is not None and known.is_reserved:
+    declared = TABLE_PROPERTIES.get(name)
+    if declared is not None and declared.is_reserved:
         raise InvalidInputError(f"{where}: property {name} is kept by the system; it can be neither set nor removed")
     if text is None:
         return
@@ -223,20 +223,20 @@ def _check_change(name: object, text: object, where: object, *, of_table: bool) 
     if name.startswith(USER_PREFIX) and name != USER_PREFIX:
         return
     if not of_table:
-        hint = f"; {name} is a property of tables, set it there" if known else ""
+        hint = f"; {name} is a property of tables, set it there" if declared else ""
         raise InvalidInputError(
             f"{where}: takes no property but your own, which start with {USER_PREFIX}, e.g. {_own(name)}{hint}"
         )
-    if known is None:
+    if declared is None:
         raise InvalidInputError(f"{where}: there is no property {name}{_suggestion(name)}")
-    known.read(text, where)
+    declared.read(text, where)
 
 
 def _suggestion(name: str) -> str:
     renamed = _BY_OLD_NAME.get(name)
     if renamed is not None:
         return f"; it is called {renamed.name} now"
-    settable = [known.name for known in _ALL if not known.is_reserved]
+    settable = [declared.name for declared in _ALL if not declared.is_reserved]
     guess = did_you_mean(name, settable)
     return f"; there are {', '.join(settable)}, and your own, which start with {USER_PREFIX}, e.g. {_own(name)}{guess}"
 

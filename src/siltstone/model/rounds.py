@@ -117,7 +117,7 @@ class Accounting(Model):
 class Origin(Model):
     """The round that a compacted partition began with, where that was not one that read its deltas from the first on.
 
-    It read all of `partition`; None where it was told to go on from another position than the round before had reached.
+    It read all of `partition`; None if it was asked to start elsewhere than where the round before had stopped.
     `is_from_deltas` where what it read are the very deltas that come before the next round's.
     """
 
@@ -193,12 +193,12 @@ class RoundCompletion(Model):
 
     @property
     def write_amplification(self) -> float | None:
-        """Bytes written for each byte of deltas, None where none were read."""
+        """Bytes written per byte of deltas, or None if none were read."""
         return ratio(self.written_bytes, self.input_bytes)
 
     @property
     def read_amplification(self) -> float | None:
-        """Rows in files for each row of the partition, None where it is empty."""
+        """Rows in files per row of the partition, or None if it is empty."""
         return ratio(self.record_count, self.live_rows)
 
     @property
@@ -215,7 +215,7 @@ def ratio(numerator: int, denominator: int) -> float | None:
 def check_cover(buckets: list[Bucket]) -> None:
     """Check that every hash is in exactly one bucket. Raises: InvalidInputError."""
     expected = 0
-    for bucket in sorted(buckets, key=lambda each: each.first_hash):
+    for bucket in sorted(buckets, key=lambda bucket: bucket.first_hash):
         if bucket.first_hash != expected or not 0 <= bucket.depth <= MAX_DEPTH:
             raise InvalidInputError(f"buckets do not cover the hash space at {expected:016x}")
         expected = bucket.first_hash + (1 << (64 - bucket.depth))

@@ -86,7 +86,7 @@ def schema_from_json(fields: Iterable[Mapping[str, Any]] | Mapping[str, Any]) ->
 
 
 def _stored_schema(fields: Iterable[object], level: int) -> pa.Schema:
-    schema = pa.schema([_arrow_field(_stored_field(each), level) for each in fields])
+    schema = pa.schema([_arrow_field(_stored_field(field), level) for field in fields])
     check_columns(schema)
     return schema
 
@@ -105,8 +105,8 @@ def _stored_field(stored: object) -> _StoredField:
 def schema_to_json(schema: pa.Schema) -> list[SchemaField]:
     """Write a normalized Arrow schema as fields."""
     return [
-        SchemaField(name=each.name, type=type_to_json(each.type), nullable=each.nullable, id=field_id(each))
-        for each in schema
+        SchemaField(name=field.name, type=type_to_json(field.type), nullable=field.nullable, id=field_id(field))
+        for field in schema
     ]
 
 
@@ -167,7 +167,7 @@ def type_to_json(kind: pa.DataType) -> Any:
     if pa.types.is_list(kind):
         return {"list": type_to_json(kind.value_type)}
     if pa.types.is_struct(kind):
-        fields = [{"name": each.name, "type": type_to_json(each.type), "nullable": each.nullable} for each in kind]
+        fields = [{"name": field.name, "type": type_to_json(field.type), "nullable": field.nullable} for field in kind]
         return {"struct": fields}
     if pa.types.is_map(kind):
         return {"map": [type_to_json(kind.key_type), type_to_json(kind.item_type)]}
@@ -185,7 +185,7 @@ def describe_type(kind: pa.DataType) -> str:
 
 def nullable(schema: pa.Schema) -> pa.Schema:
     """Return a schema whose columns may all be null, as they may in rows that are deletes."""
-    return pa.schema([each.with_nullable(True) for each in schema])
+    return pa.schema([field.with_nullable(True) for field in schema])
 
 
 def normalize_schema(schema: pa.Schema) -> pa.Schema:
@@ -195,7 +195,9 @@ def normalize_schema(schema: pa.Schema) -> pa.Schema:
 
 def _normalize_fields(schema: pa.Schema, level: int) -> pa.Schema:
     check_columns(schema)
-    return pa.schema([pa.field(each.name, _normalize(each.type, each.name, level), each.nullable) for each in schema])
+    return pa.schema(
+        [pa.field(field.name, _normalize(field.type, field.name, level), field.nullable) for field in schema]
+    )
 
 
 def normalize_type(kind: pa.DataType, column: str) -> pa.DataType:
@@ -276,9 +278,9 @@ def has_map(kind: pa.DataType) -> bool:
     return pa.types.is_map(kind) or any(has_map(kind.field(number).type) for number in range(kind.num_fields))
 
 
-def same_values(one: pa.DataType, other: pa.DataType) -> bool:
+def same_values(left: pa.DataType, right: pa.DataType) -> bool:
     """Return whether two stored types hold the same values, whatever they say of nulls inside."""
-    return bool(_plain_type(one).equals(_plain_type(other)))
+    return bool(_plain_type(left).equals(_plain_type(right)))
 
 
 def check_columns(schema: pa.Schema) -> None:
@@ -332,11 +334,11 @@ def evolve(table: pa.Schema, delta: pa.Schema, *, add_columns: bool = True) -> p
     New columns come last and are nullable; a wider type widens the column. Raises: InvalidInputError that names
     the column and both types for anything else.
     """
-    fields = {each.name: each for each in table}
+    fields = {field.name: field for field in table}
     lowered = {name.lower(): name for name in table.names}
     for incoming in delta:
-        known = fields.get(incoming.name)
-        if known is None:
+        column = fields.get(incoming.name)
+        if column is None:
             same = lowered.get(incoming.name.lower())
             if same is not None:
                 raise InvalidInputError(
@@ -347,16 +349,16 @@ def evolve(table: pa.Schema, delta: pa.Schema, *, add_columns: bool = True) -> p
             fields[incoming.name] = incoming.with_nullable(True)
             lowered[incoming.name.lower()] = incoming.name
             continue
-        wider = widest(known.type, incoming.type)
+        wider = widest(column.type, incoming.type)
         if wider is None:
             raise InvalidInputError(
-                f"column {incoming.name!r} is {describe_type(known.type)} in the table "
+                f"column {incoming.name!r} is {describe_type(column.type)} in the table "
                 f"but {describe_type(incoming.type)} in the data; convert it "
                 "(only wider integers, floats and decimals are taken over)"
             )
         # Files that were written before columns had ids know none.
-        identity = known if field_id(known) is not None else incoming
-        fields[incoming.name] = known.with_type(wider).with_metadata(identity.metadata)
+        identity = column if field_id(column) is not None else incoming
+        fields[incoming.name] = column.with_type(wider).with_metadata(identity.metadata)
     return pa.schema(list(fields.values()))
 
 
@@ -368,25 +370,25 @@ def check_unchanged(table: pa.Schema, after: pa.Schema) -> None:
                 f"column {column.name!r} is not in the table ({', '.join(table.names)}), and this write is strict: rename "
                 f"it, or add it with `siltstone table alter`{did_you_mean(column.name, table.names)}"
             )
-        known = table.field(column.name)
-        if known.type != column.type:
+        before = table.field(column.name)
+        if before.type != column.type:
             raise InvalidInputError(
-                f"column {column.name!r} is {describe_type(known.type)} in the table and would become "
+                f"column {column.name!r} is {describe_type(before.type)} in the table and would become "
                 f"{describe_type(column.type)}; this write is strict: convert it, or widen the column with `siltstone table alter`"
             )
 
 
-def widest(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
-    """Return the type that holds all values of both, or None where widening cannot give one."""
-    if one.equals(other) or same_values(one, other):
-        return one
-    if one in _INTEGERS and other in _INTEGERS:
-        return max(one, other, key=_INTEGERS.index)
-    if pa.types.is_floating(one) and pa.types.is_floating(other):
+def widest(left: pa.DataType, right: pa.DataType) -> pa.DataType | None:
+    """Return the type that holds all values of both, or None if no wider type does."""
+    if left.equals(right) or same_values(left, right):
+        return left
+    if left in _INTEGERS and right in _INTEGERS:
+        return max(left, right, key=_INTEGERS.index)
+    if pa.types.is_floating(left) and pa.types.is_floating(right):
         return pa.float64()
-    if pa.types.is_decimal(one) and pa.types.is_decimal(other):
-        scale = max(one.scale, other.scale)
-        precision = scale + max(one.precision - one.scale, other.precision - other.scale)
+    if pa.types.is_decimal(left) and pa.types.is_decimal(right):
+        scale = max(left.scale, right.scale)
+        precision = scale + max(left.precision - left.scale, right.precision - right.scale)
         return pa.decimal128(precision, scale) if precision <= 38 else None
     return None
 
@@ -398,5 +400,5 @@ def _plain_type(kind: pa.DataType) -> pa.DataType:
     if pa.types.is_map(kind):
         return pa.map_(_plain_type(kind.key_type), _plain_type(kind.item_type))
     if pa.types.is_struct(kind):
-        return pa.struct([pa.field(each.name, _plain_type(each.type)) for each in kind])
+        return pa.struct([pa.field(field.name, _plain_type(field.type)) for field in kind])
     return kind
