@@ -214,7 +214,7 @@ def test_rows_are_not_written_to_a_table_that_another_process_made_one_of_docume
         other_process.setattr(commit_module, "_logs", {})
         table.drop()
         lake.create_document_table("shop.orders")
-    with pytest.raises(ConflictError, match=r"siltstone\.kind is 'documents'"):
+    with pytest.raises(ConflictError, match=r"siltstone\.kind is now 'documents'"):
         table.write(rows)
     with pytest.raises(InvalidInputError, match="is a table of documents"):
         table.write(rows)

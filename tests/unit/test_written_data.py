@@ -252,9 +252,9 @@ class TestRows:
     @pytest.mark.parametrize(
         ("data", "message"),
         [
-            ({"id": 1}, r"one dictionary; give \[row\] for one row"),
+            ({"id": 1}, r"a dictionary; use \[row\] for one row"),
             ([{"id": 1}, 3], "row 2 of the data is int, not a dictionary"),
-            ([{1: 1}], "column 1; names of columns are text"),
+            ([{1: 1}], "column named 1; column names must be text"),
             ([(1, 2)], "holds tuple"),
             ([{"id": 1, "i": 3}, {"id": 2, "i": 2**40}], "'i': row 2 has 1099511627776"),
             ([{"id": 1, "i": 1.5}], "'i': row 1 has 1.5"),

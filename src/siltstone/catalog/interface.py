@@ -35,7 +35,7 @@ class Catalog(Protocol):
         """
 
     def table_exists(self, name: str, *, root: str) -> bool:
-        """Return whether there is such a table."""
+        """Return whether the table exists."""
 
     def create_table(
         self,

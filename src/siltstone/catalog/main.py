@@ -48,7 +48,7 @@ def get_table(name: str, *, recall: bool = False, root: str) -> Table:
 
 
 def table_exists(name: str, *, root: str) -> bool:
-    """Return whether there is such a table."""
+    """Return whether the table exists."""
     namespace, table = split_table_name(name)
     return storage.table_exists(namespace, table, root=root)
 

@@ -200,7 +200,7 @@ class CommitLog:
         return sure_ms == 0 or now_ms - sure_ms <= MAX_STEP_MS
 
     def doubt(self, expiry_ms: int) -> str | None:
-        """Return why things expire by an earlier time than now, and what to do; None where they do not."""
+        """Return why things expire by an earlier time than now, and what to do, or None if they do not."""
         skew_ms = self.batches.objects.skew_ms()
         if skew_ms is not None and is_skewed(skew_ms) and expiry_ms == 0:
             return (

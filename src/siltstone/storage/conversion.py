@@ -30,7 +30,7 @@ _HEX_DIGITS = np.frombuffer(b"0123456789abcdef", np.uint8)
 
 
 class UnfitValueError(ValueError):
-    """A value is none of the column's type; `row` counts from 0, None where each value fits by itself."""
+    """A value does not fit the column's type; `row` counts from 0 and is None if every value fits by itself."""
 
     def __init__(self, row: int | None, value: object, reason: str) -> None:
         super().__init__(reason)
@@ -38,67 +38,67 @@ class UnfitValueError(ValueError):
         self.value = value
 
     def message(self, column: str, kind: pa.DataType, rows_before: int = 0) -> str:
-        """Return a message that says what does not fit where, for data of which this is a part."""
+        """Return a message that says which value does not fit, and in which row of all the data."""
         if self.row is None:
             return f"column {column!r} does not convert to {describe_type(kind)}: {self}"
         number = rows_before + self.row + 1
         return f"column {column!r}: row {number} has {self.value!r:.80}, which does not fit {describe_type(kind)} exactly: {self}"
 
 
-def stored_type(given: pa.DataType, known: pa.DataType | None, column: str) -> pa.DataType:
-    """Return the type that data of a type is stored with, where `known` is what the table's column has.
+def stored_type(kind: pa.DataType, target: pa.DataType | None, column: str) -> pa.DataType:
+    """Return the type that data of a type is stored with, where `target` is what the table's column has.
 
     That is the column's own type where it can hold the values, or else, what they are by themselves, which may widen the
     column. Raises: InvalidInputError for what no table can hold.
     """
-    if known is not None and pa.types.is_null(given):
-        return known
-    normalized = normalize_type(given, column)
-    if known is None or widest(known, normalized) is not None or not can_hold(known, given):
+    if target is not None and pa.types.is_null(kind):
+        return target
+    normalized = normalize_type(kind, column)
+    if target is None or widest(target, normalized) is not None or not can_hold(target, kind):
         return normalized
-    return known
+    return target
 
 
-def can_hold(known: pa.DataType, given: pa.DataType) -> bool:
-    """Return whether a column of the type `known` takes values of the type `given`, as far as they fit exactly."""
+def can_hold(target: pa.DataType, kind: pa.DataType) -> bool:
+    """Return whether a column of the type `target` takes values of the type `kind`, as far as they fit exactly."""
     types = pa.types
-    if types.is_dictionary(given) or types.is_run_end_encoded(given):
-        return can_hold(known, given.value_type)
-    if types.is_null(given):
+    if types.is_dictionary(kind) or types.is_run_end_encoded(kind):
+        return can_hold(target, kind.value_type)
+    if types.is_null(kind):
         return True
-    if is_extension(given, "arrow.uuid") and types.is_binary(known):
+    if is_extension(kind, "arrow.uuid") and types.is_binary(target):
         return True
-    if types.is_integer(given):
-        return _is_any(known, types.is_integer, types.is_floating, types.is_decimal)
-    if types.is_floating(given):
-        return _is_any(known, types.is_integer, types.is_floating)
-    if types.is_decimal(given):
-        return _is_any(known, types.is_integer, types.is_decimal)
-    if is_list_like(given):
-        return types.is_list(known) and can_hold(known.value_type, given.value_type)
-    if types.is_map(given):
-        return types.is_map(known) and all(
-            can_hold(*pair) for pair in ((known.key_type, given.key_type), (known.item_type, given.item_type))
+    if types.is_integer(kind):
+        return _is_any(target, types.is_integer, types.is_floating, types.is_decimal)
+    if types.is_floating(kind):
+        return _is_any(target, types.is_integer, types.is_floating)
+    if types.is_decimal(kind):
+        return _is_any(target, types.is_integer, types.is_decimal)
+    if is_list_like(kind):
+        return types.is_list(target) and can_hold(target.value_type, kind.value_type)
+    if types.is_map(kind):
+        return types.is_map(target) and all(
+            can_hold(*pair) for pair in ((target.key_type, kind.key_type), (target.item_type, kind.item_type))
         )
-    if types.is_struct(given):
-        return types.is_struct(known) and _has_fields(known, given)
-    return same_values(known, normalize_type(given, ""))
+    if types.is_struct(kind):
+        return types.is_struct(target) and _has_fields(target, kind)
+    return same_values(target, normalize_type(kind, ""))
 
 
 def _is_any(kind: pa.DataType, *checks: Callable[[pa.DataType], bool]) -> bool:
     return any(check(kind) for check in checks)
 
 
-def _has_fields(known: pa.DataType, given: pa.DataType) -> bool:
+def _has_fields(target: pa.DataType, kind: pa.DataType) -> bool:
     """Return whether a struct has all fields of another; those that the other has not become null."""
-    names = [field.name for field in given]
+    names = [field.name for field in kind]
     return (
         len(set(names)) == len(names)
         and all(
-            known.get_field_index(field.name) >= 0 and can_hold(known.field(field.name).type, field.type)
-            for field in given
+            target.get_field_index(field.name) >= 0 and can_hold(target.field(field.name).type, field.type)
+            for field in kind
         )
-        and all(field.nullable or field.name in names for field in known)
+        and all(field.nullable or field.name in names for field in target)
     )
 
 
@@ -112,7 +112,7 @@ def convert(values: "pa.Array[Any]", kind: pa.DataType) -> "pa.Array[Any]":
 
 
 def _first_unfit(values: "pa.Array[Any]", kind: pa.DataType) -> int | None:
-    """Find the first value that does not convert, by halves; None where each of them does."""
+    """Return the first row that does not convert, by bisection, or None if every row converts by itself."""
     start, size = 0, len(values)
     while size > 1:
         half = size // 2
@@ -134,32 +134,32 @@ def _fails(values: "pa.Array[Any]", kind: pa.DataType) -> bool:
 
 
 def _convert(values: Any, kind: pa.DataType) -> Any:
-    given, types = values.type, pa.types
-    if given.equals(kind):
+    source_type, types = values.type, pa.types
+    if source_type.equals(kind):
         return values
-    if types.is_null(given):
+    if types.is_null(source_type):
         return pa.nulls(len(values), kind)
-    if types.is_dictionary(given):
+    if types.is_dictionary(source_type):
         return _convert(values.dictionary, kind).take(values.indices)
-    if types.is_run_end_encoded(given):
+    if types.is_run_end_encoded(source_type):
         return _convert(values.values, kind).take(_run_numbers(values))
-    if isinstance(given, pa.BaseExtensionType):
-        if is_extension(given, "arrow.uuid") and types.is_string(kind):
+    if isinstance(source_type, pa.BaseExtensionType):
+        if is_extension(source_type, "arrow.uuid") and types.is_string(kind):
             return _uuid_text(values.storage)
         return _convert(values.storage, kind)
-    if is_list_like(given):
+    if is_list_like(source_type):
         return _convert_lists(values, kind)
-    if types.is_map(given):
+    if types.is_map(source_type):
         return _convert_maps(values, kind)
-    if types.is_struct(given):
+    if types.is_struct(source_type):
         return _convert_structs(values, kind)
     return _cast(values, kind)
 
 
 def _run_numbers(values: Any) -> Any:
     """Return, for each value of an array of runs, the number of its run."""
-    places = np.arange(values.offset, values.offset + len(values))
-    return pa.array(np.searchsorted(values.run_ends.to_numpy(), places, side="right"))
+    positions = np.arange(values.offset, values.offset + len(values))
+    return pa.array(np.searchsorted(values.run_ends.to_numpy(), positions, side="right"))
 
 
 def _convert_lists(values: Any, kind: pa.DataType) -> Any:
@@ -196,8 +196,8 @@ def _items(items: Any, kind: pa.DataType, starts: Integers, sizes: Integers) -> 
     first = int(starts.min(initial=len(items)))
     last = int((starts + sizes).max(initial=first))
     converted = _convert(items.slice(first, last - first), kind)
-    places = np.repeat(starts - first - np.cumsum(sizes) + sizes, sizes) + np.arange(sizes.sum())
-    return converted if np.array_equal(places, np.arange(len(converted))) else converted.take(pa.array(places))
+    positions = np.repeat(starts - first - np.cumsum(sizes) + sizes, sizes) + np.arange(sizes.sum())
+    return converted if np.array_equal(positions, np.arange(len(converted))) else converted.take(pa.array(positions))
 
 
 def _offsets(sizes: Integers) -> Any:
@@ -207,8 +207,8 @@ def _offsets(sizes: Integers) -> Any:
 def _convert_structs(values: Any, kind: pa.DataType) -> Any:
     columns = []
     for field in kind:
-        place = values.type.get_field_index(field.name)
-        columns.append(pa.nulls(len(values), field.type) if place < 0 else _convert(values.field(place), field.type))
+        index = values.type.get_field_index(field.name)
+        columns.append(pa.nulls(len(values), field.type) if index < 0 else _convert(values.field(index), field.type))
     return pa.StructArray.from_arrays(columns, fields=list(kind), mask=_nulls(values))
 
 
@@ -217,12 +217,12 @@ def _nulls(values: Any) -> Any:
 
 
 def _cast(values: Any, kind: pa.DataType) -> Any:
-    given, types = values.type, pa.types
-    if types.is_integer(given) and types.is_decimal(kind):
+    source_type, types = values.type, pa.types
+    if types.is_integer(source_type) and types.is_decimal(kind):
         # Straight, Arrow wants room for all integers, whatever the values are.
         return values.cast(pa.decimal128(20, 0)).cast(kind)
     converted = values.cast(kind)
-    if types.is_floating(given) and types.is_float32(kind):
+    if types.is_floating(source_type) and types.is_float32(kind):
         exact = pc.or_(pc.equal(converted.cast(pa.float64()), values.cast(pa.float64())), pc.is_nan(values))
         if pc.any(pc.invert(exact)).as_py():
             raise pa.ArrowInvalid(f"more digits than {kind} holds")
@@ -236,7 +236,7 @@ def _uuid_text(values: Any) -> Any:
     raw = np.frombuffer(values.buffers()[1], np.uint8)[values.offset * 16 : (values.offset + len(values)) * 16]
     digits = _HEX_DIGITS[np.stack([raw >> 4, raw & 15], axis=1).reshape(len(values), 32)]
     text = np.full((len(values), 36), ord("-"), np.uint8)
-    text[:, [place for place in range(36) if place not in _UUID_DASHES]] = digits
+    text[:, [position for position in range(36) if position not in _UUID_DASHES]] = digits
     offsets = pa.array(np.arange(0, 36 * len(values) + 1, 36), pa.int32()).buffers()[1]
     written = pa.StringArray.from_buffers(len(values), offsets, pa.py_buffer(text.tobytes()))
     return pc.if_else(pc.is_null(values), pa.scalar(None, pa.string()), written)
@@ -245,12 +245,12 @@ def _uuid_text(values: Any) -> Any:
 _UNNAMED_INDEX = re.compile(r"__index_level_[0-9]+__")
 
 
-def record_batches(data: ArrowData, known: pa.Schema) -> Iterator[pa.RecordBatch]:
+def record_batches(data: ArrowData, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     """Yield all rows, after an empty batch where a schema alone is there to be checked.
 
-    Rows that are dictionaries are read with the types of the columns that `known` has. Raises: InvalidInputError.
+    Rows that are dictionaries are read with the types of the columns that `schema` has. Raises: InvalidInputError.
     """
-    for batch in _batches(data, known):
+    for batch in _batches(data, schema):
         names = columns_without_index(batch.schema)
         yield batch if len(names) == batch.num_columns else batch.select(names)
 
@@ -272,7 +272,7 @@ def _unnamed_index(metadata: bytes) -> frozenset[str]:
     return frozenset(name for name in columns if isinstance(name, str) and _UNNAMED_INDEX.fullmatch(name))
 
 
-def _batches(data: Any, known: pa.Schema) -> Iterator[pa.RecordBatch]:
+def _batches(data: Any, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     if isinstance(data, pa.RecordBatch):
         yield data
     elif isinstance(data, pa.Table):
@@ -282,21 +282,21 @@ def _batches(data: Any, known: pa.Schema) -> Iterator[pa.RecordBatch]:
         yield empty_batch(data.schema)
         yield from data
     elif data.__class__.__module__.startswith("pandas.") and hasattr(data, "index"):
-        yield from _batches(_from_pandas(data), known)
+        yield from _batches(_from_pandas(data), schema)
     elif hasattr(data, "__arrow_c_stream__"):
-        yield from _batches(_from_stream(data), known)
+        yield from _batches(_from_stream(data), schema)
     elif isinstance(data, Iterable) and not isinstance(data, str | bytes | Mapping):
-        yield from _from_items(iter(data), known)
+        yield from _from_items(iter(data), schema)
     elif isinstance(data, Mapping):
         raise InvalidInputError(
-            "data to write is one dictionary; give [row] for one row, or pa.table(columns) if it holds columns"
+            "data to write is a dictionary; use [row] for one row, or pa.table(columns) if it holds columns"
         )
     else:
-        raise InvalidInputError(f"data to write is {type(data).__name__}; {_WANTED}")
+        raise InvalidInputError(f"data to write is {type(data).__name__}; {_ACCEPTED}")
 
 
-_WANTED = (
-    "give an Arrow table, record batches, a data frame that exports Arrow, or a list of dictionaries, one for each row"
+_ACCEPTED = (
+    "use an Arrow table, record batches, a data frame that exports Arrow, or a list of dictionaries, one per row"
 )
 
 
@@ -315,17 +315,17 @@ def _from_stream(data: Any) -> pa.RecordBatchReader:
         raise InvalidInputError(f"data to write is {type(data).__name__}, which does not convert: {error}") from error
 
 
-def _from_items(items: Iterator[object], known: pa.Schema) -> Iterator[pa.RecordBatch]:
+def _from_items(items: Iterator[object], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     for first in items:
         if isinstance(first, Mapping):
-            yield from _from_rows([first, *cast("Iterator[Mapping[str, object]]", items)], known).to_batches()
+            yield from _from_rows([first, *cast("Iterator[Mapping[str, object]]", items)], schema).to_batches()
             return
         if not isinstance(first, pa.RecordBatch | pa.Table):
-            raise InvalidInputError(f"data to write holds {type(first).__name__}; {_WANTED}")
-        yield from _batches(first, known)
+            raise InvalidInputError(f"data to write holds {type(first).__name__}; {_ACCEPTED}")
+        yield from _batches(first, schema)
 
 
-def _from_rows(rows: Sequence[Mapping[str, object]], known: pa.Schema) -> pa.Table:
+def _from_rows(rows: Sequence[Mapping[str, object]], schema: pa.Schema) -> pa.Table:
     """Make a table of rows; a column that only some of them have is null in the others."""
     names: dict[str, None] = {}
     for number, row in enumerate(rows):
@@ -334,29 +334,31 @@ def _from_rows(rows: Sequence[Mapping[str, object]], known: pa.Schema) -> pa.Tab
         names.update(dict.fromkeys(row))
     for name in names:
         if not isinstance(name, str):
-            raise InvalidInputError(f"the data has the column {name!r}; names of columns are text")
+            raise InvalidInputError(f"the data has a column named {name!r}; column names must be text")
     columns = {
-        name: _column(name, [row.get(name) for row in rows], known.field(name).type if name in known.names else None)
+        name: _column(name, [row.get(name) for row in rows], schema.field(name).type if name in schema.names else None)
         for name in names
     }
     return pa.table(columns)
 
 
-def _column(name: str, values: list[object], known: pa.DataType | None) -> "pa.Array[Any]":
+def _column(name: str, values: list[object], target: pa.DataType | None) -> "pa.Array[Any]":
     """Make an array of Python values, which have kinds but no widths: those are the column's."""
     try:
-        if known is not None and has_map(known):
-            return pa.array(values, known)
+        if target is not None and has_map(target):
+            return pa.array(values, target)
         inferred = pa.array(values)
     except (pa.ArrowException, OverflowError) as error:
         raise InvalidInputError(f"column {name!r}: its values have no type in common: {error}") from error
     if len({value.tzinfo is None for value in values if isinstance(value, datetime.datetime)}) > 1:
-        raise InvalidInputError(f"column {name!r}: some of its times have a zone and others have none")
-    if known is None or not can_hold(known, inferred.type):
+        raise InvalidInputError(
+            f"column {name!r}: some of its times have a time zone and others do not; give all of them one"
+        )
+    if target is None or not can_hold(target, inferred.type):
         return inferred
-    if pa.types.is_float32(known) and pa.types.is_floating(inferred.type):
-        return inferred.cast(known)
+    if pa.types.is_float32(target) and pa.types.is_floating(inferred.type):
+        return inferred.cast(target)
     try:
-        return convert(inferred, known)
+        return convert(inferred, target)
     except UnfitValueError as error:
-        raise InvalidInputError(error.message(name, known)) from error
+        raise InvalidInputError(error.message(name, target)) from error

@@ -95,7 +95,7 @@ def _discard_repeated(deltas: Sequence[Delta], source: StoredStream, position: i
 
 
 def find_commit(stream: StreamLocator, idempotency: Idempotency, *, root: str) -> int | None:
-    """Return the stream position that was committed under an idempotency id, None where nothing was."""
+    """Return the stream position that was committed under an idempotency id, or None."""
     return locate(stream, root).read(lambda state: _position_of(state, idempotency))
 
 
@@ -108,16 +108,16 @@ def discard_deltas(deltas: Sequence[Delta], *, root: str) -> None:
     """Delete the files of staged deltas that will not be committed."""
     for delta in deltas:
         if delta.state != "staged":
-            raise InvalidInputError(f"{delta.locator}: is committed; only staged deltas can be discarded")
+            raise InvalidInputError(f"{delta.locator}: already committed; only staged deltas can be discarded")
     open_objects(root).delete([entry.uri for delta in deltas for entry in delta.manifest.entries])
 
 
 def _check_staged(deltas: Sequence[Delta], stream: StreamLocator, version: TableVersion) -> None:
     for delta in deltas:
         if delta.state != "staged":
-            raise InvalidInputError(f"{delta.locator}: is committed already; stage a new delta")
+            raise InvalidInputError(f"{delta.locator}: already committed; stage a new delta")
         if delta.locator.stream_locator != stream:
-            raise InvalidInputError(f"{delta.locator}: is staged for another stream than {stream}")
+            raise InvalidInputError(f"{delta.locator}: staged for another stream, not {stream}; stage it for this one")
         if not delta.every_partition:
             version.check_partition_values(delta.partition_values)
     segments = [delta.locator.partition_id for delta in deltas]
@@ -125,27 +125,25 @@ def _check_staged(deltas: Sequence[Delta], stream: StreamLocator, version: Table
         raise InvalidInputError(f"{stream}: one commit has two deltas for one partition; commit them one after another")
 
 
-def _next_position(stream: Stream, deltas: Sequence[Delta], wanted: int | None, now_ms: int) -> int:
+def _next_position(stream: Stream, deltas: Sequence[Delta], requested: int | None, now_ms: int) -> int:
     newest = stream.stream_position
     if newest == MAX_STREAM_POSITION:
         raise InvalidInputError(
             f"{stream.locator}: its newest delta is at {newest}, the last stream position there is; compact it, and "
             "write to a new table that is rebased from it"
         )
-    if wanted is None:
+    if requested is None:
         is_chrono = any(delta.type == "chrono" for delta in deltas)
         return max(newest + 1, now_ms) if is_chrono else newest + 1
-    check_new_position(wanted, newest, str(stream.locator))
-    return wanted
+    check_new_position(requested, newest, str(stream.locator))
+    return requested
 
 
 def _check_properties(version: TableVersion, expected: Mapping[str, str | None]) -> None:
     for name, value in expected.items():
-        known = version.properties.get(name)
-        if known != value:
-            raise ConflictError(
-                f"{version.locator}: property {name} is {known!r}, not {value!r} any more; read it again"
-            )
+        actual = version.properties.get(name)
+        if actual != value:
+            raise ConflictError(f"{version.locator}: property {name} is now {actual!r}, not {value!r}; read it again")
 
 
 def _schema_change(version: TableVersion, deltas: Sequence[Delta]) -> dict[str, Entry]:
@@ -275,19 +273,19 @@ def delete_deltas(
     source = locate(partition, root)
 
     def prepare(state: StoredState) -> Commit[int]:
-        known = state.known_partition(partition)
+        current = state.known_partition(partition)
         if followers is not None and state.followers() != list(followers):
             raise ConflictError(f"{partition}: its followers changed while it was being trimmed; try again")
-        if last_stream_position > known.stream_position:
+        if last_stream_position > current.stream_position:
             raise InvalidInputError(
-                f"{partition}: cannot trim up to {last_stream_position}, the newest delta is at {known.stream_position}"
+                f"{partition}: cannot trim up to {last_stream_position}, the newest delta is at {current.stream_position}"
             )
         keys = state.delta_keys().get(partition.partition_id, {})
         doomed = [key for position, key in keys.items() if position <= last_stream_position]
-        if last_stream_position <= known.trimmed_stream_position:
+        if last_stream_position <= current.trimmed_stream_position:
             return Commit({}, len(doomed))
-        known.trimmed_stream_position = last_stream_position
-        return Commit({**dict.fromkeys(doomed), **partition_change(known)}, len(doomed))
+        current.trimmed_stream_position = last_stream_position
+        return Commit({**dict.fromkeys(doomed), **partition_change(current)}, len(doomed))
 
     refuse_doubt(source.log.batches)
     return source.commit("trim", prepare).result
@@ -307,8 +305,8 @@ def download_delta(delta: Delta, *, columns: Sequence[str] | None = None, root: 
         stored = [by_name[name] for name in columns]
     files = [read_data_file(root, entry, stored).select(stored) for entry in delta.manifest.entries]
     if not files:
-        known = version.as_in_files().schema
-        files = [pa.schema([known.field(name) for name in stored if name in known.names]).empty_table()]
+        schema = version.as_in_files().schema
+        files = [pa.schema([schema.field(name) for name in stored if name in schema.names]).empty_table()]
     rows = pa.concat_tables(files)
     return rows.rename_columns([names.get(name, name) for name in rows.column_names]).replace_schema_metadata(None)
 

@@ -72,7 +72,7 @@ class StreamState(Protocol):
         """Return the partitions by their ids."""
 
     def partition(self, partition_id: str) -> Partition | None:
-        """Return the partition of an id, None where there is none."""
+        """Return the partition with this id, or None."""
 
     def followers(self) -> list[Follower]:
         """Return who follows any of the partitions."""
@@ -123,10 +123,10 @@ class StreamLog(Protocol):
         """Call `query` on a state that this process knows already, however old; where it knows none, as `read` does."""
 
     def expiry_ms(self) -> int:
-        """Return the time by which things may expire, as the newest state has it; also where there is no such stream."""
+        """Return the time by which things may expire, as the newest state has it; the stream need not exist."""
 
     def doubt(self, expiry_ms: int) -> str | None:
-        """Return why things expire by an earlier time than now, and what to do; None where they do not."""
+        """Return why things expire by an earlier time than now, and what to do, or None if they do not."""
 
     def announced(self) -> AbstractContextManager[None]:
         """Keep vacuums away from what is staged for the stream meanwhile, however long it takes."""
@@ -142,7 +142,7 @@ class Storage(Protocol):
         """Get a namespace. Raises: NotFoundError."""
 
     def namespace_exists(self, namespace: str, *, root: str) -> bool:
-        """Return whether there is such a namespace."""
+        """Return whether the namespace exists."""
 
     def create_namespace(self, namespace: str, *, properties: Mapping[str, str] | None = None, root: str) -> Namespace:
         """Create a namespace. Raises: AlreadyExistsError."""
@@ -163,7 +163,7 @@ class Storage(Protocol):
         """
 
     def table_exists(self, namespace: str, table: str, *, root: str) -> bool:
-        """Return whether there is such a table."""
+        """Return whether the table exists."""
 
     def create_table(
         self,
@@ -210,7 +210,7 @@ class Storage(Protocol):
         """Get the active version created last. Raises: NotFoundError."""
 
     def table_version_exists(self, namespace: str, table: str, table_version: str, *, root: str) -> bool:
-        """Return whether there is such a version."""
+        """Return whether the version exists."""
 
     def create_table_version(
         self,
@@ -274,7 +274,7 @@ class Storage(Protocol):
         """Get a committed stream. Raises: NotFoundError."""
 
     def stream_exists(self, stream: StreamLocator, *, root: str) -> bool:
-        """Return whether there is such a committed stream."""
+        """Return whether the stream exists and is committed."""
 
     def locate_stream(self, stream: StreamLocator, *, root: str) -> StreamLog:
         """Find a stream, or that of a partition or delta, which itself need not exist. Raises: NotFoundError."""
@@ -285,7 +285,7 @@ class Storage(Protocol):
         """Find a stream of a table version, by default the deltas of the newest active one. Raises: NotFoundError."""
 
     def find_stream_in(self, folder: str, *, root: str) -> StreamLog | None:
-        """Find the stream that is kept in a folder, None where its table was dropped: names change, folders do not."""
+        """Return the stream kept in a folder, or None if its table was dropped: names change, folders do not."""
 
     def stage_stream(self, stream: StreamLocator, *, properties: Mapping[str, str] | None = None, root: str) -> Stream:
         """Make a stream that nobody sees until it is committed. Raises: NotFoundError without the table version."""
@@ -310,7 +310,7 @@ class Storage(Protocol):
         """Get a committed partition. Raises: NotFoundError."""
 
     def partition_exists(self, partition: PartitionLocator, *, root: str) -> bool:
-        """Return whether there is such a committed partition."""
+        """Return whether the partition exists and is committed."""
 
     def stage_partition(
         self, stream: StreamLocator, partition_values: Sequence[PartitionValue] = (), *, root: str
@@ -427,7 +427,7 @@ class Storage(Protocol):
         """
 
     def find_commit(self, stream: StreamLocator, idempotency: Idempotency, *, root: str) -> int | None:
-        """Return the stream position that was committed under an idempotency id, None where nothing was.
+        """Return the stream position that was committed under an idempotency id, or None.
 
         Raises: NotFoundError.
         """

@@ -86,7 +86,7 @@ class _Staging:
         version, self._began = source.log.read(lambda state: (source.version_in(state), state.batch_id))
         self._name = version.locator.table_locator.full_name
         if type not in DELTA_TYPES:
-            raise InvalidInputError(f"{self._name}: delta type {type!r} is not one of {', '.join(DELTA_TYPES)}")
+            raise InvalidInputError(f"{self._name}: unknown delta type {type!r}; use {', '.join(DELTA_TYPES)}")
         if delete_columns is not None and type != "delete":
             raise InvalidInputError(f"{self._name}: delete columns go with deltas of type delete, not {type}")
         if op_column is not None and type != "upsert":
@@ -116,20 +116,20 @@ class _Staging:
         self._deletes_everywhere: list[pa.RecordBatch] = []
         self._writers: dict[str, tuple[list[PartitionValue], DataFileWriter]] = {}
 
-    def _checked_delete_columns(self, given: Sequence[str] | None) -> list[str]:
-        columns = list(self.version.primary_keys if given is None else given)
+    def _checked_delete_columns(self, requested: Sequence[str] | None) -> list[str]:
+        columns = list(self.version.primary_keys if requested is None else requested)
         if not columns:
             raise InvalidInputError(
                 f"{self._name}: a delete needs delete columns, since the table has no primary key; name them"
             )
-        known = self.version.schema
-        unknown = [column for column in columns if column not in known.names]
+        schema = self.version.schema
+        unknown = [column for column in columns if column not in schema.names]
         if unknown or len(set(columns)) != len(columns):
             raise InvalidInputError(
                 f"{self._name}: delete columns {', '.join(columns)} must be different columns of the table "
-                f"({', '.join(known.names)})"
+                f"({', '.join(schema.names)})"
             )
-        check_key_types(columns, known, f"{self._name}: delete column")
+        check_key_types(columns, schema, f"{self._name}: delete column")
         return columns
 
     def stage(self, data: ArrowData, *, only: list[PartitionValue] | None = None) -> list[Delta]:
@@ -146,7 +146,7 @@ class _Staging:
             self._discard()
             raise
         if not deltas and only is None and self._changes_schema():
-            # No row tells a partition, but the columns are news for all of them.
+            # No row names a partition, but the columns are new for all of them.
             self._every_partition = bool(self.version.partition_keys)
         if not deltas and (self._every_partition or not self.version.partition_keys):
             deltas = [self.delta([], [], every_partition=self._every_partition)]
@@ -155,8 +155,8 @@ class _Staging:
     def _changes_schema(self) -> bool:
         if self._schema is None or self._delete_columns is not None:
             return False
-        known = self.version.schema
-        return not evolve(known, table_columns(self._schema, self._op_column, known)).equals(known)
+        schema = self.version.schema
+        return not evolve(schema, table_columns(self._schema, self._op_column, schema)).equals(schema)
 
     def delta(
         self, values: Sequence[PartitionValue], entries: Sequence[Any], *, every_partition: bool = False
@@ -187,8 +187,8 @@ class _Staging:
             open_objects(self._root).delete([entry.uri for entry in writer.abandon()])
 
     def _batches(self, data: ArrowData) -> Iterator[pa.RecordBatch]:
-        for given in record_batches(data, self.version.schema):
-            batch = self._with_absent_keys(given)
+        for incoming in record_batches(data, self.version.schema):
+            batch = self._with_absent_keys(incoming)
             if self._schema is None:
                 self._schema = self._check_schema(batch.schema)
                 self._file_columns = self._columns_in_files(self._schema)
@@ -199,19 +199,22 @@ class _Staging:
         """Add nulls for partition keys that the data has not; only row-level deletes may do without."""
         if self._op_column is None:
             return batch
-        known = self.version.schema
+        schema = self.version.schema
         self._absent_keys = [key for key in self.version.partition_keys_outside if key not in batch.schema.names]
         for key in self._absent_keys:
-            batch = batch.append_column(known.field(key), pa.nulls(batch.num_rows, known.field(key).type))
+            batch = batch.append_column(schema.field(key), pa.nulls(batch.num_rows, schema.field(key).type))
         return batch
 
     def _columns_in_files(self, schema: pa.Schema) -> list[SchemaField]:
         """Return the columns of the files: what is new to the table has no id yet, and a name that none ever had."""
-        known = {column.name: column for column in self.version.fields}
+        existing = {column.name: column for column in self.version.fields}
         columns: list[SchemaField] = []
         for column in schema_to_json(schema):
-            if column.name in known:
-                column.id, column.stored_name = known[column.name].id, known[column.name].stored_name
+            if column.name in existing:
+                column.id, column.stored_name = (
+                    existing[column.name].id,
+                    existing[column.name].stored_name,
+                )
             else:
                 taken = [known_column.name_in_files for known_column in columns]
                 name = self.version.new_name_in_files(column.name, self.version.last_column_id + 1, taken)
@@ -219,54 +222,56 @@ class _Staging:
             columns.append(column)
         return columns
 
-    def _check_schema(self, given: pa.Schema) -> pa.Schema:
+    def _check_schema(self, incoming: pa.Schema) -> pa.Schema:
         """Return the schema of the files for data of a schema; all refusals that need no values are here."""
-        version, known = self.version, self.version.schema
+        version, table = self.version, self.version.schema
         if self._delete_columns is not None:
-            self._require(given, self._delete_columns, "delete column")
-            fields = [given.field(column) for column in self._delete_columns]
+            self._require(incoming, self._delete_columns, "delete column")
+            fields = [incoming.field(column) for column in self._delete_columns]
         else:
-            self._require(given, version.primary_keys, "primary key")
-            self._require_sort_keys(given)
-            self._require(given, version.partition_keys, "partition key")
+            self._require(incoming, version.primary_keys, "primary key")
+            self._require_sort_keys(incoming)
+            self._require(incoming, version.partition_keys, "partition key")
             if self._op_column is not None:
-                self._require(given, [self._op_column], "operation column")
-            fields = list(given)
+                self._require(incoming, [self._op_column], "operation column")
+            fields = list(incoming)
         try:
-            schema = pa.schema([self._stored_field(field, known) for field in fields])
+            schema = pa.schema([self._stored_field(field, table) for field in fields])
             check_columns(schema)
             after = evolve(
-                known, table_columns(schema, self._op_column, known), add_columns=self._delete_columns is None
+                table,
+                table_columns(schema, self._op_column, table),
+                add_columns=self._delete_columns is None,
             )
             if self._is_strict:
-                check_unchanged(known, after)
+                check_unchanged(table, after)
         except InvalidInputError as error:
             raise InvalidInputError(f"{self._name}: {error}") from error
         if self._delete_columns is None and version.merge_engine != "partial_update" and self._op_column is None:
-            required = [field.name for field in known if not field.nullable]
-            self._require(given, required, "non-nullable column")
+            required = [field.name for field in table if not field.nullable]
+            self._require(incoming, required, "non-nullable column")
         return schema
 
-    def _require_sort_keys(self, given: pa.Schema) -> None:
-        missing = [column for column in self.version.sort_keys if column not in given.names]
+    def _require_sort_keys(self, incoming: pa.Schema) -> None:
+        missing = [column for column in self.version.sort_keys if column not in incoming.names]
         if missing and self._op_column is not None:
             raise InvalidInputError(
                 f"{self._name}: the data must have the sort key {missing[0]!r}; a row-level delete without it is older "
                 "than every row that has it, and would delete nothing. Give it, or write a delta of type delete"
             )
-        self._require(given, self.version.sort_keys, "sort key")
+        self._require(incoming, self.version.sort_keys, "sort key")
 
-    def _stored_field(self, field: "pa.Field[Any]", known: pa.Schema) -> "pa.Field[Any]":
+    def _stored_field(self, field: "pa.Field[Any]", table: pa.Schema) -> "pa.Field[Any]":
         if field.name == self._op_column:
             return pa.field(field.name, pa.string())
-        column = known.field(field.name).type if field.name in known.names else None
+        column = table.field(field.name).type if field.name in table.names else None
         return pa.field(field.name, stored_type(field.type, column, field.name))
 
-    def _require(self, given: pa.Schema, columns: Iterable[str], what: str) -> None:
+    def _require(self, incoming: pa.Schema, columns: Iterable[str], what: str) -> None:
         for column in columns:
-            if given.names.count(column) != 1:
+            if incoming.names.count(column) != 1:
                 raise InvalidInputError(
-                    f"{self._name}: the data must have the {what} {column!r} once; it has {', '.join(given.names) or 'no columns'}"
+                    f"{self._name}: the data must have the {what} {column!r} once; it has {', '.join(incoming.names) or 'no columns'}"
                 )
 
     def _convert(self, batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -327,7 +332,7 @@ class _Staging:
             unknown = pc.filter(column, pc.invert(pc.is_in(column, pa.array(OPERATIONS)))) if len(column) else column
             if len(unknown):
                 raise InvalidInputError(
-                    f"{self._name}: operation column {field.name!r} has {unknown[0].as_py()!r}; known are {', '.join(OPERATIONS)}"
+                    f"{self._name}: operation column {field.name!r} has the unknown operation {unknown[0].as_py()!r}; use {', '.join(OPERATIONS)}"
                 )
         return column
 
@@ -359,7 +364,7 @@ class _Staging:
             writer.write(pa.RecordBatch.from_arrays(rows.columns, schema=writer.schema))
 
     def _deletes_for_every_partition(self, batch: pa.RecordBatch) -> "pa.BooleanArray | None":
-        """Flag row-level deletes that do not tell in which partition their key is; None where there are none."""
+        """Return a mask of row-level deletes that do not name their key's partition, or None without any."""
         outside = self.version.partition_keys_outside
         if self._op_column is None or not any(batch.column(key).null_count for key in outside):
             return None
@@ -384,8 +389,8 @@ class _Staging:
         deletes = np.flatnonzero(everywhere.to_numpy(zero_copy_only=False))
         others = np.flatnonzero(~everywhere.to_numpy(zero_copy_only=False))
         waiting = {segment: values for segment, (values, _) in self._writers.items() if segment != EVERY_PARTITION}
-        for values, places in self._rows_by_partition(batch.take(pa.array(others))):
-            rows = np.sort(np.concatenate([others[places], deletes]))
+        for values, positions in self._rows_by_partition(batch.take(pa.array(others))):
+            rows = np.sort(np.concatenate([others[positions], deletes]))
             self._write_rows(values, batch.take(pa.array(rows)))
             waiting.pop(partition_id(values), None)
         gone = batch.take(pa.array(deletes))

@@ -55,8 +55,8 @@ class StoredState:
         entry = state.get(stream_key(self.locator.stream))
         if entry is None:
             version = self.version
-            there = ", ".join(sorted(self.streams()))
-            raise NotFoundError(f"{version.locator}: there is no stream {self.locator.stream}; there are: {there}")
+            streams = ", ".join(sorted(self.streams()))
+            raise NotFoundError(f"{version.locator}: there is no stream {self.locator.stream}; there are: {streams}")
         self.stream: Stream = named(Stream, entry, self.locator)
 
     @functools.cached_property
@@ -80,18 +80,18 @@ class StoredState:
         return {partition.locator.partition_id: partition for partition in partitions}
 
     def partition(self, partition_id: str) -> Partition | None:
-        """Return the partition of an id, None where there is none."""
+        """Return the partition with this id, or None."""
         entry = self.entries.get(partition_key(self.locator.stream, partition_id))
         return None if entry is None else _read_partition(entry, self.locator)
 
     def known_partition(self, partition: PartitionLocator) -> Partition:
         """Return a partition. Raises: NotFoundError."""
-        known = self.partition(partition.partition_id)
-        if known is None:
+        existing = self.partition(partition.partition_id)
+        if existing is None:
             raise NotFoundError(
                 f"{partition}: there is no such partition; it begins with the first delta written to it"
             )
-        return known
+        return existing
 
     def followers(self) -> list[Follower]:
         """Return the followers of all partitions."""
@@ -149,7 +149,7 @@ class StoredState:
         if trimmed > newest and following > newest + 1:
             raise InvalidInputError(
                 f"{self.locator}: deltas up to position {trimmed} are trimmed, so which of them were committed by "
-                f"{moment.isoformat()} is not known any more; give a position, or a later time"
+                f"{moment.isoformat()} is no longer known; give a position, or a later time"
             )
         return newest
 
@@ -208,7 +208,7 @@ class StoredStream(NamedTuple):
         return self.log.expiry_ms()
 
     def doubt(self, expiry_ms: int) -> str | None:
-        """Return why things expire by an earlier time than now, None where they do not."""
+        """Return why things expire by an earlier time than now, or None if they do not."""
         return self.log.doubt(expiry_ms)
 
     def announced(self) -> contextlib.AbstractContextManager[None]:
@@ -222,10 +222,10 @@ def locate(stream: StreamLocator, root: str) -> StoredStream:
 
 
 def _find(namespace: str, table: str, table_version: str | None, stream: str, root: str) -> StoredStream:
-    known = tables.get_table(namespace, table, root=root)
-    chosen = known.choose_version(table_version)
+    parent = tables.get_table(namespace, table, root=root)
+    chosen = parent.choose_version(table_version)
     locator = StreamLocator(namespace=namespace, table=table, table_version=chosen.version, stream=stream)
-    return StoredStream(locator, known, chosen, root)
+    return StoredStream(locator, parent, chosen, root)
 
 
 def locate_stream(stream: StreamLocator, *, root: str) -> interface.StreamLog:
@@ -241,7 +241,7 @@ def find_stream(
 
 
 def find_stream_in(folder: str, *, root: str) -> interface.StreamLog | None:
-    """Find the stream that is kept in a folder, None where its table was dropped: names change, folders do not."""
+    """Return the stream kept in a folder, or None if its table was dropped: names change, folders do not."""
     version_folder, _, stream = folder.rpartition("/")
     for table in tables.list_tables(root=root):
         for version in table.versions:
@@ -271,7 +271,7 @@ def get_stream(stream: StreamLocator, *, root: str) -> Stream:
 
 
 def stream_exists(stream: StreamLocator, *, root: str) -> bool:
-    """Return whether there is such a committed stream."""
+    """Return whether the stream exists and is committed."""
     try:
         get_stream(stream, root=root)
     except NotFoundError:
@@ -318,8 +318,8 @@ def close_stream(stream: StreamLocator, *, before_ms: int, root: str) -> bool:
 
     def prepare(state: StoredState) -> Commit[bool]:
         version = state.version
-        known = CLOSED_BEFORE_MS.of(version.properties, "the table")
-        if known is not None and known >= before_ms:
+        closed_before_ms = CLOSED_BEFORE_MS.of(version.properties, "the table")
+        if closed_before_ms is not None and closed_before_ms >= before_ms:
             return Commit({}, False)
         version.properties = {**version.properties, CLOSED_BEFORE_MS.name: str(before_ms)}
         return Commit({VERSION_KEY: nameless(version)}, True)
@@ -338,7 +338,7 @@ def get_partition(partition: PartitionLocator, *, root: str) -> Partition:
 
 
 def partition_exists(partition: PartitionLocator, *, root: str) -> bool:
-    """Return whether there is such a committed partition."""
+    """Return whether the partition exists and is committed."""
     try:
         get_partition(partition, root=root)
     except NotFoundError:
@@ -405,10 +405,10 @@ def add_follower(follower: Follower, *, root: str) -> bool:
     """Let a compacted partition follow a partition; return whether that changed anything."""
 
     def prepare(state: StoredState) -> Commit[bool]:
-        known = _known_follower(state, follower)
-        if known is not None and (
-            known.after_round > follower.after_round
-            or (known.after_round == follower.after_round and known.start_position <= follower.start_position)
+        existing = _known_follower(state, follower)
+        if existing is not None and (
+            existing.after_round > follower.after_round
+            or (existing.after_round == follower.after_round and existing.start_position <= follower.start_position)
         ):
             return Commit({}, False)
         return Commit({_follower_key(follower): _with_values(follower)}, True)

@@ -32,7 +32,7 @@ def get_namespace(namespace: str, *, root: str) -> Namespace:
 
 
 def namespace_exists(namespace: str, *, root: str) -> bool:
-    """Return whether there is such a namespace."""
+    """Return whether the namespace exists."""
     check_namespace(namespace)
     return catalog_log(root).read(lambda state: namespace_key(namespace) in state)
 
@@ -56,9 +56,9 @@ def update_namespace(namespace: str, *, properties: Mapping[str, str | None], ro
     """Set properties; None removes one."""
 
     def prepare(state: LogState) -> Commit[Namespace]:
-        known = _known_namespace(state, namespace, root)
-        known.properties = change_properties(known.properties, properties, f"namespace {namespace}", of_table=False)
-        return Commit({namespace_key(namespace): namespace_entry(known)}, known)
+        updated = _known_namespace(state, namespace, root)
+        updated.properties = change_properties(updated.properties, properties, f"namespace {namespace}", of_table=False)
+        return Commit({namespace_key(namespace): namespace_entry(updated)}, updated)
 
     return catalog_log(root).commit("update namespace", prepare).result
 
@@ -99,7 +99,7 @@ def get_table(namespace: str, table: str, *, recall: bool = False, root: str) ->
 
 
 def table_exists(namespace: str, table: str, *, root: str) -> bool:
-    """Return whether there is such a table."""
+    """Return whether the table exists."""
     TableLocator(namespace=namespace, table=table)
     return catalog_log(root).read(lambda state: table_key(namespace, table) in state)
 
@@ -134,18 +134,18 @@ def update_table(
     target = TableLocator(namespace=new_namespace or namespace, table=new_table or table)
 
     def prepare(state: LogState) -> Commit[Table]:
-        known = known_table(state, namespace, table, root)
+        updated = known_table(state, namespace, table, root)
         changes: dict[str, Entry | None] = {}
-        if target != known.locator:
+        if target != updated.locator:
             _known_namespace(state, target.namespace, root)
             refuse_existing_table(state, target.namespace, target.table, root)
             changes[table_key(namespace, table)] = None
-            known.locator = target
+            updated.locator = target
         if description is not None:
-            known.description = description
-        known.properties = _own_properties(known, properties or {})
-        changes[table_key(target.namespace, target.table)] = table_entry(known)
-        return Commit(changes, known)
+            updated.description = description
+        updated.properties = _own_properties(updated, properties or {})
+        changes[table_key(target.namespace, target.table)] = table_entry(updated)
+        return Commit(changes, updated)
 
     return catalog_log(root).commit("update table", prepare).result
 
@@ -155,11 +155,11 @@ def delete_table(namespace: str, table: str, *, root: str) -> None:
     log = catalog_log(root)
 
     def prepare(state: LogState) -> Changes:
-        known = known_table(state, namespace, table, root)
-        dropped: Entry = {"table": known.locator.full_name, "dropped_at": max(log.now_ms(), state.time_ms)}
+        doomed = known_table(state, namespace, table, root)
+        dropped: Entry = {"table": doomed.locator.full_name, "dropped_at": max(log.now_ms(), state.time_ms)}
         return {
             table_key(namespace, table): None,
-            **{dropped_key(version.folder): dropped for version in known.versions},
+            **{dropped_key(version.folder): dropped for version in doomed.versions},
         }
 
     log.commit("delete table", prepare)

@@ -50,24 +50,24 @@ _PARSED_VERSIONS_LIMIT = 1024
 
 def list_table_versions(namespace: str, table: str, *, root: str) -> list[TableVersion]:
     """List the versions of a table in order of creation."""
-    known = tables.get_table(namespace, table, root=root)
-    return [_read_version(known, entry, root) for entry in known.versions]
+    parent = tables.get_table(namespace, table, root=root)
+    return [_read_version(parent, entry, root) for entry in parent.versions]
 
 
 def get_table_version(
     namespace: str, table: str, table_version: str | None = None, *, recall: bool = False, root: str
 ) -> TableVersion:
     """Get one version, by default the newest active one."""
-    known = tables.get_table(namespace, table, recall=recall, root=root)
-    return _read_version(known, known.choose_version(table_version), root, recall=recall)
+    parent = tables.get_table(namespace, table, recall=recall, root=root)
+    return _read_version(parent, parent.choose_version(table_version), root, recall=recall)
 
 
 def get_latest_table_version(namespace: str, table: str, *, root: str) -> TableVersion:
     """Get the version created last."""
-    known = tables.get_table(namespace, table, root=root)
-    if not known.versions:
+    parent = tables.get_table(namespace, table, root=root)
+    if not parent.versions:
         raise NotFoundError(f"table {namespace}.{table} has no version yet")
-    return _read_version(known, known.versions[-1], root)
+    return _read_version(parent, parent.versions[-1], root)
 
 
 def get_latest_active_table_version(namespace: str, table: str, *, root: str) -> TableVersion:
@@ -76,12 +76,12 @@ def get_latest_active_table_version(namespace: str, table: str, *, root: str) ->
 
 
 def table_version_exists(namespace: str, table: str, table_version: str, *, root: str) -> bool:
-    """Return whether there is such a version."""
+    """Return whether the version exists."""
     try:
-        known = tables.get_table(namespace, table, root=root)
+        parent = tables.get_table(namespace, table, root=root)
     except NotFoundError:
         return False
-    return any(entry.version == table_version for entry in known.versions)
+    return any(entry.version == table_version for entry in parent.versions)
 
 
 def create_table_version(
@@ -163,12 +163,12 @@ def update_table_version(
     root: str,
 ) -> TableVersion:
     """Drop, rename and add columns, set properties, describe, or change the state of a version."""
-    known = tables.get_table(namespace, table, root=root)
-    chosen = known.choose_version(table_version)
+    parent = tables.get_table(namespace, table, root=root)
+    chosen = parent.choose_version(table_version)
     log = version_log(root, chosen.folder)
 
     def prepare(state: LogState) -> Changes:
-        version = version_of(state, log, known, chosen)
+        version = version_of(state, log, parent, chosen)
         before = nameless(version)
         change_columns(
             version,
@@ -188,20 +188,20 @@ def update_table_version(
 
     log.commit("update table version", prepare)
     if lifecycle_state is not None:
-        _update_lifecycle(known, chosen.version, lifecycle_state, root)
+        _update_lifecycle(parent, chosen.version, lifecycle_state, root)
         chosen.lifecycle_state = lifecycle_state
-    return _read_version(known, chosen, root)
+    return _read_version(parent, chosen, root)
 
 
 def _update_lifecycle(table: Table, version: str, lifecycle_state: LifecycleState, root: str) -> None:
     name = table.locator
 
     def prepare(state: LogState) -> Changes:
-        known = tables.known_table(state, name.namespace, name.table, root)
-        for entry in known.versions:
+        updated = tables.known_table(state, name.namespace, name.table, root)
+        for entry in updated.versions:
             if entry.version == version:
                 entry.lifecycle_state = lifecycle_state
-        return {table_key(name.namespace, name.table): tables.table_entry(known)}
+        return {table_key(name.namespace, name.table): tables.table_entry(updated)}
 
     catalog_log(root).commit("update lifecycle state", prepare)
 
@@ -227,15 +227,15 @@ def evolve_version(version: TableVersion, schema: pa.Schema, names_in_files: Map
     after = evolve(before, schema)
     if after.equals(before):
         return
-    known = {column.name: column for column in version.fields}
-    given = names_in_files or {}
+    columns = {column.name: column for column in version.fields}
+    stored_names = names_in_files or {}
     for column in schema_to_json(after):
-        if column.name in known:
-            known[column.name].type = column.type
+        if column.name in columns:
+            columns[column.name].type = column.type
             continue
         version.last_column_id += 1
         column.id = version.last_column_id
-        name = given.get(column.name) or version.new_name_in_files(column.name, column.id)
+        name = stored_names.get(column.name) or version.new_name_in_files(column.name, column.id)
         column.stored_name = None if name == column.name else name
         version.fields = [*version.fields, column]
     version.schema_id += 1
@@ -255,10 +255,10 @@ def take_columns(version: TableVersion, fields: Sequence[SchemaField]) -> None:
     for column in fields:
         name = column.name
         if column.id is not None:
-            known = by_id.get(column.id)
-            if known is None:
+            current = by_id.get(column.id)
+            if current is None:
                 raise ConflictError(f"column {name!r} was dropped while this was being written; write it again")
-            name = known.name
+            name = current.name
         elif name in by_name:
             if by_name[name].name_in_files != column.name_in_files:
                 raise ConflictError(f"column {name!r} became another one while this was being written; write it again")
@@ -354,18 +354,18 @@ def version_of(state: LogState, log: CommitLog, table: Table, chosen: VersionEnt
     if line is None:
         raise CorruptionError(f"{log.address()}: the log of {table.locator.full_name} is missing or empty; restore it")
     key = (line, table.locator.full_name, chosen.version, chosen.lifecycle_state)
-    known = _parsed_versions.get(key)
-    if known is None:
+    pickled = _parsed_versions.get(key)
+    if pickled is None:
         entry = state.get(VERSION_KEY) or {}
         locator = TableVersionLocator(**table.locator, table_version=chosen.version)
         with decoding(entry):
             parsed = named(TableVersion, {**entry, "lifecycle_state": chosen.lifecycle_state}, locator)
-        known = pickle.dumps(parsed)
+        pickled = pickle.dumps(parsed)
         if len(_parsed_versions) >= _PARSED_VERSIONS_LIMIT:
             _parsed_versions.clear()
-        _parsed_versions[key] = known
+        _parsed_versions[key] = pickled
     # What is handed out may be changed, so everybody gets a copy.
-    version: TableVersion = pickle.loads(known)  # noqa: S301
+    version: TableVersion = pickle.loads(pickled)  # noqa: S301
     return version
 
 
