@@ -692,7 +692,7 @@ def test_disabling_between_the_decision_and_the_beginning_prevents_the_cycle(wor
 
 @pytest.mark.parametrize("seconds", [0, -1, float("nan"), float("inf")])
 def test_freezing_for_no_time_is_refused(world: World, seconds: float) -> None:
-    with pytest.raises(InvalidInputError, match="give a positive time"):
+    with pytest.raises(InvalidInputError, match="use a positive time"):
         controls.freeze(world.database, seconds=seconds)
 
 

@@ -87,7 +87,7 @@ def wait_for_request(
 def freeze(database: Database, *, seconds: float = FREEZE_SECONDS, requester: str = "") -> Control:
     """Start no cycle for a while; one that runs goes on. Raises: InvalidInputError, StorageError."""
     if not 0 < seconds < 1e10:
-        raise InvalidInputError(f"cannot freeze for {seconds:g} seconds; give a positive time, or disable")
+        raise InvalidInputError(f"cannot freeze for {seconds:g} seconds; use a positive time, or disable")
     return _set(database, "freeze", requester, to_ms(seconds))
 
 
@@ -142,7 +142,7 @@ def _read_request(transaction: Transaction, request_id: str) -> TriggerRequest:
     if request_id.isascii() and request_id.isalnum():  # not every text can be asked for: PostgreSQL has no NUL
         row = transaction.execute(select(trigger_requests).where(trigger_requests.c.request_id == request_id)).first()
     if row is None:
-        raise NotFoundError(f"trigger request {request_id!r}: there is none; those of the last 100 cycles are kept")
+        raise NotFoundError(f"unknown trigger request {request_id!r}; those of the last 100 cycles are kept")
     return to_request(row)
 
 

@@ -294,7 +294,7 @@ def _record(transaction: Transaction, record: CycleRecord) -> None:
 def _end_open_attempts(
     transaction: Transaction, rows: Sequence[Row[tuple[object, ...]]], now_ms: int, why_early: str | None
 ) -> None:
-    """End the claims that are left, and give partitions that nobody tried a place in the timeline."""
+    """End the claims that are left, and record in the timeline the partitions that nobody tried."""
     transaction.execute(delete(active_checkpoints))
     for row in rows:
         if row.status == "STARTED":

@@ -135,7 +135,7 @@ def _is_transient(error: SQLAlchemyError) -> bool:
 def default_address(root: str) -> str:
     """Return the address of the database beside a lake on local disk. Raises: InvalidInputError for other lakes."""
     if "://" in root:
-        raise InvalidInputError(f"{root}: not a local folder, so there is no database beside it; give --database URL")
+        raise InvalidInputError(f"{root}: not a local folder, so it has no database beside it; use --database URL")
     return f"sqlite:///{Path(root).absolute()}.service.db"
 
 
@@ -147,7 +147,7 @@ def open_database(address: str, *, create: bool = True, clock: Clock = database_
     """
     url = _parse(address)
     if not create and url.get_backend_name() == "sqlite" and not Path(url.database or "").is_file():
-        raise NotFoundError(f"{url.database}: there is no such file, so {_NO_SERVICE}")
+        raise NotFoundError(f"{url.database}: no such file, so {_NO_SERVICE}")
     database = Database(create_engine_for(url, create=create), clock=clock)
     try:
         if create:
@@ -169,7 +169,7 @@ def _parse(address: str) -> URL:
         url = make_url(address)
     except (ArgumentError, ValueError):
         raise InvalidInputError(
-            f"the database address {_beginning(address)}… cannot be read; give sqlite:///path or postgresql://user@host:port/name. "
+            f"the database address {_beginning(address)}… is not valid; use sqlite:///path or postgresql://user@host:port/name. "
             "A password follows the user after a colon, its special characters percent-encoded"
         ) from None
     backend = url.get_backend_name()
@@ -186,14 +186,14 @@ def _parse(address: str) -> URL:
         return url
     raise InvalidInputError(
         f"{_shown(url)}: the service keeps its state in a SQLite file or in PostgreSQL; "
-        "give sqlite:///path or postgresql://user@host/name"
+        "use sqlite:///path or postgresql://user@host/name"
     )
 
 
 def _mistyped(address: str) -> InvalidInputError:
     return InvalidInputError(
-        f"the database address {_beginning(address)}… looks like that of a server, but is mistyped; "
-        "give postgresql://user@host:port/name, a password after the user and a colon; or sqlite:///path for a file"
+        f"the database address {_beginning(address)}… seems to be that of a server, but is mistyped; "
+        "use postgresql://user@host:port/name, a password after the user and a colon; or sqlite:///path for a file"
     )
 
 
@@ -247,7 +247,7 @@ def _begin_sqlite(connection: Connection) -> None:
 
 
 def _tables_version(database: Database, connection: Connection) -> int | None:
-    """Return the version of the tables, None where they are yet to be made."""
+    """Return the version of the tables, or None if they do not exist yet."""
     version: int | None = connection.execute(select(tables.schema.c.version)).scalar()
     if version is not None and version > tables.SCHEMA_VERSION:
         raise InvalidInputError(
@@ -263,7 +263,7 @@ def _check_tables(database: Database) -> None:
         is_ours = inspect(connection).has_table(tables.schema.name)
         version = _tables_version(database, connection) if is_ours else None
         if version is None:
-            raise NotFoundError(f"{database.address}: it has no tables of Siltstone, so {_NO_SERVICE}")
+            raise NotFoundError(f"{database.address}: no tables of Siltstone, so {_NO_SERVICE}")
         if version < tables.SCHEMA_VERSION:
             raise InvalidInputError(
                 f"{database.address}: its tables have version {version}, this Siltstone needs {tables.SCHEMA_VERSION}; "

@@ -154,7 +154,7 @@ def cycle_details(database: Database, cycle: int) -> CycleDetails:
         record = None if kept is None else to_record(kept)
         is_newest = row is not None and row.cycle_count == cycle and row.started_at is not None
         if record is None and not is_newest:
-            raise NotFoundError(f"cycle {cycle}: is not in the history, which keeps the newest 100; choose a later one")
+            raise NotFoundError(f"cycle {cycle}: not in the history, which keeps the newest 100; choose a later one")
         source: Any = row if record is None else record
         return CycleDetails(
             cycle_count=cycle,

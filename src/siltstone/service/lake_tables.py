@@ -37,7 +37,7 @@ _log = logging.getLogger(__name__)
 
 
 class LakeTables:
-    """All tables of a lake. Compacts on Spark, or with an engine that is given."""
+    """All tables of a lake. Compacts on Spark, or with the given engine."""
 
     def __init__(
         self,
@@ -51,25 +51,25 @@ class LakeTables:
         self._session = session
         self._engine = engine
         self._retention_seconds = delta_retention_seconds
-        self._is_in_doubt = False
+        self._is_time_uncertain = False
 
     def find_work(self, keep_alive: KeepAlive) -> Sequence[PendingPartition]:
         """Return the partitions with deltas after their watermark, or due without any. Raises: StorageError.
 
-        A table that cannot be looked at is returned with its problem, and does not hide the others.
+        A table that cannot be read is returned with its problem, and does not hide the others.
         """
-        found: list[PendingPartition] = []
+        pending: list[PendingPartition] = []
         for table in self.lake.tables():
             keep_alive()
             try:
                 work = read_work(table.name, root=self.lake.root, keep_alive=keep_alive)
                 for partition in work:
                     keep_following(partition)
-                found += [_pending(table.name, each) for each in work if each.is_waiting]
+                pending += [_pending(table.name, partition) for partition in work if partition.is_waiting]
             except SiltstoneError as error:
                 if not isinstance(error, NotFoundError) or self._is_in_use(table.name):
-                    found.append(PendingPartition(table.name, table.name, None, problem=str(error)))
-        return found
+                    pending.append(PendingPartition(table.name, table.name, None, problem=str(error)))
+        return pending
 
     def compact(self, partition: PartitionLocator, progress: Progress) -> CheckpointResult:
         """Compact one partition. Raises: SiltstoneError."""
@@ -99,7 +99,7 @@ class LakeTables:
         root = self.lake.root
         try:
             source = self._source(partition)
-            known = storage.get_partition(source, root=root)
+            stored = storage.get_partition(source, root=root)
             version = self._version(source)
             log = storage.locate_stream(source, root=root)
             now_ms = log.expiry_ms()
@@ -108,13 +108,13 @@ class LakeTables:
             safe = min(high_watermark, limit.position)
             if limit.position < high_watermark:
                 _log.info("deltas kept for a follower", extra={"partition": str(source), "after": limit.position})
-            if safe <= known.trimmed_stream_position:
+            if safe <= stored.trimmed_stream_position:
                 return 0
-            self._tell_doubt(log.doubt(now_ms))
+            self._warn_if_uncertain(log.doubt(now_ms))
             before_ms = now_ms - to_ms(self._retention_of(version))
             deltas = storage.list_partition_deltas(source, last_stream_position=safe, root=root)
             last = _last_before(deltas, before_ms)
-            if last <= known.trimmed_stream_position:
+            if last <= stored.trimmed_stream_position:
                 return 0
             return storage.delete_deltas(source, last_stream_position=last, followers=limit.followers, root=root)
         except NotFoundError:
@@ -122,11 +122,11 @@ class LakeTables:
                 raise
             return None
 
-    def _tell_doubt(self, doubt: str | None) -> None:
+    def _warn_if_uncertain(self, uncertainty: str | None) -> None:
         """Log that deltas are kept because of a clock, once until it is right again."""
-        if doubt is not None and not self._is_in_doubt:
-            _log.warning("deltas not trimmed", extra={"reason": doubt})
-        self._is_in_doubt = doubt is not None
+        if uncertainty is not None and not self._is_time_uncertain:
+            _log.warning("deltas not trimmed", extra={"reason": uncertainty})
+        self._is_time_uncertain = uncertainty is not None
 
     def _compact(self, partition: PartitionLocator, progress: Progress) -> SessionResult:
         keys = tuple(self._version(partition).primary_keys)

@@ -32,7 +32,7 @@ def is_current(row: Row[tuple[object, ...]], now_ms: int) -> bool:
 
 
 def take_lead(database: Database, holder: str, lease_ms: int) -> Lease | None:
-    """Take or renew the lead; None where somebody else has it. Raises: StorageError.
+    """Take or renew the lead, and return the term, or None if another node leads. Raises: StorageError.
 
     A holder that overslept its lease gets a new term, so that nothing it began before can still be committed.
     """
@@ -83,7 +83,7 @@ _NAME_LIMIT = 200
 
 @dataclass(frozen=True)
 class NodeIdentity:
-    """A node's name, and what tells this process from an earlier or another one of the same name."""
+    """A node's name, and what distinguishes this process from others of the same name."""
 
     name: str
     incarnation: str = field(default_factory=lambda: uuid.uuid4().hex[:12])

@@ -38,7 +38,7 @@ class Node:
         workers: int = 1,
     ) -> None:
         if workers < 0:
-            raise InvalidInputError(f"{workers} workers are too few; give 0 for a node that only leads")
+            raise InvalidInputError(f"cannot run {workers} workers; use 0 for a node that only leads")
         self.identity = NodeIdentity(name or default_node_name())
         self.settings = settings or ServiceSettings()
         owner = self.identity.owner

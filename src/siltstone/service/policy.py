@@ -31,7 +31,7 @@ class Situation:
 def decide(
     situation: Situation, settings: ServiceSettings, measure: Callable[[], Backlog | None]
 ) -> TriggerReason | None:
-    """Return why a cycle begins now, None where none does. `measure` is called only if nothing else decides."""
+    """Return why a cycle begins now, or None if none does. `measure` is called only if nothing else decides."""
     now_ms = situation.now_ms
     if situation.status == "STARTED" or situation.is_disabled or situation.is_frozen:
         return None

@@ -36,7 +36,7 @@ class CheckpointResult:
 
 
 class Tables(Protocol):
-    """The tables that the service looks after."""
+    """The tables that the service compacts."""
 
     def find_work(self, keep_alive: KeepAlive) -> Sequence[PendingPartition]:
         """Return the partitions that have something to do; `keep_alive` is called in between. Raises: StorageError."""

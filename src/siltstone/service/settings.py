@@ -57,7 +57,7 @@ class ServiceSettings:
         for field in fields(self):
             value = getattr(self, field.name)
             if value is not None and (value < 0 or (value == 0 and field.name not in may_be_zero)):
-                raise InvalidInputError(f"{field.name} is {value}; give a positive number")
+                raise InvalidInputError(f"{field.name} is {value}; use a positive number")
         if self.heartbeat_seconds * 2 > self.claim_lease_seconds:
             raise InvalidInputError(
                 f"heartbeat_seconds {self.heartbeat_seconds:g} is more than half of claim_lease_seconds "

@@ -34,7 +34,7 @@ ReleaseStatus = Literal["COMPLETED", "FAILED", "ABANDONED"]
 
 @dataclass(frozen=True)
 class Claim:
-    """A worker's right to compact a partition in a cycle; cycle and attempt tell it from all others."""
+    """A worker's right to compact a partition in a cycle; cycle and attempt identify it."""
 
     cycle: int
     partition: str
@@ -55,7 +55,7 @@ class Beat:
 
 
 def claim_partition(database: Database, owner: str, settings: ServiceSettings) -> Claim | None:
-    """Claim the largest partition that nobody works on; None where there is none. Raises: StorageError.
+    """Claim and return the largest partition that nobody works on, or None. Raises: StorageError.
 
     One that this owner has tried before comes last, so that another worker may have it.
     """
@@ -199,8 +199,8 @@ def release_partition(
         row = lock_manager(transaction, shared=True)
         if row is None or row.status != "STARTED" or row.cycle_count != claim.cycle:
             return _was_released(transaction, claim, status)
-        given = transaction.execute(delete(active_checkpoints).where(active_checkpoints.c.claim_id == claim.claim_id))
-        if given.rowcount != 1:
+        deleted = transaction.execute(delete(active_checkpoints).where(active_checkpoints.c.claim_id == claim.claim_id))
+        if deleted.rowcount != 1:
             return _was_released(transaction, claim, status)
         now_ms = transaction.now_ms()
         mine = (checkpoint_status.c.claim_id == claim.claim_id) & (checkpoint_status.c.status == "STARTED")
@@ -241,7 +241,7 @@ _log = logging.getLogger(__name__)
 
 
 class Heartbeat:
-    """Keeps a claim alive from a thread of its own, and tells the compaction to stop once the claim is lost."""
+    """Keeps a claim alive from a thread of its own, and stops the compaction once the claim is lost."""
 
     def __init__(
         self,
@@ -276,7 +276,7 @@ class Heartbeat:
 
     @property
     def is_abandoned(self) -> bool:
-        """Whether the compaction was told to stop."""
+        """Whether the compaction has to stop."""
         return self._stop_reason is not None
 
     def on_progress(self, event: Event) -> None:

@@ -26,7 +26,7 @@ def read_token(path: str) -> str:
     try:
         token = Path(path).read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
-        raise InvalidInputError(f"{path}: the token cannot be read; give a text file") from error
+        raise InvalidInputError(f"{path}: the token cannot be read; use a text file") from error
     if not token:
         raise InvalidInputError(f"{path}: is empty; write a token into it")
     return token
@@ -38,7 +38,7 @@ class Access:
     def __init__(self, token: str | None = None, *, now: Callable[[], float] = time.time) -> None:
         if token is not None and len(token) < MIN_TOKEN_LENGTH:
             raise InvalidInputError(
-                f"the token has {len(token)} characters; give at least {MIN_TOKEN_LENGTH}, e.g. from "
+                f"the token has {len(token)} characters; use at least {MIN_TOKEN_LENGTH}, e.g. from "
                 "`python -c 'import secrets; print(secrets.token_urlsafe())'`"
             )
         self._token = token
@@ -53,11 +53,11 @@ class Access:
         """Whether the controls need the token."""
         return self._token is not None
 
-    def is_token(self, given: str) -> bool:
-        """Compare a token in a time that tells nothing about it."""
+    def is_token(self, text: str) -> bool:
+        """Return whether this is the token, in a time that does not depend on it."""
         if self._token is None:
             return False
-        digests = [hashlib.sha256(text.encode("utf-8", "replace")).digest() for text in (given, self._token)]
+        digests = [hashlib.sha256(token.encode("utf-8", "replace")).digest() for token in (text, self._token)]
         return hmac.compare_digest(*digests)
 
     def is_bearer(self, header: str) -> bool:
@@ -124,7 +124,7 @@ SECURITY_HEADERS = {
 
 
 class Guard:
-    """Stands before an application. `hosts` are the names it answers to, None where any will do."""
+    """Stands before an application. `hosts` are the names it answers to, or None for any."""
 
     def __init__(
         self, app: ASGIApp, *, hosts: Collection[str] | None, headers: Mapping[str, str] = SECURITY_HEADERS
@@ -173,7 +173,7 @@ class Guard:
 
 
 async def _read_bounded(receive: Receive) -> Message | None:
-    """Read a whole request into one message; None where it is too large."""
+    """Return a whole request as one message, or None if it is too large."""
     body = b""
     while True:
         message = await receive()

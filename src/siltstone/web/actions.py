@@ -46,7 +46,7 @@ def control(request: Request, action: str, site: SiteHere, seconds: Annotated[st
     if not may_control(request):
         return _go_to("/login")
     if action not in ACTIONS or seconds not in FREEZES:
-        raise HTTPException(404, "There is no such control.")
+        raise HTTPException(404, "Unknown control.")
     do, notice = ACTIONS[action]
     do(site.database, Ask(web_requester(request), float(seconds)))
     site.wake()

@@ -29,8 +29,8 @@ def trusted_program(request: Request) -> None:
 
 def known_parameters(request: Request) -> None:
     """Refuse parameters that the address does not have: a misspelt one would be ignored in silence."""
-    known = {parameter.alias for parameter in request.scope["route"].dependant.query_params}
-    unknown = [name for name in request.query_params if name not in known]
+    declared = {parameter.alias for parameter in request.scope["route"].dependant.query_params}
+    unknown = [name for name in request.query_params if name not in declared]
     if unknown:
         raise RequestValidationError([{"type": "extra_forbidden", "loc": ("query", name)} for name in unknown])
 

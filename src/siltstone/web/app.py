@@ -24,14 +24,14 @@ from siltstone.web.site import Site
 _log = logging.getLogger(__name__)
 # Our words for each kind of failure: what an exception says may name what nobody outside should know.
 _ANSWERS: tuple[tuple[type[Exception], int, str], ...] = (
-    (NotFoundError, 404, "There is no such thing here; it may be older than what the history keeps."),
+    (NotFoundError, 404, "Not found; it may be older than what the history keeps."),
     (InvalidInputError, 400, "That cannot be done; check the values."),
     (StorageError, 503, "The database or the store of the lake does not answer. Try again in a moment."),
 )
 
 
 def create_app(site: Site, *, hosts: Collection[str] | None = None) -> ASGIApp:
-    """Make the application; `hosts` are the names it answers to, None where any will do."""
+    """Make the application; `hosts` are the names it answers to, or None for any."""
     app = FastAPI(
         title="Siltstone",
         summary="The compaction service: its cycles, tables and controls",
@@ -94,7 +94,7 @@ def _misunderstood(request: Request, error: Exception) -> Response:
 def _complaint(problem: dict[str, Any]) -> str:
     name = ".".join(map(str, problem["loc"]))
     if problem["type"] == "extra_forbidden":
-        return f"There is no {name}; /api/openapi.json describes what there is."
+        return f"Unknown {name}; see /api/openapi.json."
     return f"Check {name}."
 
 

@@ -91,14 +91,14 @@ def history_chart(records: Sequence[CycleRecord]) -> Chart | None:
 
 def size_chart(rounds: Sequence[TableRound]) -> Chart | None:
     """Draw the bytes of a table after each round, oldest first."""
-    known = [report for report in rounds if report.table_bytes is not None]
-    return _rounds_chart(known, [report.table_bytes or 0 for report in known], "Size", format_bytes)
+    measured = [report for report in rounds if report.table_bytes is not None]
+    return _rounds_chart(measured, [report.table_bytes or 0 for report in measured], "Size", format_bytes)
 
 
 def rows_chart(rounds: Sequence[TableRound]) -> Chart | None:
     """Draw the rows of a table after each round, oldest first."""
-    known = [report for report in rounds if report.table_rows is not None]
-    return _rounds_chart(known, [report.table_rows or 0 for report in known], "Rows", format_number)
+    measured = [report for report in rounds if report.table_rows is not None]
+    return _rounds_chart(measured, [report.table_rows or 0 for report in measured], "Rows", format_number)
 
 
 def timeline_rows(details: CycleDetails, now_ms: int) -> list[TimelineRow]:

@@ -70,7 +70,7 @@ def make_templates() -> Environment:
 
 
 def _or_dash(form: Callable[..., str]) -> Callable[..., str]:
-    """Return a filter that writes a dash where there is no value."""
+    """Return a filter that shows a missing value as a dash."""
     return lambda value, *words: "—" if value is None else form(value, *words)
 
 
@@ -112,8 +112,8 @@ router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse,
 def show(request: Request, template: str, *, code: int = 200, **values: object) -> HTMLResponse:
     """Fill in a page; its forms are tied to this browser by a cookie."""
     site = site_of(request)
-    known = request.cookies.get(VISIT_COOKIE, "")
-    visit = known if len(known) == len(site.access.new_visit()) else site.access.new_visit()
+    cookie = request.cookies.get(VISIT_COOKIE, "")
+    visit = cookie if len(cookie) == len(site.access.new_visit()) else site.access.new_visit()
     page = _templates.get_template(template).render(
         path=request.url.path,
         node=site.node if may_read(request) else None,
@@ -126,7 +126,7 @@ def show(request: Request, template: str, *, code: int = 200, **values: object) 
         **values,
     )
     response = HTMLResponse(page, code)
-    if visit != known:
+    if visit != cookie:
         set_cookie(request, response, VISIT_COOKIE, visit)
     return response
 

@@ -52,7 +52,7 @@ class BoundedConnection(H11Protocol):
         self._follow()
 
     def pause_writing(self) -> None:
-        """Give the client some time to take what it was sent."""
+        """Wait a while for the client to take what it was sent."""
         self.flow.pause_writing()
         self._stop_taking()
         self._taking = self.loop.call_later(TAKING_SECONDS, self.transport.abort)
@@ -132,7 +132,7 @@ class WebServer:
     def __init__(self, site: Site, *, host: str, port: int, allowed_hosts: Sequence[str] = ()) -> None:
         check_address(host, has_token=site.access.needs_token)
         if site.is_private and not site.access.needs_token:
-            raise InvalidInputError("pages cannot be private without a token; give --token-file or SILTSTONE_TOKEN")
+            raise InvalidInputError("pages cannot be private without a token; use --token-file or SILTSTONE_TOKEN")
         self._socket = bind(host, port)
         hosts = {*LOOPBACK_HOSTS, host_name(host), *map(host_name, allowed_hosts)} if is_loopback(host) else None
         shown = socket.gethostname() if host in _EVERYWHERE else f"[{host}]" if ":" in host else host
@@ -181,6 +181,6 @@ def check_address(host: str, *, has_token: bool) -> None:
     """Refuse to serve controls to others without a token. Raises: InvalidInputError."""
     if not is_loopback(host) and not has_token:
         raise InvalidInputError(
-            f"{host}: others reach this address, and could use the controls; give --token-file or SILTSTONE_TOKEN, "
+            f"{host}: others reach this address, and could use the controls; use --token-file or SILTSTONE_TOKEN, "
             "or stay at 127.0.0.1"
         )

@@ -59,7 +59,7 @@ class LakeReader:
         return self._tables.get()
 
     def skew_ms(self) -> int | None:
-        """Return how far this machine's clock is ahead of the store's; None where it has none. Raises: StorageError."""
+        """Return how far this machine's clock is ahead of the store's, or None if it has no clock. Raises: StorageError."""
         return self._lake.skew_ms()
 
     def table(self, name: str) -> TableDetails:
@@ -69,7 +69,7 @@ class LakeReader:
         except InvalidInputError:
             is_known = False
         if not is_known:
-            raise NotFoundError(f"{self.root}: there is no table {name}; `siltstone table list` lists them")
+            raise NotFoundError(f"{self.root}: unknown table {name}; `siltstone table list` lists them")
         with self._lock:
             if len(self._details) >= _MAX_TABLES:
                 self._details.clear()

@@ -18,7 +18,7 @@ from siltstone.service.schema import SCHEMA_VERSION, controls, schema
 
 def test_the_default_is_a_file_beside_the_lake() -> None:
     assert default_address("/data/lake") == "sqlite:////data/lake.service.db"
-    with pytest.raises(InvalidInputError, match="give --database URL"):
+    with pytest.raises(InvalidInputError, match="use --database URL"):
         default_address("s3://bucket/lake")
 
 
@@ -29,7 +29,7 @@ def test_a_path_is_an_address_too(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("address", ["mysql://me:hush@host/db", "sqlite://", "sqlite:///:memory:", "://", ""])
 def test_other_addresses_are_refused_without_telling_secrets(address: str) -> None:
-    with pytest.raises(InvalidInputError, match="give sqlite:///path or postgresql") as caught:
+    with pytest.raises(InvalidInputError, match="use sqlite:///path or postgresql") as caught:
         open_database(address)
     assert "hush" not in str(caught.value)
 
@@ -62,7 +62,7 @@ def test_a_mistyped_address_makes_no_file_and_tells_no_secret(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, address: str, create: bool
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(InvalidInputError, match=r"give .*postgresql://user@host|%40") as caught:
+    with pytest.raises(InvalidInputError, match=r"use .*postgresql://user@host|%40") as caught:
         open_database(address, create=create)
     assert "hush" not in str(caught.value)
     assert list(tmp_path.iterdir()) == []

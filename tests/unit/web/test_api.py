@@ -115,7 +115,7 @@ def test_a_field_that_there_is_none_of_is_named_and_changes_nothing(service: Ser
     browser = service.browser()
     answer = browser.post(f"/api/{path}", json={"for_seconds": 60})
     assert answer.status_code == 422
-    assert answer.json()["error"]["message"].startswith("There is no body.for_seconds; ")
+    assert answer.json()["error"]["message"].startswith("Unknown body.for_seconds; ")
     status = browser.get("/api/status").json()
     assert (status["frozen"], status["disabled"], status["pending_requests"]) == (None, None, [])
 

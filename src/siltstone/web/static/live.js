@@ -8,7 +8,7 @@
     address.searchParams.delete("done");
     history.replaceState(null, "", address);
   }
-  const pause = Math.max(...regions().map((each) => Number(each.dataset.live || 2))) * 1000;
+  const pause = Math.max(...regions().map((region) => Number(region.dataset.live || 2))) * 1000;
 
   const spoken = () => document.querySelector("[data-announce]")?.dataset.announce ?? "";
   let last = spoken();
@@ -17,17 +17,17 @@
   const isInUse = (region) => region.querySelector("details[open], select:focus") !== null;
   const keyOf = (element) => element.id || element.getAttribute("href") || element.closest("form")?.getAttribute("action");
   const findAgain = (region, key) =>
-    [...region.querySelectorAll("[id], a[href], button, [tabindex]")].find((each) => keyOf(each) === key);
+    [...region.querySelectorAll("[id], a[href], button, [tabindex]")].find((element) => keyOf(element) === key);
 
   const replace = (region, fresh) => {
     if (region.innerHTML === fresh.innerHTML || isInUse(region)) return;
     const active = region.contains(document.activeElement) ? document.activeElement : null;
     const key = active && keyOf(active);
-    const places = [...region.querySelectorAll(".scroll")].map((each) => [each.scrollLeft, each.scrollTop]);
+    const offsets = [...region.querySelectorAll(".scroll")].map((element) => [element.scrollLeft, element.scrollTop]);
     const wasScroller = active ? [...region.querySelectorAll(".scroll")].indexOf(active) : -1;
     region.replaceChildren(...fresh.childNodes);
-    region.querySelectorAll(".scroll").forEach((each, number) => {
-      if (places[number]) [each.scrollLeft, each.scrollTop] = places[number];
+    region.querySelectorAll(".scroll").forEach((element, number) => {
+      if (offsets[number]) [element.scrollLeft, element.scrollTop] = offsets[number];
     });
     const again = wasScroller >= 0 ? region.querySelectorAll(".scroll")[wasScroller] : key && findAgain(region, key);
     if (again) again.focus({ preventScroll: true });
@@ -38,12 +38,12 @@
       const answer = await fetch(address, { cache: "no-store", headers: { Accept: "text/html" } });
       if (!answer.ok) throw new Error(String(answer.status));
       const page = new DOMParser().parseFromString(await answer.text(), "text/html");
-      const known = new Set(regions().map((each) => each.id));
+      const shown = new Set(regions().map((region) => region.id));
       const fresh = [...page.querySelectorAll("[data-live]")];
-      if (fresh.some((each) => !known.has(each.id)) || fresh.length !== known.size) {
+      if (fresh.some((region) => !shown.has(region.id)) || fresh.length !== shown.size) {
         document.getElementById("main").replaceChildren(...page.getElementById("main").childNodes);
       } else {
-        for (const each of fresh) replace(document.getElementById(each.id), each);
+        for (const region of fresh) replace(document.getElementById(region.id), region);
       }
       failures = 0;
       if (spoken() !== last) {
