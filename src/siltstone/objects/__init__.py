@@ -1,4 +1,4 @@
-"""Bytes under a root: read, create if absent, list, delete; the one place that meets a real store.
+"""Bytes under a root: read, create if absent, list, delete; the only package that talks to a real store.
 
 Two implementations of one small protocol: local folders through the operating system, and everything else through
 `obstore`. Errors of the operating system and of `obstore` become errors of ours here and nowhere else.

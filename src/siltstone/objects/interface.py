@@ -46,7 +46,7 @@ class Objects(Protocol):
         """Yield the object's bytes in chunks of a few megabytes. Raises: NotFoundError."""
 
     def info(self, path: str) -> ObjectInfo | None:
-        """Return size and time of one object, or None where there is none."""
+        """Return size and time of one object, or None."""
 
     def create(self, path: str, data: bytes | Iterable[bytes]) -> None:
         """Create the object whole and durable, or not at all. Raises: AlreadyExistsError."""
@@ -55,13 +55,13 @@ class Objects(Protocol):
         """Create or atomically replace the object; only for what nobody else writes."""
 
     def list_objects(self, prefix: str, *, recursive: bool = False) -> list[ObjectInfo]:
-        """Return the objects in the folder `prefix`, unordered; empty where there is no such folder."""
+        """Return the objects in the folder `prefix`, unordered; empty if the folder does not exist."""
 
     def list_folders(self, prefix: str) -> list[str]:
         """Return the names of the folders directly in `prefix`."""
 
     def delete(self, paths: Sequence[str]) -> None:
-        """Delete objects; one that is gone already is no error."""
+        """Delete objects; it is not an error if one is gone already."""
 
     def open_reader(self, path: str) -> IO[bytes]:
         """Open a seekable reader. Raises: NotFoundError."""

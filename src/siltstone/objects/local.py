@@ -31,7 +31,7 @@ class LocalObjects:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.root = str(folder)
-        # Folders to which no link leads. They are not looked at each time, which takes longer than to read a small file.
+        # Folders to which no link leads. They are not checked each time, which takes longer than reading a small file.
         self._plain_folders: set[str] = set()
 
     def __repr__(self) -> str:
@@ -42,7 +42,7 @@ class LocalObjects:
         return clock.now_ms()
 
     def skew_ms(self) -> None:
-        """Return nothing: the disk has no clock of its own."""
+        """Return None: the disk has no clock of its own."""
 
     def locate(self, path: str) -> str:
         """Return where an object is on the disk. Raises: InvalidInputError, CorruptionError where it leads out of the root."""
@@ -164,7 +164,7 @@ class LocalObjects:
 
     def list_objects(self, prefix: str, *, recursive: bool = False) -> list[ObjectInfo]:
         """Return the objects in a folder; files being written are not objects yet, linked folders are not gone into."""
-        found: list[ObjectInfo] = []
+        objects: list[ObjectInfo] = []
         pending = [check_prefix(prefix)]
         while pending:
             folder = pending.pop()
@@ -178,8 +178,8 @@ class LocalObjects:
                 elif not _is_aside(entry.name):
                     with contextlib.suppress(FileNotFoundError):
                         status = entry.stat()
-                        found.append(ObjectInfo(path, status.st_size, status.st_mtime_ns // 1_000_000))
-        return found
+                        objects.append(ObjectInfo(path, status.st_size, status.st_mtime_ns // 1_000_000))
+        return objects
 
     def list_folders(self, prefix: str) -> list[str]:
         """Return the names of the folders directly in `prefix`; one that is a link out of the root is none of them."""
@@ -276,45 +276,45 @@ class Leftovers(NamedTuple):
 
 
 def find_leftovers(root: str, folder: str) -> Leftovers:
-    """Look through a folder, following no link; files that vanish meanwhile are left out. Raises: StorageError."""
-    found = Leftovers([], [])
+    """Return the leftovers in a folder, following no links; files that vanish meanwhile are left out. Raises: StorageError."""
+    leftovers = Leftovers([], [])
     base = local_folder(root)
     if base is None:
-        return found
+        return leftovers
     parts = folder.split("/")
     for count in range(1, len(parts) + 1):
         above = "/".join(parts[:count])
         if (base / above).is_symlink():
-            found.links.append(above)
-            return found
+            leftovers.links.append(above)
+            return leftovers
     pending = [folder]
     while pending:
-        _find_in(base, pending, found)
-    return found
+        _find_in(base, pending, leftovers)
+    return leftovers
 
 
-def _find_in(base: Path, pending: list[str], found: Leftovers) -> None:
+def _find_in(base: Path, pending: list[str], leftovers: Leftovers) -> None:
     folder = pending.pop()
     try:
         with os.scandir(base / folder) as entries:
             for entry in entries:
                 path = f"{folder}/{entry.name}"
                 if entry.is_symlink():
-                    found.links.append(path)
+                    leftovers.links.append(path)
                 elif entry.is_dir(follow_symlinks=False):
                     pending.append(path)
                 elif _is_aside(entry.name):
-                    _add(found, path, entry)
+                    _add(leftovers, path, entry)
     except FileNotFoundError:
         return
     except OSError as error:
         raise StorageError(f"{base}/{folder}: {error.strerror or error}") from error
 
 
-def _add(found: Leftovers, path: str, entry: os.DirEntry[str]) -> None:
+def _add(leftovers: Leftovers, path: str, entry: os.DirEntry[str]) -> None:
     try:
         status = entry.stat(follow_symlinks=False)
     except FileNotFoundError:
         # A writer is done with it.
         return
-    found.half_written.append(ObjectInfo(path, status.st_size, status.st_mtime_ns // 1_000_000))
+    leftovers.half_written.append(ObjectInfo(path, status.st_size, status.st_mtime_ns // 1_000_000))

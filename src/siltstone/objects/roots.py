@@ -26,9 +26,9 @@ def open_objects(root: str | os.PathLike[str]) -> Objects:
 
     Opening touches nothing; a process opens each root once.
     """
-    known = _opened.get(root) if isinstance(root, str) else None
-    if known is not None:
-        return known
+    opened = _opened.get(root) if isinstance(root, str) else None
+    if opened is not None:
+        return opened
     address = canonical_root(root)
     with _opened_lock:
         objects = _opened.get(address)
@@ -67,7 +67,7 @@ def canonical_root(root: str | os.PathLike[str]) -> str:
 
 
 def local_path(root: str, path: str) -> str | None:
-    """Return where an object of a canonical local root is on the disk, None for any other root.
+    """Return where an object of a canonical local root is on the disk, or None for any other root.
 
     Raises: InvalidInputError, CorruptionError where it is not in the root.
     """

@@ -146,11 +146,11 @@ def _profile(env: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
         raise InvalidInputError(
             f"AWS profile {name!r} is neither in {config_file} nor in {credentials_file}; fix AWS_PROFILE, or add it"
         )
-    found: dict[str, str] = {}
+    profile: dict[str, str] = {}
     for section in sections:
-        found.update(section or {})
-    services = config.get(f"services {found.get('services', '')}") or {}
-    return found, _nested(services.get("s3", ""))
+        profile.update(section or {})
+    services = config.get(f"services {profile.get('services', '')}") or {}
+    return profile, _nested(services.get("s3", ""))
 
 
 def _parsed(path: Path) -> dict[str, dict[str, str]]:
@@ -172,7 +172,7 @@ def _nested(text: str) -> dict[str, str]:
 
 
 def fresh_keys(settings: S3Settings) -> Keys | None:
-    """Return the keys to use now; None where whoever runs this has an identity of its own.
+    """Return the keys to use now, or None if whoever runs this has an identity of its own.
 
     Raises: InvalidInputError where a profile needs a library that is missing; AccessDeniedError where it gives none.
     """
@@ -260,7 +260,7 @@ def _check_identity() -> None:
 
 
 def no_credentials(last_place: str) -> str:
-    """Return a message that says where credentials were looked for, and what to set."""
+    """Return a message that says where credentials were searched for, and what to set."""
     return (
         "no AWS credentials: none in AWS_ACCESS_KEY_ID, none in the profile "
         f"{_profile_name(os.environ)!r}, and {last_place}. Set AWS_ACCESS_KEY_ID and "

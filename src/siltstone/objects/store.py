@@ -184,7 +184,7 @@ class StoreObjects:
         """Put if absent, as often as it takes to know who won.
 
         Where another put of the same object is under way, nobody has won yet. Where a first answer got lost, the put
-        was tried again and found its own object: an attribute of it tells.
+        was tried again and found its own object, by an attribute of it.
         """
         attributes = {_WRITER_ATTRIBUTE: uuid.uuid4().hex}
         with translated(self.root, path, creating=True):
@@ -206,8 +206,8 @@ class StoreObjects:
 
     def _is_by(self, path: str, attributes: dict[str, str]) -> bool:
         with contextlib.suppress(BaseError, OSError):
-            found = obstore.get(self._store, path, options={"head": True}).attributes
-            return found.get(_WRITER_ATTRIBUTE) == attributes[_WRITER_ATTRIBUTE]
+            stored = obstore.get(self._store, path, options={"head": True}).attributes
+            return stored.get(_WRITER_ATTRIBUTE) == attributes[_WRITER_ATTRIBUTE]
         return False
 
     def _check_conditions(self) -> None:
@@ -240,17 +240,17 @@ class StoreObjects:
         folder = check_prefix(prefix) or None
         with translated(self.root, prefix):
             if recursive:
-                found = [meta for page in obstore.list(self._store, folder) for meta in page]
+                metas = [meta for page in obstore.list(self._store, folder) for meta in page]
             else:
-                found = list(obstore.list_with_delimiter(self._store, folder)["objects"])
-        return [_object_info(meta) for meta in found if meta["path"] not in (MARKER, CLOCK)]
+                metas = list(obstore.list_with_delimiter(self._store, folder)["objects"])
+        return [_object_info(meta) for meta in metas if meta["path"] not in (MARKER, CLOCK)]
 
     def list_folders(self, prefix: str) -> list[str]:
         """Return the names of the folders directly in `prefix`."""
         with translated(self.root, prefix):
-            found = obstore.list_with_delimiter(self._store, check_prefix(prefix) or None)["common_prefixes"]
+            prefixes = obstore.list_with_delimiter(self._store, check_prefix(prefix) or None)["common_prefixes"]
         marked = MARKER.partition("/")[0]
-        return [folder.rstrip("/").rpartition("/")[2] for folder in found if folder.rstrip("/") != marked]
+        return [folder.rstrip("/").rpartition("/")[2] for folder in prefixes if folder.rstrip("/") != marked]
 
     def delete(self, paths: Sequence[str]) -> None:
         """Delete objects, many in one request where the store can."""
@@ -268,8 +268,8 @@ class StoreObjects:
                 size, tail = answer.meta["size"], bytes(answer.bytes())
             except BaseError:
                 # An empty object has no last bytes to ask for.
-                found = self.info(path)
-                if found is None or found.size:
+                info = self.info(path)
+                if info is None or info.size:
                     raise
                 size, tail = 0, b""
 
