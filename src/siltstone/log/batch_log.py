@@ -55,11 +55,11 @@ class BatchFolder:
         """List the batch files, once; whatever else lies in the folder is left out."""
         files = []
         checksums = []
-        for found in self.objects.list_objects(self.folder):
-            name = found.path.rpartition("/")[2]
+        for info in self.objects.list_objects(self.folder):
+            name = info.path.rpartition("/")[2]
             batch_id = batch_id_from_name(name)
             if batch_id is not None:
-                files.append(BatchFile(batch_id, name.endswith(COMPACT_SUFFIX), found.size, found.modified_ms))
+                files.append(BatchFile(batch_id, name.endswith(COMPACT_SUFFIX), info.size, info.modified_ms))
             elif name.startswith(".") and name.endswith(".crc"):
                 checksums.append(name)
         return BatchListing(files, checksums)
@@ -117,7 +117,7 @@ class MetadataLog(BatchFolder, Generic[E]):
         return None if latest is None or entries is None else (latest, entries)
 
     def get(self, batch_id: int) -> list[E] | None:
-        """Return the entries of one batch, None where it does not exist. Raises: CorruptionError."""
+        """Return the entries of one batch, or None if it does not exist. Raises: CorruptionError."""
         try:
             return self.read_entries(self.name_of(batch_id))
         except NotFoundError:
@@ -139,7 +139,7 @@ class MetadataLog(BatchFolder, Generic[E]):
         return [(batch_id, self.read_entries(names[batch_id])) for batch_id in ids]
 
     def add(self, batch_id: int, entries: Iterable[E]) -> bool:
-        """Commit a batch; False where one with this id exists already, which then stays as it is.
+        """Commit a batch; return False if one with this id exists already, which then stays as it is.
 
         True means that every reader sees the batch. Raises: ConflictError where somebody else committed this id
         meanwhile, CommitUnknownError where the store failed and does not tell, InvalidInputError for an id that would
@@ -262,8 +262,8 @@ class MetadataLog(BatchFolder, Generic[E]):
             try:
                 self.codec.decode(line)
             except DECODING_ERRORS as error:
-                place = f"line {number}, " if lines_before else ""
-                return wire.unreadable(self.address(name), f"{place}{wire.excerpt(line)}: {error}.")
+                line_prefix = f"line {number}, " if lines_before else ""
+                return wire.unreadable(self.address(name), f"{line_prefix}{wire.excerpt(line)}: {error}.")
         return wire.unreadable(self.address(name), f"{failure}.")
 
     def purge(self, threshold: int) -> None:

@@ -76,7 +76,7 @@ def interval_of(default: int, compact_ids: Iterable[int], *, setting: str = "com
 
 
 def oldest_to_keep(current: int, interval: int, min_batches: int) -> int | None:
-    """Return the compaction batch below which batches may expire once `current` is committed, None for none.
+    """Return the compaction batch below which batches may expire once `current` is committed, or None.
 
     At least the last `min_batches` batches stay readable.
     """
@@ -175,8 +175,8 @@ class BatchListing:
 
     def newest_compact(self, upto: int | None = None) -> BatchFile | None:
         """Return the newest compact file, or the newest of those with an id of at most `upto`."""
-        found = [batch_id for batch_id in self._compact if upto is None or batch_id <= upto]
-        return self._compact[max(found)] if found else None
+        batch_ids = [batch_id for batch_id in self._compact if upto is None or batch_id <= upto]
+        return self._compact[max(batch_ids)] if batch_ids else None
 
     def chain(self, upto: int | None = None) -> tuple[list[BatchFile], list[range]]:
         """Return the files that hold the state as of `upto` (the latest by default), and the ids missing among them.

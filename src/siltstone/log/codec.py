@@ -39,7 +39,7 @@ class Codec(Generic[E]):
         return list(map(self.decode, block.split(b"\n")))
 
     def check_block(self, block: bytes, *, edges_only: bool = False) -> None:
-        """Look over a block that is copied unparsed; raise ValueError where it cannot be whole entries."""
+        """Raise ValueError if a block that is copied unparsed cannot be whole entries."""
         check_lines(block)
 
 
@@ -137,9 +137,9 @@ class RecordCodec(Codec[R]):
     def _check_types(self, records: Iterable[R]) -> None:
         columns = zip(*records, strict=True)
         for name, expected, limit, column in zip(self.fields, self._types, self._limits, columns, strict=True):
-            found = set(map(type, column))
-            if found != {expected}:
-                wrong = next(kind for kind in found if kind is not expected)
+            kinds = set(map(type, column))
+            if kinds != {expected}:
+                wrong = next(kind for kind in kinds if kind is not expected)
                 raise TypeError(f"{name} must be {expected.__name__}, not {wrong.__name__}")
             if expected is int and not (-limit <= min(column) and max(column) < limit):
                 raise ValueError(f"{name} must be from {-limit} to {limit - 1}")

@@ -75,7 +75,7 @@ class _NewBatch(NamedTuple):
 class CommitLog:
     """One commit log; safe to share between threads. Its time is that of its store.
 
-    Its batches can be looked at, but are written by commits alone.
+    Its batches can be read, but only commits write them.
     """
 
     def __init__(self, root: str, folder: str) -> None:
@@ -187,7 +187,7 @@ class CommitLog:
         return self.read(lambda state: self.expiry_in(state, is_confirmed=is_confirmed))
 
     def expiry_in(self, state: LogState, *, is_confirmed: bool = False) -> int:
-        """Return the time by which things may expire that a state tells of; see `expiry_ms`."""
+        """Return the time by which things may expire in a state; see `expiry_ms`."""
         now_ms = self.now_ms()
         if self._is_sure(now_ms, state.sure_ms):
             return max(now_ms, state.sure_ms)
@@ -220,7 +220,7 @@ class CommitLog:
         self.commit(CONFIRM_TIME, lambda _: {CONFIRMED_KEY: {"confirmed_at": self.now_ms()}})
 
     def checkpoint(self) -> int | None:
-        """Write a checkpoint of the newest state and clean up behind it; return its batch id, None where it is there."""
+        """Write a checkpoint of the newest state and clean up behind it; return its batch id, or None if it exists."""
         with self._lock:
             self._known.refresh()
             if self._state.batch_id <= self._state.checkpoint_id:
@@ -230,7 +230,7 @@ class CommitLog:
             return self._state.checkpoint_id
 
     def _create(self, batch: _NewBatch) -> bool:
-        """Create the batch; False where another writer has its number. A lost answer is resolved by reading back."""
+        """Create the batch; return False if another writer has its number. A lost answer is resolved by reading back."""
         path, where = self.batches.path(str(batch.batch_id)), self.address(str(batch.batch_id))
         problem: StorageError | None = None
         for attempt in range(_PUT_ATTEMPTS):
@@ -255,7 +255,7 @@ class CommitLog:
             clock.sleep(random.uniform(0, 0.05 * 2**attempt))
         raise CommitUnknownError(
             f"{where}: no answer to the commit in {_PUT_ATTEMPTS} attempts ({problem}); whether it happened is not "
-            "known. Look at the table before writing again, or write again with the same idempotency id"
+            "known. Check the table before writing again, or write again with the same idempotency id"
         ) from problem
 
     def _is_ours(self, batch: _NewBatch, *, is_first: bool) -> bool:
@@ -278,7 +278,7 @@ class CommitLog:
         return False
 
     def _freed_from(self, batch: _NewBatch) -> str | None:
-        """Return who used the batch's number before it was freed; None where that never happened.
+        """Return who used the batch's number before it was freed, or None if it never was.
 
         Where others went on far since, the newest checkpoint says whose it was. Raises: CommitUnknownError.
         """
@@ -301,7 +301,7 @@ class CommitLog:
 
     def _unknown(self, batch: _NewBatch, reason: str) -> CommitUnknownError:
         return CommitUnknownError(
-            f"{self.address(str(batch.batch_id))}: the commit was written, but {reason}. Look at the table before writing "
+            f"{self.address(str(batch.batch_id))}: the commit was written, but {reason}. Check the table before writing "
             "again, or write again with the same idempotency id"
         )
 

@@ -106,7 +106,7 @@ class CompactibleLog(MetadataLog[E]):
         return True
 
     def key(self, entry: E) -> Hashable | None:
-        """Return what a later entry must share to supersede this one; None where nothing does."""
+        """Return what a later entry must share to supersede this one, or None if nothing does."""
         return None
 
     def is_removal(self, entry: E) -> bool:
@@ -132,8 +132,8 @@ class CompactibleLog(MetadataLog[E]):
 
     def _interval_by(self, listing: BatchListing | None) -> int:
         if self._interval is None:
-            found = self.listing() if listing is None else listing
-            self._interval = interval_of(self.default_interval, found.compact_ids)
+            files = self.listing() if listing is None else listing
+            self._interval = interval_of(self.default_interval, files.compact_ids)
         return self._interval
 
     def name_of(self, batch_id: int) -> str:
@@ -266,15 +266,15 @@ class CompactibleLog(MetadataLog[E]):
             return False  # it cannot be seen whose batch that was, and there is nothing to lose
         now_ms = self.now_ms()
         entries = [(line, self.codec.decode(line)) for line in lines]
-        wanted = {line for line, entry in entries if self.retain(entry, now_ms) and not self.is_removal(entry)}
+        missing = {line for line, entry in entries if self.retain(entry, now_ms) and not self.is_removal(entry)}
         for block in self.read_blocks(compact.name):
-            wanted.difference_update(block.split(b"\n"))
-        return not wanted
+            missing.difference_update(block.split(b"\n"))
+        return not missing
 
     def _unchecked(self, name: str, reason: object) -> CommitUnknownError:
         return CommitUnknownError(
             f"{self.address(name)}: the batch was written, but whether it counts could not be checked ({reason}); "
-            "look for its entries in the log before adding them again"
+            "check the log for its entries before adding them again"
         )
 
     def after_add(self, batch_id: int, listing: BatchListing) -> None:
@@ -320,15 +320,15 @@ class CompactibleLog(MetadataLog[E]):
         return (entry for file in files for part in self.stream_entries(file.name) for entry in part)
 
     def _refreshed(self, files: list[BatchFile]) -> list[E]:
-        known = self._snapshot
-        if known is None or files[: len(known.files)] != known.files:
-            known = _Snapshot([], [])
-        entries = list(known.entries)
+        snapshot = self._snapshot
+        if snapshot is None or files[: len(snapshot.files)] != snapshot.files:
+            snapshot = _Snapshot([], [])
+        entries = list(snapshot.entries)
         with _without_collecting():
-            for file in files[len(known.files) :]:
+            for file in files[len(snapshot.files) :]:
                 for part in self.stream_entries(file.name):
                     entries += part
-        if self.reconciles and len(files) > len(known.files):
+        if self.reconciles and len(files) > len(snapshot.files):
             entries = self.reconcile(entries)
         self._snapshot = _Snapshot(files, entries)
         return entries

@@ -74,15 +74,15 @@ def refuse_late(state: LogState, paths: Iterable[str], what: str) -> None:
             )
 
 
-def raise_horizon(log: CommitLog, wanted: int) -> int:
-    """Refuse all work that began before batch `wanted`, but for what is alive; return before which batch it is refused."""
+def raise_horizon(log: CommitLog, requested: int) -> int:
+    """Refuse all work that began before batch `requested`, but for what is alive; return before which batch it is refused."""
 
     def prepare(state: LogState) -> Commit[int]:
         living = [int(work["began"]) for work in state.scan(WORK_PREFIX) if _is_alive(work, log.now_ms())]
-        known = horizon_of(state)
+        current = horizon_of(state)
         # Whoever sees this commit begins at its batch, at the earliest.
-        horizon = max(known, min([wanted, state.batch_id + 1, *living]))
-        return Commit({HORIZON_KEY: {"batch": horizon}} if horizon > known else {}, horizon)
+        horizon = max(current, min([requested, state.batch_id + 1, *living]))
+        return Commit({HORIZON_KEY: {"batch": horizon}} if horizon > current else {}, horizon)
 
     return log.commit("vacuum", prepare).result
 

@@ -11,7 +11,7 @@ from siltstone.log import wire
 from siltstone.log.batches import BatchFile, BatchListing, batch_name, batches_needed
 from siltstone.log.codec import DECODING_ERRORS
 from siltstone.log.opened import Entry, KeyedLog, Kind, OpenedLog, open_log, passed_batches
-from siltstone.log.proof import Finding, find_doubts
+from siltstone.log.proof import Finding, find_problems
 from siltstone.log.repair import CompactionReport, compact
 from siltstone.log.spark_logs import SinkEntry, SinkLog, SourceLog, decoded
 from siltstone.objects import Objects, open_objects
@@ -28,7 +28,7 @@ _NOT_KNOWN = (
 
 @dataclass
 class VerificationReport:
-    """What was looked at, and what was found; no findings means sound, but for what is not known."""
+    """What was checked, and the findings; none means sound, except for what is unknown."""
 
     address: str
     kind: Kind
@@ -66,12 +66,12 @@ def verify_opened(opened: OpenedLog, *, data_files: bool = True) -> Verification
             "restore them from a copy; without them the log cannot be read",
         )
     _check_names(opened, listing, report, complete=not missing)
-    doubtful = _check_proof(opened, listing, report)
-    _check_older_files(opened, listing, [*chain, *doubtful], report)
+    damaged = _check_proof(opened, listing, report)
+    _check_older_files(opened, listing, [*chain, *damaged], report)
     _check_passed_batches(opened, listing, report)
     data = _DataFiles(opened.log if isinstance(opened.log, SinkLog) else None)
     own: list[dict[str, object]] = []
-    for file in [file for file in chain if file not in doubtful]:
+    for file in [file for file in chain if file not in damaged]:
         for entry in _sound_entries(opened, file, report):
             report.entries += 1
             if isinstance(entry, dict):
@@ -89,9 +89,9 @@ def _check_proof(opened: OpenedLog, listing: BatchListing, report: VerificationR
     """Check what files of our own logs say of themselves and of each other; return those that cannot be read."""
     if not isinstance(opened.log, KeyedLog):
         return []
-    doubts = find_doubts(opened.log, listing)
-    report.findings += doubts
-    unreadable = {doubt.file for doubt in doubts if doubt.code == "bad-file"}
+    problems = find_problems(opened.log, listing)
+    report.findings += problems
+    unreadable = {problem.file for problem in problems if problem.code == "bad-file"}
     return [file for file in listing.files if opened.log.address(file.name) in unreadable]
 
 
@@ -111,7 +111,7 @@ def _check_manifests(log: KeyedLog, entries: list[dict[str, Any]], report: Verif
         if root is None:
             report.add("unchecked", folder, f"{len(names)} files: this log is a copy", "verify it in its place")
             continue
-        present = {found.path.rpartition("/")[2]: found.size for found in open_objects(root).list_objects(folder)}
+        present = {info.path.rpartition("/")[2]: info.size for info in open_objects(root).list_objects(folder)}
         _compare(f"{root}/{folder}", names, present, report)
 
 
@@ -126,14 +126,14 @@ def _root_of(log: KeyedLog, folder: str) -> str | None:
 def _compare(folder: str, names: dict[str, int], present: dict[str, int], report: VerificationReport) -> None:
     for name, size in names.items():
         report.data_files_checked += 1
-        found = present.get(name)
+        actual_bytes = present.get(name)
         file = f"{folder}/{name}"
-        if found is None:
+        if actual_bytes is None:
             report.add(
                 "missing-file", file, "the log lists it, but it is not there", "restore it; reads fail until then"
             )
-        elif found != size:
-            message = f"the log says {size} bytes, but it has {found}"
+        elif actual_bytes != size:
+            message = f"the log says {size} bytes, but it has {actual_bytes}"
             report.add("size-mismatch", file, message, "restore the file as it was when it was logged")
 
 
@@ -247,7 +247,7 @@ class _DataFiles:
                     "Spark passes over them in silence; was the directory moved? Log them anew under its address",
                 )
             try:
-                present = {found.path.rpartition("/")[2]: found.size for found in objects.list_objects(path)}
+                present = {info.path.rpartition("/")[2]: info.size for info in objects.list_objects(path)}
             except SiltstoneError as error:
                 report.add("unchecked", folder, str(error), "make the folder accessible, then verify again")
                 continue
@@ -283,7 +283,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class BatchSummary:
-    """One batch file; `entries` is None where it cannot be read, and `problem` says why."""
+    """One batch file; `entries` is None if it cannot be read, and `problem` says why."""
 
     batch_id: int
     file: str
@@ -296,7 +296,7 @@ class BatchSummary:
 
 @dataclass(frozen=True)
 class LogSummary:
-    """A log at a glance; `live_entries` counts what the files of the newest state hold, None where one is missing."""
+    """A log at a glance; `live_entries` counts what the files of the newest state hold, or is None if one is missing."""
 
     address: str
     kind: Kind
@@ -315,13 +315,13 @@ def show(path: str | os.PathLike[str]) -> LogSummary:
     chain, missing = listing.chain()
     counts = {batch.file: batch.entries for batch in batches}
     live = [counts[file.name] for file in chain]
-    known = [count for count in live if count is not None]
+    known_counts = [count for count in live if count is not None]
     return LogSummary(
         address=opened.log.address(),
         kind=opened.kind,
         interval=opened.log.interval,
         latest=listing.latest,
-        live_entries=None if missing or len(known) < len(live) else _count_live(opened, sum(known)),
+        live_entries=None if missing or len(known_counts) < len(live) else _count_live(opened, sum(known_counts)),
         bytes=sum(file.size for file in listing.files),
         batches=batches,
     )

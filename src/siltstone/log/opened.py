@@ -23,7 +23,7 @@ _PEEKED_FILES = 20
 
 
 class KeyedLog(CompactibleLog[LogEntry]):
-    """A commit log as those look at it who read all files, damaged ones too: of entries with the same key the last counts.
+    """A commit log for those who read all files, damaged ones too: of entries with the same key the last counts.
 
     Every batch has the plain file `N`; `N.compact` comes beside it and says the same as all batches up to N.
     """

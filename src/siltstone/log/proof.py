@@ -23,26 +23,26 @@ class Finding:
     action: str
 
 
-def find_doubts(log: BatchFolder, listing: BatchListing | None = None) -> list[Finding]:
-    """Return all that speaks against a log; a gap in what makes up its newest state is not looked for here.
+def find_problems(log: BatchFolder, listing: BatchListing | None = None) -> list[Finding]:
+    """Return the problems of a log, except gaps in the files that make up its newest state.
 
     What lies below a gap does not count: it is what cleaning up left behind.
     """
     listing = log.listing() if listing is None else listing
-    return list(_Proof(log, listing).doubts())
+    return list(_Proof(log, listing).problems())
 
 
-def refuse_doubt(log: BatchFolder) -> None:
-    """Refuse to go on where a log is in doubt. Raises: CorruptionError, naming the file."""
+def refuse_unproven(log: BatchFolder) -> None:
+    """Raise CorruptionError, which names the file, if a log has gaps or problems."""
     listing = log.listing()
     missing = listing.chain()[1]
     if missing:
         raise CorruptionError(
             f"{log.address(str(missing[0].start))}: this batch is missing, so nothing is deleted; restore it from a copy"
         )
-    for doubt in find_doubts(log, listing):
+    for problem in find_problems(log, listing):
         raise CorruptionError(
-            f"{doubt.file}: {doubt.message}, so nothing is deleted; {doubt.action}. "
+            f"{problem.file}: {problem.message}, so nothing is deleted; {problem.action}. "
             "`siltstone log verify` shows all that is wrong"
         )
 
@@ -54,7 +54,7 @@ class _Proof:
         self._compact = {batch_id: listing.compact(batch_id) for batch_id in listing.compact_ids}
         self._read: dict[str, chain.ChainedFile] = {}
 
-    def doubts(self) -> Iterator[Finding]:
+    def problems(self) -> Iterator[Finding]:
         for file in [*self._plain.values(), *filter(None, self._compact.values())]:
             try:
                 self._read[file.name] = self._decoded(file)

@@ -46,14 +46,14 @@ class LogReader:
             return
         self._catch_up()
         if clock.monotonic() - self._listed_at >= LISTING_SECONDS:
-            self._look_beyond()
+            self._read_newer()
 
-    def _look_beyond(self) -> None:
+    def _read_newer(self) -> None:
         """Read the log anew if it goes on after a batch that is missing: what comes before that is not all there is."""
         listing = self._batches.listing()
         self._listed_at = clock.monotonic()
-        latest, known = -1 if listing.latest is None else listing.latest, self.state.batch_id
-        if latest < known or (latest > known and listing.plain(known + 1) is None):
+        latest, newest_read = -1 if listing.latest is None else listing.latest, self.state.batch_id
+        if latest < newest_read or (latest > newest_read and listing.plain(newest_read + 1) is None):
             self.load()
 
     def _catch_up(self) -> None:
@@ -185,7 +185,7 @@ class LogReader:
             raise
 
     def _file_of(self, line: bytes) -> str:
-        """Return the address of the newest file that has a line, of the folder where none can be found."""
+        """Return the address of the newest file that has a line, or of the folder if there is none."""
         with contextlib.suppress(SiltstoneError):
             for file in reversed(self._batches.listing().chain()[0]):
                 if line in self._batches.read_lines(file.name):

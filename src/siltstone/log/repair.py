@@ -166,6 +166,6 @@ def _replace(log: SinkLog | SourceLog, listing: BatchListing, file: BatchFile, n
 
 
 def _free_name(log: SinkLog | SourceLog, file: BatchFile) -> str:
-    taken = {found.path.rpartition("/")[2] for found in log.objects.list_objects(log.folder)}
+    taken = {info.path.rpartition("/")[2] for info in log.objects.list_objects(log.folder)}
     names = (f"_backup-{number}-{file.name}" for number in itertools.count(1))
     return next(name for name in names if name not in taken)

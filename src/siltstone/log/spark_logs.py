@@ -122,7 +122,7 @@ class SinkLog(CompactibleLog[SinkEntry]):
     """The log of an output directory; whoever reads the directory by it sees the listed files and no others.
 
     With `retention_ms`, entries of older files leave the log at the next compaction; the files stay. `folder` is
-    where the log lies in the output directory; Spark looks nowhere but in the default.
+    where the log lies in the output directory; Spark reads only the default.
     """
 
     def __init__(
@@ -163,7 +163,7 @@ class SinkLog(CompactibleLog[SinkEntry]):
     def entry(self, path: str) -> SinkEntry:
         """Describe the data file at `path`, relative to the output directory, by what the store says of it.
 
-        Raises: NotFoundError, InvalidInputError for a place or name that Spark would pass over in silence.
+        Raises: NotFoundError, InvalidInputError for a folder or name that Spark would silently ignore.
         """
         *folders, name = path.split("/")
         if (
@@ -175,10 +175,10 @@ class SinkLog(CompactibleLog[SinkEntry]):
                 f"{self.base_uri}/{path}: Spark reads no such file; put it into the output directory itself or into "
                 "column=value folders, under a name that starts with neither '_' nor '.'"
             )
-        found = self.objects.info(path)
-        if found is None:
+        info = self.objects.info(path)
+        if info is None:
             raise NotFoundError(f"{self.base_uri}/{path}: no such data file; write it before logging it")
-        return SinkEntry(file_uri(self.base_uri, path), found.size, False, found.modified_ms)
+        return SinkEntry(file_uri(self.base_uri, path), info.size, False, info.modified_ms)
 
     def add(self, batch_id: int, entries: Iterable[SinkEntry]) -> bool:
         """Commit a batch of files, which must be durable by now; see `MetadataLog.add`.
@@ -281,8 +281,8 @@ class SourceLog(CompactibleLog[SourceEntry]):
             raise CorruptionError(f"{self.address()}: {error}; restore these batches from a copy") from error
         return [(batch_id, batches[batch_id]) for batch_id in ids]
 
-    def _recover(self, batches: dict[int, list[SourceEntry]], compact: BatchFile, wanted: range) -> None:
-        lost: dict[int, list[SourceEntry]] = {batch_id: [] for batch_id in wanted if batch_id not in batches}
+    def _recover(self, batches: dict[int, list[SourceEntry]], compact: BatchFile, batch_ids: range) -> None:
+        lost: dict[int, list[SourceEntry]] = {batch_id: [] for batch_id in batch_ids if batch_id not in batches}
         if not lost:
             return
         for part in self.stream_entries(compact.name):

@@ -28,7 +28,7 @@ _KEY_START = b'{"key":"'
 
 
 class StoredEntry(Entry):
-    """An entry as it was read from a log; where it turns out damaged, it can tell which file it is from."""
+    """An entry as it was read from a log; if it turns out damaged, it can name its file."""
 
     __slots__ = ("find_file",)
 
@@ -64,7 +64,7 @@ class LogState:
     """What is live after batch `batch_id`: a mapping from keys to entries, parsed when asked for.
 
     `digest` is that of the batch, `anchor` whose batch the anchor of the next one is, `recent` whose the last ones were;
-    `log` is which log its files say that they are of, None where they are from before they said so; `find_file` returns
+    `log` is which log its files say that they are of, None if they are from before they said so; `find_file` returns
     the file of the log that has a line, for messages.
     """
 

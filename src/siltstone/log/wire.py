@@ -98,7 +98,7 @@ def check_lines(block: bytes) -> None:
 def check_objects(block: bytes, *, edges_only: bool = False) -> None:
     """Check, without parsing, that each line of a block is braced: a torn line must not spread by copying.
 
-    With `edges_only` only the block's own ends are looked at, which finds a file cut short, at no cost.
+    With `edges_only` only the block's own ends are checked, which finds a file cut short, at no cost.
     Raises: ValueError.
     """
     braced = block.startswith(b"{") and block.endswith(b"}")

@@ -118,7 +118,7 @@ class RepairPlan:
 
 
 def plan_repair(destination: Destination) -> RepairPlan | None:
-    """Find out what is damaged, and what can be done about it; None where nothing is. Raises: CorruptionError."""
+    """Return what is damaged and what can be done about it, or None if nothing is. Raises: CorruptionError."""
     entry = current_entry(destination)
     if entry is None:
         return None
@@ -129,7 +129,7 @@ def plan_repair(destination: Destination) -> RepairPlan | None:
     source = round_source(completion, own_partition(destination.locator), root=destination.root)
     if source is None:
         raise CorruptionError(
-            f"{destination.locator}: is damaged, and the table whose deltas it was compacted from was dropped; roll back "
+            f"{destination.locator}: damaged, and the table whose deltas it was compacted from was dropped; roll back "
             "to a round that is whole, or rebase it from elsewhere"
         )
     state = read_sources(storage.locate_stream(source, root=destination.root), [source], {})[source.partition_id]
@@ -267,13 +267,13 @@ def _is_outcome(later: RoundCompletion, before: RoundCompletion, stream: _Stream
     )
 
 
-def _has_same_rules(one: RoundCompletion, other: RoundCompletion) -> bool:
+def _has_same_rules(left: RoundCompletion, right: RoundCompletion) -> bool:
     names = ("source_folder", "primary_keys", "sort_keys", "merge_engine", "drop_duplicates")
-    return all(one[name] == other[name] for name in names)
+    return all(left[name] == right[name] for name in names)
 
 
 def _region_of(bucket: Bucket, candidate: _Candidate) -> Region | None:
-    """Return what a state has of the range of a bucket, None where that is damaged, too."""
+    """Return what a state has of the range of a bucket, or None if that is damaged too."""
     destination, completion = candidate
     if completion is None:
         return Region([Bucket(depth=0, bits=0)], 0, None, False, {})

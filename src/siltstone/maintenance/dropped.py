@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from siltstone.log.batches import batch_id_from_name
 from siltstone.log.commit import Changes
-from siltstone.log.proof import refuse_doubt
+from siltstone.log.proof import refuse_unproven
 from siltstone.log.state import Entry, LogState
 from siltstone.maintenance.vacuum import DAY_MS
 from siltstone.objects import ObjectInfo, find_leftovers, open_objects
@@ -48,14 +48,14 @@ def vacuum_dropped(
     now_ms = log.expiry_ms(is_confirmed=is_confirmed)
     report = DroppedReport(dry_run)
     objects = open_objects(root)
-    refuse_doubt(log.batches)
+    refuse_unproven(log.batches)
     # Folders are listed before the catalog is read: one that is made meanwhile is then either known or not seen.
     folders = list(_version_folders(root))
-    known = {version.folder for table in storage.list_tables(root=root) for version in table.versions}
+    live_folders = {version.folder for table in storage.list_tables(root=root) for version in table.versions}
     remembered = log.read(lambda state: {entry["key"]: entry for entry in state.scan(DROPPED_PREFIX)})
     forgotten = [key for key in remembered if key.removeprefix(DROPPED_PREFIX) not in folders]
     for folder in folders:
-        if folder in known:
+        if folder in live_folders:
             continue
         leftovers = find_leftovers(root, folder)
         report.skipped_links += leftovers.links
@@ -101,8 +101,8 @@ def _version_folders(root: str) -> Iterator[str]:
     objects = open_objects(root)
     for namespace in objects.list_folders(TABLES_FOLDER):
         for table in objects.list_folders(f"{TABLES_FOLDER}/{namespace}"):
-            place = f"{TABLES_FOLDER}/{namespace}/{table}"
-            yield from (f"{place}/{version}" for version in objects.list_folders(place))
+            folder = f"{TABLES_FOLDER}/{namespace}/{table}"
+            yield from (f"{folder}/{version}" for version in objects.list_folders(folder))
 
 
 def _dropped_at(entry: Entry | None, files: list[ObjectInfo]) -> int:

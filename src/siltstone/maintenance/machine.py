@@ -1,4 +1,4 @@
-"""What the doctor looks at: this machine, and the root of the lake."""
+"""What the doctor checks: this machine, and the root of the lake."""
 
 import contextlib
 import importlib
@@ -33,7 +33,7 @@ _NO_CONDITIONS_FIX = "use a local disk, or a store with conditional writes; comm
 
 @dataclass(frozen=True)
 class Check:
-    """One finding of the doctor; `fix` is empty where all is well."""
+    """One finding of the doctor; `fix` is empty if all is well."""
 
     name: str
     state: Literal["ok", "warning", "failed"]
@@ -75,8 +75,8 @@ def _java() -> Check:
 def _package(
     name: str, *, at_least: tuple[int, ...], below: tuple[int, ...] | None = None, loads: bool = False
 ) -> Check:
-    wanted = f"{name}>={'.'.join(map(str, at_least))}{'' if below is None else ',<' + '.'.join(map(str, below))}"
-    fix = f'pip install "{wanted}"'
+    requirement = f"{name}>={'.'.join(map(str, at_least))}{'' if below is None else ',<' + '.'.join(map(str, below))}"
+    fix = f'pip install "{requirement}"'
     try:
         version = importlib.metadata.version(name)
         if loads:
@@ -147,7 +147,7 @@ def _missing_folders(folder: Path | None, probe: str) -> list[Path]:
     if folder is None:
         return []
     inner = folder / probe
-    return [each for each in (inner, *inner.parents) if not each.exists()]
+    return [parent for parent in (inner, *inner.parents) if not parent.exists()]
 
 
 def _clean_up(root: str, probe: str, made: list[Path]) -> None:
@@ -155,7 +155,7 @@ def _clean_up(root: str, probe: str, made: list[Path]) -> None:
 
     with contextlib.suppress(SiltstoneError):
         objects = open_objects(root)
-        objects.delete([found.path for found in objects.list_objects(probe, recursive=True)])
+        objects.delete([info.path for info in objects.list_objects(probe, recursive=True)])
     for folder in made:
         with contextlib.suppress(OSError):
             folder.rmdir()
@@ -210,7 +210,7 @@ def _clock(root: str, probe: str) -> Check:
         objects.create(f"{probe}/clock", b"")
         created = objects.info(f"{probe}/clock")
         if created is None:
-            raise StorageError(f"{probe}/clock: it was just created, and is not there")
+            raise StorageError(f"{probe}/clock: it was just created, but does not exist; try again")
         return created.modified_ms
 
     _, skew_ms = measure(ask)
@@ -224,8 +224,8 @@ def _clock(root: str, probe: str) -> Check:
 
 
 def _disk(folder: Path) -> Check:
-    there = next(each for each in (folder, *folder.parents) if each.exists())
-    usage = shutil.disk_usage(there)
+    existing = next(parent for parent in (folder, *folder.parents) if parent.exists())
+    usage = shutil.disk_usage(existing)
     detail = f"{format_bytes(usage.free)} of {format_bytes(usage.total)} free"
     if usage.free < _NO_DISK_BYTES:
         return Check("disk space", "failed", detail, "free some space, or choose another root")

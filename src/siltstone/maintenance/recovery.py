@@ -38,7 +38,7 @@ _CONFLICTS = 20
 
 @dataclass(frozen=True)
 class PartitionRepair:
-    """What is or would be done for a partition, by the round `round_id`; None where no round is needed.
+    """What is or would be done for a partition, by the round `round_id`; None if no round is needed.
 
     `is_registered` where its rows were whole, but its table did not know the partition.
     """
@@ -149,14 +149,14 @@ class _Repair:
         others = [_emptied(bucket) for bucket in plan.completion.buckets if not region.has(bucket)]
         state = RoundCompletion.from_serializable({**plan.completion.to_serializable(), "buckets": [*base, *others]})
         job = self._job(state, region.position)
-        wanted = {number for number, bucket in enumerate(job.buckets) if region.has(bucket)}
-        parts = GatheredParts(part for part in read_parts(job, job.reads) if part[0] in wanted)
+        numbers = {number for number, bucket in enumerate(job.buckets) if region.has(bucket)}
+        parts = GatheredParts(part for part in read_parts(job, job.reads) if part[0] in numbers)
         made: list[Bucket] = []
-        for number in sorted(wanted):
+        for number in sorted(numbers):
             result = self._merge(job, number, parts.take(number))
             made += [job.buckets[number]] if result is None else result.buckets
-        known = set(bucket_objects(base))
-        self._written += [uri for uri in bucket_objects(made) if uri not in known]
+        kept = set(bucket_objects(base))
+        self._written += [uri for uri in bucket_objects(made) if uri not in kept]
         lost = self._lost(region, made)
         if job.kind == ROWS_KIND and (lost < 0 or (lost and not region.is_loss)):
             raise CorruptionError(

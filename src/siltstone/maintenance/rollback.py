@@ -53,7 +53,7 @@ def roll_back(destination: Destination, round_id: int, *, dry_run: bool = False)
         refuse_trimmed(destination, target)
     written = write_completion(destination, completion, began)
     try:
-        # A vacuum may forget the target, and remove its files, while it is being looked at.
+        # A vacuum may forget the target, and remove its files, while it is being read.
         commit_round(destination, completion, written, current_id, needs=[round_id])
     except ConflictError:
         open_objects(destination.root).delete([written.uri])

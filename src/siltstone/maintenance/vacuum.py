@@ -11,7 +11,7 @@ from siltstone.log.batches import MAX_BATCH_ID
 from siltstone.log.chain import COMMIT_KEY
 from siltstone.log.commit import CONFIRMED_KEY, Commit, CommitLog, commit_log
 from siltstone.log.horizon import HORIZON_KEY, WORK_PREFIX, began_at, raise_horizon
-from siltstone.log.proof import refuse_doubt
+from siltstone.log.proof import refuse_unproven
 from siltstone.log.state import LogState
 from siltstone.model import PartitionLocator
 from siltstone.objects import ObjectInfo, find_leftovers, give_up_reserve, keep_reserve, open_objects
@@ -54,9 +54,9 @@ class VacuumReport:
 
     def add(self, files: Iterable[ObjectInfo]) -> None:
         """Count files as removed, each of them once."""
-        known = set(self.removed_files)
+        removed = set(self.removed_files)
         for file in files:
-            if file.path not in known:
+            if file.path not in removed:
                 self.removed_files.append(file.path)
                 self.removed_bytes += file.size
 
@@ -108,10 +108,10 @@ def _vacuum(
     log = version_log(root, folder)
     now_ms = log.expiry_ms(is_confirmed=is_confirmed)
     sweep = _Sweep(root, folder, now_ms - orphan_grace_ms)
-    refuse_doubt(log.batches)
+    refuse_unproven(log.batches)
     expiring: dict[str, list[int]] = {}
     for destination in sweep.destinations:
-        refuse_doubt(destination.log.batches)
+        refuse_unproven(destination.log.batches)
         current = current_entry(destination)
         if current is not None:
             refuse_lost_commits(current, destination.locator, root=root)
@@ -139,8 +139,8 @@ def _refused(sweep: "_Sweep", doomed: Sequence[ObjectInfo]) -> list[ObjectInfo]:
     """Refuse whoever could still name files, and return those that nobody named before."""
     horizons: dict[str, int] = {}
     for log, files in sweep.by_log(doomed).items():
-        wanted = 1 + max(began_at(file.path).batch_id for file in files)
-        horizons |= dict.fromkeys((file.path for file in files), raise_horizon(log, wanted))
+        horizon = 1 + max(began_at(file.path).batch_id for file in files)
+        horizons |= dict.fromkeys((file.path for file in files), raise_horizon(log, horizon))
     named = _named_by_deltas(sweep.root, sweep.folder)
     for destination in sweep.destinations:
         named |= _named_by_rounds(destination, [])
@@ -177,12 +177,12 @@ class _Sweep:
         return by_log
 
     def _log_of(self, path: str) -> CommitLog:
-        place = "/".join(path.split("/")[: self.folder.count("/") + 3])
-        is_of_old_round = began_at(path).batch_id < 0 and place in (
+        folder = "/".join(path.split("/")[: self.folder.count("/") + 3])
+        is_of_old_round = began_at(path).batch_id < 0 and folder in (
             destination.folder for destination in self.destinations
         )
         if began_at(path).is_round or is_of_old_round:
-            return commit_log(self.root, f"{place}/{_LOG}")  # which a first round has not made yet
+            return commit_log(self.root, f"{folder}/{_LOG}")  # which a first round has not made yet
         return version_log(self.root, self.folder)
 
     def unnamed(self, named: Container[str]) -> list[ObjectInfo]:
@@ -214,9 +214,9 @@ def _destinations(root: str, folder: str, listed: Iterable[ObjectInfo]) -> Itera
     """Yield everything with a log of its own in a version's folder, whoever compacted it from wherever."""
     below = {file.path.rpartition("/")[0] for file in listed if _is_log(file.path, folder)}
     for log_folder in sorted(below - {f"{folder}/{_LOG}"}):
-        place = log_folder.removesuffix(f"/{_LOG}")
-        stream, partition_id = place.split("/")[-2:]
-        # Only messages show it: the folder tells what it is, but not the name of the table today.
+        partition_folder = log_folder.removesuffix(f"/{_LOG}")
+        stream, partition_id = partition_folder.split("/")[-2:]
+        # Only messages show it: the folder says what it is, but not the table's name today.
         _, namespace, table, version = folder.split("/")
         locator = PartitionLocator(
             namespace=namespace,
@@ -225,7 +225,7 @@ def _destinations(root: str, folder: str, listed: Iterable[ObjectInfo]) -> Itera
             stream=stream,
             partition_values=[] if partition_id == "_" else [partition_id],
         )
-        yield Destination(locator, place, commit_log(root, log_folder), root)
+        yield Destination(locator, partition_folder, commit_log(root, log_folder), root)
 
 
 def _is_foreign(destination: Destination) -> bool:
@@ -255,7 +255,7 @@ def _expired_rounds(destination: Destination, before_ms: int, now_ms: int) -> li
     rounds = list_rounds(destination)
     kept = destination.log.read(lambda state: _kept_by_holds(state, now_ms))
     # A state is readable until the next one replaced it, so what counts is when that happened.
-    replaced_at = {int(one["round_id"]): int(other["completed_at"]) for one, other in itertools.pairwise(rounds)}
+    replaced_at = {int(old["round_id"]): int(new["completed_at"]) for old, new in itertools.pairwise(rounds)}
     return [
         round_id
         for round_id, time_ms in replaced_at.items()

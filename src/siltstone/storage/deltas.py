@@ -7,7 +7,7 @@ import pyarrow as pa
 from siltstone.errors import ConflictError, InvalidInputError, NotFoundError
 from siltstone.log.commit import Commit
 from siltstone.log.horizon import refuse_late
-from siltstone.log.proof import refuse_doubt
+from siltstone.log.proof import refuse_unproven
 from siltstone.log.state import EXPIRES_AT, Entry
 from siltstone.model import (
     Delta,
@@ -287,7 +287,7 @@ def delete_deltas(
         current.trimmed_stream_position = last_stream_position
         return Commit({**dict.fromkeys(doomed), **partition_change(current)}, len(doomed))
 
-    refuse_doubt(source.log.batches)
+    refuse_unproven(source.log.batches)
     return source.commit("trim", prepare).result
 
 

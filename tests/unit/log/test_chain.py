@@ -11,7 +11,7 @@ from siltstone.errors import CorruptionError
 from siltstone.log import chain, checkpoint, reader
 from siltstone.log.commit import CommitLog
 from siltstone.log.inspect import verify
-from siltstone.log.proof import find_doubts, refuse_doubt
+from siltstone.log.proof import find_problems, refuse_unproven
 from siltstone.log.repair import compact
 from siltstone.objects import open_objects
 from siltstone.testing import FaultyObjects, Killed
@@ -71,7 +71,7 @@ def test_a_file_that_was_changed_is_named_by_who_reads_it(local_root: str, name:
         values(local_root)
     assert name in {Path(finding.file).name for finding in verify(folder).findings}
     with pytest.raises(CorruptionError, match="nothing is deleted"):
-        refuse_doubt(CommitLog(local_root, "log").batches)
+        refuse_unproven(CommitLog(local_root, "log").batches)
 
 
 @pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.__name__)
@@ -131,7 +131,7 @@ def test_a_log_is_compacted_by_its_path_alone_and_keeps_its_name(local_root: str
     folder = fill(local_root, "tables/a/log", batches=5)
     for batches in (5, 3):
         assert compact(folder).compact_file is not None
-        assert find_doubts(CommitLog(local_root, "tables/a/log").batches) == []
+        assert find_problems(CommitLog(local_root, "tables/a/log").batches) == []
         fill(local_root, "tables/a/log", batches)
     shutil.copy(folder / "9.compact", fill(local_root, "log", batches=10) / "9.compact")
     with pytest.raises(CorruptionError, match=r"log/9.compact: it is a checkpoint of tables/a/log"):
@@ -185,10 +185,10 @@ def test_a_checkpoint_of_another_log_is_found_by_the_batches_beside_it(local_roo
     folder = fill(local_root, batches=10)
     other = fill(local_root, "elsewhere", batches=10)
     shutil.copy(other / "9.compact", folder / "9.compact")
-    doubts = find_doubts(CommitLog(local_root, "log").batches)
-    assert {(doubt.code, doubt.file.rpartition("/")[2]) for doubt in doubts} == {("checkpoint", "9.compact")}
+    problems = find_problems(CommitLog(local_root, "log").batches)
+    assert {(problem.code, problem.file.rpartition("/")[2]) for problem in problems} == {("checkpoint", "9.compact")}
     with pytest.raises(CorruptionError, match="nothing is deleted"):
-        refuse_doubt(CommitLog(local_root, "log").batches)
+        refuse_unproven(CommitLog(local_root, "log").batches)
 
 
 def test_a_damaged_checkpoint_can_be_deleted_where_its_batches_are_there(local_root: str) -> None:
@@ -205,7 +205,7 @@ def test_a_sound_log_gives_no_doubt_whoever_wrote_it_and_however_long_it_is(loca
     for batches in (0, 1, 9, 10, 11, 50):
         folder = f"log-{batches}"
         fill(local_root, folder, batches)
-        assert find_doubts(CommitLog(local_root, folder).batches) == []
+        assert find_problems(CommitLog(local_root, folder).batches) == []
 
 
 def test_a_batch_that_a_writer_left_under_a_freed_number_gives_no_doubt(
@@ -230,7 +230,7 @@ def test_a_batch_that_a_writer_left_under_a_freed_number_gives_no_doubt(
     with pytest.raises(Killed):
         sleeper.commit("test", lambda _: {"never": {"value": 1}})
     assert Path(local_root, "log", str(first - 1)).exists()
-    assert find_doubts(CommitLog(local_root, "log").batches) == []
+    assert find_problems(CommitLog(local_root, "log").batches) == []
     assert verify(Path(local_root, "log")).findings == []
 
 
