@@ -159,7 +159,7 @@ def show(
 
 
 def _database(shell: Shell, address: str | None, *, create: bool = False) -> "Database":
-    """Open the service's database; only `create` makes tables where there are none.
+    """Open the service's database; only `create` makes missing tables.
 
     Raises: NotFoundError, also for a lake that is not there and whose database would be new; InvalidInputError.
     """

@@ -79,7 +79,7 @@ def update(
 ) -> None:
     """Apply a delta to a document, or many deltas from a file, as one commit."""
     if (file is None) != (key is not None and delta is not None) or (file is not None and (key or tags or change_id)):
-        raise typer.BadParameter("give a key and a delta, or a file with --from", param_hint="KEY DELTA")
+        raise typer.BadParameter("use a key and a delta, or a file with --from", param_hint="KEY DELTA")
     docs = shell.lake.document_table(name)
     if key is not None and delta is not None:
         change_id = docs.update(key, delta, tags or [], change_id)

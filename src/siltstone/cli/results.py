@@ -70,7 +70,7 @@ class RoundList:
 class Rows:
     """Rows as they come in; `total` is how many there would be without a limit, or None if only reading shows it.
 
-    `uncompacted` is how many deltas are not in there. With `shown`, people see so many of them; one more may be there,
+    `uncompacted` is how many deltas are not in there. With `shown`, people see that many of them; one more may be there,
     which shows that there are more.
     """
 
@@ -91,7 +91,7 @@ class Rows:
 
 @dataclass(frozen=True)
 class FoundRows:
-    """The rows of a key; where there are none, deltas that are not compacted may have one."""
+    """The rows of a key; if there are none, waiting deltas may have one."""
 
     json_field: ClassVar = "items"
     table: str

@@ -94,7 +94,7 @@ def read(
 
 
 def limited(batches: "Iterable[pa.RecordBatch]", limit: int | None) -> "Iterator[pa.RecordBatch]":
-    """Yield at most so many rows; batches after them are not read."""
+    """Yield at most this many rows; batches after them are not read."""
     left = limit
     for batch in batches:
         yield batch if left is None else batch.slice(0, left)

@@ -86,7 +86,7 @@ def serve(
     seconds = {name: parse_duration_ms(text, f"--{name}") / 1000 for name, text in times.items()}
     age = None if backlog_age is None else parse_duration_ms(backlog_age, "--backlog-age") / 1000
     if token is not None and token_file is not None:
-        raise typer.BadParameter("give --token or --token-file, not both", param_hint="--token-file")
+        raise typer.BadParameter("use --token or --token-file, not both", param_hint="--token-file")
     from siltstone.cli.process import ServeOptions, run_service
     from siltstone.service import service_settings, set_up_logs
 

@@ -168,7 +168,7 @@ def _clear(database: Database, name: ControlName) -> bool:
 
 
 def obstacle_to_cycles(status: ServiceStatus) -> str | None:
-    """Return why a cycle that was asked for does not begin soon; None where it does."""
+    """Return why a cycle that was asked for does not begin soon, or None if it does."""
     if status.disabled is not None:
         return "cycles are disabled, so the request waits; `siltstone cycle enable` allows them"
     if status.frozen is not None:

@@ -52,7 +52,7 @@ def lock_manager(transaction: Transaction, *, shared: bool = False) -> ManagerRo
 
 
 def bootstrap(database: Database, lease: Lease) -> None:
-    """Create the manager row where there is none. Raises: LeaseLostError, StorageError."""
+    """Create the manager row if it is missing. Raises: LeaseLostError, StorageError."""
 
     def change(transaction: Transaction) -> None:
         now_ms = check_lead(transaction, lease)
@@ -76,7 +76,7 @@ def begin_cycle(
 ) -> BegunCycle | None:
     """Begin a cycle over partitions and take up all waiting requests.
 
-    None where one runs already, or where the service was disabled or frozen meanwhile. Raises: LeaseLostError,
+    None if one runs already, or if the service was disabled or frozen meanwhile. Raises: LeaseLostError,
     StorageError.
     """
 
@@ -220,7 +220,7 @@ def end_attempt(
 def finish_cycle(database: Database, lease: Lease, cycle: int, *, why_early: str | None = None) -> CycleRecord | None:
     """End a cycle: COMPLETED if every checkpoint is, else FAILED. Its record enters the history in the same transaction.
 
-    None where that cycle does not run. Raises: LeaseLostError, StorageError.
+    None if that cycle is not running. Raises: LeaseLostError, StorageError.
     """
 
     def change(transaction: Transaction) -> CycleRecord | None:

@@ -50,7 +50,7 @@ def decide(
 
 
 def _is_past(since_ms: int, seconds: float, now_ms: int) -> bool:
-    """Return whether so much time has passed since a stored time; one that lies ahead was long ago, for all we know."""
+    """Return whether this much time has passed since a stored time; a time in the future counts as long ago."""
     return now_ms - since_ms > to_ms(seconds) or since_ms > latest_ms(now_ms)
 
 

@@ -49,7 +49,7 @@ class Tables(Protocol):
     def trim(self, partition: PartitionLocator, high_watermark: int) -> int | None:
         """Forget compacted deltas up to a watermark that are past their retention; return how many.
 
-        None where the partition is gone. Raises: SiltstoneError.
+        None if the partition is gone. Raises: SiltstoneError.
         """
         ...
 

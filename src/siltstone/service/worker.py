@@ -330,7 +330,7 @@ class Worker:
         self._lock = threading.Lock()
 
     def step(self) -> bool:
-        """Claim a partition, compact it and hand it back; False where there is nothing to claim. Raises: StorageError."""
+        """Claim a partition, compact it and release it; False if there is nothing to claim. Raises: StorageError."""
         claim = claim_partition(self._database, self._owner, self._settings)
         if claim is None:
             return False

@@ -63,7 +63,7 @@ def test_bad_lines_are_named(cli: Cli, lines: str, message: str) -> None:
 
 
 def test_wrong_usage_is_told(cli: Cli) -> None:
-    assert "give a key and a delta, or a file" in cli.misused("documents", "update", "shop.reviews", "r1")
+    assert "use a key and a delta, or a file" in cli.misused("documents", "update", "shop.reviews", "r1")
     assert "name one key" in cli.misused("documents", "get", "shop.reviews", "a", "b", "--change", change_id(1))
     assert "not both" in cli.misused("documents", "hold", "shop.reviews", "--for", "1h", "--release", "x")
     assert "did you mean shop.reviews?" in cli.fails("documents", "get", "shop.review", "r1")

@@ -124,7 +124,7 @@ def _(rolled_back: RolledBack) -> Iterator[Shown]:
 
 @render.register
 def _(checks: Checks) -> Iterator[Shown]:
-    """Each finding when it is there, its fix under it."""
+    """Each finding as it comes in, its fix below it."""
     states = []
     for check in checks.items:
         states.append(check.state)

@@ -65,7 +65,7 @@ class _Counted:
 
 
 def rows_text(batches: Iterable[pa.RecordBatch], schema: pa.Schema, width: int) -> Iterator[Shown]:
-    """Show rows a chunk at a time, each as wide as the first one or wider; nothing where there are none."""
+    """Show rows a chunk at a time, each as wide as the first one or wider."""
     names = schema.names
     numbers = [pa.types.is_integer(field.type) or pa.types.is_floating(field.type) for field in schema]
     widths = [0] * len(names)
