@@ -142,7 +142,7 @@ class MetadataLog(BatchFolder, Generic[E]):
         """Commit a batch; return False if one with this id exists already, which then stays as it is.
 
         True means that every reader sees the batch. Raises: ConflictError where somebody else committed this id
-        meanwhile, CommitUnknownError where the store failed and does not tell, InvalidInputError for an id that would
+        meanwhile, CommitUnknownError where the store failed and the outcome is unknown, InvalidInputError for an id that would
         leave a gap.
         """
         if entries is None:

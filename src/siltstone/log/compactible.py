@@ -47,7 +47,7 @@ T = TypeVar("T")
 
 
 class LogOptions(TypedDict, total=False):
-    """What any compactible log can be told; see `CompactibleLog`."""
+    """The options of any compactible log; see `CompactibleLog`."""
 
     default_interval: int
     min_batches_to_retain: int

@@ -109,7 +109,7 @@ def _check_manifests(log: KeyedLog, entries: list[dict[str, Any]], report: Verif
     for folder, names in named.items():
         root = _root_of(log, folder)
         if root is None:
-            report.add("unchecked", folder, f"{len(names)} files: this log is a copy", "verify it in its place")
+            report.add("unchecked", folder, f"{len(names)} files: this log is a copy", "verify the original log")
             continue
         present = {info.path.rpartition("/")[2]: info.size for info in open_objects(root).list_objects(folder)}
         _compare(f"{root}/{folder}", names, present, report)
@@ -244,7 +244,7 @@ class _DataFiles:
                     "foreign-path",
                     folder,
                     f"{len(names)} files are not in the output directory as it is addressed now",
-                    "Spark passes over them in silence; was the directory moved? Log them anew under its address",
+                    "Spark silently ignores them; was the directory moved? Log them again under its address",
                 )
             try:
                 present = {info.path.rpartition("/")[2]: info.size for info in objects.list_objects(path)}

@@ -83,7 +83,7 @@ def open_log(path: str | os.PathLike[str]) -> OpenedLog:
         kind = "source" if parent.rpartition("/")[2] == "sources" else "siltstone"
     if kind == "siltstone":
         return OpenedLog(kind, KeyedLog(open_objects(text), ""))
-    # Entries of a sink elsewhere than under their output directory: a copy, say, that somebody looks into.
+    # Entries of a sink elsewhere than under their output directory: a copy, say, that somebody inspects.
     return OpenedLog(kind, SourceLog(text) if kind == "source" else SinkLog(text, folder=""))
 
 

@@ -20,7 +20,7 @@ from siltstone.log.state import LogState
 
 # Every so many batches one is an anchor, which is deleted before those that come after it.
 ANCHOR_INTERVAL = 16
-# So often a process looks at the names of all batches: only they show that one is missing and others come after it.
+# How often a process lists the names of all batches: only they show that one is missing and others come after it.
 LISTING_SECONDS = 60.0
 _LOAD_ATTEMPTS = 5
 

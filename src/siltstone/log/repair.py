@@ -58,7 +58,7 @@ def compact(
 
     The newest compact file is replaced by itself without the entries past the retention, and files that nobody
     needs any more are deleted. No batch is added: a query that starts again goes on where it stopped. The compact
-    file before the newest stays too, shrunk alike, since from both Spark tells the interval. With `backup` the
+    file before the newest stays too, shrunk alike, since Spark derives the interval from both. With `backup` the
     newest one is first copied to a name that Spark and we pass over.
 
     Raises: NotFoundError, InvalidInputError for a retention on a log that has none, CorruptionError where the log
@@ -78,7 +78,7 @@ def compact(
                 "compact it without one"
             )
         if retention_ms < 0:
-            raise InvalidInputError(f"retention of {retention_ms} ms is negative")
+            raise InvalidInputError(f"retention of {retention_ms} ms is negative; use 0 or more")
         log.retention_ms = retention_ms
     listing = log.listing()
     newest = listing.newest_compact()

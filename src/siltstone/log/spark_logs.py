@@ -135,7 +135,7 @@ class SinkLog(CompactibleLog[SinkEntry]):
     ) -> None:
         super().__init__(open_objects(output), folder, SINK_CODEC, **options)
         if retention_ms is not None and retention_ms < 0:
-            raise InvalidInputError(f"retention of {retention_ms} ms is negative; give None to keep everything")
+            raise InvalidInputError(f"retention of {retention_ms} ms is negative; use None to keep everything")
         self.retention_ms = retention_ms
         self.base_uri = base_uri(output)
 
@@ -172,7 +172,7 @@ class SinkLog(CompactibleLog[SinkEntry]):
             or any("=" not in part for part in folders)
         ):
             raise InvalidInputError(
-                f"{self.base_uri}/{path}: Spark reads no such file; put it into the output directory itself or into "
+                f"{self.base_uri}/{path}: Spark does not read such a file; put it into the output directory itself or into "
                 "column=value folders, under a name that starts with neither '_' nor '.'"
             )
         info = self.objects.info(path)

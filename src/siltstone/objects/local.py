@@ -67,7 +67,7 @@ class LocalObjects:
             try:
                 is_link = stat.S_ISLNK(os.lstat(part).st_mode)
             except OSError:
-                # What is not there, or not to be looked at, is told by whoever opens it.
+                # Whoever opens it reports what is missing or not accessible.
                 return
             has_links |= is_link
             if is_link and not self._has(os.path.realpath(full)):

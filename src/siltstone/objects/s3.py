@@ -116,7 +116,7 @@ def _count(name: str, text: str | None) -> int | None:
     if not text:
         return None
     if not text.isdecimal() or int(text) < 1:
-        raise InvalidInputError(f"{name}={text!r} is not a number from 1 on; correct it, or leave it out")
+        raise InvalidInputError(f"{name}={text!r} is not a whole number of at least 1; correct it, or leave it out")
     return int(text)
 
 

@@ -66,7 +66,7 @@ def get_latest_table_version(namespace: str, table: str, *, root: str) -> TableV
     """Get the version created last."""
     parent = tables.get_table(namespace, table, root=root)
     if not parent.versions:
-        raise NotFoundError(f"table {namespace}.{table} has no version yet")
+        raise NotFoundError(f"table {namespace}.{table} has no version yet; create one")
     return _read_version(parent, parent.versions[-1], root)
 
 
@@ -118,7 +118,9 @@ def create_table_version(
             parent_table = tables.known_table(state, namespace, table, root)
         number = table_version or _next_number(parent_table)
         if any(entry.version == number for entry in parent_table.versions):
-            raise AlreadyExistsError(f"{root}: table {namespace}.{table} has a version {number} already")
+            raise AlreadyExistsError(
+                f"{root}: table {namespace}.{table} already has a version {number}; choose another"
+            )
         version = TableVersion(
             locator=TableVersionLocator(namespace=namespace, table=table, table_version=number),
             fields=schema_to_json(normalize_schema(schema)),

@@ -126,7 +126,7 @@ def test_a_data_file_that_is_not_there_is_not_described(output: str) -> None:
 @pytest.mark.parametrize("path", ["_hidden.parquet", ".hidden.parquet", "folder/a.parquet", "k=1/folder/a.parquet"])
 def test_a_data_file_that_spark_would_pass_over_is_refused(output: str, path: str) -> None:
     open_objects(output).create(path, b"1")
-    with pytest.raises(InvalidInputError, match="Spark reads no such file"):
+    with pytest.raises(InvalidInputError, match="Spark does not read such a file"):
         SinkLog(output).entry(path)
 
 
