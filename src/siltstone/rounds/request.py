@@ -69,7 +69,7 @@ def check_request(request: Request, table: TableVersion, source: SourceState) ->
     _check_settings(request.settings)
     _check_count("max_round_bytes", request.max_round_bytes, 1)
     _check_destination(request, table, source)
-    _check_delta_columns(request, source)
+    _check_sources(request, table, source)
 
 
 def _check_settings(settings: Settings) -> None:
@@ -126,17 +126,24 @@ def _holds_deltas(request: Request, source: SourceState) -> bool:
     return storage.stream_exists(stream, root=request.root)
 
 
-def _check_delta_columns(request: Request, source: SourceState) -> None:
-    schemas = {str(source.locator): source.version.schema}
+def _check_sources(request: Request, table: TableVersion, source: SourceState) -> None:
+    """Refuse deltas without the keys, or that lie in other partitions than readers would look for their rows in."""
+    versions = {str(source.locator): source.version}
     if request.source.table_version_locator != source.version.locator:
-        schemas = {str(request.source): version_of(request.source, root=request.root).schema, **schemas}
+        versions = {str(request.source): version_of(request.source, root=request.root), **versions}
+    for where, version in versions.items():
+        if version.partition_keys != table.partition_keys:
+            raise InvalidInputError(
+                f"{request.destination}: is partitioned by {_listed(table.partition_keys)}, but {where} by "
+                f"{_listed(version.partition_keys)}; compact from a table with the same partition keys"
+            )
     for what, names in (("key", request.primary_keys), ("sort key", request.sort_keys or ())):
         for name in names:
-            for where, schema in schemas.items():
-                if name not in schema.names:
+            for where, version in versions.items():
+                if name not in version.schema.names:
                     raise InvalidInputError(
                         f"{request.destination}: cannot be compacted by the {what} {name!r}, which {where} does not "
-                        f"have; its columns are {', '.join(schema.names)}"
+                        f"have; its columns are {', '.join(version.schema.names)}"
                     )
 
 

@@ -135,6 +135,22 @@ def test_partition_values_other_than_those_of_the_deltas_are_refused(
     refused(r"\['tue'\], but .* has \[\]", destination_partition_locator=into, **keys)
 
 
+def test_deltas_that_are_partitioned_by_another_column_are_refused(root: str, refused: Callable[..., None]) -> None:
+    schema = {"id": "int64", "day": "string", "zone": "string"}
+    keys = ["id", "day", "zone"]
+    days = make_table(root, "shop.days", schema=schema, primary_keys=keys, partition_keys=["day"])
+    zones = make_table(root, "shop.zones", schema=schema, primary_keys=keys, partition_keys=["zone"])
+    for table in (days, zones):
+        table.write(pa.table({"id": [1], "day": ["x"], "zone": ["x"]}))
+    # Readers who ask for a zone open the partition of that zone only.
+    refused(
+        "is partitioned by zone, but shop/days/1/deltas/x by day",
+        source_partition_locator=only_partition(days),
+        destination_partition_locator=compacted(zones),
+        primary_keys=keys,
+    )
+
+
 def test_a_key_or_sort_column_that_is_not_there_is_named(orders: siltstone.Table, refused: Callable[..., None]) -> None:
     refused("sort key 'nope', which shop/orders/1/deltas/_ does not have; its columns are id, v", sort_keys=["nope"])
     keyless = make_table(orders.lake.root, "shop.keyless", schema={"v": "string"}, primary_keys=[])
