@@ -1,4 +1,4 @@
-"""Compaction of one partition on Spark: the call that everything else leads to."""
+"""Compaction of one partition on Spark."""
 
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, TypeAlias
@@ -86,11 +86,11 @@ def engine_on(spark: Spark, progress: Progress | None = None) -> Engine:
     return run
 
 
-def _names(given: str | Iterable[str]) -> tuple[str, ...]:
-    """Return column names in order; a set has none, so that of the names is taken."""
-    if isinstance(given, str):
-        return (given,)
-    return tuple(given) if isinstance(given, list | tuple) else tuple(sorted(given))
+def _names(names: str | Iterable[str]) -> tuple[str, ...]:
+    """Return column names in order; those of a set are sorted."""
+    if isinstance(names, str):
+        return (names,)
+    return tuple(names) if isinstance(names, list | tuple) else tuple(sorted(names))
 
 
 def _root(path: str | None, bucket: str | None) -> str:

@@ -16,7 +16,7 @@ from siltstone.model.rounds import Accounting, Bucket
 from siltstone.rounds.events import Progress
 from siltstone.rows.job import BucketResult, Engine, Merge, ReadTask, RoundJob
 from siltstone.rows.parts import read_parts
-from siltstone.spark.tasks import collect, reaching
+from siltstone.spark.tasks import collect, with_access
 
 _OUR_ERROR = re.compile(r"^siltstone\.errors\.(\w+): (.*)$", re.MULTILINE)
 STEPS = ("read", "merge")
@@ -28,7 +28,7 @@ _LEAST_TASKS = 2
 
 
 def spark_engine(spark: SparkSession, progress: Progress | None = None, merge: Merge = merge_any) -> Engine:
-    """Return an engine that runs the tasks of a round on Spark, and tells of each that is done."""
+    """Return an engine that runs the tasks of a round on Spark, and reports each that is done to `progress`."""
 
     def run(job: RoundJob) -> Iterator[BucketResult]:
         parts = read_on_spark(spark, job)
@@ -54,10 +54,10 @@ def _decoded(text: str) -> BucketResult:
 
 
 def translated(error: PythonException) -> Exception:
-    """Return the error of ours that a task raised, of which Spark hands over no more than the text."""
-    found = _OUR_ERROR.search(str(error))
-    kind = getattr(errors, found[1], None) if found else None
-    return kind(found[2].strip()) if found and kind is not None else error
+    """Return the error of ours that a task raised, of which Spark passes on only the text."""
+    match = _OUR_ERROR.search(str(error))
+    kind = getattr(errors, match[1], None) if match else None
+    return kind(match[2].strip()) if match and kind is not None else error
 
 
 def read_on_spark(spark: SparkSession, job: RoundJob) -> DataFrame:
@@ -73,7 +73,7 @@ def read_on_spark(spark: SparkSession, job: RoundJob) -> DataFrame:
                         {"bucket": pa.array([bucket], pa.int32()), "part": pa.array([part], pa.binary())}
                     )
 
-    return spark.range(0, len(reads), 1, tasks).mapInArrow(reaching(job.root, read), _PART_SCHEMA)
+    return spark.range(0, len(reads), 1, tasks).mapInArrow(with_access(job.root, read), _PART_SCHEMA)
 
 
 def _shared(job: RoundJob) -> list[ReadTask]:
@@ -106,13 +106,13 @@ def merge_on_spark(parts: DataFrame, job: RoundJob, merge: Merge = merge_any) ->
     tasks = min(len(job.buckets), merge_tasks(job, is_full=job.settings.full))
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for bucket, own in gathered_by_bucket(batches):
-            result = merge(job, bucket, own)
+        for bucket, bucket_parts in gathered_by_bucket(batches):
+            result = merge(job, bucket, bucket_parts)
             if result is not None:
                 yield pa.record_batch({"result": [json.dumps(vars(result))]})
 
     shuffled = parts.repartitionById(tasks, sf.col("bucket") % tasks)
-    return shuffled.mapInArrow(reaching(job.root, run), "result string")
+    return shuffled.mapInArrow(with_access(job.root, run), "result string")
 
 
 def gathered_by_bucket(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[int, list[bytes]]]:
@@ -120,8 +120,8 @@ def gathered_by_bucket(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[int,
     gathered: dict[int, list[bytes]] = {}
     for batch in batches:
         for bucket, part in zip(batch.column("bucket").to_pylist(), batch.column("part"), strict=True):
-            found = gathered.setdefault(bucket, [])
+            bucket_parts = gathered.setdefault(bucket, [])
             if part.is_valid:
-                found.append(part.as_py())
+                bucket_parts.append(part.as_py())
     for bucket in sorted(gathered):
         yield bucket, gathered.pop(bucket)

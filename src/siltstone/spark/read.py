@@ -14,7 +14,7 @@ from siltstone.model.rounds import CompactedFile
 from siltstone.objects import local_path
 from siltstone.rows.files import StoredFile
 from siltstone.spark.merge import every_bucket, gathered_by_bucket, merge_tasks, read_on_spark
-from siltstone.spark.tasks import reaching
+from siltstone.spark.tasks import with_access
 from siltstone.spark.types import handed_over, spark_schema
 from siltstone.table.scan import MergeTask, RowReader, Scan
 
@@ -44,18 +44,18 @@ def _read_files(spark: SparkSession, reader: RowReader, files: Sequence[Compacte
     if reader.where is not None or _native_paths(reader.root, files) is None:
         return _read_in_python(spark, reader, files)
     whole = [file for file in files if file.deletion_vector is None]
-    holed = [file for file in files if file.deletion_vector is not None]
+    with_deletes = [file for file in files if file.deletion_vector is not None]
     frames = []
     if whole:
         frames.append(_read_natively(spark, reader, whole).toDF(*reader.named.names))
-    if holed:
+    if with_deletes:
         is_native = (
-            _can_tell_apart(holed)
-            and sum(_dead_count(file) for file in holed) <= _MAX_BROADCAST_ROWS
-            # A column of this name hides where Spark tells a row's file and place.
+            _are_distinguishable(with_deletes)
+            and sum(_dead_count(file) for file in with_deletes) <= _MAX_BROADCAST_ROWS
+            # A column of this name hides the one in which Spark has a row's file and position.
             and _METADATA not in map(str.lower, reader.stored.names)
         )
-        frames.append((_read_live_natively if is_native else _read_in_python)(spark, reader, holed))
+        frames.append((_read_live_natively if is_native else _read_in_python)(spark, reader, with_deletes))
     return frames[0] if len(frames) == 1 else frames[0].unionByName(frames[1])
 
 
@@ -68,11 +68,11 @@ def _read_merged(spark: SparkSession, reader: RowReader, task: MergeTask) -> Dat
     tasks = max(1, min(len(task.buckets), merge_tasks(job, is_full=True)))
 
     def merge(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for number, own in gathered_by_bucket(batches):
-            yield from _handed(reader, reader.read_bucket(job, number, own))
+        for number, bucket_parts in gathered_by_bucket(batches):
+            yield from _handed(reader, reader.read_bucket(job, number, bucket_parts))
 
     shuffled = parts.repartitionById(tasks, sf.col("bucket") % tasks)
-    return shuffled.mapInArrow(reaching(job.root, merge), spark_schema(_chosen(reader)))
+    return shuffled.mapInArrow(with_access(job.root, merge), spark_schema(_chosen(reader)))
 
 
 def _chosen(reader: RowReader) -> pa.Schema:
@@ -85,7 +85,7 @@ def _handed(reader: RowReader, tables: Iterable[pa.Table]) -> Iterator[pa.Record
 
 
 def _native_paths(root: str, files: Sequence[CompactedFile]) -> list[str] | None:
-    """Return how Spark addresses files, None where it cannot: it takes some characters of a path for a pattern."""
+    """Return the files' paths for Spark, or None if it cannot open them: some characters of a path are a pattern to it."""
     paths = []
     for file in files:
         path = local_path(root, file.uri)
@@ -102,7 +102,7 @@ def _read_natively(spark: SparkSession, reader: RowReader, files: Sequence[Compa
 
 
 def _read_live_natively(spark: SparkSession, reader: RowReader, files: Sequence[CompactedFile]) -> DataFrame:
-    """Leave out dead rows by a join with their numbers: one long each, of the file and the place in it."""
+    """Leave out dead rows by a join with their numbers: one long each, of the file and the position in it."""
     rows = _read_natively(spark, reader, files)
     number = sf.shiftleft(sf.crc32(sf.col(f"{_METADATA}.file_name").cast("binary")), _ROW_BITS)
     numbered = rows.select("*", number.bitwiseOR(sf.col(f"{_METADATA}.row_index")).alias(_DEAD))
@@ -120,15 +120,15 @@ def _dead_rows(root: str, files: Sequence[CompactedFile]) -> pa.Table:
 
 
 def _number(file: CompactedFile) -> int:
-    """Return the number that the JVM gives a file; it may be the sign bit's that is set, as it is there."""
+    """Return the number that the JVM computes for a file: signed, as it is there."""
     number = zlib.crc32(file.uri.rpartition("/")[2].encode())
     return number - (1 << _ROW_BITS) if number >> (_ROW_BITS - 1) else number
 
 
-def _can_tell_apart(chosen: Sequence[CompactedFile]) -> bool:
-    """Return whether a file and a place in it make a number that no other row has."""
-    return len({_number(file) for file in chosen}) == len(chosen) and all(
-        file.record_count < 1 << _ROW_BITS for file in chosen
+def _are_distinguishable(files: Sequence[CompactedFile]) -> bool:
+    """Return whether a file and a position in it make a number that no other row has."""
+    return len({_number(file) for file in files}) == len(files) and all(
+        file.record_count < 1 << _ROW_BITS for file in files
     )
 
 
@@ -143,4 +143,4 @@ def _read_in_python(spark: SparkSession, reader: RowReader, files: Sequence[Comp
                 yield from _handed(reader, reader.read_file(files[number]))
 
     tasks = spark.range(0, len(files), 1, max(1, len(files)))
-    return tasks.mapInArrow(reaching(reader.root, read), spark_schema(_chosen(reader)))
+    return tasks.mapInArrow(with_access(reader.root, read), spark_schema(_chosen(reader)))

@@ -1,4 +1,4 @@
-"""The one place that builds a SparkSession, with its folders and its archive of classes."""
+"""How a SparkSession is built, with its folders and its archive of classes."""
 
 import atexit
 import contextlib
@@ -42,7 +42,7 @@ def _sweep() -> None:
 
 
 def _is_abandoned(folder: Path) -> bool:
-    """Return whether the process that made a folder surely lives no more; in doubt, it does."""
+    """Return whether the process that made a folder has surely ended; where that is uncertain, it has not."""
     try:
         owner = json.loads((folder / _OWNER).read_text())
         pid = int(owner["pid"])
@@ -56,7 +56,7 @@ def _is_abandoned(folder: Path) -> bool:
 
 
 def _identity(pid: int) -> dict[str, object] | None:
-    """Return what no other process ever has in common with this one, None where it is not running or cannot be told."""
+    """Return what identifies a process among all there ever were, or None if it is not running or unknown."""
     try:
         status = Path(f"/proc/{pid}/stat").read_text()
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
@@ -73,7 +73,7 @@ def _identity(pid: int) -> dict[str, object] | None:
 _SWITCH = "SILTSTONE_CACHE"
 _OFF = "off"
 _STALE_SECONDS = 600
-_SETTLED_SECONDS = 10
+_COMPLETE_SECONDS = 10
 _LOCK = ".lock"
 _CHECKSUM = ".checksum"
 # How an archive of classes that were loaded beside those of Java itself begins, in either byte order.
@@ -81,9 +81,9 @@ _MAGIC = bytes.fromhex("f00baba8")
 
 
 def archive_options() -> list[str]:
-    """Return the JVM options that use the archive, or make it; none where there is no place for it.
+    """Return the JVM options that use the archive, or make it; none if there is no folder for it.
 
-    The environment variable SILTSTONE_CACHE names the folder; `off` means that there is to be none.
+    The environment variable SILTSTONE_CACHE names the folder; `off` means no archive.
     """
     folder = _folder()
     if folder is None:
@@ -118,7 +118,7 @@ def _folder() -> Path | None:
 
 
 def _fingerprint() -> str:
-    """Return what tells one pair of Java and Spark from another: what is installed where."""
+    """Return a hash that identifies the installed Java and Spark."""
     home = os.environ.get("JAVA_HOME")
     java = Path(home, "bin", "java") if home else Path(shutil.which("java") or "java")
     jars = Path(os.environ.get("SPARK_HOME") or Path(pyspark.__file__).parent) / "jars"
@@ -130,7 +130,7 @@ def _fingerprint() -> str:
 
 def _adopt(coming: Path, archive: Path) -> None:
     """Take over what an earlier JVM has written, once it is surely complete: the JVM writes the beginning last."""
-    if not coming.exists() or time.time() - coming.stat().st_mtime <= _SETTLED_SECONDS:
+    if not coming.exists() or time.time() - coming.stat().st_mtime <= _COMPLETE_SECONDS:
         return
     with coming.open("rb") as file:
         is_complete = file.read(len(_MAGIC)) in (_MAGIC, _MAGIC[::-1])
@@ -172,7 +172,7 @@ def _checksum(file: Path) -> str:
 
 
 def _is_ours_to_make(lock: Path) -> bool:
-    """Let one process at a time make the archive; one that died is forgotten after a while."""
+    """Return whether this process may make the archive: one at a time; the lock of one that died expires."""
     try:
         if time.time() - lock.stat().st_mtime > _STALE_SECONDS:
             lock.unlink(missing_ok=True)

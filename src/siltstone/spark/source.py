@@ -1,4 +1,4 @@
-"""What `format("siltstone")` is asked for: every option it has, checked; what it does not know is refused."""
+"""The data source `format("siltstone")`: its options, filters and readers."""
 
 import datetime
 import json
@@ -40,7 +40,7 @@ from siltstone.table.where import Node
 
 FORMAT = "siltstone"
 NAMES = ("root", "table", "columns", "as_of", "fresh")
-# What `load("shop.orders")` gives, and the name that `to_spark` has for fresh reads.
+# What `load("shop.orders")` sets, and the name that `to_spark` has for fresh reads.
 _PATH = "path"
 _ALIASES = {_PATH: "table", "include_uncompacted": "fresh"}
 _CREATED_PREFIX = "option."
@@ -61,37 +61,37 @@ class ReadOptions:
     fresh: bool = False
 
 
-def is_creation(given: Mapping[str, str]) -> bool:
-    """Return whether Spark asks on behalf of CREATE TABLE: what it gives then is all that is known about the table."""
-    return given.get("provider", "").lower() == FORMAT
+def is_creation(options: Mapping[str, str]) -> bool:
+    """Return whether Spark asks on behalf of CREATE TABLE: it passes all it has about the table."""
+    return options.get("provider", "").lower() == FORMAT
 
 
-def options_of_creation(given: Mapping[str, str]) -> dict[str, str]:
-    """Return the options among what Spark gives at CREATE TABLE."""
-    options = {name.removeprefix(_CREATED_PREFIX): text for name, text in given.items() if _is_option(name)}
-    location = given.get("location")
-    return options if location is None else {_PATH: location, **options}
+def options_of_creation(options: Mapping[str, str]) -> dict[str, str]:
+    """Return the options of CREATE TABLE among what Spark passes."""
+    created = {name.removeprefix(_CREATED_PREFIX): text for name, text in options.items() if _is_option(name)}
+    location = options.get("location")
+    return created if location is None else {_PATH: location, **created}
 
 
 def _is_option(name: str) -> bool:
     return name.startswith(_CREATED_PREFIX)
 
 
-def read_options(given: Mapping[str, str]) -> ReadOptions:
-    """Check options, by names in lower case as Spark gives them. Raises: InvalidInputError."""
+def read_options(options: Mapping[str, str]) -> ReadOptions:
+    """Check options, by names in lower case as Spark passes them. Raises: InvalidInputError."""
     texts: dict[str, str] = {}
-    for name, text in given.items():
-        known = _ALIASES.get(name, name)
-        if known not in NAMES:
+    for name, text in options.items():
+        option = _ALIASES.get(name, name)
+        if option not in NAMES:
             raise InvalidInputError(
-                f"format {FORMAT}: there is no option {name}; there are {', '.join(NAMES)}"
+                f"format {FORMAT}: unknown option {name}; use {', '.join(NAMES)}"
                 f"{did_you_mean(name, [*NAMES, *_ALIASES])}"
             )
-        if texts.setdefault(known, text) != text:
-            raise InvalidInputError(f"format {FORMAT}: {known} is given as {texts[known]!r} and {text!r}; give it once")
+        if texts.setdefault(option, text) != text:
+            raise InvalidInputError(f"format {FORMAT}: {option} is {texts[option]!r} and also {text!r}; set it once")
     root = texts.get("root") or os.environ.get("SILTSTONE_ROOT")
     if not root or not texts.get("table"):
-        raise InvalidInputError(f"format {FORMAT}: {'table' if root else 'root'} is not given; write {_HOW}")
+        raise InvalidInputError(f"format {FORMAT}: {'table' if root else 'root'} is missing; write {_HOW}")
     as_of = texts.get("as_of")
     return ReadOptions(
         root=canonical_root(root),
@@ -108,15 +108,15 @@ def _column_names(text: str) -> tuple[str, ...]:
     try:
         names = json.loads(text)
     except json.JSONDecodeError as error:
-        raise InvalidInputError(f"format {FORMAT}: columns is {text!r}, which is not JSON ({error})") from error
+        raise InvalidInputError(f"format {FORMAT}: columns {text!r} is not valid JSON ({error})") from error
     if not all(isinstance(name, str) for name in names):
-        raise InvalidInputError(f"format {FORMAT}: columns is {text!r}; give a list of names")
+        raise InvalidInputError(f"format {FORMAT}: columns is {text!r}; use a list of names")
     return tuple(names)
 
 
 def _truth(text: str) -> bool:
     if text.strip().lower() not in ("true", "false"):
-        raise InvalidInputError(f"format {FORMAT}: fresh is {text!r}; give true or false")
+        raise InvalidInputError(f"format {FORMAT}: fresh is {text!r}; use true or false")
     return text.strip().lower() == "true"
 
 
@@ -149,10 +149,10 @@ class SiltstoneSource(DataSource):
 
     def schema(self) -> StructType:
         """Return the columns asked for. Raises: InvalidInputError, NotFoundError."""
-        given = dict(self.options)
-        if not is_creation(given):
-            return spark_schema(_columns(read_options(given)))
-        kept = options_of_creation(given)
+        passed = dict(self.options)
+        if not is_creation(passed):
+            return spark_schema(_columns(read_options(passed)))
+        kept = options_of_creation(passed)
         options = read_options(kept)
         first, *others = spark_schema(_columns(options))
         metadata = {FORMAT: {**kept, "root": options.root}}
@@ -208,7 +208,7 @@ class _FilterTaker:
         self.__func__: Callable[..., object] = DataSourceReader.pushFilters
 
     def __call__(self, filters: list[Filter]) -> Iterable[Filter]:
-        """Remember what can be said in our own words; Spark applies all filters again, so that any can be left out."""
+        """Keep the filters that we can apply; Spark applies all filters again, so that any can be left out."""
         for filter_ in filters:
             # A path of several names leads into a struct, of which nothing is known under one name.
             path: tuple[str, ...] = getattr(filter_, "attribute", ())
@@ -219,20 +219,20 @@ class _FilterTaker:
         return filters
 
 
-def _as_node(given: Filter, field: "pa.Field[Any]") -> Node | None:
-    """Return what Spark means by a filter, None where that cannot be said."""
-    if isinstance(given, IsNull | IsNotNull):
+def _as_node(filter_: Filter, field: "pa.Field[Any]") -> Node | None:
+    """Return a filter of Spark's as one of ours, or None if there is none."""
+    if isinstance(filter_, IsNull | IsNotNull):
         is_null = where.IsNull(field.name)
-        return is_null if isinstance(given, IsNull) else where.Not(is_null)
-    if isinstance(given, In):
-        values = [_typed(value, field) for value in given.value if value is not None]
-        known = tuple(value for value in values if value is not None)
-        return where.In(field.name, known) if known and len(known) == len(values) else None
-    operator = _OPERATORS.get(type(given))
+        return is_null if isinstance(filter_, IsNull) else where.Not(is_null)
+    if isinstance(filter_, In):
+        values = [_typed(value, field) for value in filter_.value if value is not None]
+        typed = tuple(value for value in values if value is not None)
+        return where.In(field.name, typed) if typed and len(typed) == len(values) else None
+    operator = _OPERATORS.get(type(filter_))
     # To Spark, NaN is greater than any number, to us it is not.
     if operator is None or (pa.types.is_floating(field.type) and operator in (">", ">=")):
         return None
-    value = _typed(getattr(given, "value"), field)  # noqa: B009
+    value = _typed(getattr(filter_, "value"), field)  # noqa: B009
     return None if value is None else where.Comparison(field.name, operator, value)
 
 

@@ -13,10 +13,10 @@ from siltstone.objects import share_access
 from siltstone.rounds.events import JobAwaited, Progress, TasksDone
 
 
-def settle() -> None:
+def freeze_modules() -> None:
     """Spare the modules imported so far from garbage collection.
 
-    Spark collects garbage after every task; looking through all of pandas and pyarrow each time would take longer than
+    Spark collects garbage after every task; scanning all of pandas and pyarrow each time would take longer than
     a small task itself.
     """
     if not gc.get_freeze_count():
@@ -26,8 +26,8 @@ def settle() -> None:
 Task = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 
-def reaching(root: str, task: Task) -> Task:
-    """Return a task for `mapInArrow` that brings along how this process reaches `root`.
+def with_access(root: str, task: Task) -> Task:
+    """Return a task for `mapInArrow` that takes along this process's access to `root`.
 
     That is the endpoint, the region and the keys, where the driver has any; an executor with a role of its own keeps
     it. With SILTSTONE_SHARE_CREDENTIALS=false no keys travel.
@@ -35,7 +35,7 @@ def reaching(root: str, task: Task) -> Task:
     access = share_access(root)
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        settle()
+        freeze_modules()
         access.use()
         yield from task(batches)
 
@@ -49,8 +49,8 @@ def collect(spark: SparkSession, frame: DataFrame, steps: Sequence[str], progres
     """Collect a data frame; `steps` name the stages of its job, in order, to `progress`.
 
     Results would come back one by one only if tasks ran one after another, so tasks are counted instead. While none ends,
-    `progress` hears that the job is waited for, so that it can raise an error also where a job hangs. Where the wait is
-    cut short, the job is cancelled. Over Spark Connect nothing is told before the end.
+    `progress` gets a `JobAwaited`, so that it can raise an error also where a job hangs. Where the wait is
+    cut short, the job is cancelled. Over Spark Connect nothing is reported before the end.
     """
     if progress is None or not isinstance(spark, SparkSession):
         return frame.collect()
@@ -66,7 +66,7 @@ def collect(spark: SparkSession, frame: DataFrame, steps: Sequence[str], progres
 
     thread = InheritableThread(target=run, session=spark)
     thread.start()
-    told: dict[str, tuple[int, int]] = {}
+    reported: dict[str, tuple[int, int]] = {}
     try:
         while True:
             try:
@@ -76,8 +76,8 @@ def collect(spark: SparkSession, frame: DataFrame, steps: Sequence[str], progres
                     raise
             progress(JobAwaited())
             for step, (done, tasks) in zip(steps, _stages(spark, group), strict=False):
-                if told.get(step) != (done, tasks):
-                    told[step] = done, tasks
+                if reported.get(step) != (done, tasks):
+                    reported[step] = done, tasks
                     progress(TasksDone(step, done, tasks))
     except BaseException:
         # Again and again: a job that had not begun when it was cancelled would begin afterwards.

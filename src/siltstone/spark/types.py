@@ -40,10 +40,10 @@ def handed_over(table: pa.Table, schema: pa.Schema) -> pa.Table:
 def taken_back(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     """Return rows that come from Spark with intervals as times where the table has these. Raises: InvalidInputError."""
     times = {field.name for field in schema if pa.types.is_time(field.type)}
-    for place, field in enumerate(batch.schema):
+    for position, field in enumerate(batch.schema):
         if field.name in times and pa.types.is_duration(field.type):
-            array = _time_of_day(batch.column(place), field.name)
-            batch = batch.set_column(place, field.with_type(array.type), array)
+            array = _time_of_day(batch.column(position), field.name)
+            batch = batch.set_column(position, field.with_type(array.type), array)
     return batch
 
 

@@ -16,7 +16,7 @@ from siltstone.errors import ConflictError
 from siltstone.model import Delta, DeltaType, Manifest, StreamLocator
 from siltstone.rows.job import RoundJob
 from siltstone.spark.merge import every_bucket, gathered_by_bucket, merge_tasks, read_on_spark, translated
-from siltstone.spark.tasks import reaching
+from siltstone.spark.tasks import with_access
 from siltstone.spark.types import spark_schema, taken_back
 from siltstone.storage import object_store as storage
 from siltstone.table.holds import Hold
@@ -37,19 +37,19 @@ def stage_on_spark(
     Raises: as `stage_deltas`; ConflictError where columns were renamed or dropped while tasks were writing.
     """
     version = stream.table_version_locator
-    known = storage.get_table_version_schema(version.namespace, version.table, version.table_version, root=root)
+    table_schema = storage.get_table_version_schema(version.namespace, version.table, version.table_version, root=root)
     settings = {"type": type, "delete_columns": delete_columns, "op_column": op_column, "evolve": evolve, "root": root}
 
     def stage(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        taken = (taken_back(batch, known) for batch in batches)
+        taken = (taken_back(batch, table_schema) for batch in batches)
         staged = storage.stage_deltas(taken, stream, **settings)  # type: ignore[arg-type]
         yield pa.record_batch({"deltas": [json.dumps([delta for delta in staged if delta.manifest.entries])]})
 
     # The schema is checked here first, so that a wrong one is refused before any task runs.
-    schema = taken_back(pa.RecordBatch.from_pylist([], frame.limit(0).toArrow().schema), known).schema
+    schema = taken_back(pa.RecordBatch.from_pylist([], frame.limit(0).toArrow().schema), table_schema).schema
     empty = storage.stage_deltas(schema.empty_table(), stream, **settings)  # type: ignore[arg-type]
     try:
-        rows = frame.mapInArrow(reaching(root, stage), "deltas string").collect()
+        rows = frame.mapInArrow(with_access(root, stage), "deltas string").collect()
     except PythonException as error:
         raise translated(error) from error
     by_task = [[Delta.from_serializable(delta) for delta in json.loads(row.deltas)] for row in rows]
@@ -61,7 +61,7 @@ def stage_on_spark(
 
 
 def _combined(by_task: list[list[Delta]]) -> list[Delta]:
-    """Make one delta a partition of those of all tasks.
+    """Return one delta for each partition, of those of all tasks.
 
     Deletes of a task that concern every partition are in its own files of the partitions that it has rows for; for those that
     only other tasks have rows for, they come from a file of their own.
@@ -90,7 +90,7 @@ def stage_updates(frame: DataFrame, stream: StreamLocator, *, now_ms: int, root:
         for batch in batches:
             yield from stored_batches(checked_updates(batch_updates(batch)), lambda: new_change_id(now_ms))
 
-    checked = frame.mapInArrow(reaching(root, check), spark_schema(WRITTEN_SCHEMA))
+    checked = frame.mapInArrow(with_access(root, check), spark_schema(WRITTEN_SCHEMA))
     try:
         return stage_on_spark(checked, stream, type="append", root=root)
     except PythonException as error:
@@ -108,9 +108,9 @@ def documents_on_spark(
     tasks = min(len(job.buckets), merge_tasks(job, is_full=True))
 
     def resolve(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for number, own in gathered_by_bucket(batches):
-            for table in bucket_documents(job, number, own, hold=hold, include_deleted=include_deleted):
+        for number, bucket_parts in gathered_by_bucket(batches):
+            for table in bucket_documents(job, number, bucket_parts, hold=hold, include_deleted=include_deleted):
                 yield from table.to_batches()
 
     shuffled = parts.repartitionById(tasks, sf.col("bucket") % tasks)
-    return shuffled.mapInArrow(reaching(job.root, resolve), spark_schema(DOCUMENT_SCHEMA))
+    return shuffled.mapInArrow(with_access(job.root, resolve), spark_schema(DOCUMENT_SCHEMA))
