@@ -221,7 +221,7 @@ def test_no_key_is_dropped_silently(outer: list[tuple[str, int]], inner: list[tu
     )
     for shown in (text, text.replace("{", "{..,", 1)):
         if has_twice:
-            with pytest.raises(InvalidInputError, match="is there twice"):
+            with pytest.raises(InvalidInputError, match="occurs twice"):
                 parse_delta(shown)
         else:
             parse_delta(shown)

@@ -97,7 +97,7 @@ def test_tables_created_in_sql_are_read_and_wrong_options_are_refused(
         same_rows(rows(spark.table("by_table")), table.to_arrow().to_pylist())
         assert spark.sql("SELECT * FROM by_path WHERE id = 20").collect() == [("new", 20)]
         assert spark.sql("SELECT count(*) FROM by_table WITH (as_of = '1')").collect() == [(20,)]
-        with pytest.raises(Exception, match=r"no option tabel.*did you mean table\?"):
+        with pytest.raises(Exception, match=r"unknown option tabel.*did you mean table\?"):
             create("wrong", f"USING siltstone OPTIONS (root '{root}', tabel 'shop.orders')")
         with pytest.raises(Exception, match=r"there is no table shop\.nothing"):
             create("wrong", f"USING siltstone OPTIONS (root '{root}', table 'shop.nothing')")

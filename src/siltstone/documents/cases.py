@@ -26,14 +26,14 @@ def expand_case(case: object) -> dict[str, object]:
         placement=_text(fields, "placement", "") or None,
     )
     ctl = fields.get("ctl")
-    found = expand(
+    expansion = expand(
         row,
         fct=_integer(fields, "fct"),
         raw=_integer(fields, "raw"),
         ctl=None if ctl is None else _integer(fields, "ctl"),
         new_id=new_change_id if new_id is None else _change_id(fields, "new_id"),
     )
-    return expansion_fields(found)
+    return expansion_fields(expansion)
 
 
 def row_of(fields: Mapping[str, object]) -> Row:
@@ -49,24 +49,24 @@ def apply_case(case: object) -> dict[str, object]:
     return {"content": None if result is UNDEFINED else result, "deleted": result is UNDEFINED}
 
 
-def expansion_fields(found: Expansion) -> dict[str, object]:
-    """Return what there is to show of an expansion; times are change ids."""
+def expansion_fields(expansion: Expansion) -> dict[str, object]:
+    """Return an expansion as JSON values; times are change ids."""
     return {
-        "content": None if found.content is UNDEFINED else found.content,
-        "deleted": found.deleted,
-        "version": found.version,
-        "signature": found.signature,
-        "first_update_at": found.first_update_at,
-        "last_update_at": found.last_update_at,
-        "last_mutate_at": found.last_mutate_at,
-        "redundant": list(found.redundant),
-        "write": None if found.write is None else record_fields(found.write),
-        "delete": list(found.delete),
+        "content": None if expansion.content is UNDEFINED else expansion.content,
+        "deleted": expansion.deleted,
+        "version": expansion.version,
+        "signature": expansion.signature,
+        "first_update_at": expansion.first_update_at,
+        "last_update_at": expansion.last_update_at,
+        "last_mutate_at": expansion.last_mutate_at,
+        "redundant": list(expansion.redundant),
+        "write": None if expansion.write is None else record_fields(expansion.write),
+        "delete": list(expansion.delete),
     }
 
 
 def record_fields(record: CompactionRecord) -> dict[str, object]:
-    """Return a record as JSON has it."""
+    """Return a record as JSON values."""
     fields = record._asdict()
     return {"id": fields.pop("change_id"), **fields, "last_tags": list(record.last_tags or ())}
 
@@ -127,7 +127,7 @@ def _integer(fields: Mapping[str, object], name: str, where: str = "") -> int:
     value = fields.get(name, _MISSING)
     if type(value) is not int:
         meaning = "a whole number" if name == "count" else "a whole number of milliseconds since 1970"
-        raise InvalidInputError(f"{_path(where, name)} is {meaning}, {_found(value)}")
+        raise InvalidInputError(f"{_path(where, name)} is {meaning}, {_actual(value)}")
     return value
 
 
@@ -136,7 +136,7 @@ def _text(fields: Mapping[str, object], name: str, default: str | None = None, *
     if default is not None and (value is _MISSING or value is None):
         return default
     if not isinstance(value, str):
-        raise InvalidInputError(f"{_path(where, name)} is a string, {_found(value)}")
+        raise InvalidInputError(f"{_path(where, name)} is a string, {_actual(value)}")
     return value
 
 
@@ -153,7 +153,7 @@ def _path(where: str, name: str) -> str:
     return f"{where}.{name}" if where else name
 
 
-def _found(value: object) -> str:
+def _actual(value: object) -> str:
     return "and it is missing" if value is _MISSING else f"not {_shown(value)}"
 
 
@@ -176,9 +176,9 @@ class ImportResult(NamedTuple):
 def imported_rows(documents: Iterable[Mapping[str, object]]) -> list[Row]:
     """Check documents of another store: `{"key": …, "deltas": […], "compactions": […]}`, as `documents expand` reads them.
 
-    Records of no deltas are left out, since they never count. Raises: InvalidInputError that tells which one is wrong.
+    Records of no deltas are left out, since they never count. Raises: InvalidInputError that names the wrong one.
     """
-    found: dict[str, Row] = {}
+    rows: dict[str, Row] = {}
     for number, document in enumerate(documents, 1):
         where = f"document {number}"
         if not isinstance(document, Mapping):
@@ -188,10 +188,10 @@ def imported_rows(documents: Iterable[Mapping[str, object]]) -> list[Row]:
             row = _checked(document)
         except (InvalidInputError, CorruptionError) as error:
             raise InvalidInputError(f"{where}: {error}") from error
-        if row.key in found:
-            raise InvalidInputError(f"{where}: is there twice; put all its deltas and records into one")
-        found[row.key] = row
-    return list(found.values())
+        if row.key in rows:
+            raise InvalidInputError(f"{where}: occurs twice; put all its deltas and records into one")
+        rows[row.key] = row
+    return list(rows.values())
 
 
 def check_complete(rows: Iterable[Row], closed_ms: int) -> None:
@@ -209,11 +209,11 @@ def check_complete(rows: Iterable[Row], closed_ms: int) -> None:
 def _checked(document: Mapping[str, object]) -> Row:
     unknown = [name for name in document if name not in _FIELDS]
     if unknown:
-        raise InvalidInputError(f"{unknown[0]!r} is none of {', '.join(_FIELDS)}")
-    given = row_of(document)
+        raise InvalidInputError(f"unknown field {unknown[0]!r}; use {', '.join(_FIELDS)}")
+    unchecked = row_of(document)
     row = Row(
-        [Change(change_id, delta_text(delta), check_tags(tags or ())) for change_id, delta, tags in given.changes],
-        [_checked_record(record) for record in given.records if record.count],
+        [Change(change_id, delta_text(delta), check_tags(tags or ())) for change_id, delta, tags in unchecked.changes],
+        [_checked_record(record) for record in unchecked.records if record.count],
         check_key(document.get("key")),
     )
     if not row.changes and not row.records:
@@ -224,7 +224,7 @@ def _checked(document: Mapping[str, object]) -> Row:
     ):
         twice = next(_repeated(ids), None)
         if twice is not None:
-            raise InvalidInputError(f"{kind} {twice} is there twice; give it once")
+            raise InvalidInputError(f"{kind} {twice} occurs twice; keep one")
     resolve(row)
     return row
 

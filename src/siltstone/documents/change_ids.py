@@ -23,12 +23,12 @@ _MAX_TICKS: Final = (1 << 60) - 1
 _UNIX_EPOCH: Final = datetime.datetime(1970, 1, 1)
 
 
-def check_change_id(given: str | uuid.UUID) -> str:
-    """Return the id as text in lower case. Raises: InvalidInputError where it is no version-1 UUID."""
-    lowered = str(given).lower() if isinstance(given, str | uuid.UUID) else ""
+def check_change_id(change_id: str | uuid.UUID) -> str:
+    """Return the id as text in lower case. Raises: InvalidInputError where it is not a version-1 UUID."""
+    lowered = str(change_id).lower() if isinstance(change_id, str | uuid.UUID) else ""
     if _FORM.fullmatch(lowered) is None:
         raise InvalidInputError(
-            f"{given!r:.60} is no change id; it is a version-1 UUID such as febb5880-2c64-11e4-8000-000000000000"
+            f"{change_id!r:.60} is not a change id; use a version-1 UUID such as febb5880-2c64-11e4-8000-000000000000"
         )
     return lowered
 
@@ -99,7 +99,7 @@ class ChangeIds:
     def _become_unique(self) -> None:
         drawn = int.from_bytes(os.urandom(8), "big")
         self._clock_sequence = drawn & 0x3FFF
-        # The lowest bit of the first byte tells that this is no network card's address.
+        # The lowest bit of the first byte says that this is not a network card's address.
         self._node = drawn >> 16 | 1 << 40
 
     def _start_anew(self) -> None:

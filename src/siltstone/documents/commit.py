@@ -128,13 +128,13 @@ def import_rows(name: str, rows: Sequence[Row], *, skip_existing: bool, dry_run:
 
 def _unknown(name: str, rows: Sequence[Row], skip_existing: bool, root: str) -> list[Row]:
     """Return the rows of documents of which nothing is stored. Raises: AlreadyExistsError."""
-    known = snapshot_of(name, root=root).keys_among([row.key for row in rows])
-    if known and not skip_existing:
+    existing = snapshot_of(name, root=root).keys_among([row.key for row in rows])
+    if existing and not skip_existing:
         raise AlreadyExistsError(
-            f"{name}: document {min(known)!r}{f' and {len(known) - 1} more' if len(known) > 1 else ''} cannot be "
+            f"{name}: document {min(existing)!r}{f' and {len(existing) - 1} more' if len(existing) > 1 else ''} cannot be "
             "imported, since something is stored of it already; leave out what is there, or import into a new table"
         )
-    return [row for row in rows if row.key not in known]
+    return [row for row in rows if row.key not in existing]
 
 
 def hold_documents(name: str, *, since_ms: int, until_ms: int, reason: str, root: str) -> Hold:

@@ -56,7 +56,7 @@ class Expansion(NamedTuple):
         return self.write is not None or bool(self.delete)
 
     def is_redundant(self, change_id: str) -> bool:
-        """Return whether a change is known to have changed nothing. When in doubt it is not."""
+        """Return whether a change is known to have changed nothing. Where that is uncertain it is not."""
         return change_id in self.redundant or _is_known_redundant(self.base, order_key(change_id))
 
     def is_pending(self, change_id: str, fct: int) -> bool:
@@ -67,7 +67,7 @@ class Expansion(NamedTuple):
 
 
 def resolve(row: Row) -> Expansion:
-    """Resolve a document without a thought of compaction. Raises: InvalidInputError, CorruptionError."""
+    """Resolve a document without compacting it. Raises: InvalidInputError, CorruptionError."""
     return expand(row, fct=BEFORE_ALL_MS, raw=BEFORE_ALL_MS)
 
 
@@ -80,7 +80,7 @@ def expand(
     new_id: str | Callable[[], str] = new_change_id,
     keep_history: bool = False,
 ) -> Expansion:
-    """Resolve a document; tell what compaction would write and delete. Times are in milliseconds since 1970.
+    """Resolve a document, with what compaction would write and delete. Times are in milliseconds since 1970.
 
     `fct`: deltas before it are complete everywhere, so they may be absorbed. `raw`: records before it are complete
     everywhere, so what they own may be deleted. `ctl`: nothing up to it is deleted, for a snapshot that is being read.
@@ -113,10 +113,10 @@ class _Pass:
         self.is_behind = self.effective is not None and order_key(self.effective.change_id) < raw
         self.doomed: list[tuple[str, str]] = []
         if self.is_behind:
-            self.doomed += [(order_key(each.change_id), each.change_id) for each in self.obsolete]
+            self.doomed += [(order_key(record.change_id), record.change_id) for record in self.obsolete]
         self.resolver = Resolver(row, self.effective)
         self.written: CompactionRecord | None = None
-        self.place = 0
+        self.position = 0
         self.owned = 0
         self.absorbed = 0
         self.resolved: tuple[str, ...] = ()
@@ -140,29 +140,29 @@ class _Pass:
         for key, change_id, _, _ in self.changes:
             if key > cutoff or (is_legacy and key == cutoff):
                 break
-            self.place += 1
+            self.position += 1
             if self.is_behind or is_legacy:
                 self.doomed.append((key, change_id))
-        self.owned = self.place + is_legacy
+        self.owned = self.position + is_legacy
 
     def absorb(self) -> None:
         """Apply the deltas that are complete everywhere."""
         changes, fct, update, archive = self.changes, self.fct, self.resolver.update, self.archive
-        start = place = self.place
-        while place < len(changes) and changes[place][0] < fct:
-            _, change_id, text, tags = changes[place]
+        start = position = self.position
+        while position < len(changes) and changes[position][0] < fct:
+            _, change_id, text, tags = changes[position]
             update(change_id, parse_stored(text, change_id), tags)
             if archive is not None:
                 archive.add(change_id, text, tags, self.resolver)
-            place += 1
-        self.place = place
-        self.absorbed = place - start
+            position += 1
+        self.position = position
+        self.absorbed = position - start
 
     def absorb_legacy(self) -> None:
         """Go on from a record whose content is in the cutoff delta; it and what is absorbed are deleted at once."""
         record = self.effective
         assert record is not None
-        start = self.place
+        start = self.position
         cutoff = self.changes[start] if start < len(self.changes) else None
         if cutoff is None or cutoff[1] != record.cutoff:
             raise CorruptionError(
@@ -173,18 +173,18 @@ class _Pass:
         delta = parse_stored(text, change_id)
         if not delta.is_constant:
             raise CorruptionError(
-                f"compaction record {record.change_id} has its content in change {change_id}, which is no constant: "
+                f"compaction record {record.change_id} has its content in change {change_id}, which is not a constant: "
                 f"{text:.60}; restore that change as the record left it, or the row"
             )
         self._apply_legacy_cutoff(record, change_id, delta, tags)
         if self.archive is not None:
             self.archive.add(change_id, text, tags, self.resolver)
-        self.place += 1
+        self.position += 1
         if cutoff[0] < self.fct:
             self.absorb()
             self.absorbed += 1
             self.doomed.append((order_key(record.change_id), record.change_id))
-            self.doomed += [(key, each) for key, each, _, _ in self.changes[start : self.place]]
+            self.doomed += [(key, change_id) for key, change_id, _, _ in self.changes[start : self.position]]
 
     def _apply_legacy_cutoff(
         self, record: CompactionRecord, change_id: str, delta: Delta, tags: Sequence[str] | None
@@ -198,28 +198,28 @@ class _Pass:
         if any(new_id == change[1] for change in self.changes) or any(
             new_id == record.change_id for record in self.row.records
         ):
-            raise InvalidInputError(f"{new_id} is the id of something in the row already; write under a new id")
+            raise InvalidInputError(f"{new_id} is already an id in the row; use a new one")
         self.written = self.resolver.to_record(new_id)
-        self.owned = self.place
+        self.owned = self.position
         # The state stays the same but for one thing: a record does not know which deltas were redundant.
         self.resolver.redundant.clear()
 
     def resolve_rest(self) -> None:
         """Apply what is left."""
-        rest = self.changes[self.place :]
+        rest = self.changes[self.position :]
         for _, change_id, text, tags in rest:
             self.resolver.update(change_id, parse_stored(text, change_id), tags)
-        self.place += len(rest)
-        self.resolved = tuple([each[1] for each in rest])
+        self.position += len(rest)
+        self.resolved = tuple([change[1] for change in rest])
 
     def result(self, deletable_from: str | None) -> Expansion:
-        """Put it together; what is before `deletable_from` stays."""
+        """Return the result; what is before `deletable_from` stays."""
         state = self.resolver
         base = self.written or self.effective
         is_legacy = self.effective is not None and self.effective.compacted_delta is None
         doomed = self.doomed
         if deletable_from is not None and not is_legacy:
-            doomed = [each for each in doomed if each[0] >= deletable_from]
+            doomed = [(key, id_) for key, id_ in doomed if key >= deletable_from]
         delete = tuple([change_id for _, change_id in sorted(set(doomed))]) if doomed else ()
         redundant = state.redundant
         if base is not None and base.last_mutation != base.cutoff:
@@ -260,11 +260,11 @@ def _in_order(changes: Sequence[tuple[str, str, Sequence[str] | None]]) -> list[
     keyed: list[_Keyed] = [(order_key(change_id), change_id, text, tags) for change_id, text, tags in changes]
     keyed.sort(key=_first)
     for position in range(len(keyed) - 1, 0, -1):
-        one, other = keyed[position - 1], keyed[position]
-        if one[0] == other[0]:
-            if one[2] != other[2] or set(one[3] or ()) != set(other[3] or ()):
+        earlier, later = keyed[position - 1], keyed[position]
+        if earlier[0] == later[0]:
+            if earlier[2] != later[2] or set(earlier[3] or ()) != set(later[3] or ()):
                 raise InvalidInputError(
-                    f"change {one[1]} has two deltas, {one[2]:.60} and {other[2]:.60}; a change id is used once"
+                    f"change {earlier[1]} has two deltas, {earlier[2]:.60} and {later[2]:.60}; a change id is used once"
                 )
             del keyed[position]
     return keyed

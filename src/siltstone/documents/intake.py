@@ -22,7 +22,7 @@ _SHOWN: Final = 60
 def sanitized(delta: Delta) -> Delta:
     """Return a delta of a whole document without the reserved keys; itself, if it has none.
 
-    Raises: InvalidInputError where the result would be no map.
+    Raises: InvalidInputError where the result would not be a map.
     """
     if isinstance(delta, Literal):
         if not isinstance(delta.value, dict):
@@ -43,14 +43,14 @@ def sanitized(delta: Delta) -> Delta:
         branches = [(condition, sanitized(then)) for condition, then in delta.branches]
         otherwise = sanitized(delta.otherwise)
         same = otherwise is delta.otherwise and all(
-            one[1] is other[1] for one, other in zip(branches, delta.branches, strict=True)
+            new[1] is old[1] for new, old in zip(branches, delta.branches, strict=True)
         )
         return delta if same else conditional(branches, otherwise)
     return delta
 
 
 def _without_reserved(entries: dict[str, _T]) -> dict[str, _T]:
-    return {key: each for key, each in entries.items() if key not in RESERVED}
+    return {key: value for key, value in entries.items() if key not in RESERVED}
 
 
 DeltaLike = Delta | Builder | str | Mapping[str, object]
@@ -78,7 +78,7 @@ def delta_text(delta: object) -> str:
     if isinstance(delta, Mapping):
         return str(sanitized(Delta.literal(dict(delta))))
     raise InvalidInputError(
-        f"{delta!r:.60} is no delta; give text in the delta language, a Delta, a builder, or a map that becomes the document"
+        f"{delta!r:.60} is not a delta; use text in the delta language, a Delta, a builder, or a map that becomes the document"
     )
 
 
@@ -87,7 +87,7 @@ def check_key(key: object) -> str:
     if isinstance(key, uuid.UUID):
         return str(key)
     if not isinstance(key, str) or not key:
-        raise InvalidInputError(f"{key!r:.60} is no key of a document; give text that is not empty")
+        raise InvalidInputError(f"{key!r:.60} is not a document key; use text that is not empty")
     try:
         key.encode()
     except UnicodeEncodeError as error:
@@ -105,7 +105,7 @@ class Update(NamedTuple):
 
 
 def checked_updates(updates: Iterable[UpdateLike]) -> Iterator[Update]:
-    """Check updates. Raises: InvalidInputError that tells which one is wrong."""
+    """Check updates. Raises: InvalidInputError that names the wrong one."""
     for number, update in enumerate(updates, 1):
         fields = _fields(number, update)
         key, change_id = fields.get("key"), fields.get("change_id")
@@ -124,7 +124,7 @@ def _fields(number: int, update: UpdateLike) -> Mapping[str, object]:
     if isinstance(update, Mapping):
         unknown = [name for name in update if name not in WRITTEN]
         if unknown:
-            raise InvalidInputError(f"update {number}: {unknown[0]!r} is none of key, delta, tags, change_id")
+            raise InvalidInputError(f"update {number}: unknown field {unknown[0]!r}; use key, delta, tags, change_id")
         return update
     if isinstance(update, str) or not 2 <= len(update) <= 4:
         raise InvalidInputError(f"update {number}: {update!r:.60} is not (key, delta), with tags and change id at most")
@@ -168,9 +168,9 @@ def with_own_ids(table: str, updates: Iterable[Update]) -> list[Update]:
     kept = []
     for update in updates:
         if update.change_id is not None:
-            known = first.setdefault((update.key, update.change_id), update)
-            if known is not update:
-                _check_same(table, update, (known.delta, known.tags))
+            earlier = first.setdefault((update.key, update.change_id), update)
+            if earlier is not update:
+                _check_same(table, update, (earlier.delta, earlier.tags))
                 continue
         kept.append(update)
     return kept
@@ -180,16 +180,16 @@ def not_stored(table: str, updates: Iterable[Update], stored: Mapping[ChangeKey,
     """Return the updates that are not stored already. Raises: AlreadyExistsError where their id is another delta's."""
     kept = []
     for update in updates:
-        known = None if update.change_id is None else stored.get((update.key, update.change_id))
-        if known is None:
+        change = None if update.change_id is None else stored.get((update.key, update.change_id))
+        if change is None:
             kept.append(update)
         else:
-            _check_same(table, update, known)
+            _check_same(table, update, change)
     return kept
 
 
-def _check_same(table: str, update: Update, known: Stored) -> None:
-    text, tags = known
+def _check_same(table: str, update: Update, stored: Stored) -> None:
+    text, tags = stored
     is_same = text == update.delta or parse_delta(text) == parse_delta(update.delta)
     if not is_same or set(tags or ()) != set(update.tags):
         raise AlreadyExistsError(

@@ -66,29 +66,29 @@ class Snapshot:
 
     def rows_of(self, keys: Sequence[str]) -> pa.Table:
         """Return the rows of some documents, in the order in which they were committed. Raises: CorruptionError."""
-        wanted = pa.table({KEY: pa.array(keys, pa.string())})
-        found = [SCHEMA.empty_table()]
+        keys_table = pa.table({KEY: pa.array(keys, pa.string())})
+        tables = [SCHEMA.empty_table()]
         if self.completion is not None:
-            found += self._compacted(self.completion, wanted)
+            tables += self._compacted(self.completion, keys_table)
         for delta in self.deltas:
             for entry in delta.manifest.entries:
-                own = pc.is_in(read_data_file(self.root, entry, [KEY]).column(KEY), wanted.column(KEY))
+                own = pc.is_in(read_data_file(self.root, entry, [KEY]).column(KEY), keys_table.column(KEY))
                 if pc.any(own).as_py():
-                    found.append(align(read_data_file(self.root, entry).filter(own), SCHEMA))
-        return pa.concat_tables(found)
+                    tables.append(align(read_data_file(self.root, entry).filter(own), SCHEMA))
+        return pa.concat_tables(tables)
 
     def keys_among(self, keys: Sequence[str]) -> set[str]:
-        """Return those of some keys that anything is stored of. Raises: CorruptionError."""
-        wanted = pa.table({KEY: pa.array(keys, pa.string())})
+        """Return the keys of which anything is stored. Raises: CorruptionError."""
+        keys_table = pa.table({KEY: pa.array(keys, pa.string())})
         schema = pa.schema([SCHEMA.field(KEY)])
-        tables = list(self._compacted(self.completion, wanted, schema)) if self.completion is not None else []
+        tables = list(self._compacted(self.completion, keys_table, schema)) if self.completion is not None else []
         tables += [read_data_file(self.root, entry, [KEY]) for delta in self.deltas for entry in delta.manifest.entries]
-        own = (table.column(KEY).filter(pc.is_in(table.column(KEY), wanted.column(KEY))) for table in tables)
+        own = (table.column(KEY).filter(pc.is_in(table.column(KEY), keys_table.column(KEY))) for table in tables)
         return {key for column in own for key in column.to_pylist()}
 
     def changes_among(self, hashes: Hashes) -> pa.Table:
         """Return the rows whose key and change id have one of these hashes, see `hash_changes`. Raises: CorruptionError."""
-        found = [SCHEMA.empty_table()]
+        tables = [SCHEMA.empty_table()]
         for bucket in self.completion.buckets if self.completion is not None else ():
             # A bucket that is never due has nothing but one record of each document.
             for file in bucket.files if bucket.due_at is not None or bucket.held_at is not None else ():
@@ -96,28 +96,28 @@ class Snapshot:
                 live = np.flatnonzero(stored.live_flags())
                 own = live[np.isin(hash_changes(stored.read_rows(live, _CHANGE_KEYS)), hashes)]
                 if len(own):
-                    found.append(stored.read_rows(own, SCHEMA))
+                    tables.append(stored.read_rows(own, SCHEMA))
         for delta in self.deltas:
             for entry in delta.manifest.entries:
                 is_own = np.isin(hash_changes(read_data_file(self.root, entry, _CHANGE_KEYS.names)), hashes)
                 if is_own.any():
-                    found.append(align(read_data_file(self.root, entry).filter(pa.array(is_own)), SCHEMA))
-        return pa.concat_tables(found)
+                    tables.append(align(read_data_file(self.root, entry).filter(pa.array(is_own)), SCHEMA))
+        return pa.concat_tables(tables)
 
     def _compacted(
-        self, completion: RoundCompletion, wanted: pa.Table, schema: pa.Schema = SCHEMA
+        self, completion: RoundCompletion, keys_table: pa.Table, schema: pa.Schema = SCHEMA
     ) -> Iterator[pa.Table]:
-        hashes = np.unique(hash_keys(wanted, [KEY]))
+        hashes = np.unique(hash_keys(keys_table, [KEY]))
         for bucket in completion.buckets:
             own = hashes[_is_of(bucket, hashes)]
             if not len(own):
                 continue
             for file in bucket.files:
                 stored = StoredFile(self.root, file)
-                places = stored.live_among(stored.index.find(own)[0])
-                if len(places):
-                    rows = stored.read_rows(places, schema)
-                    yield rows.filter(pc.is_in(rows.column(KEY), wanted.column(KEY)))
+                rows = stored.live_among(stored.index.find(own)[0])
+                if len(rows):
+                    table = stored.read_rows(rows, schema)
+                    yield table.filter(pc.is_in(table.column(KEY), keys_table.column(KEY)))
 
 
 def _is_of(bucket: Bucket, hashes: Hashes) -> "np.typing.NDArray[np.bool_]":
@@ -131,7 +131,7 @@ def _is_of(bucket: Bucket, hashes: Hashes) -> "np.typing.NDArray[np.bool_]":
 def snapshot_of(name: str, *, root: str) -> Snapshot:
     """Return the newest state of a table of documents. Raises: NotFoundError, CorruptionError."""
     table = take_snapshot(name, fresh=True, root=root)
-    known_as = table.version.properties.get(NAME_PROPERTY, name)
+    condition_name = table.version.properties.get(NAME_PROPERTY, name)
     for partition in table.partitions:
-        return Snapshot(root, known_as, partition.completion, partition.waiting)
-    return Snapshot(root, known_as)
+        return Snapshot(root, condition_name, partition.completion, partition.waiting)
+    return Snapshot(root, condition_name)

@@ -26,21 +26,21 @@ from siltstone.table.holds import delay_of
 _LIGHT = pa.schema([SCHEMA.field(name) for name in (KEY, "count")])
 _SEQUENCE_BITS = 14
 _NODE_BITS = 48
-# The lowest bit of a node's first byte tells that it is no network card's address.
+# The lowest bit of a node's first byte says that it is not a network card's address.
 _NO_CARD = 1 << 40
 
 
 def resolve_documents(job: RoundJob, bucket: Bucket, stored: Sequence[StoredFile], parts: Sequence[bytes]) -> Change:
-    """Find out what a bucket's parts of deltas, and the time, change. Raises: CorruptionError naming the document."""
+    """Return what a bucket's parts of deltas, and the time, change. Raises: CorruptionError naming the document."""
     arrived = [align(part.table, SCHEMA) for part in gather(map(decode_part, parts))]
     new = pa.concat_tables([SCHEMA.empty_table(), *arrived])
     is_visited = job.visits(bucket)
-    rows = [split_row.unsettled for split_row in split_rows(stored, new)] if is_visited else _touched(job, stored, new)
-    found = [file.read_rows(places, SCHEMA) for file, places in zip(stored, rows, strict=True) if len(places)]
+    rows = [file_rows.others for file_rows in split_rows(stored, new)] if is_visited else _touched(job, stored, new)
+    read = [file.read_rows(own, SCHEMA) for file, own in zip(stored, rows, strict=True) if len(own)]
     base_count = sum(map(len, rows))
     pass_ = _Pass(job, base_count + new.num_rows)
-    for each in grouped(pa.concat_tables([*found, new]), job.properties.get(NAME_PROPERTY, job.table)):
-        pass_.expand(each)
+    for document in grouped(pa.concat_tables([*read, new]), job.properties.get(NAME_PROPERTY, job.table)):
+        pass_.expand(document)
     dead, gone = pass_.is_gone[:base_count], pass_.is_gone[base_count:]
     kept = new.filter(pa.array(~gone))
     # Rows of one document beside each other, in their order: a reader then finds them in one place.
@@ -52,8 +52,8 @@ def resolve_documents(job: RoundJob, bucket: Bucket, stored: Sequence[StoredFile
             base_rows=bucket.live_count,
             delta_rows=new.num_rows,
             added_rows=len(pass_.records) + len(pass_.archived),
-            deleted_rows=int(pass_.is_gone.sum()) - pass_.doubles,
-            duplicate_rows=pass_.doubles,
+            deleted_rows=int(pass_.is_gone.sum()) - pass_.duplicates,
+            duplicate_rows=pass_.duplicates,
         ),
         marks=pass_.marks(bucket, is_whole=is_visited),
     )
@@ -61,32 +61,32 @@ def resolve_documents(job: RoundJob, bucket: Bucket, stored: Sequence[StoredFile
 
 def _touched(job: RoundJob, stored: Sequence[StoredFile], new: pa.Table) -> list[Integers]:
     """Return, by file, the rows of all documents that rows came for; archived ones are left out where there are many."""
-    wanted = np.unique(hash_keys(new, [KEY]))
-    found = [file.live_among(file.index.find(wanted)[0]) for file in stored]
+    hashes = np.unique(hash_keys(new, [KEY]))
+    touched = [file.live_among(file.index.find(hashes)[0]) for file in stored]
     if not KEEP_HISTORY.of(job.properties, job.table):
-        return found
-    return [rows[_is_current(file.read_rows(rows, _LIGHT))] for file, rows in zip(stored, found, strict=True)]
+        return touched
+    return [rows[_is_current(file.read_rows(rows, _LIGHT))] for file, rows in zip(stored, touched, strict=True)]
 
 
 class FileRows(NamedTuple):
     """The live rows of a file: of documents that are just one record, and of all others. Archived rows are in neither."""
 
-    settled: Integers
-    unsettled: Integers
+    single_records: Integers
+    others: Integers
 
 
 def split_rows(stored: Sequence[StoredFile], new: pa.Table) -> list[FileRows]:
     """Separate documents that are just one record from those that are more, given the rows that came for them."""
-    places = [np.flatnonzero(file.live_flags()) for file in stored]
-    light = [file.read_rows(rows, _LIGHT) for file, rows in zip(stored, places, strict=True)]
+    live = [np.flatnonzero(file.live_flags()) for file in stored]
+    light = [file.read_rows(rows, _LIGHT) for file, rows in zip(stored, live, strict=True)]
     ids, count = equal_ids([*light, new], [KEY])
     current = [_is_current(table) for table in (*light, new)]
     sizes = np.bincount(np.concatenate([own[flags] for own, flags in zip(ids, current, strict=True)]), minlength=count)
-    found = []
-    for rows, table, own, flags in zip(places, light, ids[:-1], current[:-1], strict=True):
-        is_settled = np.asarray(table.column("count").is_valid()) & (sizes[own] == 1)
-        found.append(FileRows(rows[flags & is_settled], rows[flags & ~is_settled]))
-    return found
+    split = []
+    for rows, table, own, flags in zip(live, light, ids[:-1], current[:-1], strict=True):
+        is_single = np.asarray(table.column("count").is_valid()) & (sizes[own] == 1)
+        split.append(FileRows(rows[flags & is_single], rows[flags & ~is_single]))
+    return split
 
 
 def _is_current(rows: pa.Table) -> "np.typing.NDArray[np.bool_]":
@@ -97,11 +97,11 @@ def _is_current(rows: pa.Table) -> "np.typing.NDArray[np.bool_]":
 
 def _by_file(rows: Sequence[Integers], dead: "np.typing.NDArray[np.bool_]") -> list[Integers]:
     flags = np.split(dead, np.cumsum([len(row) for row in rows])[:-1]) if rows else []
-    return [each[flag] for each, flag in zip(rows, flags, strict=True)]
+    return [file_rows[flag] for file_rows, flag in zip(rows, flags, strict=True)]
 
 
 class _Pass:
-    """One round's pass over documents of a bucket; places count the rows that were found, then those that came."""
+    """One round's pass over documents of a bucket; positions count the rows that were stored, then those that came."""
 
     def __init__(self, job: RoundJob, row_count: int) -> None:
         closed = BEFORE_ALL_MS if job.closed_before_ms is None else job.closed_before_ms
@@ -115,11 +115,11 @@ class _Pass:
         self._keeps_history = KEEP_HISTORY.of(job.properties, job.table)
         self.records: list[tuple[str, CompactionRecord]] = []
         self.archived: list[tuple[str, ArchivedChange]] = []
-        self.doubles = 0
+        self.duplicates = 0
 
-    def expand(self, found: StoredRow) -> None:
-        """Do to one document what is to be done."""
-        row = found.row
+    def expand(self, stored: StoredRow) -> None:
+        """Expand one document, and note what it adds and deletes."""
+        row = stored.row
         try:
             result = expand(
                 row,
@@ -131,31 +131,31 @@ class _Pass:
             )
         except InvalidInputError as error:
             raise CorruptionError(f"{self._job.table}: document {row.key!r}: {error}") from error
-        self.is_gone[found.doubles] = True
-        self.doubles += len(found.doubles)
+        self.is_gone[stored.duplicates] = True
+        self.duplicates += len(stored.duplicates)
         if result.write is not None:
             self.records.append((row.key, result.write))
-            self.archived += [(row.key, each) for each in result.archived]
+            self.archived += [(row.key, change) for change in result.archived]
         if result.delete:
-            self._delete(found, result)
+            self._delete(stored, result)
         if result.due_ms is not None:
             self._remember(result.due_ms)
 
-    def _delete(self, found: StoredRow, result: Expansion) -> None:
+    def _delete(self, stored: StoredRow, result: Expansion) -> None:
         doomed = set(result.delete)
         self.is_gone[
             [
-                place
-                for place, record in zip(found.records, found.row.records, strict=True)
+                position
+                for position, record in zip(stored.records, stored.row.records, strict=True)
                 if record.change_id in doomed
             ]
         ] = True
-        # Ids of records and changes are not told apart in the list; a change goes only if a record owns it.
+        # Ids of records and changes are not distinguished in the list; a change goes only if a record owns it.
         cutoff = order_key(result.base.cutoff) if result.base is not None and result.base.cutoff is not None else ""
         self.is_gone[
             [
-                place
-                for place, (change_id, _, _) in zip(found.changes, found.row.changes, strict=True)
+                position
+                for position, (change_id, _, _) in zip(stored.changes, stored.row.changes, strict=True)
                 if change_id in doomed and order_key(change_id) <= cutoff
             ]
         ] = True
@@ -183,18 +183,20 @@ def record_id(now_ms: int, seed: int) -> str:
 
 
 def _earlier(one: int | None, other: int | None) -> int | None:
-    return min((each for each in (one, other) if each is not None), default=None)
+    return min((time for time in (one, other) if time is not None), default=None)
 
 
 _RESOLVERS: dict[str, merge.Resolve] = {ROWS_KIND: merge.resolve, DOCUMENTS_KIND: resolve_documents}
 
 
 def resolver_of(job: RoundJob) -> merge.Resolve:
-    """Return what finds out the changes of a bucket. Raises: InvalidInputError where the kind is not known."""
-    found = _RESOLVERS.get(job.kind)
-    if found is None:
-        raise InvalidInputError(f"{job.table}: is a table of {job.kind!r}; this version knows {', '.join(_RESOLVERS)}")
-    return found
+    """Return the function that resolves a bucket's changes. Raises: InvalidInputError where the kind is not known."""
+    resolver = _RESOLVERS.get(job.kind)
+    if resolver is None:
+        raise InvalidInputError(
+            f"{job.table}: unknown kind of table {job.kind!r}; this version knows {', '.join(_RESOLVERS)}"
+        )
+    return resolver
 
 
 def merge_any(job: RoundJob, number: int, parts: Sequence[bytes]) -> BucketResult | None:

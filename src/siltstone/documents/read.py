@@ -39,22 +39,22 @@ from siltstone.table.snapshot import take_snapshot
 from siltstone.table.source_state import read_source
 
 
-def to_document(found: Expansion, row: Row) -> dict[str, Json]:
-    """Return the document of a row: content, then intrinsics over it. The inner values are shared with `found`.
+def to_document(expansion: Expansion, row: Row) -> dict[str, Json]:
+    """Return the document of a row: content, then intrinsics over it. The inner values are shared with `expansion`.
 
     Its table is called as conditions know it, by the name that it was created under: were it another one after a
     rename, what a condition on it decided would depend on when it was compacted.
     """
-    document: dict[str, Json] = dict(found.content) if isinstance(found.content, dict) else {}
+    document: dict[str, Json] = dict(expansion.content) if isinstance(expansion.content, dict) else {}
     document[ID] = row.key
     document[TABLE] = row.table
-    document[VERSION] = found.version
-    document[SIGNATURE] = found.signature
-    document[DELETED] = found.deleted
+    document[VERSION] = expansion.version
+    document[SIGNATURE] = expansion.signature
+    document[DELETED] = expansion.deleted
     for name, change_id in (
-        (FIRST_UPDATE_AT, found.first_update_at),
-        (LAST_UPDATE_AT, found.last_update_at),
-        (LAST_MUTATE_AT, found.last_mutate_at),
+        (FIRST_UPDATE_AT, expansion.first_update_at),
+        (LAST_UPDATE_AT, expansion.last_update_at),
+        (LAST_MUTATE_AT, expansion.last_mutate_at),
     ):
         if change_id is not None:
             document[name] = to_iso_time(change_id)
@@ -74,10 +74,10 @@ class TimelineEvent(NamedTuple):
     note: str
 
 
-def timeline_of(row: Row, found: Expansion) -> list[TimelineEvent]:
-    """Return what a row has, given what it resolves to."""
-    events = [_delta_event(*change, found) for change in row.changes]
-    events += [_record_event(record, is_in_effect=record is found.base) for record in row.records]
+def timeline_of(row: Row, expansion: Expansion) -> list[TimelineEvent]:
+    """Return the deltas and records of a row, by time."""
+    events = [_delta_event(*change, expansion) for change in row.changes]
+    events += [_record_event(record, is_in_effect=record is expansion.base) for record in row.records]
     return sorted(events, key=lambda event: (order_key(event.change_id), event.kind))
 
 
@@ -88,10 +88,10 @@ def _record_event(record: CompactionRecord, *, is_in_effect: bool) -> TimelineEv
     return TimelineEvent("compaction", record.change_id, at, text, tags, False, False, note)
 
 
-def _delta_event(change_id: str, text: str, tags: Sequence[str] | None, found: Expansion) -> TimelineEvent:
-    base = found.base
+def _delta_event(change_id: str, text: str, tags: Sequence[str] | None, expansion: Expansion) -> TimelineEvent:
+    base = expansion.base
     is_owned = base is not None and base.cutoff is not None and order_key(change_id) <= order_key(base.cutoff)
-    is_redundant = change_id in found.redundant
+    is_redundant = change_id in expansion.redundant
     note = ""
     if is_owned and base is not None:
         note = f"owned by compaction {base.change_id}"
@@ -113,10 +113,10 @@ def row_as_of(row: Row, time_ms: int) -> Row:
 
 
 def known_from_ms(row: Row, time_ms: int) -> int | None:
-    """Return the earliest time after `time_ms` from which a document is known, None where it is known at that time.
+    """Return the earliest time after `time_ms` from which a document is known, or None if it is known at that time.
 
     A record owns all deltas up to its cutoff, and says how many. They may be deleted; then only a record of fewer of
-    them, together with the deltas after its cutoff, still tells what the document was in between.
+    them, together with the deltas after its cutoff, still shows what the document was in between.
     """
     record, older = effective_record(row.records)
     if record is None or record.first is None or record.cutoff is None:
@@ -129,11 +129,11 @@ def known_from_ms(row: Row, time_ms: int) -> int | None:
     if len(owned) == _count(record):
         return None
     starts = [
-        each.cutoff
-        for each in older
-        if each.cutoff is not None
-        and each.count > 0
-        and _count(each) + sum(key > order_key(each.cutoff) for key in owned) == _count(record)
+        earlier.cutoff
+        for earlier in older
+        if earlier.cutoff is not None
+        and earlier.count > 0
+        and _count(earlier) + sum(key > order_key(earlier.cutoff) for key in owned) == _count(record)
     ]
     earliest = min(starts, key=order_key, default=record.cutoff)
     return None if order_key(earliest) < bound else to_ms(earliest)
@@ -213,27 +213,27 @@ def bucket_documents(
 ) -> Iterator[pa.Table]:
     """Yield the documents of a bucket, resolved; with a hold, as of its time, where the job starts from its state.
 
-    Raises: CorruptionError, InvalidInputError where what is stored no longer tells what they were.
+    Raises: CorruptionError, InvalidInputError where that can no longer be reconstructed.
     """
     if hold is not None:
         held = [_as_of(job.table, bucket_row.row, hold) for bucket_row in bucket_rows(job, number, parts)]
         yield _resolved_documents(job.table, [row for row in held if row is not None], include_deleted)
         return
     stored, new = _opened(job, number, parts)
-    found = [new]
+    tables = [new]
     for file, rows in zip(stored, split_rows(stored, new), strict=True):
-        found.insert(-1, file.read_rows(rows.unsettled, SCHEMA))
-        for table in _settled(file, rows.settled):
+        tables.insert(-1, file.read_rows(rows.others, SCHEMA))
+        for table in _single_records(file, rows.single_records):
             yield table if include_deleted else table.filter(pc.invert(table.column("deleted")))
-    unsettled = grouped(pa.concat_tables(found), _name(job))
-    yield _resolved_documents(job.table, [each.row for each in unsettled], include_deleted)
+    others = grouped(pa.concat_tables(tables), _name(job))
+    yield _resolved_documents(job.table, [stored_row.row for stored_row in others], include_deleted)
 
 
 def bucket_rows(job: RoundJob, number: int, parts: Sequence[bytes]) -> Iterator[StoredRow]:
     """Yield all that is stored of each document of a bucket. Raises: CorruptionError."""
     stored, new = _opened(job, number, parts)
-    found = [file.read_rows(np.flatnonzero(file.live_flags()), SCHEMA) for file in stored]
-    return grouped(pa.concat_tables([*found, new]), _name(job))
+    tables = [file.read_rows(np.flatnonzero(file.live_flags()), SCHEMA) for file in stored]
+    return grouped(pa.concat_tables([*tables, new]), _name(job))
 
 
 def _opened(job: RoundJob, number: int, parts: Sequence[bytes]) -> tuple[list[StoredFile], pa.Table]:
@@ -248,7 +248,7 @@ def _name(job: RoundJob) -> str:
 
 
 def _as_of(table: str, row: Row, hold: Hold) -> Row | None:
-    """Return the row as of a hold's time, None where it was not there yet. Raises: InvalidInputError."""
+    """Return the row as of a hold's time, or None if it did not exist yet. Raises: InvalidInputError."""
     # A hold without a state of its own has kept from deletion what is of its time, but not what came later.
     is_known = known_from_ms(row, hold.since_ms) is None if hold.keeps_state else not is_gone(row, hold.since_ms)
     if not is_known:
@@ -270,8 +270,8 @@ def _resolved_documents(table: str, rows: Sequence[Row], include_deleted: bool) 
     return pa.Table.from_pylist(documents, schema=DOCUMENT_SCHEMA)
 
 
-def _settled(file: StoredFile, rows: Integers) -> Iterator[pa.Table]:
-    """Yield documents that are one record each, without looking into their content."""
+def _single_records(file: StoredFile, rows: Integers) -> Iterator[pa.Table]:
+    """Yield documents that are one record each, without parsing their content."""
     if not len(rows):
         return
     flags = np.zeros(file.file.record_count, np.bool_)
@@ -294,24 +294,24 @@ def _settled(file: StoredFile, rows: Integers) -> Iterator[pa.Table]:
         )
 
 
-def _document(key: str, found: Expansion) -> dict[str, object]:
+def _document(key: str, expansion: Expansion) -> dict[str, object]:
     from siltstone.documents.language.values import value_text
 
     return {
         KEY: key,
-        "content": None if found.deleted else value_text(found.content),
-        "version": found.version,
-        "signature": found.signature,
-        "deleted": found.deleted,
-        "first_update_at": _time_of(found.first_update_at),
-        "last_update_at": _time_of(found.last_update_at),
-        "last_mutate_at": _time_of(found.last_mutate_at),
+        "content": None if expansion.deleted else value_text(expansion.content),
+        "version": expansion.version,
+        "signature": expansion.signature,
+        "deleted": expansion.deleted,
+        "first_update_at": _time_of(expansion.first_update_at),
+        "last_update_at": _time_of(expansion.last_update_at),
+        "last_mutate_at": _time_of(expansion.last_mutate_at),
     }
 
 
 def times_of(change_ids: pa.ChunkedArray) -> pa.Array:
     """Return the times of change ids, null for none."""
-    return pa.array([_time_of(each) for each in change_ids.to_pylist()], pa.int64()).cast(_TIME)
+    return pa.array([_time_of(change_id) for change_id in change_ids.to_pylist()], pa.int64()).cast(_TIME)
 
 
 def _time_of(change_id: str | None) -> int | None:
@@ -319,13 +319,13 @@ def _time_of(change_id: str | None) -> int | None:
 
 
 def earliest_of(change_ids: pa.ChunkedArray | pa.Array) -> str | None:
-    """Return the earliest of some change ids, None of none."""
+    """Return the earliest of some change ids, or None if there are none."""
     ids = change_ids.to_pylist()
     return min(ids, key=order_key) if ids else None
 
 
 def check_known(name: str, hold: Hold, *, root: str) -> None:
-    """Check that what a hold keeps tells all documents as of its time. Raises: InvalidInputError, CorruptionError."""
+    """Check that all documents can be read as of a hold's time. Raises: InvalidInputError, CorruptionError."""
     closed = closed_before(catalog.get_table_version(name, root=root).properties)
     # Nothing of a time that is still open has ever been absorbed.
     if closed is None or hold.since_ms >= closed:

@@ -59,10 +59,10 @@ def check_tags(tags: Sequence[str]) -> tuple[str, ...]:
     """Return the tags of a write in order, each once. Raises: InvalidInputError."""
     if isinstance(tags, str):
         raise InvalidInputError(f"tags are a list of strings; write ({tags!r},) for a single one")
-    found = tuple(sorted(set(tags)))
-    if len(found) > MAX_TAGS:
-        raise InvalidInputError(f"{len(found)} tags are too many ({', '.join(found)}); use at most {MAX_TAGS}")
-    for tag in found:
+    distinct = tuple(sorted(set(tags)))
+    if len(distinct) > MAX_TAGS:
+        raise InvalidInputError(f"{len(distinct)} tags are too many ({', '.join(distinct)}); use at most {MAX_TAGS}")
+    for tag in distinct:
         if not isinstance(tag, str) or not 1 <= len(tag) <= MAX_TAG_LENGTH:
             raise InvalidInputError(f"tag {tag!r}: a tag has 1 to {MAX_TAG_LENGTH} characters")
-    return found
+    return distinct

@@ -180,14 +180,14 @@ def history_of(changes: Iterable[ArchivedChange]) -> list[HistoryEntry]:
     distinct = {change.change_id: change for change in changes}
     return [
         HistoryEntry(
-            each.change_id,
-            to_iso_time(each.change_id),
-            each.version,
-            each.delta,
-            each.tags,
-            None if each.content is None else parse_value(each.content),  # type: ignore[arg-type]
+            change.change_id,
+            to_iso_time(change.change_id),
+            change.version,
+            change.delta,
+            change.tags,
+            None if change.content is None else parse_value(change.content),  # type: ignore[arg-type]
         )
-        for each in sorted(distinct.values(), key=lambda each: order_key(each.change_id))
+        for change in sorted(distinct.values(), key=lambda change: order_key(change.change_id))
     ]
 
 
@@ -208,8 +208,8 @@ class ArchiveBuilder:
         if self._is_bounded and self._is_too_large:
             self.changes.clear()
             return
-        found = tuple(sorted(set(tags or ())))
-        self.changes.append(ArchivedChange(change_id, state.version, delta, found, state.content_text()))
+        distinct = tuple(sorted(set(tags or ())))
+        self.changes.append(ArchivedChange(change_id, state.version, delta, distinct, state.content_text()))
 
     def archived(self, record: CompactionRecord | None) -> tuple[ArchivedChange, ...]:
         """Return the changes that a record absorbed, none if they are too large together."""

@@ -35,21 +35,21 @@ _BATCH_ROWS: Final = 10_000
 
 
 class StoredRow(NamedTuple):
-    """The row of a document, and where each of its parts is: the places of changes and of records.
+    """The row of a document, and where each of its parts is: the positions of changes and of records.
 
-    `doubles` are the places of changes and records that are there already; of two under one id the first one counts.
+    `duplicates` are the positions of repeated changes and records; of two under one id the first one counts.
     `archived` is what history has kept of the document.
     """
 
     row: Row
     changes: list[int]
     records: list[int]
-    doubles: list[int]
+    duplicates: list[int]
     archived: list[ArchivedChange]
 
 
 def grouped(table: pa.Table, name: str) -> Iterator[StoredRow]:
-    """Put the rows of each document together; of each, rows must be in the order in which they were committed.
+    """Yield the rows of each document together; of each, rows must be in the order in which they were committed.
 
     `name` is what conditions know the table by.
     """
@@ -58,10 +58,10 @@ def grouped(table: pa.Table, name: str) -> Iterator[StoredRow]:
     order, ends = _by_key(table)
     columns = [_plain(table.column(field.name).combine_chunks().take(pa.array(order))) for field in SCHEMA]
     keys, ids, deltas, tags, counts, *rest = columns
-    places = order.tolist()
+    positions = order.tolist()
     start = 0
     for end in ends:
-        yield _group(name, keys[start], range(start, end), places, ids, deltas, tags, counts, rest)
+        yield _group(name, keys[start], range(start, end), positions, ids, deltas, tags, counts, rest)
         start = end
 
 
@@ -69,7 +69,7 @@ def _group(
     name: str,
     key: str,
     span: range,
-    places: list[int],
+    positions: list[int],
     ids: list[str],
     deltas: list[str],
     tags: Sequence[Sequence[str] | None],
@@ -78,35 +78,35 @@ def _group(
 ) -> StoredRow:
     changes: dict[str, Change] = {}
     records: dict[str, CompactionRecord] = {}
-    found = StoredRow(Row((), (), key, name), [], [], [], [])
+    stored = StoredRow(Row((), (), key, name), [], [], [], [])
     archived: set[str] = set()
     for at in span:
         change_id, count = ids[at], counts[at]
         if count is None:
             if change_id in changes:
-                found.doubles.append(places[at])
+                stored.duplicates.append(positions[at])
                 continue
             changes[change_id] = Change(change_id, deltas[at], tags[at])
-            found.changes.append(places[at])
+            stored.changes.append(positions[at])
         elif count < 0:
             if change_id in archived:
-                found.doubles.append(places[at])
+                stored.duplicates.append(positions[at])
                 continue
             archived.add(change_id)
-            found.archived.append(_archived(change_id, -count, deltas[at], tags[at]))
+            stored.archived.append(_archived(change_id, -count, deltas[at], tags[at]))
         elif change_id in records:
-            found.doubles.append(places[at])
+            stored.duplicates.append(positions[at])
         else:
             first, cutoff, signature, content_mutation, mutation = (column[at] for column in rest)
             records[change_id] = CompactionRecord(
                 change_id, count, first, cutoff, signature, content_mutation, mutation, deltas[at], tags[at] or ()
             )
-            found.records.append(places[at])
-    return found._replace(row=Row(list(changes.values()), list(records.values()), key, name))
+            stored.records.append(positions[at])
+    return stored._replace(row=Row(list(changes.values()), list(records.values()), key, name))
 
 
 def _by_key(table: pa.Table) -> tuple[Integers, list[int]]:
-    """Return the places of rows by key, in order within one, and where each key's places end."""
+    """Return the positions of rows by key, in order within one, and where each key's positions end."""
     codes = table.column(KEY).combine_chunks().dictionary_encode().indices.to_numpy(zero_copy_only=False)
     order = np.argsort(codes, kind="stable")
     ends = np.flatnonzero(np.diff(codes[order])) + 1
@@ -147,7 +147,7 @@ def record_rows(records: Sequence[tuple[str, CompactionRecord]]) -> pa.Table:
     """Return records of documents, each with its key, as rows."""
     fields = [
         {
-            **{name: each for name, each in record._asdict().items() if name in SCHEMA.names},
+            **{name: value for name, value in record._asdict().items() if name in SCHEMA.names},
             KEY: key,
             "delta": record.compacted_delta,
             "tags": list(record.last_tags or ()),

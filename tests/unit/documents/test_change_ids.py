@@ -98,5 +98,5 @@ def test_a_time_bound_parts_what_is_before_a_time_from_what_is_not() -> None:
 def test_what_is_no_version_1_uuid_is_refused() -> None:
     assert check_change_id("FEBB5880-2C64-11E4-8000-000000000000") == "febb5880-2c64-11e4-8000-000000000000"
     for text in ("", "x", str(uuid.uuid4()), "febb58802c6411e48000000000000000", MIN_ID + " ", "x" * 10_000):
-        with pytest.raises(InvalidInputError, match="no change id"):
+        with pytest.raises(InvalidInputError, match="not a change id"):
             check_change_id(text)

@@ -115,7 +115,7 @@ def test_a_legacy_record_whose_content_is_gone_is_damage() -> None:
     for changes in ([], [change(2, "{}")], [change(4, "{}")]):
         with pytest.raises(CorruptionError, match=f"{t(3)}, which is missing"):
             resolve(Row(changes, [LEGACY]))
-    with pytest.raises(CorruptionError, match="no constant"):
+    with pytest.raises(CorruptionError, match="not a constant"):
         resolve(Row([change(3, '{..,"a":1}')], [LEGACY]))
 
 
@@ -160,7 +160,7 @@ def test_a_change_that_is_stored_twice_counts_once() -> None:
 
 def test_a_record_is_not_written_over_something_else() -> None:
     for taken in (t(1), t(9)):
-        with pytest.raises(InvalidInputError, match="write under a new id"):
+        with pytest.raises(InvalidInputError, match="already an id in the row; use a new one"):
             Stored(Row([*CHANGES, change(10, "{}")], [record(9, CHANGES)])).expand(11, new=1 if taken == t(1) else 9)
 
 

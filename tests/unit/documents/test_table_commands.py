@@ -51,8 +51,8 @@ def test_many_updates_come_from_a_file_or_standard_input_as_one_commit(cli: Cli)
     ("lines", "message"),
     [
         ('{"key":"a","delta":"{"}', "update 1, key 'a': delta, line 1, column 2"),
-        ('{"key":"a"}\n', "is no delta"),
-        ("{}", "update 1, key None: None is no key of a document"),
+        ('{"key":"a"}\n', "is not a delta"),
+        ("{}", "update 1, key None: None is not a document key"),
         ("[1]", "line 1: not a JSON object"),
         ('{"key":"a","delta":"~"}\n{"k', "line 2: not valid JSON"),
     ],

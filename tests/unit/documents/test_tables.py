@@ -97,12 +97,12 @@ class TestWriting:
         [
             (("k", '{"a":}'), "update 2, key 'k'"),
             (("k", "[1]"), "a document is a map"),
-            (("", {}), "is no key of a document"),
-            ((7, {}), "is no key of a document"),
+            (("", {}), "is not a document key"),
+            ((7, {}), "is not a document key"),
             (("k", {}, ["a", "b", "c", "d"]), "4 tags are too many"),
-            (("k", {}, (), "17"), "is no change id"),
-            (("k", 17), "is no delta"),
-            ({"key": "k", "detla": "~"}, "'detla' is none of"),
+            (("k", {}, (), "17"), "is not a change id"),
+            (("k", 17), "is not a delta"),
+            ({"key": "k", "detla": "~"}, "unknown field 'detla'; use"),
             (("k",), r"is not \(key, delta\)"),
             ("key", r"is not \(key, delta\)"),
         ],
@@ -240,7 +240,7 @@ class TestWriting:
         assert (docs.get(key)["id"], docs.get(str(key))["~version"]) == (str(key), 1)
         assert docs.get_for_change(key, change).state == "resolved"
         assert [event.change_id for event in docs.timeline(key)] == [str(change)]
-        with pytest.raises(InvalidInputError, match="is no change id"):
+        with pytest.raises(InvalidInputError, match="is not a change id"):
             docs.update(key, {}, change_id=uuid.uuid4())
 
     def test_builders_are_taken_as_they_are(self, docs: siltstone.DocumentTable) -> None:
@@ -355,7 +355,7 @@ class TestCompaction:
 
     def test_an_engine_for_rows_is_refused(self, written: Written) -> None:
         written.write(1, "r1", '{"a":1}')
-        with pytest.raises(InvalidInputError, match="is a table of documents"):
+        with pytest.raises(InvalidInputError, match="cannot compact a table of documents"):
             compact(written.docs, 30, engine=merge.run_here)
 
     def test_a_damaged_delta_is_named_with_its_document(self, written: Written) -> None:
@@ -709,16 +709,16 @@ class TestImport:
     @pytest.mark.parametrize(
         ("document", "message"),
         [
-            ({"key": "", "deltas": []}, "is no key of a document"),
+            ({"key": "", "deltas": []}, "is not a document key"),
             ({"key": "k"}, "has neither deltas nor compactions"),
-            ({"key": "k", "delta": []}, "'delta' is none of"),
+            ({"key": "k", "delta": []}, "unknown field 'delta'; use"),
             ({"key": "k", "deltas": [{"id": "x", "delta": "{}"}]}, r"deltas\[0\].id"),
             ({"key": "k", "deltas": [{"id": t(1), "delta": "[1]"}]}, "a document is a map"),
-            (imported("k", [old(1, "{}"), old(1, "{}")]), f"change {t(1)} is there twice"),
+            (imported("k", [old(1, "{}"), old(1, "{}")]), f"change {t(1)} occurs twice"),
             (imported("k", [], [LEGACY]), f"{t(3)}, which is missing"),
             (imported("k", [], [LEGACY._replace(compacted_delta="{..}")]), "is not the content of a document"),
             (imported("k", [], [LEGACY._replace(count=-1)]), "are too few"),
-            (imported("fine", [old(1, "{}")]), "is there twice"),
+            (imported("fine", [old(1, "{}")]), "occurs twice"),
         ],
     )
     def test_a_bad_document_is_named_and_nothing_is_imported(

@@ -26,7 +26,7 @@ Built: TypeAlias = Union[Delta, "MapBuilder", "SetBuilder", "ConditionalBuilder"
 
 
 class MapBuilder:
-    """Builds the delta of a map; keys that it does not mention are kept, unless told otherwise."""
+    """Builds the delta of a map; keys that it does not mention are kept, unless said otherwise."""
 
     def __init__(self) -> None:
         self._entries: dict[str, Delta] = {}
@@ -67,7 +67,7 @@ class MapBuilder:
         """Apply a delta to a key. Raises: InvalidInputError where the key was mentioned before."""
         key = _text(key)
         if key in self._entries:
-            raise InvalidInputError(f"a map can do one thing to a key, but {key!r} is there twice")
+            raise InvalidInputError(f"a map can do one thing to a key, but {key!r} occurs twice")
         self._entries[key] = _built(delta)
         return self
 
@@ -87,8 +87,8 @@ class MapBuilder:
 
     def build(self) -> Delta:
         """Return the delta."""
-        puts = {key: each.value for key, each in self._entries.items() if isinstance(each, Literal)}
-        others = {key: each for key, each in self._entries.items() if key not in puts}
+        puts = {key: delta.value for key, delta in self._entries.items() if isinstance(delta, Literal)}
+        others = {key: delta for key, delta in self._entries.items() if key not in puts}
         return map_delta(puts, others, keeps_rest=self._keeps_rest, deletes_if_empty=self._deletes_if_empty)
 
     def __str__(self) -> str:
@@ -96,7 +96,7 @@ class MapBuilder:
 
 
 class SetBuilder:
-    """Builds the delta of a set; members that it does not mention are kept, unless told otherwise."""
+    """Builds the delta of a set; members that it does not mention are kept, unless said otherwise."""
 
     def __init__(self) -> None:
         self._added: list[Json] = []
@@ -169,7 +169,7 @@ def _built(delta: object) -> Delta:
 
 
 def _text(key: object) -> str:
-    found = checked(key)
-    if not isinstance(found, str):
-        raise InvalidInputError(f"{key!r} is no key of a map; keys are strings")
-    return found
+    name = checked(key)
+    if not isinstance(name, str):
+        raise InvalidInputError(f"{key!r} is not a key of a map; use a string")
+    return name

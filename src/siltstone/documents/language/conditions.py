@@ -1,4 +1,4 @@
-"""Conditions: what a conditional delta asks about the value at its place. Immutable; made already simplified."""
+"""Conditions: what a conditional delta asks about the value that it applies to. Immutable; made already simplified."""
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import NoReturn
@@ -16,7 +16,7 @@ class Condition:
     __slots__ = ()
 
     def matches(self, value: Value, intrinsics: Intrinsics | None = None) -> bool:
-        """Return whether this is so. Raises: InvalidInputError where intrinsics are needed and not given."""
+        """Return whether a value meets the condition. Raises: InvalidInputError where it needs intrinsics and has none."""
         raise NotImplementedError
 
     def __setattr__(self, name: str, value: object) -> NoReturn:
@@ -163,7 +163,7 @@ class Condition:
         from siltstone.documents.language import questions, simplification
 
         return questions.MapCondition(
-            {str(checked(key)): simplification.as_condition(each) for key, each in entries.items()}
+            {str(checked(key)): simplification.as_condition(condition) for key, condition in entries.items()}
         )
 
     @staticmethod

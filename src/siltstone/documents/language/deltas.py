@@ -192,7 +192,7 @@ class MapDelta(Delta):
         _set(self, "deletes_if_empty", deletes_if_empty)
 
     def apply(self, value: Value = UNDEFINED, intrinsics: Intrinsics | None = None) -> Value:
-        """Return the map after the deltas of its keys; what is no map counts as an empty one."""
+        """Return the map after the deltas of its keys; a value that is not a map counts as an empty one."""
         old: dict[str, Json] = value if isinstance(value, dict) else {}
         new = {**old, **self.puts} if self.keeps_rest else dict(self.puts)
         for key, delta in self.others.items():
@@ -215,10 +215,10 @@ class MapDelta(Delta):
 
     def sorted_text(self) -> str:
         """Return the text, see `Delta`."""
-        return self._text({key: each.sorted_text() for key, each in self.others.items()})
+        return self._text({key: delta.sorted_text() for key, delta in self.others.items()})
 
     def __str__(self) -> str:
-        return self._text({key: str(each) for key, each in self.others.items()})
+        return self._text({key: str(delta) for key, delta in self.others.items()})
 
     def _text(self, others: dict[str, str]) -> str:
         parts = [".."] if self.keeps_rest else []
@@ -246,13 +246,13 @@ class SetDelta(Delta):
         _set(self, "deletes_if_empty", deletes_if_empty)
 
     def apply(self, value: Value = UNDEFINED, intrinsics: Intrinsics | None = None) -> Value:
-        """Return the members as a list in order; what is no list counts as an empty one."""
+        """Return the members as a list in order; a value that is not a list counts as an empty one."""
         members = dict(self.added)
         if self.keeps_rest and isinstance(value, list):
-            for each in value:
-                key = identity(each)
+            for member in value:
+                key = identity(member)
                 if key not in self.removed:
-                    members.setdefault(key, each)
+                    members.setdefault(key, member)
         return in_order(members.values()) if members or not self.deletes_if_empty else UNDEFINED
 
     @property
@@ -268,7 +268,7 @@ class SetDelta(Delta):
     def __str__(self) -> str:
         parts = [".."] if self.keeps_rest else []
         parts += map(value_text, in_order(self.added.values()))
-        parts += [f"~{value_text(each)}" for each in in_order(self.removed.values())]
+        parts += [f"~{value_text(member)}" for member in in_order(self.removed.values())]
         return f"({','.join(parts)})" + "?" * self.deletes_if_empty
 
 
@@ -326,7 +326,7 @@ def set_delta(
         for value in values:
             key = identity(value)
             if key in adding or key in removing:
-                raise InvalidInputError(f"a set can do one thing to a member, but {value_text(value)} is there twice")
+                raise InvalidInputError(f"a set can do one thing to a member, but {value_text(value)} occurs twice")
             members[key] = value
     return SetDelta(adding, removing, keeps_rest, deletes_if_empty)
 

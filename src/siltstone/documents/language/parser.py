@@ -69,19 +69,19 @@ def parse_by_grammar(text: str) -> Delta:
 def parse_deltas(text: str) -> list[Delta]:
     """Read several deltas: `[delta,delta]`, or one after another with blanks between. Raises: InvalidInputError."""
     parser = _Parser(text, "deltas")
-    found: list[Delta] = []
+    deltas: list[Delta] = []
     if parser.peek() == "[":
-        parser.place += 1
+        parser.position += 1
         if parser.peek() == "]":
-            parser.place += 1
+            parser.position += 1
         else:
-            found.append(parser.delta())
+            deltas.append(parser.delta())
             while parser.more("]"):
-                found.append(parser.delta())
+                deltas.append(parser.delta())
         parser.end()
     while parser.peek():
-        found.append(parser.delta())
-    return found
+        deltas.append(parser.delta())
+    return deltas
 
 
 def parse_condition(text: str) -> Condition:
@@ -116,7 +116,7 @@ class _Parser(Scanner):
         if character == "[":
             return Literal(self.array())
         if character == "~":
-            self.place += 1
+            self.position += 1
             return DELETE
         if character == ".":
             self._dots()
@@ -129,11 +129,11 @@ class _Parser(Scanner):
         if character == "{":
             return self._map_condition()
         if character in ("~", "+"):
-            self.place += 1
+            self.position += 1
             return is_a("undefined" if character == "~" else "defined")
         if character in ('"', "["):
             return Equal(self.value())
-        start = self.place
+        start = self.position
         token = self.token()
         if not token or token[0] in "-0123456789" or token in ("true", "false", "null"):
             return Equal(self.scalar(token, _A_CONDITION))
@@ -144,34 +144,34 @@ class _Parser(Scanner):
 
     def _dots(self) -> None:
         """Take `..`, whose first dot was seen."""
-        if not self.text.startswith("..", self.place):
-            self.fail("'..'", at=self.place + 1)
-        self.place += 2
+        if not self.text.startswith("..", self.position):
+            self.fail("'..'", at=self.position + 1)
+        self.position += 2
 
     def _starts_keeping(self, close: str) -> tuple[bool, bool]:
-        """Take `..` and the comma after it; tell whether they were there, and whether more follows."""
-        match = _DOTS_AND_MORE.match(self.text, self.place)
+        """Take `..` and the comma after it; return whether they were there, and whether more follows."""
+        match = _DOTS_AND_MORE.match(self.text, self.position)
         if match is not None:
-            self.place = match.end()
+            self.position = match.end()
             return True, True
         character = self.peek()
         if character == ".":
             self._dots()
             return True, self.more(close)
         if character == close:
-            self.place += 1
+            self.position += 1
             return False, False
         return False, True
 
     def _question_mark(self) -> bool:
-        if not self.text.startswith("?", self.place):
+        if not self.text.startswith("?", self.position):
             return False
-        self.place += 1
+        self.position += 1
         return True
 
     def _map_delta(self) -> Delta:
         self.enter()
-        self.place += 1
+        self.position += 1
         puts: dict[str, Json] = {}
         others: dict[str, Delta] = {}
         keeps_rest, more = self._starts_keeping("}")
@@ -188,21 +188,21 @@ class _Parser(Scanner):
 
     def _set_delta(self) -> Delta:
         self.enter()
-        self.place += 1
+        self.position += 1
         added: dict[object, Json] = {}
         removed: dict[object, Json] = {}
         keeps_rest, more = self._starts_keeping(")")
         while more:
             members = added
             if self.peek() == "~":
-                self.place += 1
+                self.position += 1
                 members = removed
             self.peek()
-            start = self.place
+            start = self.position
             member = self.value("a JSON value as member of the set")
             name = identity(member)
             if name in added or name in removed:
-                self.reject(f"the member {value_text(member)[:24]} is there twice", start)
+                self.reject(f"the member {value_text(member)[:24]} occurs twice", start)
             members[name] = member
             more = self.more(")")
         self.depth -= 1
@@ -228,14 +228,14 @@ class _Parser(Scanner):
         token = self.token()
         if token not in words:
             expected = " or ".join([", ".join(words[:-1]), words[-1]]) if len(words) > 1 else words[0]
-            self.fail(expected, at=self.place - len(token), found=token)
+            self.fail(expected, at=self.position - len(token), found=token)
         return token
 
     def _map_condition(self) -> Condition:
-        start = self.place
-        self.place += 1
+        start = self.position
+        self.position += 1
         if self.peek() != ".":
-            self.place = start
+            self.position = start
             return Equal(self.value())
         self.enter()
         self._dots()
@@ -296,10 +296,10 @@ class _Parser(Scanner):
     def _partition(self, start: int) -> Condition:
         self._open("partition")
         self.peek()
-        place = self.place
+        position = self.position
         count = self.value("the number of partitions")
         if type(count) is not int:
-            self.fail("the number of partitions", at=place)
+            self.fail("the number of partitions", at=position)
         self.take(":")
         inner = any_of(self._rest_of_conditions())
         return self._made(start, lambda: Partition(count, inner))
@@ -307,7 +307,7 @@ class _Parser(Scanner):
     def _is(self) -> Condition:
         self._open("is")
         self.peek()
-        start = self.place
+        start = self.position
         state = self.token()
         if state not in STATES:
             self.fail(f"one of {', '.join(STATES)}", at=start)
@@ -326,7 +326,7 @@ class _Parser(Scanner):
     def _values(self, name: str) -> list[Json]:
         self._open(name)
         if self.peek() == ")":
-            self.place += 1
+            self.position += 1
             return []
         values = [self.value()]
         while self.more(")"):
@@ -336,7 +336,7 @@ class _Parser(Scanner):
     def _conditions(self, name: str) -> list[Condition]:
         self._open(name)
         if self.peek() == ")":
-            self.place += 1
+            self.position += 1
             return []
         return self._rest_of_conditions()
 

@@ -158,10 +158,10 @@ class Contains(Condition):
         """Return whether the value is a list with such values."""
         if not isinstance(value, list):
             return False
-        found = {identity(each) for each in value}
+        members = {identity(member) for member in value}
         if self.kind == "Any":
-            return not found.isdisjoint(self.values)
-        return found == self.values.keys() if self.kind == "Only" else found >= self.values.keys()
+            return not members.isdisjoint(self.values)
+        return members == self.values.keys() if self.kind == "Only" else members >= self.values.keys()
 
     def __str__(self) -> str:
         suffix = "" if len(self.values) == 1 and self.kind != "Only" else self.kind
@@ -183,14 +183,14 @@ class Like(Condition):
             return False
         first, *middle, last = self.pieces
         end = len(value) - len(last)
-        place = len(first)
-        if place > end or not value.startswith(first) or not value.endswith(last):
+        position = len(first)
+        if position > end or not value.startswith(first) or not value.endswith(last):
             return False
         for piece in middle:
-            found = value.find(piece, place, end)
-            if found < 0:
+            start = value.find(piece, position, end)
+            if start < 0:
                 return False
-            place = found + len(piece)
+            position = start + len(piece)
         return True
 
     def __str__(self) -> str:
@@ -280,17 +280,17 @@ class MapCondition(Condition):
         """Return whether the value is a map and all entries are so."""
         if not isinstance(value, dict):
             return False
-        for key, each in self.entries.items():  # noqa: SIM110
-            if not each.matches(value.get(key, UNDEFINED), intrinsics):
+        for key, condition in self.entries.items():  # noqa: SIM110
+            if not condition.matches(value.get(key, UNDEFINED), intrinsics):
                 return False
         return True
 
     def sorted_text(self) -> str:
         """Return the text, see `Condition`."""
-        return self._text({key: each.sorted_text() for key, each in self.entries.items()})
+        return self._text({key: condition.sorted_text() for key, condition in self.entries.items()})
 
     def __str__(self) -> str:
-        return self._text({key: str(each) for key, each in self.entries.items()})
+        return self._text({key: str(condition) for key, condition in self.entries.items()})
 
     def _text(self, texts: Mapping[str, str]) -> str:
         return "{" + ",".join(["..", *(f"{string_text(key)}:{texts[key]}" for key in ordered_keys(list(texts)))]) + "}"
@@ -306,7 +306,7 @@ class Intrinsic(Condition):
     def __init__(self, name: str, inner: Condition) -> None:
         if name not in ASKABLE:
             raise InvalidInputError(
-                f"intrinsic({string_text(name)}:…): there is no condition on that; use one of {', '.join(ASKABLE)}"
+                f"intrinsic({string_text(name)}:…): no condition on that is possible; use one of {', '.join(ASKABLE)}"
             )
         _set(self, "name", name)
         _set(self, "inner", inner)
@@ -361,8 +361,8 @@ def _check_partitions(count: int, condition: Condition) -> None:
     if isinstance(condition, Not):
         _check_partitions(count, condition.inner)
     elif isinstance(condition, And | Or):
-        for each in condition.conditions:
-            _check_partitions(count, each)
+        for inner in condition.conditions:
+            _check_partitions(count, inner)
     elif isinstance(condition, Equal | In):
         for value in [condition.value] if isinstance(condition, Equal) else condition.values.values():
             _check_partition(count, value)
@@ -375,5 +375,5 @@ def _check_partitions(count: int, condition: Condition) -> None:
 def _check_partition(count: int, value: Json) -> None:
     if type(value) is not int or not 1 <= value <= count:
         raise InvalidInputError(
-            f"partition({count}:…): {value_text(value)} is no partition; use whole numbers from 1 to {count}"
+            f"partition({count}:…): {value_text(value)} is not a partition; use whole numbers from 1 to {count}"
         )

@@ -25,7 +25,7 @@ _MAX_LEVELS_TRIED: Final = 2000
 
 
 def read_plain(text: str) -> Value:
-    """Read JSON by orjson; return UNDEFINED where the grammar has to look."""
+    """Read JSON by orjson; return UNDEFINED where the parser has to read it."""
     try:
         value: Json = orjson.loads(text)
     except orjson.JSONDecodeError:
@@ -57,17 +57,17 @@ def _fits(value: Json) -> bool:
     level = [value]
     for _ in range(MAX_DEPTH):
         inner: list[Json] = []
-        for each in level:
-            if type(each) is dict:
-                inner.extend(each.values())
-            elif type(each) is list:
-                inner.extend(each)
-            elif type(each) is int and each > MAX_INTEGER:
+        for value in level:
+            if type(value) is dict:
+                inner.extend(value.values())
+            elif type(value) is list:
+                inner.extend(value)
+            elif type(value) is int and value > MAX_INTEGER:
                 return False
         if not inner:
             return True
         level = inner
-    return not any(isinstance(each, CONTAINERS) or (type(each) is int and each > MAX_INTEGER) for each in level)
+    return not any(isinstance(value, CONTAINERS) or (type(value) is int and value > MAX_INTEGER) for value in level)
 
 
 def _writable_levels() -> int:
@@ -79,7 +79,7 @@ def _writable_levels() -> int:
         except orjson.JSONEncodeError:
             return levels - 1
         value = [value]
-    raise AssertionError("this orjson writes values of any depth, so that it does not tell the deep ones")
+    raise AssertionError("this orjson writes values of any depth, so that deep ones go unnoticed")
 
 
 _SPARE_LEVELS: Final = _writable_levels() - MAX_DEPTH
@@ -100,14 +100,14 @@ _SHOWN: Final = 24
 
 
 class Scanner:
-    """A place in a text that moves forward. `what` names the text in errors."""
+    """A position in a text that moves forward. `what` names the text in errors."""
 
     def __init__(self, text: str, what: str) -> None:
         if not isinstance(text, str):
             raise InvalidInputError(f"a {what} is text, not {type(text).__name__}")
         self.text = text
         self.what = what
-        self.place = 0
+        self.position = 0
         self.depth = 0
         if not text.isascii():
             try:
@@ -116,51 +116,51 @@ class Scanner:
                 self.fail("text without halves of surrogate pairs", at=error.start)
 
     def fail(self, expected: str, at: int | None = None, found: str | None = None) -> NoReturn:
-        """Refuse the text for what should be at a place, by default the present one. Raises: InvalidInputError."""
-        place = self.place if at is None else at
-        found = found or self.text[place : place + 1]
+        """Refuse the text for what should be at a position, by default the present one. Raises: InvalidInputError."""
+        position = self.position if at is None else at
+        found = found or self.text[position : position + 1]
         found = _visible(found[:_SHOWN]) if found else "the end"
-        self.reject(f"expected {expected}, found {found}", place)
+        self.reject(f"expected {expected}, found {found}", position)
 
-    def reject(self, reason: str, place: int) -> NoReturn:
-        """Refuse the text for what is wrong at a place, and show what is around it. Raises: InvalidInputError."""
+    def reject(self, reason: str, position: int) -> NoReturn:
+        """Refuse the text for what is wrong at a position, and show what is around it. Raises: InvalidInputError."""
         text = self.text
-        line = text.count("\n", 0, place) + 1
-        column = place - (text.rfind("\n", 0, place) + 1) + 1
-        before, after = text[max(0, place - _SHOWN) : place], text[place : place + _SHOWN]
+        line = text.count("\n", 0, position) + 1
+        column = position - (text.rfind("\n", 0, position) + 1) + 1
+        before, after = text[max(0, position - _SHOWN) : position], text[position : position + _SHOWN]
         around = (
-            ("…" if place > _SHOWN else "")
+            ("…" if position > _SHOWN else "")
             + _visible(before)
             + "<HERE>"
             + _visible(after)
-            + ("…" if place + _SHOWN < len(text) else "")
+            + ("…" if position + _SHOWN < len(text) else "")
         )
         raise InvalidInputError(f"{self.what}, line {line}, column {column}: {reason} in {around}")
 
     def peek(self) -> str:
         """Skip blanks; return the next character without taking it, "" at the end."""
-        character = self.text[self.place : self.place + 1]
+        character = self.text[self.position : self.position + 1]
         if character > " ":
             return character
-        match = _BLANKS.match(self.text, self.place)
+        match = _BLANKS.match(self.text, self.position)
         assert match is not None
-        self.place = match.end()
-        return self.text[self.place : self.place + 1]
+        self.position = match.end()
+        return self.text[self.position : self.position + 1]
 
     def take(self, character: str, expected: str | None = None) -> None:
         """Skip blanks and take this character."""
         if self.peek() != character:
             self.fail(expected or f"'{character}'")
-        self.place += 1
+        self.position += 1
 
     def more(self, close: str) -> bool:
         """Take a comma, then there is more, or the closing bracket."""
-        character = self.text[self.place : self.place + 1]
+        character = self.text[self.position : self.position + 1]
         if character != "," and character != close:
             character = self.peek()
             if character != "," and character != close:
                 self.fail(f"',' or '{close}'")
-        self.place += 1
+        self.position += 1
         return character == ","
 
     def enter(self) -> None:
@@ -176,18 +176,18 @@ class Scanner:
 
     def token(self) -> str:
         """Skip blanks and take a word or number, "" where none is."""
-        match = _TOKEN.match(self.text, self.place)
+        match = _TOKEN.match(self.text, self.position)
         if match is None:
             self.peek()
             return ""
-        self.place = match.end()
+        self.position = match.end()
         return match[1]
 
     def string(self, expected: str = "a string in double quotes") -> str:
         """Skip blanks and take a string."""
-        match = _STRING.match(self.text, self.place)
+        match = _STRING.match(self.text, self.position)
         if match is not None:
-            self.place = match.end()
+            self.position = match.end()
             return match[1]
         if self.peek() != '"':
             self.fail(expected)
@@ -207,10 +207,10 @@ class Scanner:
     def array(self) -> list[Json]:
         """Take a JSON array, whose bracket was seen."""
         self.enter()
-        self.place += 1
+        self.position += 1
         values: list[Json] = []
         if self.peek() == "]":
-            self.place += 1
+            self.position += 1
         else:
             values.append(self.value())
             while self.more("]"):
@@ -222,7 +222,7 @@ class Scanner:
         """Return what a token stands for; it was taken just now."""
         if token in _WORDS:
             return _WORDS[token]
-        start = self.place - len(token)
+        start = self.position - len(token)
         match = _NUMBER.fullmatch(token)
         if match is None:
             self.fail(expected, at=start, found=token)
@@ -237,10 +237,10 @@ class Scanner:
 
     def _object(self) -> dict[str, Json]:
         self.enter()
-        self.place += 1
+        self.position += 1
         values: dict[str, Json] = {}
         if self.peek() == "}":
-            self.place += 1
+            self.position += 1
         else:
             more = True
             while more:
@@ -250,34 +250,34 @@ class Scanner:
         self.depth -= 1
         return values
 
-    def key(self, *known: Container[object]) -> str:
-        """Take a key that is not known yet, and the colon after it."""
-        start = self.place
+    def key(self, *seen: Container[object]) -> str:
+        """Take a key that has not occurred yet, and the colon after it."""
+        start = self.position
         match = _KEY.match(self.text, start)
         if match is not None:
             key = match[1]
-            self.place = match.end()
+            self.position = match.end()
         else:
             key = self.string("a key in double quotes")
             self.take(":")
-        for each in known:
-            if key in each:
-                self.reject(f"the key {string_text(key[:_SHOWN])} is there twice", self.text.index('"', start))
+        for keys in seen:
+            if key in keys:
+                self.reject(f"the key {string_text(key[:_SHOWN])} occurs twice", self.text.index('"', start))
         return key
 
     def _escaped_string(self) -> str:
         text = self.text
-        start = self.place
-        self.place += 1
+        start = self.position
+        self.position += 1
         parts: list[str] = []
         while True:
-            match = _PLAIN.match(text, self.place)
+            match = _PLAIN.match(text, self.position)
             if match is not None:
                 parts.append(match[0])
-                self.place = match.end()
-            character = text[self.place : self.place + 1]
+                self.position = match.end()
+            character = text[self.position : self.position + 1]
             if character == '"':
-                self.place += 1
+                self.position += 1
                 return "".join(parts)
             if character == "\\":
                 parts.append(self._escape())
@@ -287,27 +287,27 @@ class Scanner:
                 self.fail("a string that ends with a double quote", at=start)
 
     def _escape(self) -> str:
-        character = self.text[self.place + 1 : self.place + 2]
+        character = self.text[self.position + 1 : self.position + 2]
         if character < " ":
-            self.fail("a character after the backslash", at=self.place + 1)
+            self.fail("a character after the backslash", at=self.position + 1)
         if character != "u":
-            self.place += 2
+            self.position += 2
             return _ESCAPES.get(character, character)
         code = self._code_unit()
         if not 0xD800 <= code < 0xE000:
             return chr(code)
-        if code < 0xDC00 and self.text.startswith("\\u", self.place):
+        if code < 0xDC00 and self.text.startswith("\\u", self.position):
             low = self._code_unit()
             if 0xDC00 <= low < 0xE000:
                 return chr(0x10000 + ((code - 0xD800) << 10) + low - 0xDC00)
-            self.place -= 6
-        return self.fail("both halves of a surrogate pair", at=self.place - 6)
+            self.position -= 6
+        return self.fail("both halves of a surrogate pair", at=self.position - 6)
 
     def _code_unit(self) -> int:
-        match = _HEX.match(self.text, self.place + 2)
+        match = _HEX.match(self.text, self.position + 2)
         if match is None:
-            self.fail("four hexadecimal digits after \\u", at=self.place + 2)
-        self.place = match.end()
+            self.fail("four hexadecimal digits after \\u", at=self.position + 2)
+        self.position = match.end()
         return int(match[0], 16)
 
 
@@ -315,4 +315,4 @@ def _visible(text: str) -> str:
     """Return text that can be shown within a line of UTF-8."""
     if text.isprintable():
         return text
-    return "".join(each if each.isprintable() else repr(each)[1:-1] for each in text)
+    return "".join(character if character.isprintable() else repr(character)[1:-1] for character in text)

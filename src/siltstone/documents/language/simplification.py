@@ -56,45 +56,45 @@ def all_of(conditions: Sequence[Condition]) -> Condition:
 
 def one_of(values: Iterable[Json]) -> Condition:
     """Return the condition that a value is one of these."""
-    found = distinct(values)
-    if len(found) > 1:
-        return In(found)
-    return Equal(next(iter(found.values()))) if found else NEVER
+    members = distinct(values)
+    if len(members) > 1:
+        return In(members)
+    return Equal(next(iter(members.values()))) if members else NEVER
 
 
 def containing(kind: str, values: Iterable[Json]) -> Condition:
     """Return the condition that a value is a list with these."""
-    found = distinct(values)
-    if kind != "Only" and len(found) <= 1:
-        return Contains("Any", found) if found else ALWAYS
-    return Contains(kind, found)
+    members = distinct(values)
+    if kind != "Only" and len(members) <= 1:
+        return Contains("Any", members) if members else ALWAYS
+    return Contains(kind, members)
 
 
 def any_of(conditions: Iterable[Condition]) -> Condition:
-    """Return the condition that one is so; equalities come first as one, then one each of the intrinsics, then others."""
+    """Return the condition that any of them holds: one equality first, then one condition for each intrinsic, then others."""
     values: list[Json] = []
     intrinsics: dict[str, list[Condition]] = {}
     others: list[Condition] = []
     waiting = list(conditions)[::-1]
     while waiting:
-        each = waiting.pop()
-        if isinstance(each, Constant):
-            if each.answer:
+        condition = waiting.pop()
+        if isinstance(condition, Constant):
+            if condition.answer:
                 return ALWAYS
-        elif isinstance(each, Equal):
-            values.append(each.value)
-        elif isinstance(each, In):
-            values.extend(each.values.values())
-        elif isinstance(each, Intrinsic):
-            intrinsics.setdefault(each.name, []).append(each.inner)
-        elif isinstance(each, Or):
-            waiting.extend(each.conditions[::-1])
+        elif isinstance(condition, Equal):
+            values.append(condition.value)
+        elif isinstance(condition, In):
+            values.extend(condition.values.values())
+        elif isinstance(condition, Intrinsic):
+            intrinsics.setdefault(condition.name, []).append(condition.inner)
+        elif isinstance(condition, Or):
+            waiting.extend(condition.conditions[::-1])
         else:
-            others.append(each)
-    found = [one_of(values)] if values else []
-    found += [Intrinsic(name, any_of(inner)) for name, inner in intrinsics.items()]
-    found += others
-    return found[0] if len(found) == 1 else Or(tuple(found)) if found else NEVER
+            others.append(condition)
+    combined = [one_of(values)] if values else []
+    combined += [Intrinsic(name, any_of(inner)) for name, inner in intrinsics.items()]
+    combined += others
+    return combined[0] if len(combined) == 1 else Or(tuple(combined)) if combined else NEVER
 
 
 def _pieces(pattern: str) -> tuple[str, ...]:

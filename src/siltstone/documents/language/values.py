@@ -38,7 +38,7 @@ def _text(value: object) -> str:
     if isinstance(value, dict):
         return "{" + ",".join([f"{string_text(key)}:{_text(value[key])}" for key in ordered_keys(value)]) + "}"
     if isinstance(value, list):
-        return "[" + ",".join([_text(each) for each in value]) + "]"
+        return "[" + ",".join([_text(member) for member in value]) + "]"
     if value is None:
         return "null"
     if isinstance(value, bool):
@@ -179,10 +179,10 @@ def number_order(number: int | float) -> tuple[int | float, int]:
 
 def distinct(values: Iterable[Json]) -> dict[object, Json]:
     """Return the values by identity, the first of equal ones."""
-    found: dict[object, Json] = {}
+    members: dict[object, Json] = {}
     for value in values:
-        found.setdefault(identity(value), value)
-    return found
+        members.setdefault(identity(value), value)
+    return members
 
 
 def in_order(values: Iterable[Json]) -> list[Json]:
@@ -207,18 +207,18 @@ def checked(value: object, depth: int = 0) -> Json:
         return int(value)
     if isinstance(value, float):
         if not math.isfinite(value):
-            raise InvalidInputError(f"{value} is no JSON number; use null or a string")
+            raise InvalidInputError(f"{value} is not a JSON number; use null or a string")
         return float(value)
     if isinstance(value, list | tuple):
-        return [checked(each, depth + 1) for each in value]
+        return [checked(member, depth + 1) for member in value]
     if isinstance(value, dict):
         for key in value:
             if not isinstance(key, str):
-                raise InvalidInputError(f"{_shown(key)} is no key of a map; keys are strings")
-        return {_checked_string(key): checked(each, depth + 1) for key, each in value.items()}
+                raise InvalidInputError(f"{_shown(key)} is not a key of a map; use a string")
+        return {_checked_string(key): checked(member, depth + 1) for key, member in value.items()}
     if isinstance(value, uuid.UUID):
         return str(value)
-    raise InvalidInputError(f"{_shown(value)} is no JSON value; use None, bool, int, float, str, list or dict")
+    raise InvalidInputError(f"{_shown(value)} is not a JSON value; use None, bool, int, float, str, list or dict")
 
 
 def _checked_string(text: str) -> str:
@@ -226,7 +226,7 @@ def _checked_string(text: str) -> str:
         text.encode()
     except UnicodeEncodeError as error:
         raise InvalidInputError(
-            f"{string_text(text[:40])}: character {error.start + 1} is half of a surrogate pair, which is no text"
+            f"{string_text(text[:40])}: character {error.start + 1} is half of a surrogate pair; use valid text"
         ) from error
     return str(text)
 
