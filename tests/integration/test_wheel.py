@@ -35,3 +35,6 @@ def test_the_wheel_installs_into_an_empty_environment_and_works(tmp_path: Path) 
     (tmp_path / "orders.csv").write_text("order_id,note\n1,a\n2,b\n")
     run(command, "table", "create", "shop.orders", "--key", "order_id", "--from", "orders.csv", cwd=tmp_path)
     assert "2 rows" in run(command, "write", "shop.orders", "orders.csv", cwd=tmp_path)
+    serving = subprocess.run([command, "cycle", "status"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert serving.returncode == 1
+    assert "the service needs sqlalchemy, psycopg: run pip install 'siltstone[service]'" in serving.stderr
