@@ -26,7 +26,7 @@ from rich.console import Console
 from rich.table import Table
 
 import siltstone
-from siltstone.documents.change_ids import change_id_at
+from siltstone.documents.record import change_id_at
 from siltstone.spark import local_session
 
 RESULTS = Path(__file__).parent / "results"

@@ -17,10 +17,9 @@ import orjson
 from rich.console import Console
 from rich.table import Table
 
-from siltstone.documents.change_ids import change_id_at
 from siltstone.documents.expand import expand, resolve
 from siltstone.documents.language import Json, parse_delta
-from siltstone.documents.record import Row
+from siltstone.documents.record import Row, change_id_at
 
 RESULTS = Path(__file__).parent / "results/documents.json"
 REPEATS = 5

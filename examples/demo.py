@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import typer
 
-from siltstone.cli import data, rounds, rows, tables
+from siltstone.cli import rounds, rows, tables
 from siltstone.cli.options import Shell
 from siltstone.lake import Lake, Table
 from siltstone.text import format_count
@@ -140,7 +140,7 @@ def look_around(lake: Lake) -> None:
     changes = sum(delta.manifest.record_count for delta in deltas)
     say(f"{changes:,} changes came in {format_count(len(deltas), 'delta')}, each one commit:")
     run(f"deltas {NAME}")
-    data.deltas(shell, NAME)
+    rows.deltas(shell, NAME)
 
     say(
         "Three rounds took them in. The later ones wrote beside the files of the first, and marked which rows are dead:"

@@ -8,7 +8,6 @@ import pyarrow as pa
 
 from siltstone.catalog import main as catalog
 from siltstone.documents.cases import ImportResult, imported_rows
-from siltstone.documents.change_ids import check_change_id
 from siltstone.documents.commit import (
     complete_up_to,
     documents_destination,
@@ -29,17 +28,18 @@ from siltstone.documents.intake import (
     table_updates,
 )
 from siltstone.documents.language import Json
-from siltstone.documents.lookup import snapshot_of
 from siltstone.documents.read import (
     TimelineEvent,
     job_of,
     resolved,
     scan_tables,
     scanned_document,
+    snapshot_of,
     timeline_of,
     to_document,
     unabsorbed,
 )
+from siltstone.documents.record import check_change_id
 from siltstone.documents.resolve import HistoryEntry, history_of
 from siltstone.documents.schema import KEY, SCHEMA, StoredRow
 from siltstone.errors import InvalidInputError, NotFoundError
@@ -60,8 +60,7 @@ from siltstone.model.rounds import RoundCompletion
 from siltstone.rounds.events import Progress
 from siltstone.rounds.request import TableRequest
 from siltstone.rounds.session import SessionResult, compact_table
-from siltstone.table.completion import Destination
-from siltstone.table.holds import Hold, delay_of, list_holds, release_hold
+from siltstone.table.completion import Destination, Hold, delay_of, list_holds, release_hold
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -3,9 +3,10 @@
 Each has a `kind`, for programs in any language: kinds may be added, and never change.
 """
 
+import importlib.util
 from typing import ClassVar
 
-from siltstone.masks import mask_secrets
+from siltstone.text import mask_secrets
 
 
 class SiltstoneError(Exception):
@@ -92,3 +93,10 @@ class InputWarning(SiltstoneWarning):
 
 class KeysInSeveralPartitionsWarning(SiltstoneWarning):
     """A table from before the rule lets a key have a row in each partition, which nobody said is meant."""
+
+
+def require_packages(purpose: str, packages: tuple[str, ...], install: str) -> None:
+    """Raise NotInstalledError with the line to run where a package is not installed."""
+    missing = [package for package in packages if importlib.util.find_spec(package) is None]
+    if missing:
+        raise NotInstalledError(f"{purpose} needs {', '.join(missing)}: run pip install '{install}'")

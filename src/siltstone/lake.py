@@ -18,15 +18,21 @@ from siltstone.errors import (
     SiltstoneError,
 )
 from siltstone.ingest.dry_run import Written, plan_write, sum_up, written_before
-from siltstone.ingest.file_rows import Report, open_rows, silent
-from siltstone.ingest.input import Format
+from siltstone.ingest.file_rows import Format, Report, open_rows, silent
 from siltstone.log.inspect import Finding, verify_opened
 from siltstone.log.opened import KeyedLog, OpenedLog
-from siltstone.maintenance.dropped import DROPPED_RETENTION_MS, DroppedReport, vacuum_dropped
 from siltstone.maintenance.fsck import check_deltas, check_partition, check_registered
 from siltstone.maintenance.recovery import PartitionRepair, repair
 from siltstone.maintenance.rollback import roll_back
-from siltstone.maintenance.vacuum import ORPHAN_GRACE_MS, ROUND_RETENTION_MS, VacuumReport, vacuum
+from siltstone.maintenance.vacuum import (
+    DROPPED_RETENTION_MS,
+    ORPHAN_GRACE_MS,
+    ROUND_RETENTION_MS,
+    DroppedReport,
+    VacuumReport,
+    vacuum,
+    vacuum_dropped,
+)
 from siltstone.model import (
     COMPACTED_STREAM,
     DEFAULT_STREAM,
@@ -41,7 +47,7 @@ from siltstone.model import (
     TableVersion,
     TableVersionLocator,
 )
-from siltstone.model.names import did_you_mean, split_table_name
+from siltstone.model.locators import did_you_mean, split_table_name
 from siltstone.model.properties import KIND, ROWS_KIND, change_properties
 from siltstone.model.rounds import RoundCompletion
 from siltstone.model.schema import normalize_schema, schema_from_json, schema_to_json
@@ -63,15 +69,6 @@ from siltstone.table.completion import (
     locate_compacted,
     read_completion,
 )
-from siltstone.table.description import (
-    DeltaReport,
-    TableDescription,
-    TableSummary,
-    describe_table,
-    describe_version,
-    report_delta,
-    summarize_table,
-)
 from siltstone.table.explain import Explanation, explain_key
 from siltstone.table.followers import (
     followed_partition,
@@ -80,16 +77,23 @@ from siltstone.table.followers import (
     unregistered_destinations,
 )
 from siltstone.table.report import (
+    DeltaReport,
     RoundDetails,
     RoundReport,
+    TableDescription,
     TableDetails,
     TableReport,
+    TableSummary,
+    describe_table,
+    describe_version,
     detail_round,
     find_round,
     read_details,
     read_report,
     read_reports,
     read_rounds,
+    report_delta,
+    summarize_table,
 )
 from siltstone.table.scan import Scan, Where, look_up, open_scan
 from siltstone.table.snapshot import TableSnapshot, take_snapshot

@@ -13,8 +13,8 @@ import siltstone
 from siltstone.errors import NotFoundError, SiltstoneError
 from siltstone.log import SinkEntry, SinkLog, SourceEntry, SourceLog
 from siltstone.log import inspect as inspection
-from siltstone.log.checkpoint import CHECKPOINT_INTERVAL
 from siltstone.log.commit import forget_logs
+from siltstone.log.reader import CHECKPOINT_INTERVAL
 from siltstone.rounds.request import Request
 from siltstone.rounds.session import run_session
 from siltstone.rows.merge import run_here

@@ -9,9 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from siltstone.document_table import Document
-from siltstone.documents.change_ids import to_ms
 from siltstone.documents.language import parse_delta
-from siltstone.documents.record import Change
+from siltstone.documents.record import Change, to_ms
 from siltstone.errors import AlreadyExistsError, ConflictError, InvalidInputError, SiltstoneError
 from siltstone.log.commit import forget_logs
 from siltstone.testing import FaultKind, Killed, faults

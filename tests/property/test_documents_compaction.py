@@ -6,10 +6,9 @@ from dataclasses import dataclass, field
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from siltstone.documents.change_ids import change_id_at, order_key, to_ms
 from siltstone.documents.expand import Expansion, expand, resolve
 from siltstone.documents.language import value_text
-from siltstone.documents.record import Change, CompactionRecord, Row
+from siltstone.documents.record import Change, CompactionRecord, Row, change_id_at, order_key, to_ms
 
 TEXTS = st.sampled_from(
     [

@@ -10,8 +10,7 @@ from tests.unit.documents.tables import NAME, ROOMY, Written, at, change_id, com
 
 import siltstone
 from siltstone import clock
-from siltstone.documents.change_ids import change_id_at, to_ms
-from siltstone.documents.record import Change
+from siltstone.documents.record import Change, change_id_at, to_ms
 from siltstone.errors import AlreadyExistsError, InvalidInputError
 from siltstone.spark.merge import spark_engine
 

@@ -7,8 +7,8 @@ import pickle
 import pytest
 
 from siltstone.errors import StorageError
-from siltstone.masks import is_secret_name, mask_secrets, mask_values
 from siltstone.service import JsonFormatter, TextFormatter
+from siltstone.text import is_secret_name, mask_secrets, mask_values
 
 HUSH = "hu5h"
 SPELLINGS = [

@@ -8,18 +8,18 @@ import pytest
 
 import siltstone
 from siltstone import clock
-from siltstone.documents import change_ids
-from siltstone.documents.change_ids import ChangeIds, new_change_id
+from siltstone.clock import MAX_SKEW_MS, StoreClock
+from siltstone.documents import record
 from siltstone.documents.merge import run_here
+from siltstone.documents.record import ChangeIds, new_change_id
 from siltstone.errors import InvalidInputError
 from siltstone.log.commit import CommitLog
 from siltstone.objects import canonical_root, replaced
-from siltstone.objects.times import MAX_SKEW_MS, StoreClock
 from siltstone.rounds.request import TableRequest, partition_requests
 from siltstone.rounds.session import run_session
 from siltstone.rows.job import RoundJob
 from siltstone.service.lake_tables import LakeTables
-from siltstone.table.holds import closed_before
+from siltstone.table.completion import closed_before
 from siltstone.testing.simulation.clocks import DAY_MS, HOUR_MS, MINUTE_MS, ProcessClock, TrueTime
 from siltstone.testing.simulation.store import SimulatedObjects
 
@@ -201,7 +201,7 @@ class TestDisk:
     @pytest.fixture
     def machine(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[ProcessClock]:
         # Else ids would be later than all that this process made before, at another time.
-        monkeypatch.setattr(change_ids, "_ids", ChangeIds())
+        monkeypatch.setattr(record, "_ids", ChangeIds())
         machine = ProcessClock(TrueTime())
         with clock.replaced(machine):
             yield machine

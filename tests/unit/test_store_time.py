@@ -5,10 +5,10 @@ from collections.abc import Callable
 import pytest
 
 from siltstone import clock
+from siltstone.clock import MAX_SKEW_MS, StoreClock, is_skewed
 from siltstone.objects import ObjectInfo, StoreObjects, open_objects
 from siltstone.objects.s3 import find_settings
 from siltstone.objects.store import open_s3
-from siltstone.objects.times import MAX_SKEW_MS, StoreClock, is_skewed
 
 PAUSE_SECONDS = 500
 HOUR_MS = 3_600_000

@@ -16,8 +16,7 @@ from siltstone.model import (
     TableRules,
     TableVersion,
 )
-from siltstone.model.locators import check_position
-from siltstone.model.names import split_table_name
+from siltstone.model.locators import check_position, split_table_name
 from siltstone.storage import object_store as storage
 from siltstone.storage.interface import ArrowData
 

@@ -15,10 +15,10 @@ import typer
 from typer.core import TyperGroup
 
 from siltstone._version import __version__
-from siltstone.cli import cycles, data, doctor, documents, logs, maintenance, rounds, rows, serve, tables
+from siltstone.cli import cycles, documents, maintenance, rounds, rows, serve, tables
 from siltstone.cli.options import DEFAULT_ROOT, ROOT_VARIABLE, Debug, Json, Shell, examples, shell_of
 from siltstone.errors import SiltstoneError, SiltstoneWarning
-from siltstone.masks import mask_secrets
+from siltstone.text import mask_secrets
 
 INTERRUPTED = 130
 READER_GONE = 141
@@ -99,12 +99,12 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog=examples("siltstone table create shop.orders --key order_id --from orders.csv --write"),
 )
-for commands in (data, rows, rounds, maintenance, serve, doctor):
+for commands in (rows, rounds, maintenance, serve):
     app.add_typer(commands.app)
 app.add_typer(tables.app, name="table")
 app.add_typer(documents.app, name="documents")
 app.add_typer(cycles.app, name="cycle")
-app.add_typer(logs.app, name="log")
+app.add_typer(maintenance.log_app, name="log")
 
 
 def _show_version(is_requested: bool) -> None:

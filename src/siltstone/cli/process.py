@@ -13,9 +13,9 @@ from siltstone.cli.results import Serving
 from siltstone.cli.spark import spark_settings
 from siltstone.java import require_java
 from siltstone.lake import Lake
-from siltstone.masks import mask_secrets
 from siltstone.service import LakeTables, Node, ServiceSettings, default_address, open_database
 from siltstone.service.node import SparkStarter, stopping_signals, watch
+from siltstone.text import mask_secrets
 
 if TYPE_CHECKING:
     from siltstone.rows.job import Engine
@@ -63,7 +63,7 @@ def run_service(options: ServeOptions, output: Output, stopping: threading.Event
         address = None
         if options.has_web:
             from siltstone.web.access import Access
-            from siltstone.web.server import WebServer
+            from siltstone.web.app import WebServer
             from siltstone.web.site import LakeReader, Site
 
             site = Site(

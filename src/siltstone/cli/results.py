@@ -21,10 +21,9 @@ if TYPE_CHECKING:
     from siltstone.maintenance.damage import BucketRepair
     from siltstone.maintenance.machine import Check
     from siltstone.service.results import Control, CycleDetails, CycleRecord, NodeInfo, ServiceStatus, TriggerRequest
-    from siltstone.table.description import DeltaReport, TableDescription, TableSummary
-    from siltstone.table.holds import Hold
-    from siltstone.table.report import RoundReport
-    from siltstone.table.story import KeyStory
+    from siltstone.table.completion import Hold
+    from siltstone.table.explain import KeyStory
+    from siltstone.table.report import DeltaReport, RoundReport, TableDescription, TableSummary
 
 
 @dataclass(frozen=True)

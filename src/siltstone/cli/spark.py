@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from siltstone.errors import InvalidInputError
-from siltstone.masks import mask_secrets
+from siltstone.text import mask_secrets
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -202,8 +202,8 @@ def alter(
             "say what to change",
             param_hint="--add-column / --rename-column / --drop-column / --set / --unset / --description",
         )
-    from siltstone.model.names import did_you_mean
-    from siltstone.table.description import changes_between
+    from siltstone.model.locators import did_you_mean
+    from siltstone.table.report import changes_between
 
     table = shell.lake.table(name)
     before = table.version

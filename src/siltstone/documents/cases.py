@@ -3,13 +3,22 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple, TypeVar
 
-from siltstone.documents.change_ids import check_change_id, iso_time, new_change_id, to_iso_time, to_ms
 from siltstone.documents.expand import Expansion, expand, resolve
 from siltstone.documents.intake import check_key, delta_text
 from siltstone.documents.language.deltas import Literal
 from siltstone.documents.language.parser import parse_delta
 from siltstone.documents.language.values import UNDEFINED, Json, value_text
-from siltstone.documents.record import Change, CompactionRecord, Row, check_tags
+from siltstone.documents.record import (
+    Change,
+    CompactionRecord,
+    Row,
+    check_change_id,
+    check_tags,
+    iso_time,
+    new_change_id,
+    to_iso_time,
+    to_ms,
+)
 from siltstone.errors import CorruptionError, InvalidInputError
 
 _T = TypeVar("_T")

@@ -9,22 +9,28 @@ import pyarrow as pa
 
 from siltstone import clock
 from siltstone.catalog import main as catalog
+from siltstone.clock import describe_skew, is_skewed
 from siltstone.documents.cases import ImportResult, check_complete
-from siltstone.documents.change_ids import new_change_id, order_key, to_iso_time, to_ms
 from siltstone.documents.intake import ChangeKey, Stored, Update, not_stored, with_own_ids
-from siltstone.documents.lookup import changes_of, hash_changes, snapshot_of
-from siltstone.documents.read import check_known, earliest_of
-from siltstone.documents.record import Row
+from siltstone.documents.read import changes_of, check_known, earliest_of, hash_changes, snapshot_of
+from siltstone.documents.record import Row, new_change_id, order_key, to_iso_time, to_ms
 from siltstone.documents.schema import KEY, WRITTEN_SCHEMA, stored_batches, stored_table
 from siltstone.errors import AlreadyExistsError, ConflictError, InvalidInputError
 from siltstone.model import DEFAULT_STREAM, Delta, ManifestEntry, PartitionLocator, StreamLocator
 from siltstone.model.properties import CLOSED_BEFORE_MS
 from siltstone.objects import open_objects
-from siltstone.objects.times import describe_skew, is_skewed
 from siltstone.storage import object_store as storage
 from siltstone.storage.parquet import read_data_file
-from siltstone.table.completion import Destination, locate_compacted
-from siltstone.table.holds import Hold, add_hold, close_stream, closed_before, delay_of, release_hold
+from siltstone.table.completion import (
+    Destination,
+    Hold,
+    add_hold,
+    close_stream,
+    closed_before,
+    delay_of,
+    locate_compacted,
+    release_hold,
+)
 
 R = TypeVar("R")
 

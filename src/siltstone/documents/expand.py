@@ -8,10 +8,17 @@ readers agree whatever they see: crashes, racing compactors and deltas that come
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple, TypeAlias
 
-from siltstone.documents.change_ids import new_change_id, order_key, time_bound, to_ms
 from siltstone.documents.language.deltas import Delta
 from siltstone.documents.language.values import UNDEFINED, Value
-from siltstone.documents.record import ArchivedChange, CompactionRecord, Row
+from siltstone.documents.record import (
+    ArchivedChange,
+    CompactionRecord,
+    Row,
+    new_change_id,
+    order_key,
+    time_bound,
+    to_ms,
+)
 from siltstone.documents.resolve import ArchiveBuilder, Resolver, check_record, parse_stored
 from siltstone.errors import CorruptionError, InvalidInputError
 

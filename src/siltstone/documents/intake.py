@@ -4,12 +4,11 @@ import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias, TypeVar
 
-from siltstone.documents.change_ids import check_change_id
 from siltstone.documents.language.builders import Builder
 from siltstone.documents.language.deltas import Conditional, Delta, Literal, MapDelta, SetDelta, conditional, map_delta
 from siltstone.documents.language.parser import parse_delta
 from siltstone.documents.language.values import RESERVED
-from siltstone.documents.record import check_tags
+from siltstone.documents.record import check_change_id, check_tags
 from siltstone.errors import AlreadyExistsError, InvalidInputError
 
 if TYPE_CHECKING:

@@ -7,9 +7,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from siltstone.documents.change_ids import change_id_at, order_key
 from siltstone.documents.expand import BEFORE_ALL_MS, Expansion, expand
-from siltstone.documents.record import ArchivedChange, CompactionRecord
+from siltstone.documents.record import ArchivedChange, CompactionRecord, change_id_at, order_key
 from siltstone.documents.schema import KEY, NAME_PROPERTY, SCHEMA, StoredRow, archive_rows, grouped, record_rows
 from siltstone.errors import CorruptionError, InvalidInputError
 from siltstone.model.properties import DOCUMENTS_KIND, KEEP_HISTORY, ROWS_KIND
@@ -21,7 +20,7 @@ from siltstone.rows.files import StoredFile
 from siltstone.rows.hashing import hash_keys
 from siltstone.rows.job import BucketResult, RoundJob, gather
 from siltstone.rows.parts import decode_part
-from siltstone.table.holds import delay_of
+from siltstone.table.completion import delay_of
 
 _LIGHT = pa.schema([SCHEMA.field(name) for name in (KEY, "count")])
 _SEQUENCE_BITS = 14

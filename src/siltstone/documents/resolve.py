@@ -4,7 +4,6 @@ import hashlib
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
-from siltstone.documents.change_ids import order_key, to_bytes, to_iso_time
 from siltstone.documents.language.deltas import Delta
 from siltstone.documents.language.parser import parse_delta, parse_value
 from siltstone.documents.language.values import (
@@ -23,7 +22,7 @@ from siltstone.documents.language.values import (
     strictly_equal,
     value_text,
 )
-from siltstone.documents.record import ArchivedChange, CompactionRecord, Row
+from siltstone.documents.record import ArchivedChange, CompactionRecord, Row, order_key, to_bytes, to_iso_time
 from siltstone.errors import CorruptionError, InvalidInputError
 
 NO_TAGS: Final[frozenset[str]] = frozenset()

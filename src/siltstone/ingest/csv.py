@@ -13,8 +13,7 @@ import pyarrow as pa
 import pyarrow.csv
 
 from siltstone.errors import InvalidInputError
-from siltstone.ingest.inference import TextColumn
-from siltstone.ingest.location import Location, RowProgress, format_limit
+from siltstone.ingest.data_file import Location, RowProgress, TextColumn, format_limit
 from siltstone.model.schema import check_columns
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"

@@ -11,8 +11,7 @@ import pyarrow.compute as pc
 import pyarrow.json
 
 from siltstone.errors import InvalidInputError
-from siltstone.ingest.inference import TextColumn
-from siltstone.ingest.location import Location, RowProgress, format_limit
+from siltstone.ingest.data_file import Location, RowProgress, TextColumn, format_limit
 from siltstone.model.schema import describe_type, has_map
 
 CHUNK_BYTES = 8 << 20

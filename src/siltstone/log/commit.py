@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Generic, NamedTuple, TypeVar, overload
 
 from siltstone import clock
+from siltstone.clock import describe_skew, is_skewed
 from siltstone.errors import (
     AccessDeniedError,
     AlreadyExistsError,
@@ -29,11 +30,9 @@ from siltstone.errors import (
 )
 from siltstone.log import chain
 from siltstone.log.batch_log import BatchFolder
-from siltstone.log.checkpoint import Checkpoints
-from siltstone.log.reader import LogReader, anchor_of
+from siltstone.log.reader import Checkpoints, LogReader, anchor_of
 from siltstone.log.state import VERSION, Entry, LogState, encode_entry
 from siltstone.objects import open_objects
-from siltstone.objects.times import describe_skew, is_skewed
 
 T = TypeVar("T")
 R = TypeVar("R")

@@ -1,21 +1,16 @@
-"""Keeping up with a commit log: what this process knows of it, and asking the store for what came since.
-
-What is known of a log is a true beginning of its history, however old. So a commit may build on it at once, and a read
-asks only for what came since, if both then make sure that nothing of it was cleaned up meanwhile: batches that were may
-be missing, or be there a second time. Every batch names its *anchor*, the one before it whose number is a multiple of
-ANCHOR_INTERVAL. An anchor is deleted before any batch after it. So while the anchor is there, no number after it was
-ever used and freed.
-"""
+"""Keeping up with a commit log, and keeping it small: what this process knows of it, what came since, and checkpoints."""
 
 import contextlib
+import logging
 from collections.abc import Iterable
 
 from siltstone import clock
 from siltstone.errors import CorruptionError, NotFoundError, SiltstoneError, StorageError
 from siltstone.log import chain
 from siltstone.log.batch_log import BatchFolder
-from siltstone.log.batches import BatchListing
+from siltstone.log.batches import COMPACT_SUFFIX, BatchListing
 from siltstone.log.chain import CHECKPOINT_KEY
+from siltstone.log.compactible import CLEANUP_DELAY_MS
 from siltstone.log.state import LogState
 
 # Every so many batches one is an anchor, which is deleted before those that come after it.
@@ -191,3 +186,63 @@ class LogReader:
                 if line in self._batches.read_lines(file.name):
                     return self._batches.address(file.name)
         return self._batches.address()
+
+
+CHECKPOINT_INTERVAL = 10
+# A checkpoint costs what it holds. Once per thousandth of that, its share of each commit stays constant.
+_CHECKPOINT_SHARE = 1000
+_CLEANUP_PAUSE_SECONDS = 60.0
+_log = logging.getLogger(__name__)
+
+
+class Checkpoints:
+    """The checkpoints of one commit log."""
+
+    def __init__(self, batches: BatchFolder) -> None:
+        self._batches = batches
+        self._cleaned_at: float | None = None
+
+    def write_if_due(self, state: LogState) -> None:
+        """Write a checkpoint if enough was committed since the last one; a failure is logged, and tried again later."""
+        if state.batch_id - state.checkpoint_id < max(CHECKPOINT_INTERVAL, len(state) // _CHECKPOINT_SHARE):
+            return
+        try:
+            self.write(state)
+            if self._cleaned_at is None or clock.monotonic() - self._cleaned_at > _CLEANUP_PAUSE_SECONDS:
+                self.clean_up()
+        except SiltstoneError as error:
+            # Whatever it is, the commit happened: who heard otherwise would delete what it names.
+            _log.warning(
+                "%s: no checkpoint after batch %d (%s); the next commit tries again",
+                self._batches.address(),
+                state.batch_id,
+                error,
+            )
+
+    def write(self, state: LogState) -> None:
+        """Write a checkpoint. All that is in it follows from the batches, whoever writes it, and whenever."""
+        state.expire()
+        # Who is given the path of a log does not know what the lake calls it.
+        state.log = state.log or self._batches.folder or None
+        path = self._batches.path(f"{state.batch_id}{COMPACT_SUFFIX}")
+        self._batches.objects.replace(path, state.checkpoint(self._batches.version))
+        state.checkpoint_id = state.batch_id
+
+    def clean_up(self) -> None:
+        """Delete what the checkpoint before the newest one made superfluous, if it is old enough.
+
+        The age only keeps files in place that others are about to read. What counts is the order: see `reader`.
+        """
+        self._cleaned_at = clock.monotonic()
+        listing = self._batches.listing()
+        checkpoints = sorted(listing.compact_ids)
+        if len(checkpoints) < 2:
+            return
+        before_ms = self._batches.objects.now_ms() - CLEANUP_DELAY_MS
+        young = [file.batch_id for file in listing.files if file.modified_ms > before_ms]
+        keep_from = anchor_of(min([checkpoints[-2], *young]))
+        old = [file for file in listing.files if file.batch_id < keep_from]
+        anchors = [file for file in old if file.batch_id == anchor_of(file.batch_id) and not file.is_compact]
+        for anchor in anchors:
+            self._batches.delete_files([anchor], listing)
+        self._batches.delete_files([file for file in old if file not in anchors], listing)

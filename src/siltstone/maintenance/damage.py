@@ -20,8 +20,7 @@ from siltstone.table.completion import (
     read_completion,
     read_state,
 )
-from siltstone.table.followers import own_partition, round_source
-from siltstone.table.source_state import read_sources
+from siltstone.table.followers import own_partition, read_sources, round_source
 
 Cure = Literal["index", "round", "deltas", "loss"]
 

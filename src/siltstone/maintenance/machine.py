@@ -16,8 +16,7 @@ from typing import Literal
 
 from siltstone.errors import AlreadyExistsError, InvalidInputError, SiltstoneError, StorageError
 from siltstone.java import MIN_JAVA, find_java
-from siltstone.masks import mask_secrets
-from siltstone.text import format_bytes
+from siltstone.text import format_bytes, mask_secrets
 
 PROBE_FOLDER = ".doctor"
 MIN_PYTHON = (3, 11)
@@ -199,8 +198,8 @@ def _create_if_absent(root: str, probe: str) -> Check:
 
 
 def _clock(root: str, probe: str) -> Check:
+    from siltstone.clock import is_skewed, measure
     from siltstone.objects import open_objects
-    from siltstone.objects.times import is_skewed, measure
 
     objects = open_objects(root)
     if time.gmtime().tm_year < _EARLIEST_YEAR:

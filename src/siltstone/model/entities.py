@@ -16,8 +16,9 @@ from siltstone.model.locators import (
     StreamLocator,
     TableLocator,
     TableVersionLocator,
+    check_name,
+    check_path,
 )
-from siltstone.model.names import check_name, check_path
 from siltstone.model.schema import (
     SchemaField,
     check_key_types,

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from siltstone.errors import InvalidInputError
-from siltstone.model.names import did_you_mean
+from siltstone.model.locators import did_you_mean
 
 USER_PREFIX = "user."
 RESERVED_PREFIX = "siltstone."

@@ -2,7 +2,7 @@
 
 from siltstone.errors import InvalidInputError
 from siltstone.model import ManifestEntry, Model, PartitionLocator, field
-from siltstone.model.names import check_path
+from siltstone.model.locators import check_path
 from siltstone.model.schema import SchemaField
 
 FORMAT_VERSION = 1

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from siltstone.errors import InvalidInputError
 from siltstone.model.dict_model import Model, field
-from siltstone.model.names import check_column, did_you_mean
+from siltstone.model.locators import check_column, did_you_mean
 
 _SIMPLE: dict[str, pa.DataType] = {
     "bool": pa.bool_(),

@@ -4,7 +4,7 @@ import io
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import IO, Any, NamedTuple, Protocol
 
-from siltstone.model.names import check_path
+from siltstone.model.locators import check_path
 
 CHUNK_BYTES = 4 << 20
 

@@ -17,7 +17,7 @@ from siltstone.errors import (
     NotFoundError,
     StorageError,
 )
-from siltstone.model.names import check_path
+from siltstone.model.locators import check_path
 from siltstone.objects.interface import CHUNK_BYTES, NewObject, ObjectInfo, as_chunks, check_prefix
 
 OWN_FOLDER = ".siltstone"

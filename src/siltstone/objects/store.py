@@ -17,11 +17,11 @@ from obstore.exceptions import BaseError
 from obstore.store import LocalStore, MemoryStore, ObjectStore, S3Store, from_url
 
 from siltstone import clock
+from siltstone.clock import StoreClock
 from siltstone.errors import AlreadyExistsError, InvalidInputError, NotFoundError, StorageError
-from siltstone.model.names import check_path
+from siltstone.model.locators import check_path
 from siltstone.objects.interface import CHUNK_BYTES, NewObject, ObjectInfo, check_prefix
 from siltstone.objects.s3 import S3Settings, is_in_progress, read_answer, store_options, translated
-from siltstone.objects.times import StoreClock
 
 # The first conditional write of a process shows whether the store honours them. It creates this object.
 MARKER = ".siltstone/create-if-absent"

@@ -18,18 +18,21 @@ from siltstone.storage.interface import StreamLog
 from siltstone.table.completion import (
     Destination,
     DestinationState,
+    Hold,
     check_whole,
+    closed_before,
     current_completion,
     current_entry,
     destination_in,
+    hold_floor,
+    is_due,
     locate_destination,
     read_completion,
+    read_holds,
     read_state,
 )
-from siltstone.table.followers import lost_commits
-from siltstone.table.holds import Hold, closed_before, hold_floor, is_due, read_holds
+from siltstone.table.followers import SourceState, lost_commits, read_source, read_sources
 from siltstone.table.jobs import Keys, SourceColumns, delta_reads, make_job, source_columns, version_of
-from siltstone.table.source_state import SourceState, read_source, read_sources
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,7 @@ from dataclasses import dataclass, field, replace
 from siltstone.catalog import main as catalog
 from siltstone.errors import InvalidInputError, NotFoundError
 from siltstone.model import DEFAULT_STREAM, PartitionLocator, PartitionValue, StreamLocator, TableVersion
-from siltstone.model.locators import check_position
-from siltstone.model.names import split_table_name
+from siltstone.model.locators import check_position, split_table_name
 from siltstone.model.rounds import RoundCompletion
 from siltstone.model.schema import evolve
 from siltstone.rows.job import Settings
@@ -20,9 +19,8 @@ from siltstone.table.completion import (
     locate_compacted,
     locate_destination,
 )
-from siltstone.table.followers import followed_partition, read_followed
+from siltstone.table.followers import SourceState, followed_partition, read_followed
 from siltstone.table.jobs import Keys, version_of
-from siltstone.table.source_state import SourceState
 
 MAX_ROUND_BYTES = 2 << 30
 _HIGHEST = (1 << 63) - 1

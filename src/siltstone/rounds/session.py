@@ -15,9 +15,15 @@ from siltstone.rounds.events import BucketMerged, Progress, RoundCommitted, Roun
 from siltstone.rounds.plan import PartitionPlan, RoundPlan, plan_partition, plan_partitions
 from siltstone.rounds.request import Request, TableRequest, partition_requests
 from siltstone.rows.job import BucketResult, Engine
-from siltstone.table.completion import bucket_objects, commit_round, read_state, write_completion
+from siltstone.table.completion import (
+    bucket_objects,
+    close_stream,
+    commit_round,
+    delay_of,
+    read_state,
+    write_completion,
+)
 from siltstone.table.followers import follow_source, own_partition, register_destination
-from siltstone.table.holds import close_stream, delay_of
 from siltstone.table.report import RoundReport, report_round
 
 _log = logging.getLogger(__name__)

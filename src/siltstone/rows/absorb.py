@@ -12,9 +12,9 @@ from siltstone.errors import CorruptionError
 from siltstone.model.rounds import MAX_DEPTH, Accounting, Bucket, CompactedFile
 from siltstone.rows.columns import Integers, align
 from siltstone.rows.files import CompactedWriter, StoredFile, write_vector
+from siltstone.rows.fold import Tombstones, write_tombstones
 from siltstone.rows.hashing import hash_keys
 from siltstone.rows.job import Action, BucketResult, RoundJob
-from siltstone.rows.tombstones import Tombstones, write_tombstones
 
 
 class Marks(NamedTuple):

@@ -13,11 +13,21 @@ from siltstone.model.rounds import Accounting, Bucket
 from siltstone.rows.absorb import Change, absorb
 from siltstone.rows.columns import Flags, Integers, align, equal_ids, sort_ranks
 from siltstone.rows.files import StoredFile
-from siltstone.rows.fold import NONE, DeleteRun, FoldInput, FoldResult, Match, RowsRun, fold, fold_appended
+from siltstone.rows.fold import (
+    NONE,
+    DeleteRun,
+    FoldInput,
+    FoldResult,
+    Match,
+    RowsRun,
+    Tombstones,
+    fold,
+    fold_appended,
+    read_tombstones,
+)
 from siltstone.rows.hashing import NULL_HASH, Hashes, hash_keys, is_exact
 from siltstone.rows.job import BucketResult, Merge, Part, RoundJob, gather
 from siltstone.rows.parts import GatheredParts, decode_part, read_parts, removal_flags
-from siltstone.rows.tombstones import Tombstones, read_tombstones
 
 Resolve = Callable[[RoundJob, Bucket, Sequence[StoredFile], Sequence[bytes]], Change]
 """Returns what a bucket's parts of deltas change, writing nothing."""

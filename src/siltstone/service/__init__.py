@@ -1,6 +1,6 @@
 """The compaction service: one leader, many workers, cycles over all tables, and their history."""
 
-from siltstone.extras import require_packages
+from siltstone.errors import require_packages
 
 require_packages("the service", ("sqlalchemy", "psycopg"), "siltstone[service]")
 

@@ -16,8 +16,8 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, InterfaceError, Operationa
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from siltstone.errors import InvalidInputError, NotFoundError, StorageError
-from siltstone.masks import MASK, is_secret_name, mask_secrets
 from siltstone.service import schema as tables
+from siltstone.text import MASK, is_secret_name, mask_secrets
 
 T = TypeVar("T")
 Clock: TypeAlias = Callable[[Connection], int]

@@ -7,8 +7,7 @@ from typing import Literal
 
 import orjson
 
-from siltstone.masks import mask_secrets, mask_values
-from siltstone.text import format_iso_time
+from siltstone.text import format_iso_time, mask_secrets, mask_values
 
 _NOISY = ("py4j", "pyspark", "uvicorn.error", "asyncio")
 _STANDARD = {*vars(logging.makeLogRecord({})), "message", "asctime", "taskName"}

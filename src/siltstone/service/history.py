@@ -7,8 +7,8 @@ from typing import Any
 import orjson
 from sqlalchemy import Row, delete, select
 
+from siltstone.clock import measure
 from siltstone.errors import NotFoundError, SiltstoneError
-from siltstone.objects.times import measure
 from siltstone.service.controls import current_controls, pending_requests
 from siltstone.service.cycles import ManagerRow, node_name
 from siltstone.service.database import Database, Transaction

@@ -19,7 +19,6 @@ from siltstone.errors import (
     NotFoundError,
     StorageError,
 )
-from siltstone.masks import mask_secrets
 from siltstone.model import PartitionLocator
 from siltstone.rounds.events import BucketMerged, Event, JobAwaited, RoundStarted
 from siltstone.service.controls import current_controls
@@ -28,6 +27,7 @@ from siltstone.service.database import Database, Transaction
 from siltstone.service.results import CheckpointResult, Tables
 from siltstone.service.schema import active_checkpoints, checkpoint_detail, checkpoint_status
 from siltstone.service.settings import ServiceSettings, latest_ms, to_ms
+from siltstone.text import mask_secrets
 
 ReleaseStatus = Literal["COMPLETED", "FAILED", "ABANDONED"]
 

@@ -14,8 +14,7 @@ from siltstone.model.rounds import CompactedFile
 from siltstone.objects import local_path
 from siltstone.rows.files import StoredFile
 from siltstone.spark.merge import every_bucket, gathered_by_bucket, merge_tasks, read_on_spark
-from siltstone.spark.tasks import with_access
-from siltstone.spark.types import handed_over, spark_schema
+from siltstone.spark.tasks import handed_over, spark_schema, with_access
 from siltstone.table.scan import MergeTask, RowReader, Scan
 
 _DEAD = "_siltstone_dead"

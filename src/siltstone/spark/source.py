@@ -27,12 +27,12 @@ from pyspark.sql.types import StructField, StructType
 
 from siltstone.catalog import main as catalog
 from siltstone.errors import InvalidInputError
-from siltstone.model.names import did_you_mean
+from siltstone.model.locators import did_you_mean
 from siltstone.model.rounds import CompactedFile
 from siltstone.model.schema import check_known
 from siltstone.objects import canonical_root, share_access
 from siltstone.spark.merge import merge_tasks
-from siltstone.spark.types import handed_over, spark_schema
+from siltstone.spark.tasks import handed_over, spark_schema
 from siltstone.table import where
 from siltstone.table.scan import MergeTask, Scan
 from siltstone.table.snapshot import parse_moment, take_snapshot

@@ -8,18 +8,17 @@ from pyspark.errors import PythonException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
-from siltstone.documents.change_ids import new_change_id
 from siltstone.documents.intake import batch_updates, check_columns, checked_updates
 from siltstone.documents.read import DOCUMENT_SCHEMA, bucket_documents
+from siltstone.documents.record import new_change_id
 from siltstone.documents.schema import WRITTEN_SCHEMA, stored_batches
 from siltstone.errors import ConflictError
 from siltstone.model import Delta, DeltaType, Manifest, StreamLocator
 from siltstone.rows.job import RoundJob
 from siltstone.spark.merge import every_bucket, gathered_by_bucket, merge_tasks, read_on_spark, translated
-from siltstone.spark.tasks import with_access
-from siltstone.spark.types import spark_schema, taken_back
+from siltstone.spark.tasks import spark_schema, taken_back, with_access
 from siltstone.storage import object_store as storage
-from siltstone.table.holds import Hold
+from siltstone.table.completion import Hold
 
 
 def stage_on_spark(

@@ -7,7 +7,7 @@ from siltstone.errors import AlreadyExistsError, ConflictError, NotFoundError
 from siltstone.log.commit import Changes, Commit
 from siltstone.log.state import Entry, LogState, decoding
 from siltstone.model import Namespace, NamespaceLocator, Table, TableLocator
-from siltstone.model.names import check_name, check_namespace
+from siltstone.model.locators import check_name, check_namespace
 from siltstone.model.properties import change_properties
 from siltstone.storage.layout import (
     NAMESPACE_PREFIX,

@@ -17,11 +17,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from siltstone.errors import InvalidInputError
-from siltstone.extras import require_packages
+from siltstone.errors import InvalidInputError, require_packages
 from siltstone.log.commit import commit_log
 from siltstone.model import PartitionValue, TableVersion
-from siltstone.model.names import did_you_mean
+from siltstone.model.locators import did_you_mean
 from siltstone.model.rounds import Bucket, CompactedFile, RoundCompletion
 from siltstone.model.schema import check_known, schema_from_json
 from siltstone.rows.columns import Integers, align

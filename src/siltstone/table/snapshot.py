@@ -11,8 +11,7 @@ from siltstone.errors import CorruptionError, InvalidInputError, NotFoundError
 from siltstone.log.commit import commit_log
 from siltstone.log.state import Entry, LogState
 from siltstone.model import COMPACTED_STREAM, Delta, PartitionLocator, PartitionValue, StreamLocator, TableVersion
-from siltstone.model.locators import check_position
-from siltstone.model.names import split_table_name
+from siltstone.model.locators import check_position, split_table_name
 from siltstone.model.rounds import RoundCompletion
 from siltstone.storage import object_store as storage
 from siltstone.storage.interface import StreamLog, StreamState

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from siltstone.errors import InvalidInputError
-from siltstone.model.names import did_you_mean
+from siltstone.model.locators import did_you_mean
 from siltstone.model.schema import check_known, describe_type
 from siltstone.rows.files import Ranges
 

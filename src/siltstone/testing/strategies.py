@@ -14,7 +14,7 @@ from typing import TypeVar
 
 import pyarrow as pa
 
-from siltstone.extras import require_packages
+from siltstone.errors import require_packages
 
 require_packages("random tables", ("hypothesis",), "siltstone[testing]")
 

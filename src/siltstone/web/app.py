@@ -1,10 +1,15 @@
-"""The application: routes, health, metrics, and what a browser is shown when something fails."""
+"""The application and its web server: routes, health, metrics, what a browser is shown when something fails; sockets and limits."""
 
+import asyncio
+import ipaddress
 import logging
-from collections.abc import Collection
+import socket
+import threading
+from collections.abc import Collection, Sequence
 from http import HTTPStatus
-from typing import Any
+from typing import Any, ClassVar
 
+import uvicorn
 from fastapi import Depends, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, PlainTextResponse, Response
@@ -12,12 +17,13 @@ from fastapi.staticfiles import StaticFiles
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from siltstone._version import __version__
 from siltstone.errors import InvalidInputError, NotFoundError, SiltstoneError, StorageError
 from siltstone.service import service_status
-from siltstone.web import actions, api, pages
-from siltstone.web.access import Guard
+from siltstone.web import api, pages
+from siltstone.web.access import LOOPBACK_HOSTS, Guard, host_name
 from siltstone.web.metrics import render_metrics
 from siltstone.web.site import Site
 
@@ -41,7 +47,7 @@ def create_app(site: Site, *, hosts: Collection[str] | None = None) -> ASGIApp:
         redoc_url=None,
     )
     app.state.site = site
-    for router in (pages.router, actions.login_page, actions.router, api.reading, api.steering):
+    for router in (pages.router, api.login_page, api.router, api.reading, api.steering):
         app.include_router(router)
     app.mount("/static", StaticFiles(directory=pages.STATIC), name="static")
     _add_operations(app, site)
@@ -115,3 +121,172 @@ def _answer(request: Request, code: int, message: str, headers: dict[str, str] |
     if request.url.path.startswith(("/api/", "/metrics")):
         return JSONResponse({"error": {"code": code, "message": message}}, code, headers)
     return pages.show(request, "error.html", code=code, title=HTTPStatus(code).phrase, message=message)
+
+
+# For a whole request, headers and body; and for a client to take what it is sent.
+REQUEST_SECONDS = 20.0
+TAKING_SECONDS = 20.0
+KEEP_ALIVE_SECONDS = 15
+MAX_WAITING = 200
+
+
+class BoundedConnection(H11Protocol):
+    """A connection of HTTP that ends where its client takes too long."""
+
+    waiting: ClassVar[dict["BoundedConnection", None]]
+    _deadline: asyncio.TimerHandle | None = None
+    _taking: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Begin to wait for a request."""
+        super().connection_made(transport)
+        self._follow()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Forget the connection."""
+        self._stop_waiting()
+        self._stop_taking()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Take a piece of a request, which gains no time for the rest of it."""
+        super().data_received(data)
+        self._follow()
+
+    def on_response_complete(self) -> None:
+        """Wait for the next request."""
+        super().on_response_complete()
+        self._follow()
+
+    def pause_writing(self) -> None:
+        """Wait a while for the client to take what it was sent."""
+        self.flow.pause_writing()
+        self._stop_taking()
+        self._taking = self.loop.call_later(TAKING_SECONDS, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        """Go on to send."""
+        self._stop_taking()
+        self.flow.resume_writing()
+
+    def _follow(self) -> None:
+        cycle = self.cycle
+        is_answered = cycle is not None and not cycle.more_body and not cycle.response_complete
+        if is_answered or self.transport.is_closing():
+            self._stop_waiting()
+        elif self not in self.waiting:
+            self.waiting[self] = None
+            self._deadline = self.loop.call_later(REQUEST_SECONDS, self.transport.abort)
+            if len(self.waiting) > MAX_WAITING:
+                oldest = next(iter(self.waiting))
+                oldest._stop_waiting()
+                oldest.transport.abort()
+
+    def _stop_waiting(self) -> None:
+        self.waiting.pop(self, None)
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+    def _stop_taking(self) -> None:
+        if self._taking is not None:
+            self._taking.cancel()
+            self._taking = None
+
+
+def bounded_connections() -> type[BoundedConnection]:
+    """Return the class of a server's connections, which know of each other."""
+    return type("ServerConnection", (BoundedConnection,), {"waiting": {}})
+
+
+_STOP_SECONDS = 10.0
+_EVERYWHERE = ("0.0.0.0", "::")  # noqa: S104 - known, not bound
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether only this machine reaches an address."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """Take an address. Raises: InvalidInputError that says why it cannot be had."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        bound = socket.socket(family, kind, protocol)
+    except OSError as error:
+        raise InvalidInputError(f"{host}: not an address of this machine ({error.strerror}); choose --host") from error
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind(address)
+        bound.listen(128)
+    except OSError as error:
+        bound.close()
+        raise InvalidInputError(
+            f"{host}:{port}: cannot listen there ({error.strerror}); choose another --port or --host"
+        ) from error
+    return bound
+
+
+class WebServer:
+    """The pages of a site at an address. Raises: InvalidInputError where the address needs a token, or is taken."""
+
+    def __init__(self, site: Site, *, host: str, port: int, allowed_hosts: Sequence[str] = ()) -> None:
+        check_address(host, has_token=site.access.needs_token)
+        if site.is_private and not site.access.needs_token:
+            raise InvalidInputError("pages cannot be private without a token; use --token-file or SILTSTONE_TOKEN")
+        self._socket = bind(host, port)
+        hosts = {*LOOPBACK_HOSTS, host_name(host), *map(host_name, allowed_hosts)} if is_loopback(host) else None
+        shown = socket.gethostname() if host in _EVERYWHERE else f"[{host}]" if ":" in host else host
+        self.address = f"http://{shown}:{self._socket.getsockname()[1]}/"
+        self._server = uvicorn.Server(
+            uvicorn.Config(
+                create_app(site, hosts=hosts),
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                lifespan="off",
+                ws="none",
+                http=bounded_connections(),
+                timeout_keep_alive=KEEP_ALIVE_SECONDS,
+                timeout_graceful_shutdown=3,
+                h11_max_incomplete_event_size=64 * 1024,
+            )
+        )
+        self._thread = threading.Thread(target=self._run, name="siltstone-web", daemon=True)
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it has been started and not ended."""
+        return self._thread.is_alive()
+
+    def start(self) -> None:
+        """Begin to answer."""
+        self._thread.start()
+        # Connections wait in the socket's queue until the server takes them, so there is nothing to wait for.
+        _log.info("web started", extra={"address": self.address})
+
+    def stop(self) -> None:
+        """Answer what has been asked, and end."""
+        self._server.should_exit = True
+        self._thread.join(_STOP_SECONDS)
+        self._socket.close()
+
+    def _run(self) -> None:
+        try:
+            self._server.run(sockets=[self._socket])
+        except OSError:
+            _log.exception("web ended")
+
+
+def check_address(host: str, *, has_token: bool) -> None:
+    """Refuse to serve controls to others without a token. Raises: InvalidInputError."""
+    if not is_loopback(host) and not has_token:
+        raise InvalidInputError(
+            f"{host}: others reach this address, and could use the controls; use --token-file or SILTSTONE_TOKEN, "
+            "or stay at 127.0.0.1"
+        )

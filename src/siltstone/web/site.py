@@ -9,9 +9,9 @@ from typing import Generic, TypeVar
 
 from siltstone.errors import InvalidInputError, NotFoundError
 from siltstone.lake import Lake, Table
-from siltstone.masks import mask_secrets
 from siltstone.service import Database, ServiceSettings
 from siltstone.table.report import TableDetails, TableReport
+from siltstone.text import mask_secrets
 from siltstone.web.access import Access
 
 T = TypeVar("T")

@@ -1,7 +1,7 @@
 import pyarrow as pa
 import pytest
 
-from siltstone.ingest.inference import TextColumn
+from siltstone.ingest.data_file import TextColumn
 
 
 @pytest.mark.parametrize(

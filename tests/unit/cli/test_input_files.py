@@ -12,7 +12,7 @@ import pytest
 from siltstone.errors import InvalidInputError
 from siltstone.ingest import csv as input_csv
 from siltstone.ingest import json_lines as input_json
-from siltstone.ingest.input import open_input
+from siltstone.ingest.file_rows import open_input
 from tests.unit.cli.command_line import Cli
 
 Orders = Callable[..., Cli]

@@ -15,7 +15,7 @@ from rich.padding import Padding
 from typer.testing import CliRunner
 
 import siltstone
-from siltstone.cli import data, tables
+from siltstone.cli import rows, tables
 from siltstone.cli.main import app
 from siltstone.cli.options import FormatName, parse_duration_ms
 from siltstone.cli.render.parts import least_width, new_grid, to_text
@@ -49,10 +49,10 @@ def test_every_command_has_help_with_an_example_and_json(cli: Cli, command: list
 def test_choices_are_those_of_the_model() -> None:
     from typing import get_args
 
-    from siltstone.ingest.input import Format
+    from siltstone.ingest.file_rows import Format
     from siltstone.model import DeltaType, MergeEngine
 
-    assert set(get_args(data.DeltaType)) == set(get_args(DeltaType))
+    assert set(get_args(rows.DeltaType)) == set(get_args(DeltaType))
     assert set(get_args(tables.MergeEngine)) == set(get_args(MergeEngine))
     assert set(get_args(FormatName)) == set(get_args(Format))
 

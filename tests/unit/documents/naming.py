@@ -3,9 +3,8 @@
 import dataclasses
 from collections.abc import Iterable, Sequence
 
-from siltstone.documents.change_ids import change_id_at, order_key, to_ms
 from siltstone.documents.expand import Expansion, expand
-from siltstone.documents.record import Change, CompactionRecord, Row
+from siltstone.documents.record import Change, CompactionRecord, Row, change_id_at, order_key, to_ms
 
 START_MS = 1_408_977_300_000
 

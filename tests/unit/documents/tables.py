@@ -7,20 +7,18 @@ from typing import Any
 
 import siltstone
 from siltstone.document_table import Document
-from siltstone.documents.change_ids import change_id_at, order_key
 from siltstone.documents.expand import resolve
 from siltstone.documents.intake import sanitized
 from siltstone.documents.language import parse_delta
 from siltstone.documents.merge import run_here
 from siltstone.documents.read import to_document
-from siltstone.documents.record import Change, Row
+from siltstone.documents.record import Change, Row, change_id_at, order_key
 from siltstone.model import DEFAULT_STREAM, PartitionLocator
 from siltstone.model.rounds import RoundCompletion
 from siltstone.rounds.request import Request
 from siltstone.rounds.session import SessionResult, run_session
 from siltstone.rows.job import Engine, Settings
-from siltstone.table.completion import compacted_partition, current_completion
-from siltstone.table.holds import Hold
+from siltstone.table.completion import Hold, compacted_partition, current_completion
 
 NAME = "shop.reviews"
 DELAY = 10

@@ -4,7 +4,7 @@ import uuid
 
 import pytest
 
-from siltstone.documents.change_ids import (
+from siltstone.documents.record import (
     change_id_at,
     check_change_id,
     new_change_id,

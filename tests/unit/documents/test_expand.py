@@ -5,12 +5,11 @@ import pickle
 import pytest
 
 from siltstone.documents import resolve as history
-from siltstone.documents.change_ids import new_change_id
 from siltstone.documents.expand import expand, resolve
 from siltstone.documents.intake import sanitized
 from siltstone.documents.language import parse_delta
 from siltstone.documents.read import to_document
-from siltstone.documents.record import Change, CompactionRecord, Row, check_tags
+from siltstone.documents.record import Change, CompactionRecord, Row, check_tags, new_change_id
 from siltstone.errors import CorruptionError, InvalidInputError
 from tests.unit.documents.naming import Stored, applied, change, ms, numbers, record, t
 

@@ -2,11 +2,10 @@
 
 import pytest
 
-from siltstone.documents.change_ids import order_key
 from siltstone.documents.expand import expand, resolve
 from siltstone.documents.language import UNDEFINED, Value, parse_condition, parse_delta
 from siltstone.documents.language.values import partition_of
-from siltstone.documents.record import Change, CompactionRecord, Row
+from siltstone.documents.record import Change, CompactionRecord, Row, order_key
 from siltstone.errors import InvalidInputError
 from tests.unit.documents.naming import Stored, change, ms, numbers, record, t
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from siltstone.errors import CorruptionError
-from siltstone.log import chain, checkpoint, reader
+from siltstone.log import chain, reader
 from siltstone.log.commit import CommitLog
 from siltstone.log.inspect import verify
 from siltstone.log.proof import find_problems, refuse_unproven
@@ -211,7 +211,7 @@ def test_a_sound_log_gives_no_doubt_whoever_wrote_it_and_however_long_it_is(loca
 def test_a_batch_that_a_writer_left_under_a_freed_number_gives_no_doubt(
     local_root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(checkpoint, "CLEANUP_DELAY_MS", -1000)
+    monkeypatch.setattr(reader, "CLEANUP_DELAY_MS", -1000)
     sleepers = []
     for _ in range(70):
         fill(local_root, batches=1)

@@ -18,8 +18,8 @@ from siltstone.errors import (
     SiltstoneError,
     StorageError,
 )
-from siltstone.log import checkpoint
 from siltstone.log import commit as commit_module
+from siltstone.log import reader as log_reader
 from siltstone.log.commit import Commit, CommitLog, commit_log, forget_logs, steady
 from siltstone.log.reader import ANCHOR_INTERVAL
 from siltstone.log.state import LogState
@@ -257,7 +257,7 @@ def go_on_far(log: CommitLog) -> None:
 def test_a_writer_that_stands_still_at_any_call_commits_once_and_loses_nothing(
     new_root: Callable[[str], str], monkeypatch: pytest.MonkeyPatch, known: int
 ) -> None:
-    monkeypatch.setattr(checkpoint, "CLEANUP_DELAY_MS", -1000)
+    monkeypatch.setattr(log_reader, "CLEANUP_DELAY_MS", -1000)
     for at_call in range(1, 6):
         root = new_root("memory")
         sleeper, other = CommitLog(root, "log"), CommitLog(root, "log")
@@ -311,7 +311,7 @@ class _LosingTwice(FaultyObjects):
 def test_a_commit_whose_answer_was_lost_and_that_was_cleaned_up_since_happens_once(
     new_root: Callable[[str], str], monkeypatch: pytest.MonkeyPatch, known: int, moment: str, is_reused: bool
 ) -> None:
-    monkeypatch.setattr(checkpoint, "CLEANUP_DELAY_MS", -1000)
+    monkeypatch.setattr(log_reader, "CLEANUP_DELAY_MS", -1000)
     root = new_root("memory")
     log, other, sleeper = (CommitLog(root, "log") for _ in range(3))
     for _ in range(known):
@@ -338,7 +338,7 @@ def test_a_commit_whose_answer_was_lost_and_that_was_cleaned_up_since_happens_on
 def test_a_reader_never_sees_a_number_that_is_used_again(
     new_root: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(checkpoint, "CLEANUP_DELAY_MS", -1000)
+    monkeypatch.setattr(log_reader, "CLEANUP_DELAY_MS", -1000)
     root = new_root("memory")
     reader, writer, other = (CommitLog(root, "log") for _ in range(3))
     put(writer, a=1)
@@ -364,12 +364,12 @@ def test_a_reader_never_sees_a_number_that_is_used_again(
 def test_anchors_go_before_the_batches_after_them_wherever_the_clean_up_ends(
     new_root: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(checkpoint, "CLEANUP_DELAY_MS", 1 << 40)
+    monkeypatch.setattr(log_reader, "CLEANUP_DELAY_MS", 1 << 40)
     root = new_root("memory")
     writer = CommitLog(root, "log")
     for number in range(60):
         put(writer, a=number)
-    monkeypatch.setattr(checkpoint, "CLEANUP_DELAY_MS", -1000)
+    monkeypatch.setattr(log_reader, "CLEANUP_DELAY_MS", -1000)
     put(writer, a=60)
     for at_call in range(1, 12):
         cleaner = CommitLog(root, "log")

@@ -8,7 +8,7 @@ import pytest
 
 import siltstone
 from siltstone import clock
-from siltstone.maintenance.dropped import vacuum_dropped
+from siltstone.maintenance.vacuum import vacuum_dropped
 from siltstone.objects import canonical_root, open_objects
 from siltstone.objects.store import StoreObjects
 from siltstone.storage.layout import DROPPED_PREFIX, catalog_log

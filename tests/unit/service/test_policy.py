@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from siltstone.errors import InvalidInputError
-from siltstone.service.policy import Backlog, Situation, decide
+from siltstone.service.leader import Backlog, Situation, decide
 from siltstone.service.settings import ServiceSettings
 
 NOW = 10_000_000

@@ -17,7 +17,7 @@ from siltstone.web.access import (
     host_name,
     is_from_elsewhere,
 )
-from siltstone.web.server import WebServer, check_address, is_loopback
+from siltstone.web.app import WebServer, check_address, is_loopback
 from siltstone.web.site import LakeReader, Site
 from tests.unit.web.serving import HERE, TOKEN, Service
 

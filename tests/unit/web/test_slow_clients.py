@@ -10,9 +10,8 @@ import pytest
 from fastapi.testclient import TestClient
 
 from siltstone.web import access as guard
-from siltstone.web import server as connections
-from siltstone.web.app import create_app
-from siltstone.web.server import WebServer
+from siltstone.web import app as connections
+from siltstone.web.app import WebServer, create_app
 from siltstone.web.site import LakeReader, Site
 from tests.unit.web.serving import HERE, Service
 from tests.waiting import LIMIT_SECONDS

@@ -23,7 +23,7 @@ from siltstone.cli.results import (
     Timeline,
 )
 from siltstone.ingest.export import plain
-from siltstone.table.story import KeyStory, StoryEvent
+from siltstone.table.explain import KeyStory, StoryEvent
 from siltstone.text import format_bytes, format_count, format_pairs, format_partition, format_time
 
 _CHUNK_ROWS = 1000

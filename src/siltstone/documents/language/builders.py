@@ -17,7 +17,7 @@ from siltstone.documents.language.deltas import (
     map_delta,
     set_delta,
 )
-from siltstone.documents.language.simplification import as_condition
+from siltstone.documents.language.questions import as_condition
 from siltstone.documents.language.values import Json, checked
 from siltstone.errors import InvalidInputError
 

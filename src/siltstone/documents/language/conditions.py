@@ -55,23 +55,23 @@ class Condition:
     @staticmethod
     def equals(value: object) -> "Condition":
         """Ask for strict equality: 5 is not 5.0."""
-        from siltstone.documents.language import simplification
+        from siltstone.documents.language import questions
 
-        return simplification.as_condition(value)
+        return questions.as_condition(value)
 
     @staticmethod
     def is_in(*values: object) -> "Condition":
         """Ask whether the value strictly equals one of these."""
-        from siltstone.documents.language import simplification
+        from siltstone.documents.language import questions
 
-        return simplification.one_of(_all_checked(values))
+        return questions.one_of(_all_checked(values))
 
     @staticmethod
     def is_a(state: str) -> "Condition":
         """Ask for undefined, defined, null, bool, num, string, array or object. Raises: InvalidInputError."""
-        from siltstone.documents.language import simplification
+        from siltstone.documents.language import questions
 
-        return simplification.is_a(state)
+        return questions.is_a(state)
 
     @staticmethod
     def gt(bound: object) -> "Condition":
@@ -104,66 +104,66 @@ class Condition:
     @staticmethod
     def contains(value: object) -> "Condition":
         """Ask for a list with this value."""
-        from siltstone.documents.language import simplification
+        from siltstone.documents.language import questions
 
-        return simplification.containing("Any", [checked(value)])
+        return questions.containing("Any", [checked(value)])
 
     @staticmethod
     def contains_any(*values: object) -> "Condition":
         """Ask for a list with at least one of these; true of everything without any."""
-        from siltstone.documents.language import simplification
+        from siltstone.documents.language import questions
 
-        return simplification.containing("Any", _all_checked(values))
+        return questions.containing("Any", _all_checked(values))
 
     @staticmethod
     def contains_all(*values: object) -> "Condition":
         """Ask for a list with all of these; true of everything without any."""
-        from siltstone.documents.language import simplification
+        from siltstone.documents.language import questions
 
-        return simplification.containing("All", _all_checked(values))
+        return questions.containing("All", _all_checked(values))
 
     @staticmethod
     def contains_only(*values: object) -> "Condition":
         """Ask for a list with these and no others."""
-        from siltstone.documents.language import simplification
+        from siltstone.documents.language import questions
 
-        return simplification.containing("Only", _all_checked(values))
+        return questions.containing("Only", _all_checked(values))
 
     @staticmethod
     def like(pattern: str) -> "Condition":
         r"""Ask for a string of this pattern: `*` stands for anything, `\` before a character for itself."""
-        from siltstone.documents.language import simplification
+        from siltstone.documents.language import questions
 
-        return simplification.like(str(checked(pattern)))
+        return questions.like(str(checked(pattern)))
 
     @staticmethod
     def negate(condition: object) -> "Condition":
         """Ask for the opposite."""
-        from siltstone.documents.language import simplification
+        from siltstone.documents.language import questions
 
-        return simplification.negate(simplification.as_condition(condition))
+        return questions.negate(questions.as_condition(condition))
 
     @staticmethod
     def all_of(*conditions: object) -> "Condition":
         """Ask for all of these."""
-        from siltstone.documents.language import simplification
+        from siltstone.documents.language import questions
 
-        return simplification.all_of([simplification.as_condition(condition) for condition in conditions])
+        return questions.all_of([questions.as_condition(condition) for condition in conditions])
 
     @staticmethod
     def any_of(*conditions: object) -> "Condition":
         """Ask for one of these at least."""
-        from siltstone.documents.language import simplification
+        from siltstone.documents.language import questions
 
-        return simplification.any_of([simplification.as_condition(condition) for condition in conditions])
+        return questions.any_of([questions.as_condition(condition) for condition in conditions])
 
     @staticmethod
     def map(entries: Mapping[str, object]) -> "Condition":
         """Ask for a map whose values are like this; other keys may be there."""
-        from siltstone.documents.language import questions, simplification
+        from siltstone.documents.language import questions
 
         return questions.MapCondition(
-            {str(checked(key)): simplification.as_condition(condition) for key, condition in entries.items()}
+            {str(checked(key)): questions.as_condition(condition) for key, condition in entries.items()}
         )
 
     @staticmethod

@@ -29,9 +29,15 @@ from siltstone.documents.language.questions import (
     Intrinsic,
     MapCondition,
     Partition,
+    all_of,
+    any_of,
+    containing,
+    is_a,
+    like,
+    negate,
+    one_of,
 )
 from siltstone.documents.language.scanner import Scanner, read_plain
-from siltstone.documents.language.simplification import all_of, any_of, containing, is_a, like, negate, one_of
 from siltstone.documents.language.values import UNDEFINED, Json, identity, value_text
 from siltstone.errors import InvalidInputError
 

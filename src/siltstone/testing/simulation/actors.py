@@ -6,11 +6,11 @@ from dataclasses import replace
 import pyarrow as pa
 
 from siltstone.catalog.main import delta_stream
+from siltstone.clock import is_skewed
 from siltstone.documents.merge import run_here
 from siltstone.errors import CommitUnknownError, StorageError
 from siltstone.lake import Lake, Table
 from siltstone.objects import open_objects
-from siltstone.objects.times import is_skewed
 from siltstone.rounds.plan import plan_partitions
 from siltstone.rounds.request import Request, TableRequest, partition_requests
 from siltstone.rounds.session import run_session

@@ -5,11 +5,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from siltstone.document_table import Document, DocumentTable
-from siltstone.documents.change_ids import new_change_id, to_ms
+from siltstone.documents.record import new_change_id, to_ms
 from siltstone.errors import CommitUnknownError, StorageError
 from siltstone.lake import Lake
 from siltstone.storage import object_store as storage
-from siltstone.table.holds import closed_before
+from siltstone.table.completion import closed_before
 from siltstone.testing.simulation.checker import ViolationError
 from siltstone.testing.simulation.processes import Operation
 

@@ -6,7 +6,7 @@ from siltstone.document_table import DocumentTable
 from siltstone.errors import CorruptionError, InvalidInputError, NotFoundError, SiltstoneError
 from siltstone.lake import Table
 from siltstone.log.commit import forget_logs
-from siltstone.table.holds import closed_before
+from siltstone.table.completion import closed_before
 from siltstone.testing.faults import Killed
 from siltstone.testing.simulation.actors import MIN_RETENTION_MS
 from siltstone.testing.simulation.checker import Ledger, ViolationError

@@ -4,9 +4,9 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any
 
-from siltstone.documents import change_ids
+from siltstone.clock import StoreClock
+from siltstone.documents import record
 from siltstone.log import commit
-from siltstone.objects.times import StoreClock
 
 
 class Memory:
@@ -22,22 +22,22 @@ class Memory:
         """Let this process go by this memory."""
         commit._logs = self._logs
         if self._change_ids is None:
-            change_ids._ids._last_ticks = 0
-            change_ids._ids._become_unique()
+            record._ids._last_ticks = 0
+            record._ids._become_unique()
         else:
-            vars(change_ids._ids).update(self._change_ids)
+            vars(record._ids).update(self._change_ids)
 
     def leave(self) -> None:
         """Remember what is known now."""
-        self._change_ids = dict(vars(change_ids._ids))
+        self._change_ids = dict(vars(record._ids))
 
 
 @contextlib.contextmanager
 def memory_kept() -> Iterator[None]:
     """Put back what this process knew before."""
-    logs, ids = commit._logs, dict(vars(change_ids._ids))
+    logs, ids = commit._logs, dict(vars(record._ids))
     try:
         yield
     finally:
         commit._logs = logs
-        vars(change_ids._ids).update(ids)
+        vars(record._ids).update(ids)

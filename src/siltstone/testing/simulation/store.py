@@ -5,11 +5,11 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import IO, Any, Protocol, TypeVar, cast
 
+from siltstone.clock import StoreClock
 from siltstone.errors import AlreadyExistsError, NotFoundError
-from siltstone.model.names import check_path
+from siltstone.model.locators import check_path
 from siltstone.objects import ObjectInfo
 from siltstone.objects.interface import as_chunks
-from siltstone.objects.times import StoreClock
 
 T = TypeVar("T")
 

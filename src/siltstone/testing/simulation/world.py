@@ -10,9 +10,9 @@ from typing import TypeVar
 from unittest.mock import patch
 
 from siltstone import clock
-from siltstone.log import checkpoint, reader, state
+from siltstone.clock import StoreClock
+from siltstone.log import reader, state
 from siltstone.objects import canonical_root, replaced
-from siltstone.objects.times import StoreClock
 from siltstone.testing.faults import Killed
 from siltstone.testing.oracle import Oracle
 from siltstone.testing.simulation.actors import Actor, create_table
@@ -118,7 +118,7 @@ class World:
         profile = self.plan.profile
         with (
             memory_kept(),
-            patch.object(checkpoint, "CHECKPOINT_INTERVAL", profile.checkpoint_interval),
+            patch.object(reader, "CHECKPOINT_INTERVAL", profile.checkpoint_interval),
             patch.object(state, "RECENT_BATCHES", profile.recent_batches),
             patch.multiple(reader, ANCHOR_INTERVAL=profile.anchor_interval, LISTING_SECONDS=profile.listing_seconds),
             clock.replaced(_RunningClock(self)),
