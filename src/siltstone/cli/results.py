@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from siltstone.maintenance.machine import Check
     from siltstone.service.results import Control, CycleDetails, CycleRecord, NodeInfo, ServiceStatus, TriggerRequest
     from siltstone.table.completion import Hold
-    from siltstone.table.explain import KeyStory
+    from siltstone.table.explain import Explanation
     from siltstone.table.report import DeltaReport, RoundReport, TableDescription, TableSummary
 
 
@@ -198,7 +198,7 @@ class Explained:
     json_field: ClassVar = "items"
     table: str
     key: Mapping[str, str | None]
-    items: "Sequence[KeyStory]"
+    items: "Sequence[Explanation]"
 
 
 @dataclass(frozen=True)

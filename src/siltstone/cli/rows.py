@@ -128,15 +128,14 @@ def lookup(shell: Shell, name: TableName, key: KeyArgument = None, null: NullOpt
 def explain_key(shell: Shell, name: TableName, key: KeyArgument = None, null: NullOption = None) -> None:
     """Show every delta that touched a key, in order, what each one did, and why the row is what it is."""
     pairs = _key_of(key, null)
-    from siltstone.table.explain import parse_key, tell_story
+    from siltstone.table.explain import parse_key
 
     table = shell.lake.table(name)
     values = parse_key(table.version, pairs)
     with shell.progress() as progress:
         progress(f"Reading the deltas of {name}")
         explanations = table.explain_key(values)
-    stories = [tell_story(values, explanation, table.version) for explanation in explanations]
-    shell.emit(Explained(name, pairs, stories))
+    shell.emit(Explained(name, pairs, explanations))
 
 
 def _key_of(key: list[str] | None, null: list[str] | None) -> dict[str, str | None]:

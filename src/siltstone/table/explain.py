@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -32,48 +32,43 @@ Row = dict[str, Any]
 BEFORE_IMAGE = "-U"
 REBASE = "rebase"
 COMPACTED_ROW = "compacted row"
+_FROM_ROUNDS = (REBASE, COMPACTED_ROW)
 
 
 @dataclass
 class KeyEvent:
-    """One row of a delta that concerns the key, one equality delete that does, or a row that the partition began with."""
+    """One row of a delta that concerns the key, one equality delete that does, or a row that the partition began with.
+
+    `is_compacted` says whether the current round has taken it in.
+    """
 
     stream_position: int
+    committed_at: int
+    kind: str
+    effect: str
+    is_winner: bool
+    is_compacted: bool
     file: str
     row: int
-    kind: str
     values: Row
-    effect: str
-    is_winner: bool = False
-    time_ms: int = 0
 
 
-@dataclass
+@dataclass(frozen=True)
 class Explanation:
-    """All events of a key in one partition, in stream order, and the row that is current after them.
+    """All events of a key in one partition, in stream order, the row that is current after them, and why it is.
 
     `compacted_row` is the row after the current round, which went up to `high_watermark`.
     """
 
-    partition_values: list[Any]
-    events: list[KeyEvent] = field(default_factory=list)
-    row: Row | None = None
-    compacted_row: Row | None = None
-    high_watermark: int = 0
-    trimmed_up_to: int = 0
-
-    def with_names(self, names: Mapping[str, str]) -> "Explanation":
-        """Return the same with other names of columns; values of columns that have none are left out."""
-
-        def renamed(values: Row) -> Row:
-            return {names[column]: value for column, value in values.items() if column in names}
-
-        return replace(
-            self,
-            events=[replace(event, values=renamed(event.values)) for event in self.events],
-            row=None if self.row is None else renamed(self.row),
-            compacted_row=None if self.compacted_row is None else renamed(self.compacted_row),
-        )
+    table: str
+    key: Mapping[str, object]
+    partition: Sequence[object]
+    events: Sequence[KeyEvent]
+    row: Row | None
+    why: str
+    compacted_row: Row | None
+    high_watermark: int
+    notes: Sequence[str]
 
 
 class KeySource(NamedTuple):
@@ -87,6 +82,11 @@ class KeySource(NamedTuple):
     trimmed_up_to: int
     source: TableVersion
 
+    @property
+    def watermark(self) -> int:
+        """The position up to which deltas are compacted."""
+        return 0 if self.completion is None else self.completion.high_watermark
+
 
 def explain_key(name: str, key: Mapping[str, object], *, root: str) -> list[Explanation]:
     """Explain a key in each partition that has it, all at the newest position. Raises: InvalidInputError, CorruptionError."""
@@ -96,8 +96,36 @@ def explain_key(name: str, key: Mapping[str, object], *, root: str) -> list[Expl
         raise InvalidInputError(f"{name}: keeps all rows of a key, so no row wins over another")
     in_files = version.as_in_files()
     wanted = key_table(version.schema, version.primary_keys, key).rename_columns(in_files.primary_keys)
-    explained = [explain(_key_source(snapshot, partition), in_files, wanted) for partition in snapshot.partitions]
-    return [each.with_names(version.names_by_file()) for each in explained if each.events]
+    explanations = []
+    for partition in snapshot.partitions:
+        source = _key_source(snapshot, partition)
+        events = explain(source, in_files, wanted)
+        if events.all:
+            explanations.append(_explanation(name, key, source, events, version))
+    return explanations
+
+
+def _explanation(
+    name: str, key: Mapping[str, object], source: "KeySource", events: "_Events", version: TableVersion
+) -> Explanation:
+    """Return what happened to a key, with the names that its columns have today; dropped ones are left out."""
+    names = version.names_by_file()
+
+    def named(row: Row | None) -> Row | None:
+        return None if row is None else {names[column]: value for column, value in row.items() if column in names}
+
+    told = [replace(event, values=named(event.values) or {}) for event in events.all]
+    return Explanation(
+        table=name,
+        key=key,
+        partition=list(source.own.partition_values),
+        events=told,
+        row=named(events.current),
+        why=_why(told, version),
+        compacted_row=named(events.compacted),
+        high_watermark=source.watermark,
+        notes=list(_notes(told, source)),
+    )
 
 
 def _key_source(snapshot: TableSnapshot, partition: PartitionSnapshot) -> KeySource:
@@ -140,7 +168,7 @@ def _base(partition: PartitionSnapshot, current: RoundCompletion, trimmed: int, 
     return current
 
 
-def explain(source: KeySource, version: TableVersion, wanted: pa.Table) -> Explanation:
+def explain(source: KeySource, version: TableVersion, wanted: pa.Table) -> "_Events":
     """Fold the deltas of a partition for one key, one row at a time, from the round on that they begin after.
 
     The version has its columns named as in files, and so has the key, a table of one row. Raises: CorruptionError.
@@ -150,25 +178,21 @@ def explain(source: KeySource, version: TableVersion, wanted: pa.Table) -> Expla
     events = _Events(version, schema)
     if source.base is not None:
         _begin(events, source, source.base, wanted)
-    compacted = _compacted_row(source, wanted, schema)
-    watermark = source.completion.high_watermark if source.completion is not None else 0
     reader = _Reader(source.root, version, columns, schema, wanted)
     for delta in source.deltas:
-        if delta.stream_position <= watermark:
+        if delta.stream_position <= source.watermark:
             reader.apply(events, delta)
     if source.completion is not None:
+        compacted = next(iter(_find_rows(source.root, source.completion, wanted, schema)), None)
         _apply_round(events, source.completion, compacted)
+        events.compacted = None if compacted is None else compacted.values
+    for event in events.all:
+        event.is_compacted = True
     for delta in source.deltas:
-        if delta.stream_position > watermark:
+        if delta.stream_position > source.watermark:
             reader.apply(events, delta)
-    return Explanation(
-        partition_values=list(source.own.partition_values),
-        events=events.finish(),
-        row=events.current,
-        compacted_row=None if compacted is None else compacted.values,
-        high_watermark=watermark,
-        trimmed_up_to=source.trimmed_up_to,
-    )
+    events.finish()
+    return events
 
 
 class FoundRow(NamedTuple):
@@ -206,12 +230,6 @@ def _rows_in_file(
     return [FoundRow(stored.file.uri, int(found[place]), each) for place, each in zip(places, values, strict=True)]
 
 
-def _compacted_row(source: KeySource, wanted: pa.Table, schema: pa.Schema) -> FoundRow | None:
-    if source.completion is None:
-        return None
-    return next(iter(_find_rows(source.root, source.completion, wanted, schema)), None)
-
-
 def _begin(events: "_Events", source: KeySource, base: RoundCompletion, wanted: pa.Table) -> None:
     """Let the events begin with the row or tombstone that a round left."""
     origin = base.origin
@@ -237,7 +255,7 @@ def _apply_round(events: "_Events", completion: RoundCompletion, found: FoundRow
 
 def _round_event(completion: RoundCompletion, found: FoundRow, kind: str, effect: str) -> KeyEvent:
     position, time_ms = completion.high_watermark, completion.completed_at
-    return KeyEvent(position, found.file, found.row, kind, found.values, effect, time_ms=time_ms)
+    return KeyEvent(position, time_ms, kind, effect, False, True, found.file, found.row, found.values)
 
 
 def _find_tombstone(root: str, completion: RoundCompletion, wanted: pa.Table) -> FoundRow | None:
@@ -276,15 +294,7 @@ class _Reader:
         operations = self.columns.renamed([delta.op_column] if delta.op_column else [])
         for row in np.flatnonzero(own == theirs[0]).tolist():
             values: Row = table.slice(row, 1).to_pylist()[0]
-            event = KeyEvent(
-                delta.stream_position,
-                file,
-                row,
-                "upsert",
-                {name: values[name] for name in names},
-                "",
-                time_ms=delta.committed_at,
-            )
+            event = _delta_event(delta, "upsert", file, row, {name: values[name] for name in names})
             events.take(event, values[operations[0]] if operations else None)
 
     def _delete(self, events: "_Events", delta: Delta, file: str, table: pa.Table) -> None:
@@ -296,8 +306,11 @@ class _Reader:
         (own, theirs), _ = equal_ids([align(table, fields), current], columns)
         for row in np.flatnonzero(own == theirs[0]).tolist()[:1]:
             values = table.slice(row, 1).to_pylist()[0]
-            kind = f"delete on {', '.join(columns)}"
-            events.remove(KeyEvent(delta.stream_position, file, row, kind, values, "", time_ms=delta.committed_at))
+            events.remove(_delta_event(delta, f"delete on {', '.join(columns)}", file, row, values))
+
+
+def _delta_event(delta: Delta, kind: str, file: str, row: int, values: Row) -> KeyEvent:
+    return KeyEvent(delta.stream_position, delta.committed_at, kind, "", False, False, file, row, values)
 
 
 class _Events:
@@ -306,15 +319,15 @@ class _Events:
     def __init__(self, version: TableVersion, schema: pa.Schema) -> None:
         self._version = version
         self.schema = schema
-        self._events: list[KeyEvent] = []
+        self.all: list[KeyEvent] = []
         self.current: Row | None = None
+        self.compacted: Row | None = None
         self._holder: KeyEvent | None = None
         self._tombstone: KeyEvent | None = None
 
-    def finish(self) -> list[KeyEvent]:
+    def finish(self) -> None:
         if self.current is not None and self._holder is not None:
             self._holder.is_winner = True
-        return self._events
 
     def is_at(self, values: Row) -> bool:
         """Return whether the current row has these values, in the columns that were not dropped."""
@@ -328,7 +341,7 @@ class _Events:
 
     def begin(self, event: KeyEvent) -> None:
         """Take over what a round left: a row, a tombstone, or nothing."""
-        self._events.append(event)
+        self.all.append(event)
         self._forget()
         self._tombstone = None
         if event.kind == "tombstone":
@@ -338,7 +351,7 @@ class _Events:
             self._holder = event
 
     def take(self, event: KeyEvent, operation: str | None) -> None:
-        self._events.append(event)
+        self.all.append(event)
         if operation == BEFORE_IMAGE:
             event.kind, event.effect = "before-image", "passed over"
             return
@@ -371,7 +384,7 @@ class _Events:
         self._holder, self._tombstone = event, None
 
     def remove(self, event: KeyEvent) -> None:
-        self._events.append(event)
+        self.all.append(event)
         event.effect = "deletes the row"
         self._forget()
 
@@ -386,39 +399,6 @@ def _sortable(value: Any) -> tuple[int, Any]:
     if value is None:
         return (0, 0)
     return (2, 0) if isinstance(value, float) and math.isnan(value) else (1, value)
-
-
-_FROM_ROUNDS = (REBASE, COMPACTED_ROW)
-
-
-@dataclass(frozen=True)
-class StoryEvent:
-    """One row of a delta that concerns a key, what it did, and whether a round has taken it in."""
-
-    stream_position: int
-    committed_at: int
-    kind: str
-    effect: str
-    is_winner: bool
-    is_compacted: bool
-    file: str
-    row: int
-    values: Mapping[str, object]
-
-
-@dataclass(frozen=True)
-class KeyStory:
-    """All that happened to a key in one partition; `row` is current after it, `compacted_row` as compacted last."""
-
-    table: str
-    key: Mapping[str, object]
-    partition: Sequence[object]
-    events: Sequence[StoryEvent]
-    row: Mapping[str, object] | None
-    why: str
-    compacted_row: Mapping[str, object] | None
-    high_watermark: int
-    notes: Sequence[str]
 
 
 def parse_key(version: TableVersion, texts: Mapping[str, str | None]) -> dict[str, object]:
@@ -447,49 +427,20 @@ def parse_key(version: TableVersion, texts: Mapping[str, str | None]) -> dict[st
     return key
 
 
-def tell_story(key: Mapping[str, object], explanation: Explanation, version: TableVersion) -> KeyStory:
-    """Return an explanation in words: what each delta did to a key, and why its row is what it is."""
-    return KeyStory(
-        table=version.locator.table_locator.full_name,
-        key=key,
-        partition=explanation.partition_values,
-        events=[_line(event, explanation.high_watermark) for event in explanation.events],
-        row=explanation.row,
-        why=_why(explanation, version),
-        compacted_row=explanation.compacted_row,
-        high_watermark=explanation.high_watermark,
-        notes=list(_notes(explanation)),
-    )
-
-
-def _line(event: KeyEvent, watermark: int) -> StoryEvent:
-    return StoryEvent(
-        stream_position=event.stream_position,
-        committed_at=event.time_ms,
-        kind=event.kind,
-        effect=event.effect,
-        is_winner=event.is_winner,
-        is_compacted=event.stream_position <= watermark,
-        file=event.file,
-        row=event.row,
-        values=event.values,
-    )
-
-
-def _why(explanation: Explanation, version: TableVersion) -> str:
-    winner = next((event for event in explanation.events if event.is_winner), None)
+def _why(events: Sequence[KeyEvent], version: TableVersion) -> str:
+    winner = next((event for event in events if event.is_winner), None)
     if winner is None:
-        return _why_gone(explanation.events)
+        return _why_gone(events)
     if winner.kind in _FROM_ROUNDS:
         return f"The row {winner.effect}; no delta since has changed it."
     position = f"position {winner.stream_position}"
-    beaten = sum(event.kind in ("upsert", *_FROM_ROUNDS) for event in explanation.events) - 1
+    beaten = sum(event.kind in ("upsert", *_FROM_ROUNDS) for event in events) - 1
     if version.merge_engine == "first_row":
         return f"The row of {position} counts: it was the first."
     if version.merge_engine == "partial_update":
         since = sum(
             event.kind in _FROM_ROUNDS or event.effect.startswith(("brings", "updates"))
-            for event in _since_the_last_delete(explanation.events)
+            for event in _since_the_last_delete(events)
         )
         return f"The row is made of {format_count(since, 'change')}, of which that of {position} was applied last."
     if not beaten:
@@ -515,13 +466,10 @@ def _since_the_last_delete(events: Sequence[KeyEvent]) -> list[KeyEvent]:
     return list(events[deletes[-1] + 1 if deletes else 0 :])
 
 
-def _notes(explanation: Explanation) -> Iterator[str]:
-    if explanation.trimmed_up_to:
-        yield f"Deltas up to position {explanation.trimmed_up_to} are trimmed; what they did to the key is not explanation."
-    waiting = sum(event.stream_position > explanation.high_watermark for event in explanation.events)
+def _notes(events: Sequence[KeyEvent], source: KeySource) -> Iterator[str]:
+    if source.trimmed_up_to:
+        yield f"Deltas up to position {source.trimmed_up_to} are trimmed; what they did to the key is not explained."
+    waiting = sum(not event.is_compacted for event in events)
     if waiting:
-        is_compacted = explanation.high_watermark > 0
-        since = (
-            f"since the last round, which went up to position {explanation.high_watermark}" if is_compacted else "yet"
-        )
+        since = f"since the last round, which went up to position {source.watermark}" if source.watermark else "yet"
         yield f"{format_count(waiting, 'change')} not compacted {since}."

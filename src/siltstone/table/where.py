@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from siltstone.errors import InvalidInputError
 from siltstone.model.locators import did_you_mean
 from siltstone.model.schema import check_known, describe_type
-from siltstone.rows.files import Ranges
+from siltstone.rows.files import Range, Ranges
 
 _TRUTHS = {"true": True, "false": False}
 _INTEGER = re.compile(r"[+-]?[0-9]+")
@@ -69,17 +69,6 @@ def _refuse(text: str) -> Any:
     raise ValueError(text)
 
 
-class Possible(NamedTuple):
-    """Whether a filter may be true, and whether it may be false, for any of some rows."""
-
-    true: bool
-    false: bool
-
-
-_UNKNOWN = Possible(True, True)
-_Candidates: TypeAlias = frozenset[Any] | None
-
-
 @dataclass(frozen=True)
 class Comparison:
     """A column compared with a value that is not null."""
@@ -87,32 +76,6 @@ class Comparison:
     column: str
     operator: str
     value: "pa.Scalar[Any]"
-
-    def expression(self) -> Any:
-        """Return the filter for Arrow."""
-        return _COMPARE[self.operator](pc.field(self.column), self.value)
-
-    def possible(self, ranges: Ranges) -> Possible:
-        """Return what the filter may be for rows whose values are in ranges."""
-        values, value = ranges(self.column), self.value.as_py()
-        if not values.may_be_valid:
-            return Possible(False, False)
-        least, greatest = values.least, values.greatest
-        if least is None or greatest is None or least != least or greatest != greatest or value != value:
-            return _UNKNOWN
-        try:
-            true, false = _AGAINST_RANGE[self.operator](least, greatest, value)
-        except TypeError:
-            # Values of another kind than the statistics', e.g. with a time zone and without, rule out nothing.
-            return _UNKNOWN
-        if pa.types.is_floating(self.value.type):
-            # NaN is left out of statistics: it is unequal to everything, and all else is false of it.
-            return Possible(true or self.operator == "!=", false or self.operator != "!=")
-        return Possible(true, false)
-
-    def candidates(self, column: str) -> _Candidates:
-        """Return the values that the column can have where the filter is true, None where it can have any."""
-        return frozenset([self.value.as_py()]) if self.operator == "=" and self.column == column else None
 
 
 @dataclass(frozen=True)
@@ -122,25 +85,6 @@ class In:
     column: str
     values: tuple["pa.Scalar[Any]", ...]
 
-    def _comparisons(self) -> tuple[Comparison, ...]:
-        return tuple(Comparison(self.column, "=", value) for value in self.values)
-
-    def expression(self) -> Any:
-        """Return the filter for Arrow: null for null, and for floats one comparison each, since -0.0 equals 0.0."""
-        if pa.types.is_floating(self.values[0].type):
-            return Or(self._comparisons()).expression()
-        column = pc.field(self.column)
-        among = column.isin(pa.array([value.as_py() for value in self.values], self.values[0].type))
-        return pc.if_else(column.is_valid(), among, pa.scalar(None, pa.bool_()))
-
-    def possible(self, ranges: Ranges) -> Possible:
-        """Return what the filter may be for rows whose values are in ranges."""
-        return Or(self._comparisons()).possible(ranges)
-
-    def candidates(self, column: str) -> _Candidates:
-        """Return the values that the column can have where the filter is true."""
-        return frozenset(value.as_py() for value in self.values) if self.column == column else None
-
 
 @dataclass(frozen=True)
 class IsNull:
@@ -148,38 +92,12 @@ class IsNull:
 
     column: str
 
-    def expression(self) -> Any:
-        """Return the filter for Arrow."""
-        return pc.field(self.column).is_null()
-
-    def possible(self, ranges: Ranges) -> Possible:
-        """Return what the filter may be for rows whose values are in ranges."""
-        values = ranges(self.column)
-        return Possible(values.may_be_null, values.may_be_valid)
-
-    def candidates(self, column: str) -> _Candidates:
-        """Return the values that the column can have where the filter is true."""
-        return frozenset([None]) if self.column == column else None
-
 
 @dataclass(frozen=True)
 class IsNan:
     """A column of floats that is not a number."""
 
     column: str
-
-    def expression(self) -> Any:
-        """Return the filter for Arrow."""
-        return pc.is_nan(pc.field(self.column))
-
-    def possible(self, ranges: Ranges) -> Possible:
-        """Return what the filter may be: statistics say nothing of NaN."""
-        values = ranges(self.column)
-        return Possible(values.may_be_valid, values.may_be_valid)
-
-    def candidates(self, column: str) -> _Candidates:
-        """Return the values that the column can have where the filter is true."""
-        return frozenset([math.nan]) if self.column == column else None
 
 
 @dataclass(frozen=True)
@@ -189,43 +107,12 @@ class Like:
     column: str
     pattern: str
 
-    def expression(self) -> Any:
-        """Return the filter for Arrow."""
-        return pc.match_like(pc.field(self.column), self.pattern)
-
-    def possible(self, ranges: Ranges) -> Possible:
-        """Return what the filter may be for rows whose values are in ranges."""
-        values = ranges(self.column)
-        if not values.may_be_valid:
-            return Possible(False, False)
-        prefix = re.split(r"[%_\\]", self.pattern, maxsplit=1)[0]
-        if not isinstance(values.least, str) or not isinstance(values.greatest, str):
-            return _UNKNOWN
-        return Possible(values.least[: len(prefix)] <= prefix <= values.greatest[: len(prefix)], True)
-
-    def candidates(self, column: str) -> _Candidates:
-        """Return None: any value may match."""
-        return None
-
 
 @dataclass(frozen=True)
 class Not:
     """The opposite of a filter; null stays null."""
 
     part: "Node"
-
-    def expression(self) -> Any:
-        """Return the filter for Arrow."""
-        return ~self.part.expression()
-
-    def possible(self, ranges: Ranges) -> Possible:
-        """Return what the filter may be for rows whose values are in ranges."""
-        true, false = self.part.possible(ranges)
-        return Possible(false, true)
-
-    def candidates(self, column: str) -> _Candidates:
-        """Return None: any value may be left."""
-        return None
 
 
 @dataclass(frozen=True)
@@ -234,20 +121,6 @@ class And:
 
     parts: tuple["Node", ...]
 
-    def expression(self) -> Any:
-        """Return the filter for Arrow."""
-        return _joined([part.expression() for part in self.parts], operator.and_)
-
-    def possible(self, ranges: Ranges) -> Possible:
-        """Return what the filter may be for rows whose values are in ranges."""
-        parts = [part.possible(ranges) for part in self.parts]
-        return Possible(all(part.true for part in parts), any(part.false for part in parts))
-
-    def candidates(self, column: str) -> _Candidates:
-        """Return the values that the column can have where the filter is true."""
-        known = [values for part in self.parts if (values := part.candidates(column)) is not None]
-        return min(known, key=len, default=None)
-
 
 @dataclass(frozen=True)
 class Or:
@@ -255,39 +128,44 @@ class Or:
 
     parts: tuple["Node", ...]
 
-    def expression(self) -> Any:
-        """Return the filter for Arrow."""
-        return _joined([part.expression() for part in self.parts], operator.or_)
-
-    def possible(self, ranges: Ranges) -> Possible:
-        """Return what the filter may be for rows whose values are in ranges."""
-        parts = [part.possible(ranges) for part in self.parts]
-        return Possible(any(part.true for part in parts), all(part.false for part in parts))
-
-    def candidates(self, column: str) -> _Candidates:
-        """Return the values that the column can have where the filter is true."""
-        known = [part.candidates(column) for part in self.parts]
-        return None if None in known else frozenset().union(*(values for values in known if values is not None))
-
 
 @dataclass(frozen=True)
 class Opaque:
     """Some part of an Arrow expression that only Arrow evaluates: it rules out nothing."""
 
-    def expression(self) -> Any:
-        """Refuse: only the whole expression can be evaluated."""
-        raise NotImplementedError
-
-    def possible(self, ranges: Ranges) -> Possible:
-        """Return that the filter may be anything."""
-        return _UNKNOWN
-
-    def candidates(self, column: str) -> _Candidates:
-        """Return None: any value may match."""
-        return None
-
 
 Node: TypeAlias = Comparison | In | IsNull | IsNan | Like | Not | And | Or | Opaque
+
+
+def _expression(node: Node) -> Any:
+    """Return a filter as Arrow evaluates it; one that has an opaque part is there as an expression already."""
+    match node:
+        case Comparison(column, sign, value):
+            return _COMPARE[sign](pc.field(column), value)
+        case In(name, values):
+            # Null for null; and for floats one comparison each, since -0.0 equals 0.0.
+            if pa.types.is_floating(values[0].type):
+                return _expression(_comparisons(node))
+            column = pc.field(name)
+            among = column.isin(pa.array([value.as_py() for value in values], values[0].type))
+            return pc.if_else(column.is_valid(), among, pa.scalar(None, pa.bool_()))
+        case IsNull(column):
+            return pc.field(column).is_null()
+        case IsNan(column):
+            return pc.is_nan(pc.field(column))
+        case Like(column, pattern):
+            return pc.match_like(pc.field(column), pattern)
+        case Not(part):
+            return ~_expression(part)
+        case And(parts):
+            return _joined([_expression(part) for part in parts], operator.and_)
+        case Or(parts):
+            return _joined([_expression(part) for part in parts], operator.or_)
+    raise TypeError(node)
+
+
+def _comparisons(node: In) -> Or:
+    return Or(tuple(Comparison(node.column, "=", value) for value in node.values))
 
 
 def _joined(parts: Sequence[Any], join: Callable[[Any, Any], Any]) -> Any:
@@ -296,6 +174,87 @@ def _joined(parts: Sequence[Any], join: Callable[[Any, Any], Any]) -> Any:
         pairs = itertools.zip_longest(parts[::2], parts[1::2])
         parts = [first if second is None else join(first, second) for first, second in pairs]
     return parts[0]
+
+
+class Possible(NamedTuple):
+    """Whether a filter may be true, and whether it may be false, for any of some rows."""
+
+    true: bool
+    false: bool
+
+
+_UNKNOWN = Possible(True, True)
+
+
+def _possible(node: Node, ranges: Ranges) -> Possible:
+    """Return what a filter may be for rows whose values are in ranges."""
+    match node:
+        case Comparison():
+            return _possible_comparison(node, ranges(node.column))
+        case In():
+            return _possible(_comparisons(node), ranges)
+        case IsNull(column):
+            return Possible(ranges(column).may_be_null, ranges(column).may_be_valid)
+        case IsNan(column):
+            # Statistics say nothing of NaN.
+            return Possible(ranges(column).may_be_valid, ranges(column).may_be_valid)
+        case Like(column, pattern):
+            return _possible_like(pattern, ranges(column))
+        case Not(part):
+            true, false = _possible(part, ranges)
+            return Possible(false, true)
+        case And(parts):
+            possible = [_possible(part, ranges) for part in parts]
+            return Possible(all(part.true for part in possible), any(part.false for part in possible))
+        case Or(parts):
+            possible = [_possible(part, ranges) for part in parts]
+            return Possible(any(part.true for part in possible), all(part.false for part in possible))
+    return _UNKNOWN
+
+
+def _possible_comparison(node: Comparison, values: Range) -> Possible:
+    value, least, greatest = node.value.as_py(), values.least, values.greatest
+    if not values.may_be_valid:
+        return Possible(False, False)
+    if least is None or greatest is None or least != least or greatest != greatest or value != value:
+        return _UNKNOWN
+    try:
+        true, false = _AGAINST_RANGE[node.operator](least, greatest, value)
+    except TypeError:
+        # Values of another kind than the statistics', e.g. with a time zone and without, rule out nothing.
+        return _UNKNOWN
+    if pa.types.is_floating(node.value.type):
+        # NaN is left out of statistics: it is unequal to everything, and all else is false of it.
+        return Possible(true or node.operator == "!=", false or node.operator != "!=")
+    return Possible(true, false)
+
+
+def _possible_like(pattern: str, values: Range) -> Possible:
+    if not values.may_be_valid:
+        return Possible(False, False)
+    prefix = re.split(r"[%_\\]", pattern, maxsplit=1)[0]
+    if not isinstance(values.least, str) or not isinstance(values.greatest, str):
+        return _UNKNOWN
+    return Possible(values.least[: len(prefix)] <= prefix <= values.greatest[: len(prefix)], True)
+
+
+def _candidates(node: Node, column: str) -> frozenset[Any] | None:
+    """Return the values that a column can have where a filter is true, None where it can have any."""
+    match node:
+        case Comparison(name, "=", value) if name == column:
+            return frozenset([value.as_py()])
+        case In(name, values) if name == column:
+            return frozenset(value.as_py() for value in values)
+        case IsNull(name) if name == column:
+            return frozenset([None])
+        case IsNan(name) if name == column:
+            return frozenset([math.nan])
+        case And(parts) | Or(parts):
+            limits = [limit for part in parts if (limit := _candidates(part, column)) is not None]
+            if isinstance(node, And):
+                return min(limits, key=len, default=None)
+            return frozenset().union(*limits) if len(limits) == len(parts) else None
+    return None
 
 
 _COMPARE: dict[str, Callable[[Any, Any], Any]] = {
@@ -329,17 +288,14 @@ class Condition:
 
     def may_match(self, ranges: Ranges) -> bool:
         """Return whether rows whose values are in ranges may be wanted; no is certain, yes is not."""
-        return self.tree.possible(ranges).true
+        return _possible(self.tree, ranges).true
 
     def keys(self, names: Sequence[str], schema: pa.Schema) -> pa.Table | None:
         """Return all keys that wanted rows can have, by the names of a key's columns; None where they are too many."""
-        choices = [self.tree.candidates(name) for name in names]
-        if not names or any(values is None for values in choices):
+        choices = [values for name in names if (values := _candidates(self.tree, name)) is not None]
+        if not names or len(choices) < len(names) or math.prod(map(len, choices)) > MAX_KEYS:
             return None
-        known = [values for values in choices if values is not None]
-        if math.prod(len(values) for values in known) > MAX_KEYS:
-            return None
-        rows = list(itertools.product(*known))
+        rows = list(itertools.product(*choices))
         return pa.table(
             [
                 # A float column may be compared with a number that it cannot hold.
@@ -364,7 +320,7 @@ def compile_where(where: "str | pc.Expression | Condition", schema: pa.Schema) -
 
 def condition_of(tree: Node, columns: Iterable[str]) -> Condition:
     """Return the condition that a tree stands for."""
-    return Condition(tree.expression(), tuple(dict.fromkeys(columns)), tree)
+    return Condition(_expression(tree), tuple(dict.fromkeys(columns)), tree)
 
 
 def key_condition(key: Mapping[str, "pa.Scalar[Any]"]) -> Condition:

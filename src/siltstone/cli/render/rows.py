@@ -1,4 +1,4 @@
-"""Rows and documents as text: a table while it fits the window, else one column below the other; the story of a key."""
+"""Rows and documents as text: a table while it fits the window, else one column below the other; the explanation of a key."""
 
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -23,7 +23,7 @@ from siltstone.cli.results import (
     Timeline,
 )
 from siltstone.ingest.export import plain
-from siltstone.table.explain import KeyStory, StoryEvent
+from siltstone.table.explain import Explanation, KeyEvent
 from siltstone.text import format_bytes, format_count, format_pairs, format_partition, format_time
 
 _CHUNK_ROWS = 1000
@@ -147,51 +147,51 @@ def _(lookup: FoundRows) -> Iterator[Shown]:
 
 @render.register
 def _(explained: Explained) -> Iterator[Shown]:
-    """The story of the key in each partition."""
-    for number, story in enumerate(explained.items):
+    """The explanation of the key in each partition."""
+    for number, explanation in enumerate(explained.items):
         yield from ([""] if number else [])
-        yield from render(story)
+        yield from render(explanation)
     if not explained.items:
         yield f"{explained.table}: no delta has {format_pairs(explained.key)}."
 
 
 @render.register
-def _(story: KeyStory) -> Iterator[Shown]:
+def _(explanation: Explanation) -> Iterator[Shown]:
     """The events in order, then why the row is what it is, then the row."""
-    key = ", ".join(f"{name} = {to_cell(value)}" for name, value in story.key.items())
-    partition = f", partition {format_partition(story.partition)}" if story.partition else ""
-    yield Text(f"{story.table}{partition}: {key}", style="bold")
-    if story.events:
+    key = ", ".join(f"{name} = {to_cell(value)}" for name, value in explanation.key.items())
+    partition = f", partition {format_partition(explanation.partition)}" if explanation.partition else ""
+    yield Text(f"{explanation.table}{partition}: {key}", style="bold")
+    if explanation.events:
         yield ""
-        yield indented(_events_grid(story))
+        yield indented(_events_grid(explanation))
         yield ""
-    if story.why:
-        yield story.why
-    yield from story.notes
-    row = story.row if story.events else story.compacted_row
+    if explanation.why:
+        yield explanation.why
+    yield from explanation.notes
+    row = explanation.row if explanation.events else explanation.compacted_row
     if row is not None:
         yield ""
         yield indented(record_text(row))
 
 
-def _events_grid(story: KeyStory) -> Table:
+def _events_grid(explanation: Explanation) -> Table:
     grid = grid_of(
-        story.events,
+        explanation.events,
         {
             "": lambda event: "→" if event.is_winner else "",
             ">position": lambda event: event.stream_position,
             "time (UTC)": lambda event: format_time(event.committed_at),
             "type": lambda event: event.kind,
             "what it did": lambda event: event.effect,
-            "values": lambda event: _values(event, set(story.key)),
+            "values": lambda event: _values(event, set(explanation.key)),
         },
     )
-    for row, event in zip(grid.rows, story.events, strict=True):
+    for row, event in zip(grid.rows, explanation.events, strict=True):
         row.style = "bold" if event.is_winner else ""
     return grid
 
 
-def _values(event: StoryEvent, keys: set[str]) -> str:
+def _values(event: KeyEvent, keys: set[str]) -> str:
     return ", ".join(f"{name} {to_cell(value)}" for name, value in event.values.items() if name not in keys)
 
 
