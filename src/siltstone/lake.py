@@ -64,15 +64,14 @@ from siltstone.storage.layout import CATALOG_FOLDER
 from siltstone.storage.versions import change_columns
 from siltstone.table.completion import (
     Destination,
-    current_rounds,
-    list_rounds,
     locate_compacted,
     read_completion,
 )
 from siltstone.table.explain import Explanation, explain_key
 from siltstone.table.followers import (
+    Followed,
     followed_partition,
-    followed_partitions,
+    read_followed,
     register_destination,
     unregistered_destinations,
 )
@@ -406,7 +405,9 @@ class Table:
         if data.__class__.__module__.startswith("pyspark."):
             return catalog.write_staged(
                 self.name,
-                lambda stream: _stage_on_spark(cast("DataFrame", data), stream, type, columns, op_column, evolve, root),
+                lambda stream: _stage_on_spark(
+                    cast("DataFrame", data), stream.locator, type, columns, op_column, evolve, root
+                ),
                 idempotency=idempotency,
                 stream_position=stream_position,
                 expected_properties=expected,
@@ -527,7 +528,8 @@ class Table:
 
     def rounds(self) -> list[RoundCompletion]:
         """Return the round completions of all partitions, oldest first. Raises: CorruptionError."""
-        rounds = [read_completion(each, entry) for each in self._destinations() for entry in list_rounds(each)]
+        table = read_followed(self.name, with_rounds=True, root=self.lake.root)
+        rounds = [read_completion(*place) for place in table.rounds]
         return sorted(rounds, key=lambda completion: (completion.completed_at, completion.round_id))
 
     def describe(self) -> TableDescription:
@@ -627,7 +629,8 @@ class Table:
 
     def current_rounds(self) -> list[RoundCompletion]:
         """Return the round that is current in each partition that has one. Raises: CorruptionError."""
-        return current_rounds(self.name, root=self.lake.root)
+        states = [(each.destination, each.state.current) for each in self._partitions()]
+        return [read_completion(destination, entry) for destination, entry in states if entry is not None]
 
     def lookup(self, key: Mapping[str, object]) -> list[dict[str, object]]:
         """Return the compacted rows of a primary key, found by the index: one at most, but for each partition.
@@ -711,11 +714,14 @@ class Table:
             done.append(PartitionRepair(list(each.locator.partition_values), dry_run, is_registered=True))
         return done
 
+    def _partitions(self) -> list[Followed]:
+        return read_followed(self.name, root=self.lake.root).partitions
+
     def _sources(self) -> list[PartitionLocator]:
-        return [each.own for each in followed_partitions(self.name, root=self.lake.root)]
+        return [each.own for each in self._partitions()]
 
     def _destinations(self) -> list[Destination]:
-        return [each.destination for each in followed_partitions(self.name, root=self.lake.root)]
+        return [each.destination for each in self._partitions()]
 
     def _source(self, given: "Table | str | StreamLocator | None") -> str | StreamLocator | None:
         if isinstance(given, str) and "/" not in given:

@@ -10,7 +10,7 @@ from typing import Protocol
 import pyarrow as pa
 
 from siltstone.model import Delta, DeltaType, Idempotency, Namespace, StreamLocator, Table, TableRules, TableVersion
-from siltstone.storage.interface import ArrowData
+from siltstone.storage.interface import ArrowData, StreamLog
 
 
 class Catalog(Protocol):
@@ -115,7 +115,7 @@ class Catalog(Protocol):
     def write_staged(
         self,
         name: str,
-        stage: Callable[[StreamLocator], list[Delta]],
+        stage: Callable[[StreamLog], list[Delta]],
         *,
         idempotency: Idempotency | None = None,
         stream_position: int | None = None,

@@ -5,7 +5,6 @@ from collections.abc import Callable, Mapping, Sequence
 import pyarrow as pa
 
 from siltstone.errors import CommitUnknownError, SiltstoneError
-from siltstone.log.commit import steady
 from siltstone.model import (
     Delta,
     DeltaType,
@@ -18,7 +17,7 @@ from siltstone.model import (
 )
 from siltstone.model.locators import check_position, split_table_name
 from siltstone.storage import object_store as storage
-from siltstone.storage.interface import ArrowData
+from siltstone.storage.interface import ArrowData, StreamLog
 
 
 def list_namespaces(*, root: str) -> list[Namespace]:
@@ -138,7 +137,7 @@ def write_to_table(
 ) -> int:
     """Write data as one commit and return its stream position."""
 
-    def stage(stream: StreamLocator) -> list[Delta]:
+    def stage(stream: StreamLog) -> list[Delta]:
         return storage.stage_deltas(
             data, stream, type=type, delete_columns=delete_columns, op_column=op_column, evolve=evolve, root=root
         )
@@ -155,7 +154,7 @@ def write_to_table(
 
 def write_staged(
     name: str,
-    stage: Callable[[StreamLocator], list[Delta]],
+    stage: Callable[[StreamLog], list[Delta]],
     *,
     idempotency: Idempotency | None = None,
     stream_position: int | None = None,
@@ -165,29 +164,28 @@ def write_staged(
     """Commit what `stage` makes for a table's stream of deltas; what was committed before is not staged again."""
     if stream_position is not None:
         check_position(stream_position, f"{name}:", least=1)
-    with steady():
-        stream = delta_stream(name, root=root)
-        if idempotency is not None:
-            before = storage.find_commit(stream, idempotency, root=root)
-            if before is not None:
-                return before
-        with storage.locate_stream(stream, root=root).announced():
-            staged = stage(stream)
-            try:
-                committed = storage.commit_deltas(
-                    staged,
-                    stream,
-                    stream_position=stream_position,
-                    idempotency=idempotency,
-                    expected_properties=expected_properties,
-                    root=root,
-                )
-            except CommitUnknownError:
-                raise  # the commit may name these files
-            except SiltstoneError:
-                storage.discard_deltas(staged, root=root)
-                raise
-        return committed.stream_position
+    stream = storage.find_stream(*split_table_name(name), root=root)
+    if idempotency is not None:
+        before = storage.find_commit(stream, idempotency, root=root)
+        if before is not None:
+            return before
+    with stream.announced():
+        staged = stage(stream)
+        try:
+            committed = storage.commit_deltas(
+                staged,
+                stream,
+                stream_position=stream_position,
+                idempotency=idempotency,
+                expected_properties=expected_properties,
+                root=root,
+            )
+        except CommitUnknownError:
+            raise  # the commit may name these files
+        except SiltstoneError:
+            storage.discard_deltas(staged, root=root)
+            raise
+    return committed.stream_position
 
 
 def list_deltas(

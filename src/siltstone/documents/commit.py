@@ -20,6 +20,7 @@ from siltstone.model import DEFAULT_STREAM, Delta, ManifestEntry, PartitionLocat
 from siltstone.model.properties import CLOSED_BEFORE_MS
 from siltstone.objects import open_objects
 from siltstone.storage import object_store as storage
+from siltstone.storage.interface import StreamLog
 from siltstone.storage.parquet import read_data_file
 from siltstone.table.completion import (
     Destination,
@@ -54,7 +55,7 @@ def write_updates(name: str, updates: Sequence[Update], *, root: str) -> list[pa
     if not fresh:
         return []
 
-    def stage(stream: StreamLocator) -> Staged[list[pa.RecordBatch]]:
+    def stage(stream: StreamLog) -> Staged[list[pa.RecordBatch]]:
         batches = list(stored_batches(fresh, lambda: new_change_id(now_ms(root))))
         rows = pa.Table.from_batches(batches, WRITTEN_SCHEMA)
         deltas = storage.stage_deltas(rows, stream, type="append", root=root)
@@ -74,8 +75,8 @@ def write_files(name: str, stage_files: Callable[[StreamLocator], list[Delta]], 
     Raises: AlreadyExistsError.
     """
 
-    def stage(stream: StreamLocator) -> Staged[int]:
-        deltas = stage_files(stream)
+    def stage(stream: StreamLog) -> Staged[int]:
+        deltas = stage_files(stream.locator)
         files = [entry for delta in deltas for entry in delta.manifest.entries]
         try:
             repeats = _count_repeats(name, files, root) if have_ids else 0
@@ -117,7 +118,7 @@ def import_rows(name: str, rows: Sequence[Row], *, skip_existing: bool, dry_run:
     check_complete(rows, complete_up_to(name, root=root))
     fresh = _unknown(name, rows, skip_existing, root)
 
-    def stage(stream: StreamLocator) -> Staged[int]:
+    def stage(stream: StreamLog) -> Staged[int]:
         check_complete(rows, closed_before(catalog.get_table_version(name, root=root).properties) or 0)
         unknown = _unknown(name, rows, skip_existing, root)
         return Staged(storage.stage_deltas(stored_table(unknown), stream, type="append", root=root), None, len(unknown))
@@ -165,7 +166,7 @@ def documents_destination(name: str, *, root: str) -> Destination:
     return locate_compacted(PartitionLocator(**stream, partition_values=[]), root=root)
 
 
-def commit_changes(name: str, stage: Callable[[StreamLocator], Staged[R]], *, root: str) -> R:
+def commit_changes(name: str, stage: Callable[[StreamLog], Staged[R]], *, root: str) -> R:
     """Commit what is staged and return its result, if all changes are later than what is complete.
 
     Whoever compacts closes the table's stream first, in the log that changes are committed to; the commit holds only
@@ -180,7 +181,7 @@ def commit_changes(name: str, stage: Callable[[StreamLocator], Staged[R]], *, ro
         limit_ms = max(started_ms - max(delay_ms, 1), closed or 0)
         _wait_until(limit_ms + 1, root)
 
-        def checked(stream: StreamLocator, limit_ms: int = limit_ms, delay_ms: int = delay_ms) -> list[Delta]:
+        def checked(stream: StreamLog, limit_ms: int = limit_ms, delay_ms: int = delay_ms) -> list[Delta]:
             staged = stage(stream)
             if staged.earliest is not None and to_ms(staged.earliest) <= limit_ms:
                 storage.discard_deltas(staged.deltas, root=root)

@@ -13,7 +13,7 @@ import contextlib
 import os
 import random
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Generic, NamedTuple, TypeVar, overload
 
 from siltstone import clock
@@ -101,11 +101,7 @@ class CommitLog:
     def read(self, query: Callable[[LogState], T]) -> T:
         """Call `query` on the newest state, which stands still meanwhile. Raises: CorruptionError, StorageError."""
         with self._lock:
-            seen = getattr(_steady, "seen", None)
-            if seen is None or self not in seen or not self._known.is_loaded:
-                self._known.refresh()
-            if seen is not None:
-                seen.add(self)
+            self._known.refresh()
             return query(self._state)
 
     def recall(self, query: Callable[[LogState], T]) -> T:
@@ -303,22 +299,6 @@ class CommitLog:
             f"{self.address(str(batch.batch_id))}: the commit was written, but {reason}. Check the table before writing "
             "again, or write again with the same idempotency id"
         )
-
-
-_steady = threading.local()
-
-
-@contextlib.contextmanager
-def steady() -> Iterator[None]:
-    """Let this thread ask the store once per log for what is new, however many reads one operation makes."""
-    if getattr(_steady, "seen", None) is not None:
-        yield
-        return
-    _steady.seen = set()
-    try:
-        yield
-    finally:
-        _steady.seen = None
 
 
 _logs: dict[tuple[str, str], CommitLog] = {}

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from siltstone.catalog import main as catalog
 from siltstone.errors import InvalidInputError, NotFoundError
 from siltstone.model import DEFAULT_STREAM, PartitionLocator, PartitionValue, StreamLocator, TableVersion
-from siltstone.model.locators import check_position, split_table_name
+from siltstone.model.locators import check_position
 from siltstone.model.rounds import RoundCompletion
 from siltstone.model.schema import evolve
 from siltstone.rows.job import Settings
@@ -209,7 +209,7 @@ def partition_requests(asked: TableRequest) -> list[Request]:
 
 
 def _following_requests(asked: TableRequest) -> list[Request]:
-    table = read_followed(storage.find_stream(*split_table_name(asked.name), root=asked.root))
+    table = read_followed(asked.name, root=asked.root)
     own = table.stream.locator
     requests = []
     for partition in table.partitions:

@@ -27,6 +27,7 @@ from siltstone.model.locators import MAX_STREAM_POSITION, check_new_position
 from siltstone.model.properties import SCHEMA_EVOLUTION, STRICT
 from siltstone.model.schema import check_known
 from siltstone.objects import open_objects
+from siltstone.storage.interface import StreamLike
 from siltstone.storage.layout import TRANSACTION_RETENTION_MS, VERSION_KEY, delta_key, stream_key, transaction_key
 from siltstone.storage.parquet import read_data_file
 from siltstone.storage.streams import StoredState, StoredStream, locate, partition_change
@@ -45,7 +46,7 @@ def commit_delta(
 
 def commit_deltas(
     deltas: Sequence[Delta],
-    stream: StreamLocator,
+    stream: StreamLike,
     *,
     stream_position: int | None = None,
     idempotency: Idempotency | None = None,
@@ -54,6 +55,7 @@ def commit_deltas(
 ) -> Stream:
     """Commit staged deltas of one stream together, at one stream position."""
     source = locate(stream, root)
+    stream = source.locator
 
     def prepare(state: StoredState) -> Commit[Stream]:
         _check_staged(deltas, stream, state.version)
@@ -94,7 +96,7 @@ def _discard_repeated(deltas: Sequence[Delta], source: StoredStream, position: i
     )
 
 
-def find_commit(stream: StreamLocator, idempotency: Idempotency, *, root: str) -> int | None:
+def find_commit(stream: StreamLike, idempotency: Idempotency, *, root: str) -> int | None:
     """Return the stream position that was committed under an idempotency id, or None."""
     return locate(stream, root).read(lambda state: _position_of(state, idempotency))
 

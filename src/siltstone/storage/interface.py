@@ -132,6 +132,10 @@ class StreamLog(Protocol):
         """Keep vacuums away from what is staged for the stream meanwhile, however long it takes."""
 
 
+StreamLike: TypeAlias = StreamLocator | StreamLog
+"""A stream by its name, or found already: then it is not looked up again, and staging goes by what was read of it last."""
+
+
 class Storage(Protocol):
     """The functions of a storage implementation."""
 
@@ -280,9 +284,19 @@ class Storage(Protocol):
         """Find a stream, or that of a partition or delta, which itself need not exist. Raises: NotFoundError."""
 
     def find_stream(
-        self, namespace: str, table: str, table_version: str | None = None, stream: str = DEFAULT_STREAM, *, root: str
+        self,
+        namespace: str,
+        table: str,
+        table_version: str | None = None,
+        stream: str = DEFAULT_STREAM,
+        *,
+        recall: bool = False,
+        root: str,
     ) -> StreamLog:
-        """Find a stream of a table version, by default the deltas of the newest active one. Raises: NotFoundError."""
+        """Find a stream of a table version, by default the deltas of the newest active one; `recall` as in `get_table`.
+
+        Raises: NotFoundError.
+        """
 
     def find_stream_in(self, folder: str, *, root: str) -> StreamLog | None:
         """Return the stream kept in a folder, or None if its table was dropped: names change, folders do not."""
@@ -386,7 +400,7 @@ class Storage(Protocol):
     def stage_deltas(
         self,
         data: ArrowData,
-        stream: StreamLocator,
+        stream: StreamLike,
         *,
         type: DeltaType = "upsert",
         delete_columns: Sequence[str] | None = None,
@@ -410,7 +424,7 @@ class Storage(Protocol):
     def commit_deltas(
         self,
         deltas: Sequence[Delta],
-        stream: StreamLocator,
+        stream: StreamLike,
         *,
         stream_position: int | None = None,
         idempotency: Idempotency | None = None,
@@ -426,7 +440,7 @@ class Storage(Protocol):
         Raises: InvalidInputError, NotFoundError, ConflictError, CommitUnknownError.
         """
 
-    def find_commit(self, stream: StreamLocator, idempotency: Idempotency, *, root: str) -> int | None:
+    def find_commit(self, stream: StreamLike, idempotency: Idempotency, *, root: str) -> int | None:
         """Return the stream position that was committed under an idempotency id, or None.
 
         Raises: NotFoundError.

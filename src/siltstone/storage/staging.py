@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from siltstone.errors import InvalidInputError
 from siltstone.log.horizon import new_file_name
-from siltstone.model import Delta, DeltaLocator, DeltaType, Manifest, PartitionLocator, PartitionValue, StreamLocator
+from siltstone.model import Delta, DeltaLocator, DeltaType, Manifest, PartitionLocator, PartitionValue
 from siltstone.model.entities import DELTA_TYPES, OPERATIONS, REMOVALS
 from siltstone.model.locators import partition_id
 from siltstone.model.properties import SCHEMA_EVOLUTION, STRICT
@@ -30,7 +30,7 @@ from siltstone.model.schema import (
 )
 from siltstone.objects import open_objects
 from siltstone.storage.conversion import UnfitValueError, convert, record_batches, stored_type
-from siltstone.storage.interface import ArrowData
+from siltstone.storage.interface import ArrowData, StreamLike
 from siltstone.storage.layout import EVERY_PARTITION
 from siltstone.storage.parquet import DataFileWriter
 from siltstone.storage.streams import locate
@@ -58,7 +58,7 @@ def stage_delta(
 
 def stage_deltas(
     data: ArrowData,
-    stream: StreamLocator,
+    stream: StreamLike,
     *,
     type: DeltaType = "upsert",
     delete_columns: Sequence[str] | None = None,
@@ -75,7 +75,7 @@ class _Staging:
 
     def __init__(
         self,
-        stream: StreamLocator,
+        stream: StreamLike,
         type: DeltaType,
         delete_columns: Sequence[str] | None,
         op_column: str | None,
@@ -83,7 +83,8 @@ class _Staging:
         root: str,
     ) -> None:
         source = locate(stream, root)
-        version, self._began = source.log.read(lambda state: (source.version_in(state), state.batch_id))
+        read = source.log.recall if source is stream else source.log.read
+        version, self._began = read(lambda state: (source.version_in(state), state.batch_id))
         self._name = version.locator.table_locator.full_name
         if type not in DELTA_TYPES:
             raise InvalidInputError(f"{self._name}: unknown delta type {type!r}; use {', '.join(DELTA_TYPES)}")

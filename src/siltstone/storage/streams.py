@@ -216,13 +216,18 @@ class StoredStream(NamedTuple):
         return announced(self.log, self.log.read(lambda state: state.batch_id))
 
 
-def locate(stream: StreamLocator, root: str) -> StoredStream:
-    """Find a stream, or that of a partition or delta. Raises: NotFoundError."""
+def locate(stream: interface.StreamLike, root: str) -> StoredStream:
+    """Find a stream, or that of a partition or delta, unless it is found already. Raises: NotFoundError."""
+    if not isinstance(stream, StreamLocator):
+        assert isinstance(stream, StoredStream), stream
+        return stream
     return _find(stream.namespace, stream.table, stream.table_version, stream.stream, root)
 
 
-def _find(namespace: str, table: str, table_version: str | None, stream: str, root: str) -> StoredStream:
-    parent = tables.get_table(namespace, table, root=root)
+def _find(
+    namespace: str, table: str, table_version: str | None, stream: str, root: str, *, recall: bool = False
+) -> StoredStream:
+    parent = tables.get_table(namespace, table, recall=recall, root=root)
     chosen = parent.choose_version(table_version)
     locator = StreamLocator(namespace=namespace, table=table, table_version=chosen.version, stream=stream)
     return StoredStream(locator, parent, chosen, root)
@@ -234,10 +239,16 @@ def locate_stream(stream: StreamLocator, *, root: str) -> interface.StreamLog:
 
 
 def find_stream(
-    namespace: str, table: str, table_version: str | None = None, stream: str = DEFAULT_STREAM, *, root: str
+    namespace: str,
+    table: str,
+    table_version: str | None = None,
+    stream: str = DEFAULT_STREAM,
+    *,
+    recall: bool = False,
+    root: str,
 ) -> interface.StreamLog:
     """Find a stream of a table version, by default the deltas of the newest active one."""
-    return _find(namespace, table, table_version, stream, root)
+    return _find(namespace, table, table_version, stream, root, recall=recall)
 
 
 def find_stream_in(folder: str, *, root: str) -> interface.StreamLog | None:

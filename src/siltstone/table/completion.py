@@ -36,11 +36,12 @@ class Destination(NamedTuple):
 
 
 class DestinationState(NamedTuple):
-    """What the log of a compacted partition says at one moment: its newest batch, the current round, the holds."""
+    """What the log of a compacted partition says at one moment: its newest batch, the current round, the holds, all rounds."""
 
     batch_id: int = -1
     current: Entry | None = None
     holds: tuple[Entry, ...] = ()
+    rounds: tuple[Entry, ...] = ()
 
     @property
     def watermark(self) -> int:
@@ -69,11 +70,14 @@ def destination_in(version_folder: str, partition: PartitionLocator, *, root: st
     return Destination(partition, folder, commit_log(root, f"{folder}/log"), root)
 
 
-def read_state(destination: Destination) -> DestinationState:
+def read_state(destination: Destination, *, with_rounds: bool = False) -> DestinationState:
     """Read the log of a compacted partition once. Raises: CorruptionError."""
-    return destination.log.read(
-        lambda state: DestinationState(state.batch_id, state.get(CURRENT_KEY), tuple(state.scan(HOLD_PREFIX)))
-    )
+
+    def read(state: LogState) -> DestinationState:
+        rounds = tuple(state.scan(ROUND_PREFIX)) if with_rounds else ()
+        return DestinationState(state.batch_id, state.get(CURRENT_KEY), tuple(state.scan(HOLD_PREFIX)), rounds)
+
+    return destination.log.read(read)
 
 
 def compacted_partition(source: PartitionLocator) -> PartitionLocator:
@@ -85,12 +89,6 @@ def source_partitions(name: str, *, root: str) -> list[PartitionLocator]:
     """Return the partitions of a table's deltas. Raises: NotFoundError."""
     stream = catalog.delta_stream(name, root=root)
     return [partition.locator for partition in storage.list_partitions(stream, root=root)]
-
-
-def current_rounds(name: str, *, root: str) -> list[RoundCompletion]:
-    """Return the round that is current in each partition of a table that has one. Raises: CorruptionError."""
-    places = (locate_compacted(source_partition, root=root) for source_partition in source_partitions(name, root=root))
-    return [completion for completion in map(current_completion, places) if completion is not None]
 
 
 def current_completion(destination: Destination) -> RoundCompletion | None:

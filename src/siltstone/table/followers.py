@@ -97,11 +97,11 @@ def read_source(partition: PartitionLocator, *, after: int = 0, root: str) -> So
 
 
 def read_sources(
-    stream: StreamLog, partitions: Iterable[PartitionLocator], after: Mapping[str, int]
+    stream: StreamLog, partitions: Iterable[PartitionLocator], after: Mapping[str, int], *, recall: bool = False
 ) -> dict[str, SourceState]:
     """Return partitions of one stream by their ids, all at one moment; `after` has the position that each is read from.
 
-    Raises: NotFoundError where the table is gone, CorruptionError.
+    With `recall`, as this process knows the stream already. Raises: NotFoundError where the table is gone, CorruptionError.
     """
 
     def read(state: StreamState) -> dict[str, SourceState]:
@@ -128,7 +128,7 @@ def read_sources(
         }
 
     try:
-        return stream.read(read)
+        return stream.recall(read) if recall else stream.read(read)
     except NotFoundError:
         table, root = stream.locator, stream.root
         version = storage.get_table_version(table.namespace, table.table, table.table_version, root=root)
@@ -161,30 +161,31 @@ class FollowedTable(NamedTuple):
 
     stream: StreamLog
     version: TableVersion
+    stream_position: int
     partitions: list[Followed]
 
+    @property
+    def rounds(self) -> list[tuple[Destination, Entry]]:
+        """All rounds, where they were read, each with where it was compacted to; those of a partition oldest first."""
+        return [(each.destination, entry) for each in self.partitions for entry in each.state.rounds]
 
-def followed_partitions(name: str, *, root: str) -> list[Followed]:
-    """Return all partitions of a table, also those that only the table it follows has yet. Raises: NotFoundError."""
-    return read_followed(storage.find_stream(*split_table_name(name), root=root)).partitions
 
-
-def read_followed(stream: StreamLog) -> FollowedTable:
+def read_followed(name: str, *, with_rounds: bool = False, recall: bool = False, root: str) -> FollowedTable:
     """Return what each partition of a table follows; its log is read once, and so is that of each partition.
 
-    Raises: NotFoundError.
+    With `recall`, the table is looked up in the catalog as this process knows it. Raises: NotFoundError.
     """
+    stream = storage.find_stream(*split_table_name(name), recall=recall, root=root)
     version, position, partitions = stream.read(
         lambda state: (state.version, state.stream_position, list(state.partitions().values()))
     )
-    root, known = stream.root, _Streams(stream)
+    known = _Streams(stream)
     there = {}
     for partition in partitions:
         own = partition.locator
         destination = _destination(stream, own)
-        there[own.partition_id] = Followed(
-            own, None, destination, read_state(destination), own_position=partition.stream_position
-        )
+        state = read_state(destination, with_rounds=with_rounds)
+        there[own.partition_id] = Followed(own, None, destination, state, own_position=partition.stream_position)
     folders = {str(each.state.current["source_folder"]) for each in there.values() if each.state.current is not None}
     whole = None if position else known.only(folders)
     for key, each in there.items():
@@ -195,7 +196,7 @@ def read_followed(stream: StreamLog) -> FollowedTable:
     for partition in [] if whole is None else storage.list_partitions(whole, root=root):
         own = _beside(stream.locator, partition.locator.partition_values)
         there.setdefault(own.partition_id, Followed(own, partition.locator, _destination(stream, own)))
-    return FollowedTable(stream, version, list(there.values()))
+    return FollowedTable(stream, version, position, list(there.values()))
 
 
 class _Streams:
@@ -289,7 +290,13 @@ def read_work(name: str, *, root: str, keep_alive: Callable[[], None] = lambda: 
 
     Partitions that follow a table that was dropped have nothing to do. Raises: NotFoundError.
     """
-    table = read_followed(storage.find_stream(*split_table_name(name), root=root))
+    return work_in(read_followed(name, root=root), keep_alive=keep_alive)
+
+
+def work_in(
+    table: FollowedTable, *, recall: bool = False, keep_alive: Callable[[], None] = lambda: None
+) -> list[PartitionWork]:
+    """Do as `read_work` does for a table that was read already; with `recall`, its own deltas are not looked for again."""
     by_stream: dict[str, list[Followed]] = defaultdict(list)
     for each in table.partitions:
         if each.source is not None:
@@ -299,9 +306,9 @@ def read_work(name: str, *, root: str, keep_alive: Callable[[], None] = lambda: 
         keep_alive()
         sources = [each.source for each in group if each.source is not None]
         own = sources[0].stream_locator == table.stream.locator
-        stream = table.stream if own else storage.locate_stream(sources[0], root=root)
+        stream = table.stream if own else storage.locate_stream(sources[0], root=table.stream.root)
         after = {source.partition_id: each.state.watermark for source, each in zip(sources, group, strict=True)}
-        states = read_sources(stream, sources, after)
+        states = read_sources(stream, sources, after, recall=own and recall)
         work += [
             PartitionWork(*pair) for pair in zip(group, (states[each.partition_id] for each in sources), strict=True)
         ]

@@ -7,20 +7,15 @@ from typing import Any, NamedTuple
 from siltstone.catalog import main as catalog
 from siltstone.errors import CorruptionError, InvalidInputError, NotFoundError, SiltstoneError
 from siltstone.ingest.dry_run import distinct_files
-from siltstone.log.commit import steady
 from siltstone.log.state import Entry
 from siltstone.model import Delta, PartitionLocator, TableVersion
 from siltstone.model.rounds import Bucket, RoundCompletion, ratio
 from siltstone.storage import object_store as storage
 from siltstone.table.completion import (
     Destination,
-    current_entry,
-    list_rounds,
-    locate_compacted,
     read_completion,
-    source_partitions,
 )
-from siltstone.table.followers import PartitionWork, waiting_partitions
+from siltstone.table.followers import Followed, FollowedTable, read_followed, work_in
 from siltstone.text import format_value
 
 
@@ -416,17 +411,16 @@ class PartitionRounds(NamedTuple):
         return self._replace(recent=kept, has_older=self.has_older or len(kept) < len(self.recent))
 
 
-def report_table(
-    name: str, stream_position: int, partitions: Sequence[PartitionRounds], waiting: Sequence[PartitionWork]
-) -> TableReport:
+def report_table(table: FollowedTable, partitions: Sequence[PartitionRounds]) -> TableReport:
     """Return a table in numbers."""
     current = [partition.current for partition in partitions if partition.current is not None]
     recent = [completion for partition in partitions for completion in partition.recent[-RECENT_ROUNDS:]]
-    deltas = [delta for each in waiting for delta in each.deltas]
+    waiting = [work for work in work_in(table, recall=True) if work.is_waiting]
+    deltas = [delta for work in waiting for delta in work.deltas]
     live_rows, stored_rows = sum(each.live_rows for each in current), sum(each.record_count for each in current)
     newest = max(recent, key=_by_time, default=None)
     return TableReport(
-        name=name,
+        name=table.stream.locator.table_locator.full_name,
         partitions=len(partitions),
         rows=live_rows,
         files=sum(len(each.files) for each in current),
@@ -436,7 +430,7 @@ def report_table(
         backlog_deltas=len(deltas),
         backlog_bytes=sum(delta.manifest.content_length for delta in deltas),
         oldest_at=min((delta.committed_at for delta in deltas), default=None),
-        stream_position=stream_position,
+        stream_position=table.stream_position,
         high_watermark=min((each.high_watermark for each in current), default=None),
         write_amplification=ratio(sum(each.written_bytes for each in recent), sum(each.input_bytes for each in recent)),
         read_amplification=ratio(stored_rows, live_rows),
@@ -494,16 +488,18 @@ def _rounds_each(partitions: int) -> int:
 
 def read_reports(*, root: str) -> list[TableReport]:
     """Read all tables, each log once; one that is damaged does not hide the others. Raises: StorageError."""
-    with steady():
-        return [read_report(table.locator.full_name, root=root) for table in catalog.list_tables(root=root)]
+    tables = catalog.list_tables(root=root)
+    return [read_report(table.locator.full_name, recall=True, root=root) for table in tables]
 
 
-def read_report(name: str, *, root: str) -> TableReport:
-    """Read one table, each log once; what is wrong with it is part of the report."""
+def read_report(name: str, *, recall: bool = False, root: str) -> TableReport:
+    """Read one table, each log once; what is wrong with it is part of the report.
+
+    With `recall`, it is looked up in the catalog as this process knows it.
+    """
     try:
-        with steady():
-            partitions = [_newest_rounds(destination, RECENT_ROUNDS) for destination in _destinations(name, root)]
-            return _read_report(name, partitions, root)
+        table = read_followed(name, with_rounds=True, recall=recall, root=root)
+        return report_table(table, [_newest_rounds(partition, RECENT_ROUNDS) for partition in table.partitions])
     except SiltstoneError as error:
         return TableReport(name, problem=str(error))
 
@@ -511,41 +507,33 @@ def read_report(name: str, *, root: str) -> TableReport:
 def read_details(name: str, *, root: str) -> TableDetails:
     """Read one table with its rounds and buckets, each log once; what is wrong with it is part of the report."""
     try:
-        with steady():
-            destinations = _destinations(name, root)
-            count = max(RECENT_ROUNDS, _rounds_each(len(destinations)))
-            partitions = [_newest_rounds(destination, count) for destination in destinations]
-            return detail_table(_read_report(name, partitions, root), partitions)
+        table = read_followed(name, with_rounds=True, root=root)
+        count = max(RECENT_ROUNDS, _rounds_each(len(table.partitions)))
+        partitions = [_newest_rounds(partition, count) for partition in table.partitions]
+        return detail_table(report_table(table, partitions), partitions)
     except SiltstoneError as error:
         return TableDetails(TableReport(name, problem=str(error)))
 
 
 def read_rounds(name: str, *, root: str) -> list[RoundReport]:
     """Read the rounds of all partitions, oldest first; a damaged one has its problem. Raises: NotFoundError."""
-    with steady():
-        rounds = [
-            _read_round(destination, entry)
-            for destination in _destinations(name, root)
-            for entry in list_rounds(destination)
-        ]
-    return sorted(rounds, key=lambda each: (each.completed_at, each.round_id))
+    rounds = [_read_round(*place) for place in read_followed(name, with_rounds=True, root=root).rounds]
+    return sorted(rounds, key=lambda report: (report.completed_at, report.round_id))
 
 
 def find_round(name: str, round_id: int, partition: Sequence[str] = (), *, root: str) -> RoundCompletion:
     """Return a round of the one partition that has it, or of the named one. Raises: NotFoundError, InvalidInputError."""
-    destinations = _destinations(name, root)
+    table = read_followed(name, with_rounds=True, root=root)
+    chosen = table.partitions
     if partition:
-        keys = catalog.get_table_version(name, root=root).partition_keys
-        destinations = [destination for destination in destinations if _is_named(destination.locator, partition, keys)]
-        if not destinations:
+        keys = table.version.partition_keys
+        chosen = [each for each in chosen if _is_named(each.own, partition, keys)]
+        if not chosen:
             raise NotFoundError(
                 f"{name}: there is no partition {', '.join(partition)}; `siltstone rounds {name}` lists them"
             )
     rounds = [
-        (destination, entry)
-        for destination in destinations
-        for entry in list_rounds(destination)
-        if entry["round_id"] == round_id
+        (each.destination, entry) for each in chosen for entry in each.state.rounds if entry["round_id"] == round_id
     ]
     if not rounds:
         raise NotFoundError(f"{name}: there is no round {round_id}; `siltstone rounds {name}` lists them")
@@ -568,18 +556,8 @@ def _is_named(partition: PartitionLocator, name: Sequence[str], keys: Sequence[s
     return all(equals and by_key.get(key.strip()) == value.strip() for key, equals, value in pairs)
 
 
-def _destinations(name: str, root: str) -> list[Destination]:
-    sources = source_partitions(name, root=root)
-    return [locate_compacted(source, root=root) for source in sources]
-
-
-def _read_report(name: str, partitions: Sequence[PartitionRounds], root: str) -> TableReport:
-    stream = storage.get_stream(catalog.delta_stream(name, root=root), root=root)
-    return report_table(name, stream.stream_position, partitions, waiting_partitions(name, root=root))
-
-
-def _newest_rounds(destination: Destination, count: int) -> PartitionRounds:
-    entry, entries = current_entry(destination), list_rounds(destination)
+def _newest_rounds(partition: Followed, count: int) -> PartitionRounds:
+    destination, entry, entries = partition.destination, partition.state.current, partition.state.rounds
     recent = [read_completion(destination, entry) for entry in entries[-count:]]
     current = next((each for each in recent if entry is not None and each.round_id == entry["round_id"]), None)
     if current is None and entry is not None:
