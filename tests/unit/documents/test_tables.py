@@ -22,11 +22,11 @@ from siltstone.documents.read import earliest_of
 from siltstone.documents.record import Change, CompactionRecord, Row, new_change_id, to_ms
 from siltstone.errors import AlreadyExistsError, CorruptionError, InvalidInputError, NotFoundError
 from siltstone.log.commit import forget_logs
-from siltstone.model import StreamLocator
 from siltstone.rows import merge
 from siltstone.rows.job import BucketResult, RoundJob
 from siltstone.service.lake_tables import LakeTables
 from siltstone.storage import object_store as storage
+from siltstone.storage.interface import StreamLog
 from siltstone.table.completion import HOLD_PREFIX
 from tests.unit.documents.naming import change as old
 from tests.unit.documents.naming import record, t
@@ -188,7 +188,7 @@ class TestWriting:
         written.write(1, "r1", '{"n":1}')
         passes: list[int] = []
 
-        def stage(stream: StreamLocator) -> Any:
+        def stage(stream: StreamLog) -> Any:
             rows = pa.table({"key": ["r1"], "change_id": [change_id(2)], "delta": ['{"n":2}'], "tags": [["x"]]})
             staged = storage.stage_deltas(rows, stream, type="append", root=root)
             if not passes:
