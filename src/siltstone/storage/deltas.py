@@ -8,7 +8,7 @@ from siltstone.errors import ConflictError, InvalidInputError, NotFoundError
 from siltstone.log.commit import Commit
 from siltstone.log.horizon import refuse_late
 from siltstone.log.proof import refuse_unproven
-from siltstone.log.state import EXPIRES_AT, Entry
+from siltstone.log.state import Entry
 from siltstone.model import (
     Delta,
     DeltaLocator,
@@ -28,9 +28,10 @@ from siltstone.model.properties import SCHEMA_EVOLUTION, STRICT
 from siltstone.model.schema import check_known
 from siltstone.objects import open_objects
 from siltstone.storage.interface import StreamLike
-from siltstone.storage.layout import TRANSACTION_RETENTION_MS, VERSION_KEY, delta_key, stream_key, transaction_key
+from siltstone.storage.layout import VERSION_KEY, delta_key, stream_key
 from siltstone.storage.parquet import read_data_file
 from siltstone.storage.streams import StoredState, StoredStream, locate, partition_change
+from siltstone.storage.transactions import find_transaction, transaction_changes
 from siltstone.storage.versions import nameless, take_columns
 
 
@@ -74,11 +75,7 @@ def commit_deltas(
         state.stream.stream_position = position
         changes[stream_key(stream.stream)] = nameless(state.stream)
         if idempotency is not None:
-            changes[transaction_key(stream.stream, idempotency)] = {
-                "stream_position": position,
-                "committed_at": committed_at,
-                EXPIRES_AT: committed_at + TRANSACTION_RETENTION_MS,
-            }
+            changes.update(transaction_changes(state.entries, stream.stream, idempotency, position, committed_at))
         return Commit(changes, state.stream)
 
     committed = source.commit("commit deltas", prepare)
@@ -102,8 +99,11 @@ def find_commit(stream: StreamLike, idempotency: Idempotency, *, root: str) -> i
 
 
 def _position_of(state: StoredState, idempotency: Idempotency) -> int | None:
-    entry = state.entries.get(transaction_key(state.locator.stream, idempotency))
-    return None if entry is None else int(entry["stream_position"])
+    found = find_transaction(state.entries, state.locator.stream, idempotency)
+    if found is None or found.is_exact:
+        return None if found is None else found.position
+    deltas = (state.delta(key) for position, key in state.positions() if position < found.position)
+    return next((delta.stream_position for delta in deltas if delta.idempotency == idempotency), found.position)
 
 
 def discard_deltas(deltas: Sequence[Delta], *, root: str) -> None:

@@ -443,6 +443,7 @@ class Storage(Protocol):
     def find_commit(self, stream: StreamLike, idempotency: Idempotency, *, root: str) -> int | None:
         """Return the stream position that was committed under an idempotency id, or None.
 
+        Where others wrote in between, and the delta is trimmed by now, it is one that the commit is not after.
         Raises: NotFoundError.
         """
 

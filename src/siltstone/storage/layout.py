@@ -9,11 +9,9 @@ Folders keep their name when a table is renamed, and the entries inside them car
 entry in the catalog log.
 """
 
-import urllib.parse
 import uuid
 
 from siltstone.log.commit import CommitLog, commit_log
-from siltstone.model import Idempotency
 
 CATALOG_FOLDER = "catalog"
 TABLES_FOLDER = "tables"
@@ -23,8 +21,6 @@ NAMESPACE_PREFIX = "namespace/"
 TABLE_PREFIX = "table/"
 DROPPED_PREFIX = "dropped/"
 STREAM_PREFIX = "stream/"
-TRANSACTION_PREFIX = "transaction/"
-TRANSACTION_RETENTION_MS = 30 * 24 * 3600 * 1000
 
 
 def catalog_log(root: str) -> CommitLog:
@@ -90,8 +86,3 @@ def follower_prefix(stream: str) -> str:
 def follower_key(stream: str, partition_id: str, folder: str) -> str:
     """Return the key of a follower of a partition in the log of the partition's version."""
     return f"{follower_prefix(stream)}{partition_id}/{folder}"
-
-
-def transaction_key(stream: str, idempotency: Idempotency) -> str:
-    """Return the key that remembers a commit by its idempotency id."""
-    return f"{TRANSACTION_PREFIX}{stream}/{urllib.parse.quote(idempotency.app_id, safe='')}/{idempotency.batch_id}"

@@ -1,0 +1,90 @@
+"""Which commits happened, by the names that writers gave them: an entry for each app, however many batches it wrote.
+
+Ids that rise by one make up a run, which grows in place. An app has a few runs; where its ids leave gaps again and again,
+the runs before those become an entry for each id, which expires by itself.
+"""
+
+import urllib.parse
+from typing import NamedTuple
+
+from siltstone.log.state import EXPIRES_AT, Entry, LogState
+from siltstone.model import Idempotency
+
+RETENTION_MS = 30 * 24 * 3600 * 1000
+MAX_RUNS = 16
+# A longer run stays one: so many commits made it that its few bytes do not count.
+MAX_SPLIT_IDS = 1000
+_PREFIX = "transaction/"
+
+
+class Run(NamedTuple):
+    """Batches of an app whose ids rise by one: the first and the last with their positions, and the time of the last."""
+
+    first_id: int
+    first_position: int
+    last_id: int
+    last_position: int
+    committed_at: int
+
+    def position_of(self, batch_id: int) -> int | None:
+        """Return the position of a batch, None where others wrote in between, so that only its delta tells."""
+        if batch_id == self.last_id:
+            return self.last_position
+        is_even = self.last_position - self.first_position == self.last_id - self.first_id
+        return self.first_position + batch_id - self.first_id if is_even or batch_id == self.first_id else None
+
+
+class Found(NamedTuple):
+    """A commit that happened: its position where that is known, and else one that it is not after."""
+
+    position: int
+    is_exact: bool
+
+
+def find_transaction(state: LogState, stream: str, idempotency: Idempotency) -> Found | None:
+    """Return the commit that happened under an id, or None."""
+    single = state.get(_key(stream, idempotency.app_id, idempotency.batch_id))
+    if single is not None:
+        return Found(int(single["stream_position"]), is_exact=True)
+    for run in _runs(state, stream, idempotency.app_id):
+        if run.first_id <= idempotency.batch_id <= run.last_id:
+            position = run.position_of(idempotency.batch_id)
+            return Found(run.last_position if position is None else position, position is not None)
+    return None
+
+
+def transaction_changes(
+    state: LogState, stream: str, idempotency: Idempotency, position: int, committed_at: int
+) -> dict[str, Entry]:
+    """Return what the log remembers of a commit under an id that nothing was committed under before."""
+    app_id, batch_id = idempotency.app_id, idempotency.batch_id
+    runs = [run for run in _runs(state, stream, app_id) if run.committed_at + RETENTION_MS > committed_at]
+    before = next((run for run in runs if run.last_id == batch_id - 1), None)
+    if before is None:
+        runs.append(Run(batch_id, position, batch_id, position, committed_at))
+    else:
+        runs.remove(before)
+        runs.append(before._replace(last_id=batch_id, last_position=position, committed_at=committed_at))
+    changes: dict[str, Entry] = {}
+    short = [run for run in runs if run.last_id - run.first_id < MAX_SPLIT_IDS]
+    for run in short[:-MAX_RUNS]:
+        runs.remove(run)
+        for each in range(run.first_id, run.last_id + 1):
+            changes[_key(stream, app_id, each)] = {
+                "stream_position": run.position_of(each) or run.last_position,
+                "committed_at": run.committed_at,
+                EXPIRES_AT: run.committed_at + RETENTION_MS,
+            }
+    changes[_key(stream, app_id)] = {"runs": [list(run) for run in runs], EXPIRES_AT: committed_at + RETENTION_MS}
+    return changes
+
+
+def _runs(state: LogState, stream: str, app_id: str) -> list[Run]:
+    """Return the runs of an app, those that grew last at the end."""
+    entry = state.get(_key(stream, app_id)) or {}
+    return [Run(*map(int, run)) for run in entry.get("runs", ())]
+
+
+def _key(stream: str, app_id: str, batch_id: int | None = None) -> str:
+    key = f"{_PREFIX}{stream}/{urllib.parse.quote(app_id, safe='')}"
+    return key if batch_id is None else f"{key}/{batch_id}"
