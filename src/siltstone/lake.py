@@ -45,12 +45,11 @@ from siltstone.model import (
     StreamLocator,
     TableRules,
     TableVersion,
-    TableVersionLocator,
 )
 from siltstone.model.locators import did_you_mean, split_table_name
-from siltstone.model.properties import KIND, ROWS_KIND, change_properties
+from siltstone.model.properties import KIND, ROWS_KIND
 from siltstone.model.rounds import RoundCompletion
-from siltstone.model.schema import normalize_schema, schema_from_json, schema_to_json
+from siltstone.model.schema import schema_from_json
 from siltstone.objects import canonical_root, local_folder, open_objects
 from siltstone.rounds.events import Progress
 from siltstone.rounds.preview import Plan, preview_table
@@ -59,9 +58,8 @@ from siltstone.rounds.session import Compacted, compact_table
 from siltstone.rows.job import Engine
 from siltstone.spark.compaction import Spark, engine_on
 from siltstone.storage import object_store as storage
-from siltstone.storage.interface import ArrowData
+from siltstone.storage.interface import ArrowData, StreamLog
 from siltstone.storage.layout import CATALOG_FOLDER
-from siltstone.storage.versions import change_columns
 from siltstone.table.completion import (
     Destination,
     locate_compacted,
@@ -229,15 +227,15 @@ class Lake:
         properties: Mapping[str, str] | None = None,
     ) -> TableDescription:
         """Return what `create_table` would create, and create nothing. Raises: AlreadyExistsError, InvalidInputError."""
-        namespace, table = split_table_name(name)
-        version = TableVersion(
-            locator=TableVersionLocator(namespace=namespace, table=table, table_version="1"),
-            fields=schema_to_json(normalize_schema(_arrow_schema(schema))),
-            **rules,
+        version = catalog.create_table(
+            name,
+            schema=_arrow_schema(schema),
+            rules=rules,
             description=description,
-            properties=change_properties({}, properties or {}, name),
+            properties=properties,
+            dry_run=True,
+            root=self.root,
         )
-        self._refuse_existing(name)
         return describe_version(version)
 
     def create_document_table(
@@ -403,11 +401,22 @@ class Table:
                 root=root,
             )
         if data.__class__.__module__.startswith("pyspark."):
+            from siltstone.spark.write import stage_on_spark
+
+            def stage(stream: StreamLog) -> list[Delta]:
+                return stage_on_spark(
+                    cast("DataFrame", data),
+                    stream.locator,
+                    type=type,
+                    delete_columns=columns,
+                    op_column=op_column,
+                    evolve=evolve,
+                    root=root,
+                )
+
             return catalog.write_staged(
                 self.name,
-                lambda stream: _stage_on_spark(
-                    cast("DataFrame", data), stream.locator, type, columns, op_column, evolve, root
-                ),
+                stage,
                 idempotency=idempotency,
                 stream_position=stream_position,
                 expected_properties=expected,
@@ -748,26 +757,15 @@ class Table:
         No file is written anew. A column that is added again under the name of a dropped one starts empty.
         A dry run returns what the table would be. Raises: InvalidInputError.
         """
-        columns = None if add_columns is None else _arrow_schema(add_columns)
-        if dry_run:
-            version = self.version
-            change_columns(
-                version, add_columns=columns, rename_columns=rename_columns, drop_columns=_names(drop_columns)
-            )
-            if unique_within_partition is not None:
-                version["unique_within_partition"] = unique_within_partition
-            if description is not None:
-                version["description"] = description
-            version["properties"] = change_properties(version.properties, properties or {}, self.name)
-            return version
         return catalog.alter_table(
             self.name,
-            add_columns=columns,
+            add_columns=None if add_columns is None else _arrow_schema(add_columns),
             rename_columns=rename_columns,
             drop_columns=_names(drop_columns),
             unique_within_partition=unique_within_partition,
             description=description,
             properties=properties,
+            dry_run=dry_run,
             root=self.lake.root,
         )
 
@@ -796,22 +794,6 @@ def choose_engine(engine: EngineName, spark: Spark = None, progress: Progress | 
     from siltstone.documents.merge import run_here
 
     return run_here
-
-
-def _stage_on_spark(
-    frame: "DataFrame",
-    stream: StreamLocator,
-    type: DeltaType,
-    delete_columns: Sequence[str] | None,
-    op_column: str | None,
-    evolve: bool,
-    root: str,
-) -> list[Delta]:
-    from siltstone.spark.write import stage_on_spark
-
-    return stage_on_spark(
-        frame, stream, type=type, delete_columns=delete_columns, op_column=op_column, evolve=evolve, root=root
-    )
 
 
 def _arrow_schema(schema: SchemaLike) -> pa.Schema:

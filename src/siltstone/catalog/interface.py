@@ -46,11 +46,13 @@ class Catalog(Protocol):
         description: str = "",
         properties: Mapping[str, str] | None = None,
         reserved_properties: Mapping[str, str] | None = None,
+        dry_run: bool = False,
         root: str,
     ) -> TableVersion:
         """Create a table with its first version, and its namespace where that is missing, in one commit.
 
-        Without rules, rows have no key. `reserved_properties` are for what the system keeps. Raises: AlreadyExistsError, InvalidInputError.
+        Without rules, rows have no key. `reserved_properties` are for what the system keeps. A dry run makes all checks,
+        and creates nothing. Raises: AlreadyExistsError, InvalidInputError.
         """
 
     def get_table_version(
@@ -69,11 +71,12 @@ class Catalog(Protocol):
         unique_within_partition: bool | None = None,
         description: str | None = None,
         properties: Mapping[str, str | None] | None = None,
+        dry_run: bool = False,
         root: str,
     ) -> TableVersion:
         """Drop, rename and add columns (or widen them), describe, set properties (None removes one).
 
-        Raises: NotFoundError, InvalidInputError.
+        A dry run returns what the version would be. Raises: NotFoundError, InvalidInputError.
         """
 
     def rename_table(self, name: str, new_name: str, *, root: str) -> Table:

@@ -47,8 +47,7 @@ def get_table(name: str, *, recall: bool = False, root: str) -> Table:
 
 def table_exists(name: str, *, root: str) -> bool:
     """Return whether the table exists."""
-    namespace, table = split_table_name(name)
-    return storage.table_exists(namespace, table, root=root)
+    return storage.table_exists(*split_table_name(name), root=root)
 
 
 def create_table(
@@ -59,19 +58,19 @@ def create_table(
     description: str = "",
     properties: Mapping[str, str] | None = None,
     reserved_properties: Mapping[str, str] | None = None,
+    dry_run: bool = False,
     root: str,
 ) -> TableVersion:
     """Create a table with its first version, and its namespace where that is missing, in one commit."""
-    namespace, table = split_table_name(name)
     return storage.create_table_version(
-        namespace,
-        table,
+        *split_table_name(name),
         schema=schema,
         rules=rules,
         description=description,
         properties=properties,
         reserved_properties=reserved_properties,
         create_parents=True,
+        dry_run=dry_run,
         root=root,
     )
 
@@ -91,13 +90,12 @@ def alter_table(
     unique_within_partition: bool | None = None,
     description: str | None = None,
     properties: Mapping[str, str | None] | None = None,
+    dry_run: bool = False,
     root: str,
 ) -> TableVersion:
     """Drop, rename and add columns (or widen them), describe, set properties (None removes one)."""
-    namespace, table = split_table_name(name)
     return storage.update_table_version(
-        namespace,
-        table,
+        *split_table_name(name),
         table_version,
         add_columns=add_columns,
         rename_columns=rename_columns,
@@ -105,21 +103,20 @@ def alter_table(
         unique_within_partition=unique_within_partition,
         description=description,
         properties=properties,
+        dry_run=dry_run,
         root=root,
     )
 
 
 def rename_table(name: str, new_name: str, *, root: str) -> Table:
     """Rename a table, also into another namespace that exists."""
-    namespace, table = split_table_name(name)
     new_namespace, new_table = split_table_name(new_name)
-    return storage.update_table(namespace, table, new_namespace=new_namespace, new_table=new_table, root=root)
+    return storage.update_table(*split_table_name(name), new_namespace=new_namespace, new_table=new_table, root=root)
 
 
 def drop_table(name: str, *, root: str) -> None:
     """Drop a table; its files become orphans."""
-    namespace, table = split_table_name(name)
-    storage.delete_table(namespace, table, root=root)
+    storage.delete_table(*split_table_name(name), root=root)
 
 
 def write_to_table(

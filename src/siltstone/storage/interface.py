@@ -229,6 +229,7 @@ class Storage(Protocol):
         properties: Mapping[str, str] | None = None,
         reserved_properties: Mapping[str, str] | None = None,
         create_parents: bool = False,
+        dry_run: bool = False,
         root: str,
     ) -> TableVersion:
         """Create a version with its stream of deltas; by default the next number.
@@ -236,7 +237,7 @@ class Storage(Protocol):
         Without rules, rows have no key. Partition keys must be part of the primary key, if there is one, unless keys are `unique_within_partition` only.
         With `create_parents`, a missing namespace or table is created in the same commit, and a table that exists is an
         error. Properties are checked as `model.properties` says; reserved ones are for what the system keeps, and are taken
-        as they are. Raises: AlreadyExistsError, NotFoundError, InvalidInputError.
+        as they are. A dry run makes all checks, and creates nothing. Raises: AlreadyExistsError, NotFoundError, InvalidInputError.
         """
 
     def update_table_version(
@@ -252,13 +253,14 @@ class Storage(Protocol):
         lifecycle_state: LifecycleState | None = None,
         description: str | None = None,
         properties: Mapping[str, str | None] | None = None,
+        dry_run: bool = False,
         root: str,
     ) -> TableVersion:
         """Drop, rename and add columns, in this order, set properties, describe, or change the state of a version.
 
         No file is written anew: inside files, columns keep the name they were added under. Properties are checked as
-        `model.properties` says; None removes one. Raises: NotFoundError, InvalidInputError, also for keys, which cannot be
-        dropped.
+        `model.properties` says; None removes one. A dry run returns what the version would be. Raises: NotFoundError,
+        InvalidInputError, also for keys, which cannot be dropped.
         """
 
     def get_table_version_schema(

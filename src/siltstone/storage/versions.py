@@ -96,6 +96,7 @@ def create_table_version(
     properties: Mapping[str, str] | None = None,
     reserved_properties: Mapping[str, str] | None = None,
     create_parents: bool = False,
+    dry_run: bool = False,
     root: str,
 ) -> TableVersion:
     """Create a version with its stream of deltas.
@@ -130,6 +131,8 @@ def create_table_version(
             properties={**checked, **(reserved_properties or {})},
             created_at=log.now_ms(),
         )
+        if dry_run:
+            return Commit({}, version)
         folder = new_version_folder(namespace, table, number)
         _write_first_batch(folder, version, root)
         parent_table.versions = [
@@ -140,7 +143,8 @@ def create_table_version(
         return Commit(changes, version)
 
     version = log.commit("create table version", prepare).result
-    keep_reserve(root)
+    if not dry_run:
+        keep_reserve(root)
     return version
 
 
@@ -162,6 +166,7 @@ def update_table_version(
     lifecycle_state: LifecycleState | None = None,
     description: str | None = None,
     properties: Mapping[str, str | None] | None = None,
+    dry_run: bool = False,
     root: str,
 ) -> TableVersion:
     """Drop, rename and add columns, set properties, describe, or change the state of a version."""
@@ -169,16 +174,13 @@ def update_table_version(
     chosen = parent.choose_version(table_version)
     log = version_log(root, chosen.folder)
 
-    def prepare(state: LogState) -> Changes:
+    def prepare(state: LogState) -> Commit[TableVersion]:
         version = version_of(state, log, parent, chosen)
         before = nameless(version)
-        change_columns(
-            version,
-            add_columns=add_columns,
-            rename_columns=rename_columns,
-            drop_columns=drop_columns,
-            newest_position=_newest_position(state),
-        )
+        _drop_columns(version, drop_columns, _newest_position(state))
+        _rename_columns(version, rename_columns or {})
+        if add_columns is not None:
+            evolve_version(version, normalize_schema(add_columns))
         if unique_within_partition is not None:
             version.unique_within_partition = unique_within_partition
             version.validate()
@@ -186,8 +188,10 @@ def update_table_version(
             version.description = description
         version.properties = change_properties(version.properties, properties or {}, f"{namespace}.{table}")
         after = nameless(version)
-        return {} if after == before else {VERSION_KEY: after}
+        return Commit({} if dry_run or after == before else {VERSION_KEY: after}, version)
 
+    if dry_run:
+        return log.read(prepare).result
     log.commit("update table version", prepare)
     if lifecycle_state is not None:
         _update_lifecycle(parent, chosen.version, lifecycle_state, root)
@@ -270,21 +274,6 @@ def take_columns(version: TableVersion, fields: Sequence[SchemaField]) -> None:
         incoming.append(SchemaField(name=name, type=column.type, nullable=column.nullable))
     if incoming:
         evolve_version(version, schema_from_json(incoming), names_in_files)
-
-
-def change_columns(
-    version: TableVersion,
-    *,
-    add_columns: pa.Schema | None = None,
-    rename_columns: Mapping[str, str] | None = None,
-    drop_columns: Sequence[str] = (),
-    newest_position: int = 0,
-) -> None:
-    """Drop, rename and add columns, in this order. Raises: InvalidInputError."""
-    _drop_columns(version, drop_columns, newest_position)
-    _rename_columns(version, rename_columns or {})
-    if add_columns is not None:
-        evolve_version(version, normalize_schema(add_columns))
 
 
 def _newest_position(state: LogState) -> int:
