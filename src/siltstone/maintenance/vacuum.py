@@ -233,7 +233,7 @@ def _destinations(root: str, folder: str, listed: Iterable[ObjectInfo]) -> Itera
             stream=stream,
             partition_values=[] if partition_id == "_" else [partition_id],
         )
-        yield Destination(locator, partition_folder, commit_log(root, log_folder), root)
+        yield Destination(locator, partition_folder, root)
 
 
 def _is_foreign(destination: Destination) -> bool:

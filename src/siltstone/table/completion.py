@@ -4,6 +4,7 @@ import uuid
 import zlib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
+from functools import cached_property
 from typing import NamedTuple
 
 import orjson
@@ -26,13 +27,18 @@ ROUND_PREFIX = "round/"
 HOLD_PREFIX = "hold/"
 
 
-class Destination(NamedTuple):
+@dataclass(frozen=True)
+class Destination:
     """Where a compacted partition is."""
 
     locator: PartitionLocator
     folder: str
-    log: CommitLog
     root: str
+
+    @cached_property
+    def log(self) -> CommitLog:
+        """The log of its rounds and holds, the same one for as long as this is used."""
+        return commit_log(self.root, f"{self.folder}/log")
 
 
 class DestinationState(NamedTuple):
@@ -66,8 +72,7 @@ def locate_compacted(own: PartitionLocator, *, root: str) -> Destination:
 
 def destination_in(version_folder: str, partition: PartitionLocator, *, root: str) -> Destination:
     """Return the folder and the log of a compacted partition of a table version whose folder is known."""
-    folder = f"{version_folder}/{partition.stream}/{partition.partition_id}"
-    return Destination(partition, folder, commit_log(root, f"{folder}/log"), root)
+    return Destination(partition, f"{version_folder}/{partition.stream}/{partition.partition_id}", root)
 
 
 def read_state(destination: Destination, *, with_rounds: bool = False) -> DestinationState:

@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 from siltstone.catalog import main as catalog
 from siltstone.errors import AlreadyExistsError, CorruptionError, NotFoundError
-from siltstone.log.commit import commit_log
 from siltstone.log.state import Entry
 from siltstone.model import (
     COMPACTED_STREAM,
@@ -339,9 +338,8 @@ def unregistered_destinations(name: str, *, root: str) -> list[Destination]:
     known = {partition.locator.partition_id for partition in storage.list_partitions(stream, root=root)}
     found = []
     for segment in sorted(set(open_objects(root).list_folders(folder)) - known):
-        place = f"{folder}/{segment}"
         compacted = compacted_partition(_beside(stream, []))
-        completion = current_completion(Destination(compacted, place, commit_log(root, f"{place}/log"), root))
+        completion = current_completion(Destination(compacted, f"{folder}/{segment}", root))
         if completion is not None:
             values = completion.destination_partition_locator.partition_values
             found.append(locate_compacted(_beside(stream, values), root=root))
@@ -460,7 +458,7 @@ def _need(place: _Place, folder: str, record: Follower | None, *, counts_before_
     if not _is_there(folder, place.root, is_registered=record is not None):
         return None
     with _blocking(place, folder):
-        destination = Destination(place.source, folder, commit_log(place.root, f"{folder}/log"), place.root)
+        destination = Destination(place.source, folder, place.root)
         entry, held = current_entry(destination), held_watermark(destination, place.now_ms)
     needs = [] if held is None else [held]
     if entry is None and counts_before_a_round:

@@ -18,7 +18,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from siltstone.errors import InvalidInputError, require_packages
-from siltstone.log.commit import commit_log
 from siltstone.model import PartitionValue, TableVersion
 from siltstone.model.locators import did_you_mean
 from siltstone.model.rounds import Bucket, CompactedFile, RoundCompletion
@@ -491,8 +490,7 @@ def live_batches(root: str, completion: RoundCompletion, schema: pa.Schema | Non
 
 def destination_of(partition: PartitionSnapshot, root: str) -> Destination:
     """Return where a partition is compacted to."""
-    log = commit_log(root, f"{partition.folder}/log")
-    return Destination(compacted_partition(partition.own), partition.folder, log, root)
+    return Destination(compacted_partition(partition.own), partition.folder, root)
 
 
 def merge_of(snapshot: TableSnapshot, partition: PartitionSnapshot) -> RoundJob:

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from siltstone.errors import CorruptionError, InvalidInputError, NotFoundError
-from siltstone.log.commit import commit_log
 from siltstone.log.state import Entry, LogState
-from siltstone.model import COMPACTED_STREAM, Delta, PartitionLocator, PartitionValue, StreamLocator, TableVersion
+from siltstone.model import Delta, PartitionLocator, PartitionValue, StreamLocator, TableVersion
 from siltstone.model.locators import check_position, split_table_name
 from siltstone.model.rounds import RoundCompletion
 from siltstone.storage import object_store as storage
@@ -20,6 +19,7 @@ from siltstone.table.completion import (
     ROUND_PREFIX,
     Destination,
     compacted_partition,
+    destination_in,
     read_completion,
 )
 from siltstone.table.followers import refuse_end_before
@@ -317,9 +317,7 @@ class _KnownRounds:
         return self._read.get(own.partition_id) or _Rounds(own, None)
 
     def destination(self, own: PartitionLocator) -> Destination:
-        folder = f"{self.own.version_folder}/{COMPACTED_STREAM}/{own.partition_id}"
-        root = self.own.root
-        return Destination(compacted_partition(own), folder, commit_log(root, f"{folder}/log"), root)
+        return destination_in(self.own.version_folder, compacted_partition(own), root=self.own.root)
 
     def read_again(self, own: PartitionLocator) -> bool:
         """Read a partition's log once more; return whether it says anything else."""
