@@ -2,16 +2,24 @@
 
 import datetime
 import sys
-from collections.abc import Callable, Iterator
-from typing import Annotated
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated
 
+import orjson
 import typer
 
 from siltstone.cli import rounds
 from siltstone.cli.options import Master, Shell, TableName, command, new_group, parse_duration_ms
-from siltstone.cli.results import Documents, DocumentStatus, Done, Exported, History, HoldList, Timeline, hold_fields
+from siltstone.cli.parts import Line, Shown
+from siltstone.cli.rows import emit_export
 from siltstone.errors import InvalidInputError, SiltstoneError
-from siltstone.text import format_count, format_duration, format_time
+from siltstone.text import format_count, format_duration, format_iso_time, format_time
+
+if TYPE_CHECKING:
+    from siltstone.document_table import Document
+    from siltstone.documents.read import TimelineEvent
+    from siltstone.documents.resolve import HistoryEntry
+    from siltstone.table.completion import Hold
 
 CasesFile = Annotated[
     str | None,
@@ -48,7 +56,7 @@ def create(
     )
     sentence = f"created {docs.name}, a table of documents; changes may be {format_duration(delay_ms)} old when written"
     fields = {"table": docs.name, "full_consistency_delay_ms": delay_ms, "keep_history": keep_history}
-    shell.emit(Done(sentence, fields))
+    _emit_done(shell, sentence, fields)
 
 
 @command(
@@ -84,12 +92,12 @@ def update(
     if key is not None and delta is not None:
         change_id = docs.update(key, delta, tags or [], change_id)
         fields = {"table": name, "key": key, "change_id": change_id}
-        shell.emit(Done(f"updated {key} by change {change_id}", fields))
+        _emit_done(shell, f"updated {key} by change {change_id}", fields)
         return
     from siltstone.ingest.document_lines import read_objects
 
     updates = docs.update_many(read_objects(file or "", '{"key": …, "delta": …}'))
-    shell.emit(Done(f"applied {format_count(updates, 'delta')} to {name}", {"table": name, "updates": updates}))
+    _emit_done(shell, f"applied {format_count(updates, 'delta')} to {name}", {"table": name, "updates": updates})
 
 
 @command(
@@ -124,7 +132,7 @@ def import_(
     skipped = f"; {format_count(done.skipped, 'document')} left out, stored already" if done.skipped else ""
     sentence = f"{verb} {format_count(done.imported, 'document')} into {name}{skipped}"
     fields = {"table": name, "imported": done.imported, "skipped": done.skipped, "dry_run": dry_run}
-    shell.emit(Done(sentence, fields))
+    _emit_done(shell, sentence, fields)
 
 
 @command(
@@ -147,10 +155,16 @@ def get(
         raise typer.BadParameter("--change applies to one document; name one key", param_hint="--change")
     docs = shell.lake.document_table(name)
     if change_id is None:
-        shell.emit(Documents(docs.get_many(keys)))
+        documents = docs.get_many(keys)
+        shell.emit_lines(documents, _documents_text(documents))
         return
     status = docs.get_for_change(keys[0], change_id)
-    shell.emit(DocumentStatus(status.state, status.document))
+    shell.emit(status, [status.state, *_documents_text([status.document])], one_line=True)
+
+
+def _documents_text(documents: "Iterable[Document]") -> Iterator[Shown]:
+    for document in documents:
+        yield Line(orjson.dumps(document, option=orjson.OPT_INDENT_2).decode())
 
 
 @command(
@@ -164,7 +178,18 @@ def timeline(
     key: Annotated[str, typer.Argument(metavar="KEY", help="The document.", show_default=False)],
 ) -> None:
     """Show all that is stored of a document: deltas, compactions, and which deltas are redundant and why."""
-    shell.emit(Timeline(key, shell.lake.document_table(name).timeline(key)))
+    events = shell.lake.document_table(name).timeline(key)
+    shell.emit(events, _timeline_text(key, events), one_line=True)
+
+
+def _timeline_text(key: str, events: "Sequence[TimelineEvent]") -> Iterator[Shown]:
+    for event in events:
+        mark = "redundant" if event.is_redundant else "owned" if event.is_owned else event.kind
+        yield Line(f"{event.at}  {event.change_id}  {mark:<10}  {event.delta}{_tags(event.tags)}")
+        if event.note:
+            yield Line(f"{'':26}{event.note}")
+    if not events:
+        yield Line(f"nothing was written to {key}")
 
 
 @command(
@@ -182,7 +207,27 @@ def history(
 
     The table must keep its history: `documents create --keep-history`, or `table alter --set keep_history=true`.
     """
-    shell.emit(History(key, shell.lake.document_table(name).history(key)))
+    entries = shell.lake.document_table(name).history(key)
+    shell.emit(entries, _history_text(key, entries), one_line=True)
+
+
+def _history_text(key: str, entries: "Sequence[HistoryEntry]") -> Iterator[Shown]:
+    from siltstone.documents.language import value_text
+
+    version = 0
+    for entry in entries:
+        if entry.version > version + 1:
+            first, last = version + 1, entry.version - 1
+            yield f"version {first} is not kept" if first == last else f"versions {first} to {last} are not kept"
+        version = entry.version
+        yield Line(f"{entry.at}  {entry.change_id}  version {entry.version}  {entry.delta}{_tags(entry.tags)}")
+        yield Line(f"{'':26}{'deleted' if entry.content is None else value_text(entry.content)}")
+    if not entries:
+        yield Line(f"nothing was written to {key}")
+
+
+def _tags(tags: Sequence[str]) -> str:
+    return f"  #{' #'.join(tags)}" if tags else ""
 
 
 @command(
@@ -231,14 +276,28 @@ def hold(
     docs = shell.lake.document_table(name)
     if release is not None:
         docs.release(release)
-        shell.emit(Done(f"released hold {release}", {"table": name, "released": release}))
+        _emit_done(shell, f"released hold {release}", {"table": name, "released": release})
     elif duration is not None:
         until = datetime.timedelta(milliseconds=parse_duration_ms(duration, "--for"))
         made = docs.hold(until=until, reason=reason)
         sentence = f"hold {made.hold_id}: nothing that is stored now is deleted until {format_time(made.until_ms)}"
-        shell.emit(Done(sentence, hold_fields(made)))
+        _emit_done(shell, sentence, _hold_fields(made))
     else:
-        shell.emit(HoldList(name, docs.holds()))
+        holds = docs.holds()
+        shell.emit([_hold_fields(hold) for hold in holds], _holds_text(name, holds), one_line=True)
+
+
+def _hold_fields(hold: "Hold") -> Mapping[str, object]:
+    times = {"since": format_iso_time(hold.since_ms), "until": format_iso_time(hold.until_ms)}
+    return {"hold_id": hold.hold_id, **times, "reason": hold.reason}
+
+
+def _holds_text(table: str, holds: "Sequence[Hold]") -> Iterator[Shown]:
+    for hold in holds:
+        reason = f"  {hold.reason}" if hold.reason else ""
+        yield Line(f"{hold.hold_id}  since {format_time(hold.since_ms)}  until {format_time(hold.until_ms)}{reason}")
+    if not holds:
+        yield f"nothing of {table} is held"
 
 
 @command(
@@ -273,7 +332,7 @@ def export(
             _print(line)
         return
     count, size = write_lines(lines, file, overwrite=overwrite)
-    shell.emit(Exported(name, file, count, size))
+    emit_export(shell, name, file, count, size)
 
 
 @command(
@@ -371,6 +430,11 @@ def canonical(
         _print(answer(text))
 
 
+def _emit_done(shell: Shell, sentence: str, fields: Mapping[str, object]) -> None:
+    """Show something small that was done: a sentence for people, fields for programs."""
+    shell.emit(fields, [Line(sentence)], one_line=True)
+
+
 def _answer(lines: Iterator[bytes], answer: Callable[[bytes], str]) -> None:
     """Print an answer to each line; go on after a bad one, and end with exit code 1 then."""
     failed = False
@@ -398,8 +462,6 @@ def _decoded(line: bytes) -> str:
 
 
 def _dumps(value: object) -> str:
-    import orjson
-
     return orjson.dumps(value).decode()
 
 

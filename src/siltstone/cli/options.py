@@ -70,17 +70,11 @@ _DURATION = re.compile(r"([0-9]+)\s*([smhdw])", re.IGNORECASE)
 
 
 @dataclass
-class Shell:
-    """The settings of one command line; given before or after the command, the later ones win."""
+class Shell(Output):
+    """The settings of one command line, and its output; given before or after the command, the later ones win."""
 
     root: str = DEFAULT_ROOT
-    json: bool = False
     debug: bool = False
-
-    @property
-    def output(self) -> Output:
-        """Where results go."""
-        return Output(json=self.json)
 
     @property
     def lake(self) -> "Lake":
@@ -88,10 +82,6 @@ class Shell:
         from siltstone.lake import Lake
 
         return Lake(self.root)
-
-    def emit(self, result: object) -> None:
-        """Show a result."""
-        self.output.emit(result)
 
     @property
     def is_watched(self) -> bool:
@@ -106,7 +96,7 @@ class Shell:
             return
         from rich.text import Text
 
-        from siltstone.cli.render.parts import new_console
+        from siltstone.cli.parts import new_console
 
         with new_console(sys.stderr).status("") as status:
             yield lambda message: status.update(Text(message))

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from siltstone.cli.render.parts import new_console
+from siltstone.cli.parts import new_console
 from siltstone.cli.spark import SparkStarting
 from siltstone.rounds.events import BucketMerged, Event, RoundCommitted, RoundStarted, TasksDone
 from siltstone.text import format_bytes, format_count, format_partition

@@ -1,21 +1,33 @@
-"""`siltstone read`, `siltstone lookup` and `siltstone explain-key`."""
+"""`siltstone read`, `lookup`, `explain-key`, `write` and `deltas`."""
 
 import re
 import sys
-from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Annotated, Literal
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+import orjson
 import typer
 
 from siltstone.cli.options import Delimiter, DryRun, Format, Shell, TableName, command, parse_names, parse_pairs
-from siltstone.cli.results import DeltaList, Explained, Exported, FoundRows, Rows
+from siltstone.cli.parts import Note, Shown, grid_of, indented, new_console, new_facts, new_grid, styled, to_text
 from siltstone.errors import InvalidInputError
+from siltstone.text import format_bytes, format_count, format_number, format_pairs, format_partition, format_time
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from rich.table import Table
+    from rich.text import Text
 
+    from siltstone.ingest.dry_run import Written
+    from siltstone.table.explain import KeyStory
+    from siltstone.table.report import DeltaReport
 
 SHOWN_ROWS = 20
+_CHUNK_ROWS = 1000
+_NARROW = 16
+_CONTROLS = {code: f"\\x{code:02x}" for code in (*range(32), 127)} | {9: "\\t", 10: "\\n", 13: "\\r"}
+
+DeltaType = Literal["upsert", "append", "delete", "add", "chrono"]
 
 KeyArgument = Annotated[
     list[str] | None,
@@ -67,7 +79,7 @@ def read(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the --output file if it exists.")] = False,
 ) -> None:
     """Read the rows of a table, as compacted or as of any position or time; --json shows one object per line."""
-    from siltstone.ingest.export import check_output, write_rows
+    from siltstone.ingest.export import check_output, plain_rows, write_rows
     from siltstone.table.snapshot import parse_moment
 
     file_format = check_output(to_file, overwrite=overwrite) if to_file is not None else None
@@ -79,21 +91,17 @@ def read(
     scan = table.scan(parse_names(columns) or None, where, fresh=include_uncompacted, as_of=moment)
     is_as_compacted = moment is None and not include_uncompacted
     shown = SHOWN_ROWS if limit is None and to_file is None and not shell.json else None
-    rows = Rows(
-        table=name,
-        schema=scan.schema,
-        batches=limited(scan.to_batches(), limit if shown is None else shown + 1),
-        total=scan.snapshot.row_count if is_as_compacted and where is None else None,
-        uncompacted=scan.snapshot.newer if is_as_compacted else 0,
-        shown=shown,
-    )
-    if to_file is None or file_format is None:
-        shell.emit(rows)
+    batches = limited(scan.to_batches(), limit if shown is None else shown + 1)
+    if to_file is not None and file_format is not None:
+        with shell.progress() as progress:
+            progress(f"Writing {to_file}")
+            count, size = write_rows(batches, scan.schema, to_file, file_format)
+        emit_export(shell, name, to_file, count, size)
         return
-    with shell.progress() as progress:
-        progress(f"Writing {to_file}")
-        count, size = write_rows(rows.batches, rows.schema, to_file, file_format)
-    shell.emit(Exported(name, to_file, count, size))
+    total = scan.snapshot.row_count if is_as_compacted and where is None else None
+    uncompacted = scan.snapshot.newer if is_as_compacted else 0
+    text = _read_text(name, scan.schema, batches, shown, total, uncompacted)
+    shell.emit_lines((row for batch in batches for row in plain_rows(batch)), text)
 
 
 def limited(batches: "Iterable[pa.RecordBatch]", limit: int | None) -> "Iterator[pa.RecordBatch]":
@@ -107,6 +115,97 @@ def limited(batches: "Iterable[pa.RecordBatch]", limit: int | None) -> "Iterator
                 return
 
 
+def emit_export(shell: Shell, table: str, file: str, rows: int, size: int) -> None:
+    """Show that rows or documents of a table were written to a file."""
+    sentence = f"{table}: wrote {format_count(rows, 'row')} to {file} ({format_bytes(size)})."
+    shell.emit({"table": table, "file": file, "rows": rows, "bytes": size}, [sentence])
+
+
+def _read_text(
+    table: str,
+    schema: "pa.Schema",
+    batches: "Iterator[pa.RecordBatch]",
+    most: int | None,
+    total: int | None,
+    uncompacted: int,
+) -> Iterator[Shown]:
+    """Yield at most so many rows, and whether there are more: of how many, where `total` is known without reading."""
+    count, is_cut = 0, False
+
+    def cut() -> "Iterator[pa.RecordBatch]":
+        nonlocal count, is_cut
+        for batch in batches:
+            left = batch.num_rows if most is None else most - count
+            is_cut = batch.num_rows > left
+            count += min(left, batch.num_rows)
+            yield batch.slice(0, left)
+
+    yield from rows_text(cut(), schema, new_console(sys.stdout).width)
+    if is_cut:
+        of_all = f" of {total:,}" if total is not None else ""
+        yield Note(f"{count:,}{of_all} rows; --limit N shows more, --output FILE writes all.")
+    elif not count:
+        yield Note(f"{table}: no rows.")
+    if uncompacted:
+        yield Note(f"{format_count(uncompacted, 'delta')} not compacted yet; --include-uncompacted shows them too.")
+
+
+def rows_text(batches: "Iterable[pa.RecordBatch]", schema: "pa.Schema", width: int) -> Iterator[Shown]:
+    """Yield rows a chunk at a time, each as wide as the first one or wider."""
+    import pyarrow as pa
+
+    names = schema.names
+    numbers = [pa.types.is_integer(field.type) or pa.types.is_floating(field.type) for field in schema]
+    widths = [0] * len(names)
+    is_first = True
+    for rows in _chunks(batches):
+        cells = [[to_cell(row[name]) for name in names] for row in rows]
+        if is_first:
+            widths = [max(len(name), *(len(row[at]) for row in cells)) for at, name in enumerate(names)]
+        if sum(min(width, _NARROW) + 2 for width in widths) > width:
+            for row in rows:
+                yield from (() if is_first else ("",))
+                yield record_text(row)
+                is_first = False
+            continue
+        grid = new_grid(*(f">{name}" if number else f"{name}" for name, number in zip(names, numbers, strict=True)))
+        grid.show_header = is_first
+        for column, name, least in zip(grid.columns, names, widths, strict=True):
+            column.header, column.no_wrap, column.min_width = to_text(name), False, min(least, _NARROW)
+        for row_cells in cells:
+            grid.add_row(*row_cells)
+        yield grid
+        is_first = False
+
+
+def _chunks(batches: "Iterable[pa.RecordBatch]") -> Iterator[list[dict[str, Any]]]:
+    waiting: list[dict[str, Any]] = []
+    for batch in batches:
+        for start in range(0, batch.num_rows, _CHUNK_ROWS):
+            waiting += batch.slice(start, _CHUNK_ROWS).to_pylist()
+            if len(waiting) >= _CHUNK_ROWS:
+                yield waiting
+                waiting = []
+    if waiting:
+        yield waiting
+
+
+def record_text(row: Mapping[str, Any]) -> "Table":
+    """Return one row, a column on each line."""
+    return new_facts((name, to_cell(value)) for name, value in row.items())
+
+
+def to_cell(value: Any) -> "Text":
+    """Return a value on one line."""
+    if value is None:
+        return styled(("null", "dim"))
+    from siltstone.ingest.export import plain
+
+    shown = plain(value)
+    text = orjson.dumps(shown).decode() if isinstance(shown, bool | dict | list) else str(shown)
+    return to_text(text.translate(_CONTROLS))
+
+
 @command(app, "lookup", "siltstone lookup shop.orders order_id=17")
 def lookup(shell: Shell, name: TableName, key: KeyArgument = None, null: NullOption = None) -> None:
     """Find the compacted row of a primary key by its index, reading a few pages of it only."""
@@ -116,7 +215,18 @@ def lookup(shell: Shell, name: TableName, key: KeyArgument = None, null: NullOpt
 
     snapshot = shell.lake.table(name).snapshot()
     rows = read_key(snapshot, parse_key(snapshot.version, pairs))
-    shell.emit(FoundRows(name, pairs, rows, snapshot.newer))
+    shell.emit(rows, _lookup_text(name, pairs, rows, snapshot.newer))
+
+
+def _lookup_text(
+    table: str, key: Mapping[str, str | None], rows: Sequence[Mapping[str, object]], uncompacted: int
+) -> Iterator[Shown]:
+    for number, row in enumerate(rows):
+        yield from ([""] if number else [])
+        yield record_text(row)
+    if not rows:
+        waiting = f"; {format_count(uncompacted, 'delta')} not compacted yet" if uncompacted else ""
+        yield f"{table}: no compacted row has {format_pairs(key)}{waiting}."
 
 
 @command(
@@ -136,7 +246,7 @@ def explain_key(shell: Shell, name: TableName, key: KeyArgument = None, null: Nu
         progress(f"Reading the deltas of {name}")
         explanations = table.explain_key(values)
     stories = [tell_story(values, explanation, table.version) for explanation in explanations]
-    shell.emit(Explained(name, pairs, stories))
+    shell.emit(stories, _stories_text(stories, f"{name}: no delta has {format_pairs(pairs)}."))
 
 
 def _key_of(key: list[str] | None, null: list[str] | None) -> dict[str, str | None]:
@@ -150,7 +260,48 @@ def _key_of(key: list[str] | None, null: list[str] | None) -> dict[str, str | No
     return pairs
 
 
-DeltaType = Literal["upsert", "append", "delete", "add", "chrono"]
+def _stories_text(stories: "Sequence[KeyStory]", none: str) -> Iterator[Shown]:
+    for number, story in enumerate(stories):
+        yield from ([""] if number else [])
+        yield from _story_text(story)
+    if not stories:
+        yield none
+
+
+def _story_text(story: "KeyStory") -> Iterator[Shown]:
+    key = ", ".join(f"{name} = {to_cell(value)}" for name, value in story.key.items())
+    partition = f", partition {format_partition(story.partition)}" if story.partition else ""
+    yield styled((f"{story.table}{partition}: {key}", "bold"))
+    if story.events:
+        yield ""
+        yield indented(_events_grid(story))
+        yield ""
+    if story.why:
+        yield story.why
+    yield from story.notes
+    row = story.row if story.events else story.compacted_row
+    if row is not None:
+        yield ""
+        yield indented(record_text(row))
+
+
+def _events_grid(story: "KeyStory") -> "Table":
+    grid = grid_of(
+        story.events,
+        {
+            "": lambda event: "→" if event.is_winner else "",
+            ">position": lambda event: event.stream_position,
+            "time (UTC)": lambda event: format_time(event.committed_at),
+            "type": lambda event: event.kind,
+            "what it did": lambda event: event.effect,
+            "values": lambda event: ", ".join(
+                f"{name} {to_cell(value)}" for name, value in event.values.items() if name not in story.key
+            ),
+        },
+    )
+    for row, event in zip(grid.rows, story.events, strict=True):
+        row.style = "bold" if event.is_winner else ""
+    return grid
 
 
 @command(
@@ -216,7 +367,7 @@ def write(
             dry_run=dry_run,
             progress=progress,
         )
-    shell.emit(written)
+    shell.emit(written, written_text(written))
 
 
 def parse_idempotency(text: str) -> tuple[str, int]:
@@ -230,6 +381,24 @@ def parse_idempotency(text: str) -> tuple[str, int]:
     return app_id, int(batch_id)
 
 
+def written_text(written: "Written") -> Iterator[Shown]:
+    """Yield what was written as one sentence, and what is new about the schema."""
+    what = (
+        f"{format_count(written.rows, 'row')} as {written.type} ({format_count(written.files, 'file')}, "
+        f"{format_bytes(written.bytes)}, {format_count(written.partitions, 'partition')})"
+    )
+    if written.repeated:
+        yield f"{written.table}: was written before, at position {written.stream_position}; nothing to do."
+    elif written.dry_run:
+        yield f"{written.table}: would write {what}."
+    else:
+        yield f"{written.table}: wrote {what} at position {written.stream_position}."
+    if written.null_lines:
+        yield f"Skipped {format_count(written.null_lines, 'null line')} (tombstones of a change stream)."
+    if written.new_columns:
+        yield f"New columns: {', '.join(written.new_columns)}."
+
+
 @command(app, "deltas", "siltstone deltas shop.orders --from 10 --limit 20")
 def deltas(
     shell: Shell,
@@ -241,5 +410,33 @@ def deltas(
     limit: Annotated[int | None, typer.Option("--limit", metavar="N", min=1, help="Only the newest N of them.")] = None,
 ) -> None:
     """List the deltas of a table, oldest first."""
-    deltas = shell.lake.table(name).delta_reports(first, last)
-    shell.emit(DeltaList(name, deltas[-limit if limit else 0 :]))
+    deltas = shell.lake.table(name).delta_reports(first, last)[-limit if limit else 0 :]
+    shell.emit(deltas, _deltas_text(name, deltas))
+
+
+def _deltas_text(table: str, deltas: "Sequence[DeltaReport]") -> Iterator[Shown]:
+    if not deltas:
+        yield f"No such deltas of {table}."
+        return
+    yield grid_of(
+        deltas,
+        {
+            ">position": lambda delta: delta.stream_position,
+            "time (UTC)": lambda delta: format_time(delta.committed_at),
+            "type": _kind,
+            "partition?": lambda delta: format_partition(delta.partition),
+            ">rows": lambda delta: format_number(delta.rows),
+            ">size": lambda delta: format_bytes(delta.bytes),
+            ">files": lambda delta: delta.files,
+            "idempotency?": lambda delta: delta.idempotency,
+            "columns": lambda delta: ", ".join(delta.columns),
+        },
+    )
+
+
+def _kind(delta: "DeltaReport") -> str:
+    if delta.op_column:
+        return f"{delta.type} by {delta.op_column}"
+    if delta.delete_columns:
+        return f"{delta.type} on {', '.join(delta.delete_columns)}"
+    return delta.type

@@ -110,5 +110,5 @@ def serve(
         grace_seconds=seconds.pop("grace"),
         settings=service_settings(**seconds, backlog_bytes=backlog_bytes or None, backlog_age=age),
     )
-    if not run_service(options, shell.output):
+    if not run_service(options, shell):
         raise typer.Exit(1)

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from siltstone.cli.render.rows import rows_text
+from siltstone.cli.rows import rows_text
 from siltstone.ingest.export import plain
 from siltstone.lake import Lake
 from tests.unit.cli.command_line import Cli

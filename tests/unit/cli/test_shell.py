@@ -18,7 +18,7 @@ import siltstone
 from siltstone.cli import rows, tables
 from siltstone.cli.main import app
 from siltstone.cli.options import FormatName, parse_duration_ms
-from siltstone.cli.render.parts import least_width, new_grid, to_text
+from siltstone.cli.parts import least_width, new_grid, to_text
 from siltstone.lake import Lake
 from tests.unit.cli.command_line import Cli
 
