@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from siltstone.cli.options import Shell, command, new_group, parse_duration_ms
+from siltstone.cli.options import Shell, argument, command, new_group, option, parse_duration_ms
 from siltstone.cli.parts import Shown, grid_of, indented, new_facts, styled
 from siltstone.errors import NotFoundError
 from siltstone.text import format_bytes, format_count, format_duration, format_number, format_time
@@ -16,16 +16,7 @@ from siltstone.text import format_bytes, format_count, format_duration, format_n
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from siltstone.service import Database
-    from siltstone.service.results import (
-        Checkpoint,
-        Control,
-        CycleDetails,
-        CycleRecord,
-        NodeInfo,
-        ServiceStatus,
-        TriggerRequest,
-    )
+    from siltstone.service import Database, results
 
 DATABASE_VARIABLE = "SILTSTONE_DATABASE"
 _STYLES = {
@@ -39,13 +30,12 @@ _STYLES = {
 
 DatabaseAddress = Annotated[
     str | None,
-    typer.Option(
-        "--database",
-        metavar="URL",
+    option(
+        "--database URL",
+        f"The database of the service: sqlite:///path or postgresql://host/name; else {DATABASE_VARIABLE}, else a "
+        "file beside the lake.",
         envvar=DATABASE_VARIABLE,
         show_envvar=False,
-        help=f"The database of the service: sqlite:///path or postgresql://host/name; else {DATABASE_VARIABLE}, else a "
-        "file beside the lake.",
     ),
 ]
 
@@ -65,13 +55,15 @@ def status(shell: Shell, database: DatabaseAddress = None) -> None:
     )
 
 
-def _status_text(database: str, status: "ServiceStatus", nodes: "Sequence[NodeInfo]") -> Iterator[Shown]:
+def _status_text(
+    database: str, status: "results.ServiceStatus", nodes: "Sequence[results.NodeInfo]"
+) -> Iterator[Shown]:
     yield _headline(status)
     yield indented(new_facts(_service_facts(database, status)))
     if status.checkpoints:
         yield ""
         yield _checkpoint_grid(status.checkpoints, status.now_ms)
-        yield from _errors([(checkpoint.partition, checkpoint.error) for checkpoint in status.checkpoints])
+        yield from _errors(status.checkpoints)
     if nodes:
         yield ""
         yield grid_of(
@@ -87,7 +79,7 @@ def _status_text(database: str, status: "ServiceStatus", nodes: "Sequence[NodeIn
         )
 
 
-def _headline(status: "ServiceStatus") -> "Text":
+def _headline(status: "results.ServiceStatus") -> "Text":
     if status.started_at is None or status.status is None:
         return styled(("No cycle has run yet.", "bold"))
     if status.is_running:
@@ -99,7 +91,7 @@ def _headline(status: "ServiceStatus") -> "Text":
     )
 
 
-def _service_facts(database: str, status: "ServiceStatus") -> Iterator[tuple[str, str]]:
+def _service_facts(database: str, status: "results.ServiceStatus") -> Iterator[tuple[str, str]]:
     leader = status.leader
     if leader is None or not leader.is_current:
         yield "leader", "nobody: no service is running"
@@ -128,14 +120,14 @@ def _service_facts(database: str, status: "ServiceStatus") -> Iterator[tuple[str
     yield "database", database
 
 
-def _format_control(control: "Control") -> str:
+def _format_control(control: "results.Control") -> str:
     until = "" if control.expires_at is None else f" until {format_time(control.expires_at)} UTC"
     by = f" by {control.requester}" if control.requester else ""
     return f"since {format_time(control.set_at)} UTC{until}{by}"
 
 
-def _checkpoint_grid(checkpoints: "Sequence[Checkpoint]", now_ms: int) -> Shown:
-    def took(checkpoint: "Checkpoint") -> str:
+def _checkpoint_grid(checkpoints: "Sequence[results.Checkpoint]", now_ms: int) -> Shown:
+    def took(checkpoint: "results.Checkpoint") -> str:
         started = checkpoint.started_at
         return "" if started is None else format_duration((checkpoint.ended_at or now_ms) - started)
 
@@ -160,22 +152,18 @@ def _status(status: str) -> "Text":
     return styled((status, _STYLES[status]))
 
 
-def _errors(problems: "Sequence[tuple[str, str | None]]") -> Iterator[Shown]:
-    for where, error in problems:
-        if error:
-            yield styled((where, "bold red"), f"  {error}")
+def _errors(attempts: "Sequence[results.Checkpoint | results.Attempt]") -> Iterator[Shown]:
+    return (styled((attempt.partition, "bold red"), f"  {attempt.error}") for attempt in attempts if attempt.error)
 
 
 @command(app, "trigger", "siltstone cycle trigger --wait", "siltstone cycle trigger --trim --wait --timeout 10m")
 def trigger(
     shell: Shell,
     trim: Annotated[
-        bool, typer.Option("--trim", help="Afterwards forget compacted deltas that are past their retention.")
+        bool, option("--trim", "Afterwards forget compacted deltas that are past their retention.")
     ] = False,
-    wait: Annotated[bool, typer.Option("--wait", help="Wait for the outcome; exit code 1 if it is FAILED.")] = False,
-    timeout: Annotated[
-        str | None, typer.Option("--timeout", metavar="TIME", help="Wait no longer than this, e.g. 90s or 15m.")
-    ] = None,
+    wait: Annotated[bool, option("--wait", "Wait for the outcome; exit code 1 if it is FAILED.")] = False,
+    timeout: Annotated[str | None, option("--timeout TIME", "Wait no longer than this, e.g. 90s or 15m.")] = None,
     database: DatabaseAddress = None,
 ) -> None:
     """Ask for a cycle as soon as possible; while one runs, for the next one."""
@@ -202,7 +190,7 @@ def trigger(
         raise typer.Exit(1)
 
 
-def _request_text(request: "TriggerRequest", *, waited: bool) -> Iterator[Shown]:
+def _request_text(request: "results.TriggerRequest", *, waited: bool) -> Iterator[Shown]:
     if request.is_done:
         outcome = request.outcome or "FAILED"
         yield styled(f"Cycle {request.cycle} ", (outcome, _STYLES[outcome]), ".")
@@ -215,7 +203,7 @@ def _request_text(request: "TriggerRequest", *, waited: bool) -> Iterator[Shown]
         yield f"Asked for {what}, request {request.request_id}; `siltstone cycle status` shows when it runs."
 
 
-def _format_state(request: "TriggerRequest") -> str:
+def _format_state(request: "results.TriggerRequest") -> str:
     if request.state == "PENDING":
         return "waiting for the cycle to begin"
     return f"cycle {request.cycle} is {'trimming' if request.state == 'TRIMMING' else 'running'}"
@@ -224,9 +212,7 @@ def _format_state(request: "TriggerRequest") -> str:
 @command(app, "freeze", "siltstone cycle freeze", "siltstone cycle freeze --for 30m")
 def freeze(
     shell: Shell,
-    time: Annotated[
-        str, typer.Option("--for", metavar="TIME", help="For how long, e.g. 30m, 2h or 1d; then cycles go on.")
-    ] = "2h",
+    time: Annotated[str, option("--for TIME", "For how long, e.g. 30m, 2h or 1d; then cycles go on.")] = "2h",
     database: DatabaseAddress = None,
 ) -> None:
     """Start no cycle for a while; one that runs goes on."""
@@ -269,16 +255,18 @@ def enable(shell: Shell, database: DatabaseAddress = None) -> None:
     _emit_control(shell, "enabled", changed, sentence)
 
 
-def _emit_control(shell: Shell, action: str, changed: bool, sentence: str, control: "Control | None" = None) -> None:
+def _emit_control(
+    shell: Shell, action: str, changed: bool, sentence: str, control: "results.Control | None" = None
+) -> None:
     shell.emit({"action": action, "changed": changed, "control": control}, [sentence])
 
 
 @command(app, "history", "siltstone cycle history --limit 10", "siltstone cycle history --status FAILED --json")
 def history(
     shell: Shell,
-    limit: Annotated[int, typer.Option("--limit", metavar="N", min=1, max=100, help="At most N, newest first.")] = 20,
+    limit: Annotated[int, option("--limit N", "At most N, newest first.", min=1, max=100)] = 20,
     status: Annotated[
-        Literal["COMPLETED", "FAILED"] | None, typer.Option("--status", help="Only cycles with this status.")
+        Literal["COMPLETED", "FAILED"] | None, option("--status", "Only cycles with this status.")
     ] = None,
     database: DatabaseAddress = None,
 ) -> None:
@@ -289,7 +277,7 @@ def history(
     shell.emit(records, _history_text(records))
 
 
-def _history_text(records: "Sequence[CycleRecord]") -> Iterator[Shown]:
+def _history_text(records: "Sequence[results.CycleRecord]") -> Iterator[Shown]:
     if not records:
         yield "No such cycles."
         return
@@ -313,9 +301,7 @@ def _history_text(records: "Sequence[CycleRecord]") -> Iterator[Shown]:
 @command(app, "show", "siltstone cycle show 12", "siltstone cycle show")
 def show(
     shell: Shell,
-    number: Annotated[
-        int | None, typer.Argument(metavar="N", min=1, help="The cycle, else the newest.", show_default=False)
-    ] = None,
+    number: Annotated[int | None, argument("N", "The cycle, else the newest.", min=1)] = None,
     database: DatabaseAddress = None,
 ) -> None:
     """Show one cycle: what came of it, and every attempt at its partitions."""
@@ -329,7 +315,7 @@ def show(
     shell.emit(details, _cycle_text(details))
 
 
-def _cycle_text(details: "CycleDetails") -> Iterator[Shown]:
+def _cycle_text(details: "results.CycleDetails") -> Iterator[Shown]:
     yield styled((f"Cycle {details.cycle_count} ", "bold"), (details.status, _STYLES[details.status]))
     yield indented(new_facts(_cycle_facts(details)))
     if details.timeline:
@@ -349,10 +335,10 @@ def _cycle_text(details: "CycleDetails") -> Iterator[Shown]:
                 ">written": lambda attempt: format_bytes(attempt.written_bytes),
             },
         )
-        yield from _errors([(attempt.partition, attempt.error) for attempt in details.timeline])
+        yield from _errors(details.timeline)
 
 
-def _cycle_facts(details: "CycleDetails") -> Iterator[tuple[str, str]]:
+def _cycle_facts(details: "results.CycleDetails") -> Iterator[tuple[str, str]]:
     yield "started", f"{format_time(details.start_time_ms)} UTC by {details.trigger_reason}"
     if details.end_time_ms is not None:
         took = format_duration(details.end_time_ms - details.start_time_ms)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from siltstone.cli.maintenance import findings_text
-from siltstone.cli.options import DryRun, Shell, command, new_group, parse_duration_ms
+from siltstone.cli.options import DryRun, Shell, argument, command, new_group, option, parse_duration_ms
 from siltstone.cli.parts import Line, Shown, grid_of, styled
 from siltstone.text import format_bytes, format_count, format_number, format_time
 
@@ -18,12 +18,7 @@ if TYPE_CHECKING:
 app = new_group("Look into compactible logs, Spark's included.", has_root=False)
 
 LogPath = Annotated[
-    str,
-    typer.Argument(
-        metavar="PATH",
-        help="A local or s3:// folder: one with a log, Spark's output directory, or a query's checkpoint.",
-        show_default=False,
-    ),
+    str, argument("PATH", "A local or s3:// folder: one with a log, Spark's output directory, or a query's checkpoint.")
 ]
 
 
@@ -32,8 +27,7 @@ def show(shell: Shell, path: LogPath) -> None:
     """Show the batches of a log, with their entries and sizes."""
     from siltstone.log import inspect as inspection
 
-    with shell.progress() as progress:
-        progress(f"Reading {path}")
+    with shell.progress(f"Reading {path}"):
         summary = inspection.show(path)
     shell.emit(summary, _summary_text(summary))
 
@@ -83,14 +77,13 @@ def verify(
     shell: Shell,
     path: LogPath,
     data_files: Annotated[
-        bool, typer.Option("--data-files/--no-data-files", help="Also check the files that a sink's log lists.")
+        bool, option("--data-files/--no-data-files", "Also check the files that a sink's log lists.")
     ] = True,
 ) -> None:
     """Check a log for gaps and damage; exit code 1 where something is wrong."""
     from siltstone.log import inspect as inspection
 
-    with shell.progress() as progress:
-        progress(f"Checking {path}")
+    with shell.progress(f"Checking {path}"):
         report = inspection.verify(path, data_files=data_files)
     shell.emit(report, _verification_text(report))
     if report.findings:
@@ -114,20 +107,16 @@ def compact(
     shell: Shell,
     path: LogPath,
     retention: Annotated[
-        str | None,
-        typer.Option("--retention", metavar="TIME", help="Drop entries of older files, e.g. 90s, 15m, 12h, 7d, 2w."),
+        str | None, option("--retention TIME", "Drop entries of older files, e.g. 90s, 15m, 12h, 7d, 2w.")
     ] = None,
-    backup: Annotated[
-        bool, typer.Option("--backup/--no-backup", help="Keep a copy of the file that is replaced.")
-    ] = True,
+    backup: Annotated[bool, option("--backup/--no-backup", "Keep a copy of the file that is replaced.")] = True,
     dry_run: DryRun = False,
 ) -> None:
     """Make a log of Spark's small again, while no query uses it; sum up a lake's own log at any time."""
     retention_ms = parse_duration_ms(retention, "--retention") if retention is not None else None
     from siltstone.log import inspect as inspection
 
-    with shell.progress() as progress:
-        progress(f"Compacting {path}")
+    with shell.progress(f"Compacting {path}"):
         report = inspection.compact(path, retention_ms=retention_ms, dry_run=dry_run, backup=backup)
     shell.emit(report, _compaction_text(report))
 

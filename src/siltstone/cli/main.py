@@ -16,7 +16,7 @@ from typer.core import TyperGroup
 
 from siltstone._version import __version__
 from siltstone.cli import cycles, documents, logs, maintenance, rounds, rows, serve, tables
-from siltstone.cli.options import DEFAULT_ROOT, ROOT_VARIABLE, Debug, Json, Shell, examples, shell_of
+from siltstone.cli.options import DEFAULT_ROOT, ROOT_VARIABLE, Debug, Json, Shell, examples, option, shell_of
 from siltstone.errors import SiltstoneError, SiltstoneWarning
 from siltstone.text import mask_secrets
 
@@ -117,19 +117,11 @@ def _show_version(is_requested: bool) -> None:
 def siltstone(
     context: typer.Context,
     root: Annotated[
-        str,
-        typer.Option(
-            "--root",
-            metavar="PATH",
-            envvar=ROOT_VARIABLE,
-            help="Where the lake is: a local folder, s3://…, gs://… or az://….",
-        ),
+        str, option("--root PATH", "Where the lake is: a local folder, s3://…, gs://… or az://….", envvar=ROOT_VARIABLE)
     ] = DEFAULT_ROOT,
     json: Json = False,
     debug: Debug = False,
-    version: Annotated[
-        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version.")
-    ] = False,
+    version: Annotated[bool, option("--version", "Show the version.", callback=_show_version, is_eager=True)] = False,
 ) -> None:
     """Compact streams of change deltas into query-ready tables and documents.
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from siltstone.cli.options import DryRun, Partition, Shell, TableName, command, parse_duration_ms
+from siltstone.cli.options import DryRun, Partition, Shell, TableName, argument, command, option, parse_duration_ms
 from siltstone.cli.parts import Shown, styled
 from siltstone.cli.spark import check_spark
 from siltstone.errors import CorruptionError
@@ -21,9 +21,7 @@ if TYPE_CHECKING:
     from siltstone.maintenance.recovery import PartitionRepair
     from siltstone.maintenance.vacuum import DroppedReport, VacuumReport
 
-AnyTable = Annotated[
-    str | None, typer.Argument(metavar="TABLE", help="The table, else all of them.", show_default=False)
-]
+AnyTable = Annotated[str | None, argument("TABLE", "The table, else all of them.")]
 
 # What keeps a log from being read at all.
 _LOG_DAMAGE = ("bad-file", "bad-line", "chain", "gap", "checkpoint")
@@ -51,7 +49,7 @@ class TableChecked:
 def fsck(
     shell: Shell,
     name: AnyTable = None,
-    deep: Annotated[bool, typer.Option("--deep", help="Also read every row: keys, indices, dead rows.")] = False,
+    deep: Annotated[bool, option("--deep", "Also read every row: keys, indices, dead rows.")] = False,
 ) -> None:
     """Check tables: logs, files, deletion vectors, indices; exit code 1 where something is wrong."""
     lake, checked = shell.lake, []
@@ -91,7 +89,15 @@ def _checked_text(root: str, checked: Sequence[TableChecked]) -> Iterator[Shown]
         yield f"No tables in {root}."
     for table in checked:
         yield from findings_text(table.findings)
-        yield f"{table.table}: {_looked_at(table)}"
+        if table.findings:
+            yield f"{table.table}: {format_count(len(table.findings), 'finding')}."
+            continue
+        yield (
+            f"{table.table}: {format_count(table.deltas, 'delta')} in {format_count(table.delta_files, 'file')}, "
+            f"{format_count(table.rounds, 'round')}, {format_count(table.live_rows, 'row')} in "
+            f"{format_count(table.compacted_files, 'file')}: all is well"
+            f"{'' if table.deep else ' (--deep reads the rows, too)'}."
+        )
 
 
 def findings_text(findings: "Sequence[Finding]") -> Iterator[Shown]:
@@ -102,22 +108,12 @@ def findings_text(findings: "Sequence[Finding]") -> Iterator[Shown]:
         yield f"  → {finding.action}"
 
 
-def _looked_at(table: TableChecked) -> str:
-    if table.findings:
-        return f"{format_count(len(table.findings), 'finding')}."
-    return (
-        f"{format_count(table.deltas, 'delta')} in {format_count(table.delta_files, 'file')}, "
-        f"{format_count(table.rounds, 'round')}, {format_count(table.live_rows, 'row')} in "
-        f"{format_count(table.compacted_files, 'file')}: all is well{'' if table.deep else ' (--deep reads the rows, too)'}."
-    )
-
-
 @command(app, "repair", "siltstone repair shop.orders --dry-run", "siltstone repair shop.orders --accept-loss")
 def repair(
     shell: Shell,
     name: TableName,
     accept_loss: Annotated[
-        bool, typer.Option("--accept-loss", help="Give up rows that cannot be brought back, and say how many.")
+        bool, option("--accept-loss", "Give up rows that cannot be brought back, and say how many.")
     ] = False,
     dry_run: DryRun = False,
 ) -> None:
@@ -126,8 +122,7 @@ def repair(
     Indices are built anew. Buckets come from the last round that has them whole, and the deltas since; where no round
     and not all deltas are left, their rows are lost, which has to be accepted.
     """
-    with shell.progress() as progress:
-        progress(f"Reading {name}")
+    with shell.progress(f"Reading {name}"):
         repairs = shell.lake.table(name).repair(accept_loss=accept_loss, dry_run=dry_run)
     partitions = [
         {
@@ -175,16 +170,10 @@ def _cure(bucket: "BucketRepair", *, is_dry: bool) -> str:
 def vacuum(
     shell: Shell,
     name: AnyTable = None,
-    retention: Annotated[
-        str, typer.Option("--retention", metavar="TIME", help="Keep states this long after they were replaced.")
-    ] = "7d",
-    grace: Annotated[
-        str,
-        typer.Option("--grace", metavar="TIME", help="Keep files this young: a write may be about to name them."),
-    ] = "1d",
+    retention: Annotated[str, option("--retention TIME", "Keep states this long after they were replaced.")] = "7d",
+    grace: Annotated[str, option("--grace TIME", "Keep files this young: a write may be about to name them.")] = "1d",
     confirm_time: Annotated[
-        bool,
-        typer.Option("--confirm-time", help="The time is right, though nobody wrote for over a day, or clocks differ."),
+        bool, option("--confirm-time", "The time is right, though nobody wrote for over a day, or clocks differ.")
     ] = False,
     dry_run: DryRun = False,
 ) -> None:
@@ -194,7 +183,8 @@ def vacuum(
     """
     retention_ms = parse_duration_ms(retention, "--retention")
     grace_ms = parse_duration_ms(grace, "--grace")
-    lake, reports, dropped = shell.lake, dict[str, "VacuumReport"](), None
+    lake, dropped = shell.lake, None
+    reports: dict[str, VacuumReport] = {}
     with shell.progress() as progress:
         for table in _tables(lake, name):
             progress(f"Scanning {table.name}")
@@ -265,10 +255,7 @@ def _dropped_text(dropped: "DroppedReport", would: str, *, dry_run: bool) -> Ite
 def rollback(
     shell: Shell,
     name: TableName,
-    to: Annotated[
-        int,
-        typer.Option("--to", metavar="ROUND", min=1, help="The round after which all was well.", show_default=False),
-    ],
+    to: Annotated[int, option("--to ROUND", "The round after which all was well.", min=1, show_default=False)],
     partition: Partition = None,
     dry_run: DryRun = False,
 ) -> None:
@@ -297,20 +284,18 @@ def rollback(
         "deltas_to_compact": deltas,
     }
     where = f"{name}, partition {format_partition(report.partition)}" if report.partition else name
-    text = [
-        f"{where}: {'would be' if dry_run else 'is'} as after round {report.rolled_back_to}, by round {report.round_id}: "
-        f"position {before.high_watermark} → {report.high_watermark}, "
-        f"rows {before.live_rows:,} → {report.live_rows:,}."
-    ]
-    if deltas:
-        text.append(f"{format_count(deltas, 'delta')} to compact again: `siltstone compact {name}`.")
-    shell.emit(result, text)
+    verb = "would be" if dry_run else "is"
+    sentence = (
+        f"{where}: {verb} as after round {report.rolled_back_to}, by round {report.round_id}: position "
+        f"{before.high_watermark} → {report.high_watermark}, rows {before.live_rows:,} → {report.live_rows:,}."
+    )
+    again = f"{format_count(deltas, 'delta')} to compact again: `siltstone compact {name}`."
+    shell.emit(result, [sentence, again] if deltas else [sentence])
 
 
 @command(app, "doctor", "siltstone doctor --root s3://bucket/lake --spark")
 def doctor(
-    shell: Shell,
-    spark: Annotated[bool, typer.Option("--spark", help="Also start a local Spark and run a small job.")] = False,
+    shell: Shell, spark: Annotated[bool, option("--spark", "Also start a local Spark and run a small job.")] = False
 ) -> None:
     """Check this machine and the root; exit code 1 where something will not work.
 

@@ -69,12 +69,12 @@ def new_grid(*headers: str) -> "Table":
 
 def grid_of(items: Iterable[Item], columns: Mapping[str, Callable[[Item], object]]) -> "Table":
     """Return a table with a row for each item; a column whose name ends with `?` is left out where it is empty."""
-    rows = [[cell(item) for cell in columns.values()] for item in items]
-    kept = [number for number, name in enumerate(columns) if not name.endswith("?") or any(row[number] for row in rows)]
-    headers = list(columns)
-    grid = new_grid(*(headers[number].removesuffix("?") for number in kept))
-    for row in rows:
-        grid.add_row(*(to_text(row[number]) for number in kept))
+    rows = list(items)
+    cells = {name: [cell(item) for item in rows] for name, cell in columns.items()}
+    kept = {name.removesuffix("?"): column for name, column in cells.items() if not name.endswith("?") or any(column)}
+    grid = new_grid(*kept)
+    for row in zip(*kept.values(), strict=True):
+        grid.add_row(*map(to_text, row))
     return grid
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from siltstone.cli.options import Master, Partition, Shell, TableName, command
+from siltstone.cli.options import Master, Partition, Shell, TableName, argument, command, option
 from siltstone.cli.parts import Shown, grid_of, indented, new_facts, new_grid, styled, to_text
 from siltstone.text import format_bytes, format_count, format_number, format_partition, format_time
 
@@ -19,27 +19,17 @@ if TYPE_CHECKING:
     from siltstone.rounds.session import Compacted
     from siltstone.table.report import RoundDetails, RoundReport
 
-To = Annotated[
-    int | None, typer.Option("--to", metavar="POSITION", min=0, help="The last stream position to take, else all.")
-]
-Full = Annotated[bool, typer.Option("--full", help="Rewrite all buckets, also those without changes.")]
+To = Annotated[int | None, option("--to POSITION", "The last stream position to take, else all.", min=0)]
+Full = Annotated[bool, option("--full", "Rewrite all buckets, also those without changes.")]
 RebaseFrom = Annotated[
     str | None,
-    typer.Option(
-        "--rebase-from",
-        metavar="S1",
-        help="Start anew from what this table holds; from TABLE itself: read all its deltas again.",
-    ),
+    option("--rebase-from S1", "Start anew from what this table holds; from TABLE itself: read all its deltas again."),
 ]
 OnBehalfOf = Annotated[
-    str | None,
-    typer.Option("--on-behalf-of", metavar="S2", help="The table whose deltas are compacted, if it is another table."),
+    str | None, option("--on-behalf-of S2", "The table whose deltas are compacted, if it is another table.")
 ]
 HighWatermark = Annotated[
-    int | None,
-    typer.Option(
-        "--high-watermark", metavar="POSITION", min=0, help="Go on after this position of the deltas, which S1 has."
-    ),
+    int | None, option("--high-watermark POSITION", "Go on after this position of the deltas, which S1 has.", min=0)
 ]
 
 app = typer.Typer()
@@ -62,7 +52,7 @@ def compact(
     on_behalf_of: OnBehalfOf = None,
     high_watermark: HighWatermark = None,
     master: Master = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would happen, as `siltstone plan`.")] = False,
+    dry_run: Annotated[bool, option("--dry-run", "Show what would happen, as `siltstone plan`.")] = False,
 ) -> None:
     """Compact the deltas of a table that are new since the last round.
 
@@ -307,7 +297,7 @@ def _went_back(line: "RoundReport") -> str:
 def show(
     shell: Shell,
     name: TableName,
-    round_id: Annotated[int, typer.Argument(metavar="ROUND", min=1, help="The round's number.", show_default=False)],
+    round_id: Annotated[int, argument("ROUND", "The round's number.", min=1)],
     partition: Partition = None,
 ) -> None:
     """Show a round: what it read, where the rows went, and the buckets with their files after it."""
@@ -351,20 +341,18 @@ def _round_facts(details: "RoundDetails") -> Iterator[tuple[str, object]]:
 
 
 def _accounting_grid(line: "RoundReport") -> "Table":
-    grid = new_grid("rows", "")
-    grid.columns[1].justify = "right"
-    for name, count in (
-        ("before", line.base_rows),
-        ("in", line.delta_rows),
-        *([("records", line.added_rows)] if line.added_rows else []),
-        ("superseded", -line.superseded_rows),
-        ("deleted", -line.deleted_rows),
-        ("duplicates", -line.duplicate_rows),
-        *([("lost", -line.lost_rows)] if line.lost_rows else []),
-        ("out", line.live_rows),
-    ):
-        grid.add_row(name, format_number(count))
-    return grid
+    counts = {
+        "before": line.base_rows,
+        "in": line.delta_rows,
+        "records": line.added_rows or None,
+        "superseded": -line.superseded_rows,
+        "deleted": -line.deleted_rows,
+        "duplicates": -line.duplicate_rows,
+        "lost": -line.lost_rows or None,
+        "out": line.live_rows,
+    }
+    shown = [(name, format_number(count)) for name, count in counts.items() if count is not None]
+    return grid_of(shown, {"rows": lambda row: row[0], ">": lambda row: row[1]})
 
 
 def _files_grid(details: "RoundDetails") -> "Table":

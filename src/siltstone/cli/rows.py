@@ -8,7 +8,18 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import orjson
 import typer
 
-from siltstone.cli.options import Delimiter, DryRun, Format, Shell, TableName, command, parse_names, parse_pairs
+from siltstone.cli.options import (
+    Delimiter,
+    DryRun,
+    Format,
+    Shell,
+    TableName,
+    argument,
+    command,
+    option,
+    parse_names,
+    parse_pairs,
+)
 from siltstone.cli.parts import Note, Shown, grid_of, indented, new_console, new_facts, new_grid, styled, to_text
 from siltstone.errors import InvalidInputError
 from siltstone.text import format_bytes, format_count, format_number, format_pairs, format_partition, format_time
@@ -29,13 +40,8 @@ _CONTROLS = {code: f"\\x{code:02x}" for code in (*range(32), 127)} | {9: "\\t", 
 
 DeltaType = Literal["upsert", "append", "delete", "add", "chrono"]
 
-KeyArgument = Annotated[
-    list[str] | None,
-    typer.Argument(metavar="KEY=VALUE...", help="The value of each key column.", show_default=False),
-]
-NullOption = Annotated[
-    list[str] | None, typer.Option("--null", metavar="COLUMN", help="A text key column whose value is null.")
-]
+KeyArgument = Annotated[list[str] | None, argument("KEY=VALUE...", "The value of each key column.")]
+NullOption = Annotated[list[str] | None, option("--null COLUMN", "A text key column whose value is null.")]
 
 app = typer.Typer()
 
@@ -51,32 +57,23 @@ def read(
     shell: Shell,
     name: TableName,
     as_of: Annotated[
-        str | None,
-        typer.Option("--as-of", metavar="WHEN", help="A stream position, or an ISO 8601 time (UTC without a zone)."),
+        str | None, option("--as-of WHEN", "A stream position, or an ISO 8601 time (UTC without a zone).")
     ] = None,
     include_uncompacted: Annotated[
-        bool, typer.Option("--include-uncompacted", help="Also take the deltas since the last round into account.")
+        bool, option("--include-uncompacted", "Also take the deltas since the last round into account.")
     ] = False,
-    columns: Annotated[
-        list[str] | None, typer.Option("--columns", metavar="A,B", help="Only these columns, in this order.")
-    ] = None,
+    columns: Annotated[list[str] | None, option("--columns A,B", "Only these columns, in this order.")] = None,
     where: Annotated[
         str | None,
-        typer.Option(
-            "--where",
-            metavar="CONDITION",
-            help="E.g. amount > 9 and city in ('Oslo', 'Lima'); also or, not, between, like, is null.",
+        option(
+            "--where CONDITION", "E.g. amount > 9 and city in ('Oslo', 'Lima'); also or, not, between, like, is null."
         ),
     ] = None,
-    limit: Annotated[
-        int | None,
-        typer.Option("--limit", metavar="N", min=1, help=f"At most N rows; as text {SHOWN_ROWS}, else all."),
-    ] = None,
+    limit: Annotated[int | None, option("--limit N", f"At most N rows; as text {SHOWN_ROWS}, else all.", min=1)] = None,
     to_file: Annotated[
-        str | None,
-        typer.Option("--output", metavar="FILE", help="Write the rows to a .parquet, .csv or .jsonl file."),
+        str | None, option("--output FILE", "Write the rows to a .parquet, .csv or .jsonl file.")
     ] = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the --output file if it exists.")] = False,
+    overwrite: Annotated[bool, option("--overwrite", "Replace the --output file if it exists.")] = False,
 ) -> None:
     """Read the rows of a table, as compacted or as of any position or time; --json shows one object per line."""
     from siltstone.ingest.export import check_output, plain_rows, write_rows
@@ -93,8 +90,7 @@ def read(
     shown = SHOWN_ROWS if limit is None and to_file is None and not shell.json else None
     batches = limited(scan.to_batches(), limit if shown is None else shown + 1)
     if to_file is not None and file_format is not None:
-        with shell.progress() as progress:
-            progress(f"Writing {to_file}")
+        with shell.progress(f"Writing {to_file}"):
             count, size = write_rows(batches, scan.schema, to_file, file_format)
         emit_export(shell, name, to_file, count, size)
         return
@@ -125,26 +121,24 @@ def _read_text(
     table: str,
     schema: "pa.Schema",
     batches: "Iterator[pa.RecordBatch]",
-    most: int | None,
+    shown: int | None,
     total: int | None,
     uncompacted: int,
 ) -> Iterator[Shown]:
-    """Yield at most so many rows, and whether there are more: of how many, where `total` is known without reading."""
-    count, is_cut = 0, False
-
-    def cut() -> "Iterator[pa.RecordBatch]":
-        nonlocal count, is_cut
-        for batch in batches:
-            left = batch.num_rows if most is None else most - count
-            is_cut = batch.num_rows > left
-            count += min(left, batch.num_rows)
-            yield batch.slice(0, left)
-
-    yield from rows_text(cut(), schema, new_console(sys.stdout).width)
+    """Yield rows, at most as many as are `shown`; and how many there are, where `total` is known without reading."""
+    is_cut, is_empty = False, True
+    if shown is not None:
+        # These are one more at most, which shows that there are more.
+        read = list(batches)
+        is_cut = sum(batch.num_rows for batch in read) > shown
+        batches = limited(read, shown)
+    for part in rows_text(batches, schema, new_console(sys.stdout).width):
+        is_empty = False
+        yield part
     if is_cut:
         of_all = f" of {total:,}" if total is not None else ""
-        yield Note(f"{count:,}{of_all} rows; --limit N shows more, --output FILE writes all.")
-    elif not count:
+        yield Note(f"{shown:,}{of_all} rows; --limit N shows more, --output FILE writes all.")
+    elif is_empty:
         yield Note(f"{table}: no rows.")
     if uncompacted:
         yield Note(f"{format_count(uncompacted, 'delta')} not compacted yet; --include-uncompacted shows them too.")
@@ -242,8 +236,7 @@ def explain_key(shell: Shell, name: TableName, key: KeyArgument = None, null: Nu
 
     table = shell.lake.table(name)
     values = parse_key(table.version, pairs)
-    with shell.progress() as progress:
-        progress(f"Reading the deltas of {name}")
+    with shell.progress(f"Reading the deltas of {name}"):
         explanations = table.explain_key(values)
     stories = [tell_story(values, explanation, table.version) for explanation in explanations]
     shell.emit(stories, _stories_text(stories, f"{name}: no delta has {format_pairs(pairs)}."))
@@ -316,31 +309,18 @@ def write(
     shell: Shell,
     name: TableName,
     files: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="FILE...",
-            help="Parquet, CSV or JSON lines; - for JSON lines from standard input.",
-            show_default=False,
-        ),
+        list[str], argument("FILE...", "Parquet, CSV or JSON lines; - for JSON lines from standard input.")
     ],
-    type: Annotated[DeltaType, typer.Option("--type", help="What the rows mean.")] = "upsert",
+    type: Annotated[DeltaType, option("--type", "What the rows mean.")] = "upsert",
     delete_columns: Annotated[
-        list[str] | None,
-        typer.Option("--delete-columns", metavar="A,B", help="Delete rows equal in these columns, not in the key."),
+        list[str] | None, option("--delete-columns A,B", "Delete rows equal in these columns, not in the key.")
     ] = None,
-    op_column: Annotated[
-        str | None, typer.Option("--op-column", metavar="COLUMN", help="The column with each row's operation.")
-    ] = None,
+    op_column: Annotated[str | None, option("--op-column COLUMN", "The column with each row's operation.")] = None,
     idempotency: Annotated[
-        str | None,
-        typer.Option("--idempotency", metavar="APP:BATCH", help="Your id of this write; a repeated one commits once."),
+        str | None, option("--idempotency APP:BATCH", "Your id of this write; a repeated one commits once.")
     ] = None,
-    stream_position: Annotated[
-        int | None, typer.Option("--stream-position", metavar="N", min=1, help="Commit at this position.")
-    ] = None,
-    strict: Annotated[
-        bool, typer.Option("--strict", help="Refuse columns and types that the table does not have.")
-    ] = False,
+    stream_position: Annotated[int | None, option("--stream-position N", "Commit at this position.", min=1)] = None,
+    strict: Annotated[bool, option("--strict", "Refuse columns and types that the table does not have.")] = False,
     format: Format = None,
     delimiter: Delimiter = None,
     dry_run: DryRun = False,
@@ -375,8 +355,7 @@ def parse_idempotency(text: str) -> tuple[str, int]:
     app_id, colon, batch_id = text.rpartition(":")
     if not colon or not app_id or not re.fullmatch(r"[0-9]+", batch_id, re.ASCII):
         raise typer.BadParameter(
-            f"{text!r} is not of the form app:batch with a whole number, e.g. orders-job:17",
-            param_hint="--idempotency",
+            f"{text!r} is not of the form app:batch with a whole number, e.g. orders-job:17", param_hint="--idempotency"
         )
     return app_id, int(batch_id)
 
@@ -403,11 +382,9 @@ def written_text(written: "Written") -> Iterator[Shown]:
 def deltas(
     shell: Shell,
     name: TableName,
-    first: Annotated[
-        int | None, typer.Option("--from", metavar="N", min=0, help="The first stream position to show.")
-    ] = None,
-    last: Annotated[int | None, typer.Option("--to", metavar="N", min=0, help="The last position to show.")] = None,
-    limit: Annotated[int | None, typer.Option("--limit", metavar="N", min=1, help="Only the newest N of them.")] = None,
+    first: Annotated[int | None, option("--from N", "The first stream position to show.", min=0)] = None,
+    last: Annotated[int | None, option("--to N", "The last position to show.", min=0)] = None,
+    limit: Annotated[int | None, option("--limit N", "Only the newest N of them.", min=1)] = None,
 ) -> None:
     """List the deltas of a table, oldest first."""
     deltas = shell.lake.table(name).delta_reports(first, last)[-limit if limit else 0 :]

@@ -13,8 +13,10 @@ from siltstone.cli.options import (
     Format,
     Shell,
     TableName,
+    argument,
     command,
     new_group,
+    option,
     parse_names,
     parse_pairs,
 )
@@ -41,41 +43,29 @@ app = new_group("Create, show and change tables.")
 def create(
     shell: Shell,
     name: TableName,
-    keys: Annotated[list[str] | None, typer.Option("--key", metavar="COLUMN", help="A primary key column.")] = None,
+    keys: Annotated[list[str] | None, option("--key COLUMN", "A primary key column.")] = None,
     sort_keys: Annotated[
-        list[str] | None,
-        typer.Option("--sort-key", metavar="COLUMN", help="Of two rows of one key, the greater here wins."),
+        list[str] | None, option("--sort-key COLUMN", "Of two rows of one key, the greater here wins.")
     ] = None,
-    partition_keys: Annotated[
-        list[str] | None, typer.Option("--partition-by", metavar="COLUMN", help="A partition key column.")
-    ] = None,
+    partition_keys: Annotated[list[str] | None, option("--partition-by COLUMN", "A partition key column.")] = None,
     from_file: Annotated[
-        str | None,
-        typer.Option("--from", metavar="FILE", help="Take the columns of a Parquet, CSV or JSON lines file."),
+        str | None, option("--from FILE", "Take the columns of a Parquet, CSV or JSON lines file.")
     ] = None,
     schema_file: Annotated[
-        str | None,
-        typer.Option("--schema", metavar="FILE", help='Take the columns of a JSON file, e.g. {"order_id": "int64"}.'),
+        str | None, option("--schema FILE", 'Take the columns of a JSON file, e.g. {"order_id": "int64"}.')
     ] = None,
-    write: Annotated[bool, typer.Option("--write", help="Also write the rows of the --from file.")] = False,
+    write: Annotated[bool, option("--write", "Also write the rows of the --from file.")] = False,
     format: Format = None,
     delimiter: Delimiter = None,
-    merge_engine: Annotated[
-        MergeEngine, typer.Option("--merge-engine", help="How rows of one key become one.")
-    ] = "deduplicate",
+    merge_engine: Annotated[MergeEngine, option("--merge-engine", "How rows of one key become one.")] = "deduplicate",
     keep_duplicates: Annotated[
-        bool, typer.Option("--keep-duplicates", help="Keep all rows of a key, not only the newest.")
+        bool, option("--keep-duplicates", "Keep all rows of a key, not only the newest.")
     ] = False,
     unique_within_partition: Annotated[
-        bool,
-        typer.Option(
-            "--unique-within-partition", help="A key may have one row in each partition, not in the whole table."
-        ),
+        bool, option("--unique-within-partition", "A key may have one row in each partition, not in the whole table.")
     ] = False,
-    properties: Annotated[
-        list[str] | None, typer.Option("--property", metavar="NAME=VALUE", help="A table property.")
-    ] = None,
-    description: Annotated[str, typer.Option("--description", help="What the table holds.")] = "",
+    properties: Annotated[list[str] | None, option("--property NAME=VALUE", "A table property.")] = None,
+    description: Annotated[str, option("--description", "What the table holds.")] = "",
     dry_run: DryRun = False,
 ) -> None:
     """Create a table with the columns of a data file or of a schema file."""
@@ -116,8 +106,7 @@ def create(
 
 @command(app, "list", "siltstone table list shop")
 def list_tables(
-    shell: Shell,
-    namespace: Annotated[str | None, typer.Argument(help="Only tables of this namespace.", show_default=False)] = None,
+    shell: Shell, namespace: Annotated[str | None, argument("namespace", "Only tables of this namespace.")] = None
 ) -> None:
     """List the tables."""
     lake = shell.lake
@@ -204,10 +193,7 @@ def drop(
 
 @command(app, "rename", "siltstone table rename shop.orders shop.old_orders")
 def rename(
-    shell: Shell,
-    name: TableName,
-    new_name: Annotated[str, typer.Argument(metavar="NEW", help="The new name.", show_default=False)],
-    dry_run: DryRun = False,
+    shell: Shell, name: TableName, new_name: Annotated[str, argument("NEW", "The new name.")], dry_run: DryRun = False
 ) -> None:
     """Rename a table, also into another namespace."""
     table = shell.lake.table(name)
@@ -226,24 +212,18 @@ def alter(
     shell: Shell,
     name: TableName,
     columns: Annotated[
-        list[str] | None,
-        typer.Option("--add-column", metavar="NAME:TYPE", help="Add a column, or widen the one there is."),
+        list[str] | None, option("--add-column NAME:TYPE", "Add a column, or widen the one there is.")
     ] = None,
     to_rename: Annotated[
-        list[str] | None,
-        typer.Option("--rename-column", metavar="OLD=NEW", help="Rename a column; no file is rewritten."),
+        list[str] | None, option("--rename-column OLD=NEW", "Rename a column; no file is rewritten.")
     ] = None,
-    to_drop: Annotated[
-        list[str] | None,
-        typer.Option("--drop-column", metavar="NAME", help="Drop a column; no file is rewritten."),
-    ] = None,
+    to_drop: Annotated[list[str] | None, option("--drop-column NAME", "Drop a column; no file is rewritten.")] = None,
     unique_within_partition: Annotated[
-        bool,
-        typer.Option("--unique-within-partition", help="Confirm that a key may have one row in each partition."),
+        bool, option("--unique-within-partition", "Confirm that a key may have one row in each partition.")
     ] = False,
-    to_set: Annotated[list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Set a property.")] = None,
-    to_unset: Annotated[list[str] | None, typer.Option("--unset", metavar="NAME", help="Remove a property.")] = None,
-    description: Annotated[str | None, typer.Option("--description", help="What the table holds.")] = None,
+    to_set: Annotated[list[str] | None, option("--set NAME=VALUE", "Set a property.")] = None,
+    to_unset: Annotated[list[str] | None, option("--unset NAME", "Remove a property.")] = None,
+    description: Annotated[str | None, option("--description", "What the table holds.")] = None,
     dry_run: DryRun = False,
 ) -> None:
     """Add, widen, rename or drop columns, set properties, describe."""
