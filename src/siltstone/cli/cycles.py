@@ -102,22 +102,21 @@ def _service_facts(database: str, status: "results.ServiceStatus") -> Iterator[t
             yield word, _format_control(control)
     if status.started_at is not None:
         yield "started", f"{format_time(status.started_at)} UTC by {status.trigger_reason}"
-        partitions = (
-            f"{status.completed} completed, {status.failed} failed, {status.active} active, {status.idle} waiting"
-        )
-        yield "partitions", partitions
+        ended = f"{status.completed} completed, {status.failed} failed"
+        yield "partitions", f"{ended}, {status.active} active, {status.idle} waiting"
     if status.last_completed_at is not None:
         yield "completed", f"last at {format_time(status.last_completed_at)} UTC"
     if status.pending_requests:
         yield "requests", f"{format_count(len(status.pending_requests), 'cycle')} asked for and not begun"
     totals = status.totals
-    ever = (
-        f"{totals.completed_cycles} completed, {totals.failed_cycles} failed; "
-        f"{format_count(totals.rows, 'row')}, {format_bytes(totals.input_bytes)} read, "
-        f"{format_bytes(totals.written_bytes)} written; {format_count(totals.evictions, 'eviction')}"
-    )
-    yield "ever", ever
+    ended = f"{totals.completed_cycles} completed, {totals.failed_cycles} failed"
+    yield "ever", f"{ended}; {_format_work(totals)}; {format_count(totals.evictions, 'eviction')}"
     yield "database", database
+
+
+def _format_work(done: "results.Totals | results.CycleRecord") -> str:
+    read, written = format_bytes(done.input_bytes), format_bytes(done.written_bytes)
+    return f"{format_count(done.rows, 'row')}, {read} read, {written} written"
 
 
 def _format_control(control: "results.Control") -> str:
@@ -346,16 +345,9 @@ def _cycle_facts(details: "results.CycleDetails") -> Iterator[tuple[str, str]]:
     yield "leader", details.leader
     record = details.record
     if record is not None:
-        partitions = (
-            f"{record.completed} completed, {record.failed} failed, {record.unfinished} unfinished, "
-            f"{format_count(record.attempts, 'attempt')}"
-        )
-        yield "partitions", partitions
-        work = (
-            f"{format_count(record.rounds, 'round')}, {format_count(record.rows, 'row')}, "
-            f"{format_bytes(record.input_bytes)} read, {format_bytes(record.written_bytes)} written"
-        )
-        yield "work", work
+        ended = f"{record.completed} completed, {record.failed} failed, {record.unfinished} unfinished"
+        yield "partitions", f"{ended}, {format_count(record.attempts, 'attempt')}"
+        yield "work", f"{format_count(record.rounds, 'round')}, {_format_work(record)}"
         if record.trimmed_deltas is not None:
             yield "trimmed", format_count(record.trimmed_deltas, "delta")
 

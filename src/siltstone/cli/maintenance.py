@@ -305,14 +305,14 @@ def doctor(
 
     has_failed = False
 
-    def checks() -> "Iterator[Check]":
+    def run_checks() -> "Iterator[Check]":
         nonlocal has_failed
         for check in itertools.chain(check_machine(check_spark if spark else None), check_root(shell.root)):
             has_failed = has_failed or check.state == "failed"
             yield check
 
-    found = checks()
-    shell.emit(found, _checks_text(found))
+    checks = run_checks()
+    shell.emit(checks, _checks_text(checks))
     if has_failed:
         raise typer.Exit(1)
 

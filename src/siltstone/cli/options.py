@@ -1,4 +1,4 @@
-"""What every command shares: where the lake is, how to show things, the options that say so, and texts read as values."""
+"""What every command shares: where the lake is, how to show things, the options that say so, and durations."""
 
 import contextlib
 import functools
@@ -6,10 +6,10 @@ import inspect
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Concatenate, Literal, ParamSpec
+from typing import TYPE_CHECKING, Annotated, Any, Concatenate, ParamSpec
 
 import typer
 
@@ -48,20 +48,6 @@ Partition = Annotated[
     list[str] | None, option("--partition KEY=VALUE", "Which partition, if there are several; or only its values: A,B.")
 ]
 Master = Annotated[str | None, option("--master URL", "Where Spark runs, e.g. local[4] or spark://host:7077.")]
-FormatName = Literal["parquet", "csv", "jsonl"]
-Format = Annotated[FormatName | None, option("--format", "The format, if the file names do not show it.")]
-
-
-def _one_character(text: str | None) -> str | None:
-    if text is not None and (len(text) != 1 or not text.isascii() or text in '"\r\n'):
-        raise typer.BadParameter(f"{text!r} is not one ASCII character other than a quote or a line's end")
-    return text
-
-
-Delimiter = Annotated[
-    str | None, option("--delimiter CHAR", "What separates CSV fields, where not a comma.", callback=_one_character)
-]
-
 Params = ParamSpec("Params")
 Command = Callable[Concatenate["Shell", Params], None]
 
@@ -95,7 +81,7 @@ class Shell(Output):
             yield lambda message: status.update(to_text(message))
 
     def compaction_progress(self) -> "AbstractContextManager[Callable[[Event | SparkStarting], None]]":
-        """Return a function that shows the progress of a compaction, if it is watched."""
+        """Show the progress of a compaction, if it is watched; the context yields a function that shows events."""
         if not self.is_watched:
             return contextlib.nullcontext(lambda event: None)
         from siltstone.cli.progress import shown_progress
@@ -166,29 +152,11 @@ def examples(*lines: str) -> str:
     return "\n".join(["\b", "Examples:" if len(lines) > 1 else "Example:", *(f"  {line}" for line in lines)])
 
 
-def parse_duration_ms(text: str, option: str) -> int:
+def parse_duration_ms(text: str, param_hint: str) -> int:
     """Read a duration such as 90s, 15m, 12h, 7d or 2w, as milliseconds. Raises: typer.BadParameter."""
     match = _DURATION.fullmatch(text.strip())
     if match is None:
         raise typer.BadParameter(
-            f"{text!r} is not a duration; write a number and a unit, e.g. 90s, 15m, 12h, 7d, 2w", param_hint=option
+            f"{text!r} is not a duration; write a number and a unit, e.g. 90s, 15m, 12h, 7d, 2w", param_hint=param_hint
         )
     return int(match[1]) * _SECONDS[match[2].lower()] * 1000
-
-
-def parse_pairs(texts: Iterable[str] | None, option: str) -> dict[str, str]:
-    """Read `name=value` texts. Raises: typer.BadParameter."""
-    pairs: dict[str, str] = {}
-    for text in texts or ():
-        name, equals, value = text.partition("=")
-        if not equals or not name.strip():
-            raise typer.BadParameter(f"{text!r} is not of the form name=value", param_hint=option)
-        if name.strip() in pairs:
-            raise typer.BadParameter(f"{name.strip()!r} is given twice", param_hint=option)
-        pairs[name.strip()] = value.strip()
-    return pairs
-
-
-def parse_names(texts: Iterable[str] | None) -> list[str]:
-    """Read column names, given one by one or separated by commas."""
-    return [name.strip() for text in texts or () for name in text.split(",") if name.strip()]

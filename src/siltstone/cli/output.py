@@ -17,9 +17,9 @@ class Output:
     json: bool = False
 
     def emit(self, result: object, text: Iterable[Shown], *, one_line: bool = False) -> None:
-        """Show a result as a JSON document, or its text, of which nothing is made for JSON.
+        """Show a result: as a JSON document, or as its text, which is made only where it is shown.
 
-        `one_line` is JSON on one line, and either is out at once: the command may go on.
+        With `one_line`, the document is one line; it or the text is out at once, since the command may go on.
         """
         if self.json:
             sys.stdout.write(_dumps(to_plain(result), indent=None if one_line else 2) + "\n")

@@ -26,13 +26,9 @@ _SHORT = ("time (UTC)", "engine", "file", "action")
 class Line(str):
     """A line that is written as it is, at once: there may be millions."""
 
-    __slots__ = ()
-
 
 class Note(str):
     """A line about the output rather than of it, for standard error."""
-
-    __slots__ = ()
 
 
 def styled(*pieces: str | tuple[str, str]) -> "Text":

@@ -8,18 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import orjson
 import typer
 
-from siltstone.cli.options import (
-    Delimiter,
-    DryRun,
-    Format,
-    Shell,
-    TableName,
-    argument,
-    command,
-    option,
-    parse_names,
-    parse_pairs,
-)
+from siltstone.cli.options import DryRun, Shell, TableName, argument, command, option
 from siltstone.cli.parts import Note, Shown, grid_of, indented, new_console, new_facts, new_grid, styled, to_text
 from siltstone.errors import InvalidInputError
 from siltstone.text import format_bytes, format_count, format_number, format_pairs, format_partition, format_time
@@ -39,9 +28,22 @@ _NARROW = 16
 _CONTROLS = {code: f"\\x{code:02x}" for code in (*range(32), 127)} | {9: "\\t", 10: "\\n", 13: "\\r"}
 
 DeltaType = Literal["upsert", "append", "delete", "add", "chrono"]
+FormatName = Literal["parquet", "csv", "jsonl"]
 
 KeyArgument = Annotated[list[str] | None, argument("KEY=VALUE...", "The value of each key column.")]
 NullOption = Annotated[list[str] | None, option("--null COLUMN", "A text key column whose value is null.")]
+Format = Annotated[FormatName | None, option("--format", "The format, if the file names do not show it.")]
+
+
+def _one_character(text: str | None) -> str | None:
+    if text is not None and (len(text) != 1 or not text.isascii() or text in '"\r\n'):
+        raise typer.BadParameter(f"{text!r} is not one ASCII character other than a quote or a line's end")
+    return text
+
+
+Delimiter = Annotated[
+    str | None, option("--delimiter CHAR", "What separates CSV fields, where not a comma.", callback=_one_character)
+]
 
 app = typer.Typer()
 
@@ -102,12 +104,11 @@ def read(
 
 def limited(batches: "Iterable[pa.RecordBatch]", limit: int | None) -> "Iterator[pa.RecordBatch]":
     """Yield at most this many rows; batches after them are not read."""
-    left = limit
     for batch in batches:
-        yield batch if left is None else batch.slice(0, left)
-        if left is not None:
-            left -= batch.num_rows
-            if left <= 0:
+        yield batch if limit is None else batch.slice(0, limit)
+        if limit is not None:
+            limit -= batch.num_rows
+            if limit <= 0:
                 return
 
 
@@ -417,3 +418,21 @@ def _kind(delta: "DeltaReport") -> str:
     if delta.delete_columns:
         return f"{delta.type} on {', '.join(delta.delete_columns)}"
     return delta.type
+
+
+def parse_pairs(texts: Iterable[str] | None, param_hint: str) -> dict[str, str]:
+    """Read `name=value` texts. Raises: typer.BadParameter."""
+    pairs: dict[str, str] = {}
+    for text in texts or ():
+        name, equals, value = text.partition("=")
+        if not equals or not name.strip():
+            raise typer.BadParameter(f"{text!r} is not of the form name=value", param_hint=param_hint)
+        if name.strip() in pairs:
+            raise typer.BadParameter(f"{name.strip()!r} is given twice", param_hint=param_hint)
+        pairs[name.strip()] = value.strip()
+    return pairs
+
+
+def parse_names(texts: Iterable[str] | None) -> list[str]:
+    """Read column names, given one by one or separated by commas."""
+    return [name.strip() for text in texts or () for name in text.split(",") if name.strip()]

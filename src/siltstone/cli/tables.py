@@ -7,21 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from siltstone.cli.options import (
-    Delimiter,
-    DryRun,
-    Format,
-    Shell,
-    TableName,
-    argument,
-    command,
-    new_group,
-    option,
-    parse_names,
-    parse_pairs,
-)
+from siltstone.cli.options import DryRun, Shell, TableName, argument, command, new_group, option
 from siltstone.cli.parts import Shown, indented, new_facts, new_grid, styled, to_text
-from siltstone.cli.rows import written_text
+from siltstone.cli.rows import Delimiter, Format, parse_names, parse_pairs, written_text
 from siltstone.errors import InvalidInputError, NotFoundError, SiltstoneError
 from siltstone.text import format_bytes, format_count, format_time
 
