@@ -16,8 +16,7 @@ from examples.demo_service import Shop
 from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, expect, sync_playwright
 
 from siltstone.cli.output import Output
-from siltstone.cli.process import ServeOptions, run_service
-from siltstone.cli.results import Serving
+from siltstone.cli.process import ServeOptions, Serving, run_service
 from siltstone.lake import Lake
 from siltstone.log.commit import forget_logs
 from siltstone.rows.job import BucketResult, RoundJob
@@ -62,7 +61,7 @@ class Announced(Output):
         self.is_started = threading.Event()
         self.address = ""
 
-    def emit(self, result: object) -> None:
+    def emit(self, result: object, text: object, *, one_line: bool = False) -> None:
         assert isinstance(result, Serving)
         self.address = (result.address or "").rstrip("/")
         self.is_started.set()

@@ -1,1 +1,1 @@
-"""The command line: each command parses, calls one function, and hands the result to the output."""
+"""The command line: each command parses, calls one function, and hands the result and its text to the output."""

@@ -1,21 +1,29 @@
 """`siltstone documents …`: tables of documents, and the language of their deltas."""
 
 import datetime
+import itertools
 import sys
-from collections.abc import Callable, Iterator
-from typing import Annotated
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated
 
+import orjson
 import typer
 
 from siltstone.cli import rounds
-from siltstone.cli.options import Master, Shell, TableName, command, new_group, parse_duration_ms
-from siltstone.cli.results import Documents, DocumentStatus, Done, Exported, History, HoldList, Timeline, hold_fields
+from siltstone.cli.options import Master, Shell, TableName, argument, command, new_group, option, parse_duration_ms
+from siltstone.cli.parts import Line, Shown
+from siltstone.cli.rows import emit_export
 from siltstone.errors import InvalidInputError, SiltstoneError
-from siltstone.text import format_count, format_duration, format_time
+from siltstone.text import format_count, format_duration, format_iso_time, format_time
+
+if TYPE_CHECKING:
+    from siltstone.document_table import Document
+    from siltstone.documents.read import TimelineEvent
+    from siltstone.documents.resolve import HistoryEntry
+    from siltstone.table.completion import Hold
 
 CasesFile = Annotated[
-    str | None,
-    typer.Argument(metavar="FILE", help="Where the cases are, one JSON object a line.  [default: standard input]"),
+    str | None, argument("FILE", "Where the cases are, one JSON object a line.  [default: standard input]")
 ]
 
 app = new_group("Work with documents and the deltas they are made of.")
@@ -31,15 +39,12 @@ def create(
     shell: Shell,
     name: TableName,
     delay: Annotated[
-        str,
-        typer.Option(
-            "--full-consistency-delay", metavar="TIME", help="How old a change may be when it is written, e.g. 15m."
-        ),
+        str, option("--full-consistency-delay TIME", "How old a change may be when it is written, e.g. 15m.")
     ] = "5m",
     keep_history: Annotated[
-        bool, typer.Option("--keep-history", help="Keep each delta that compaction absorbs, for `documents history`.")
+        bool, option("--keep-history", "Keep each delta that compaction absorbs, for `documents history`.")
     ] = False,
-    description: Annotated[str, typer.Option("--description", metavar="TEXT", help="What it is for.")] = "",
+    description: Annotated[str, option("--description TEXT", "What it is for.")] = "",
 ) -> None:
     """Create a table of JSON documents."""
     delay_ms = parse_duration_ms(delay, "--full-consistency-delay")
@@ -48,7 +53,7 @@ def create(
     )
     sentence = f"created {docs.name}, a table of documents; changes may be {format_duration(delay_ms)} old when written"
     fields = {"table": docs.name, "full_consistency_delay_ms": delay_ms, "keep_history": keep_history}
-    shell.emit(Done(sentence, fields))
+    _emit_done(shell, sentence, fields)
 
 
 @command(
@@ -61,20 +66,12 @@ def create(
 def update(
     shell: Shell,
     name: TableName,
-    key: Annotated[str | None, typer.Argument(metavar="KEY", help="The document.", show_default=False)] = None,
-    delta: Annotated[
-        str | None,
-        typer.Argument(metavar="DELTA", help='A JSON map, or what to change, e.g. {..,"n":1}.', show_default=False),
-    ] = None,
-    tags: Annotated[list[str] | None, typer.Option("--tag", metavar="TAG", help="A tag, at most three.")] = None,
-    change_id: Annotated[
-        str | None, typer.Option("--change-id", metavar="ID", help="Its id, so that it is safe to update again.")
-    ] = None,
+    key: Annotated[str | None, argument("KEY", "The document.")] = None,
+    delta: Annotated[str | None, argument("DELTA", 'A JSON map, or what to change, e.g. {..,"n":1}.')] = None,
+    tags: Annotated[list[str] | None, option("--tag TAG", "A tag, at most three.")] = None,
+    change_id: Annotated[str | None, option("--change-id ID", "Its id, so that it is safe to update again.")] = None,
     file: Annotated[
-        str | None,
-        typer.Option(
-            "--from", metavar="FILE", help="Updates as JSON lines with key, delta, tags, change_id; - for stdin."
-        ),
+        str | None, option("--from FILE", "Updates as JSON lines with key, delta, tags, change_id; - for stdin.")
     ] = None,
 ) -> None:
     """Apply a delta to a document, or many deltas from a file, as one commit."""
@@ -84,12 +81,12 @@ def update(
     if key is not None and delta is not None:
         change_id = docs.update(key, delta, tags or [], change_id)
         fields = {"table": name, "key": key, "change_id": change_id}
-        shell.emit(Done(f"updated {key} by change {change_id}", fields))
+        _emit_done(shell, f"updated {key} by change {change_id}", fields)
         return
     from siltstone.ingest.document_lines import read_objects
 
     updates = docs.update_many(read_objects(file or "", '{"key": …, "delta": …}'))
-    shell.emit(Done(f"applied {format_count(updates, 'delta')} to {name}", {"table": name, "updates": updates}))
+    _emit_done(shell, f"applied {format_count(updates, 'delta')} to {name}", {"table": name, "updates": updates})
 
 
 @command(
@@ -101,13 +98,9 @@ def update(
 def import_(
     shell: Shell,
     name: TableName,
-    file: Annotated[
-        str, typer.Argument(metavar="FILE", help="JSON lines, one a document; - for stdin.", show_default=False)
-    ],
-    skip_existing: Annotated[
-        bool, typer.Option("--skip-existing", help="Skip documents that are stored already.")
-    ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Check them and show what would be imported.")] = False,
+    file: Annotated[str, argument("FILE", "JSON lines, one a document; - for stdin.")],
+    skip_existing: Annotated[bool, option("--skip-existing", "Skip documents that are stored already.")] = False,
+    dry_run: Annotated[bool, option("--dry-run", "Check them and show what would be imported.")] = False,
 ) -> None:
     """Bring in documents of another store with their past, as one commit.
 
@@ -124,7 +117,7 @@ def import_(
     skipped = f"; {format_count(done.skipped, 'document')} left out, stored already" if done.skipped else ""
     sentence = f"{verb} {format_count(done.imported, 'document')} into {name}{skipped}"
     fields = {"table": name, "imported": done.imported, "skipped": done.skipped, "dry_run": dry_run}
-    shell.emit(Done(sentence, fields))
+    _emit_done(shell, sentence, fields)
 
 
 @command(
@@ -136,10 +129,9 @@ def import_(
 def get(
     shell: Shell,
     name: TableName,
-    keys: Annotated[list[str], typer.Argument(metavar="KEY...", help="The documents.", show_default=False)],
+    keys: Annotated[list[str], argument("KEY...", "The documents.")],
     change_id: Annotated[
-        str | None,
-        typer.Option("--change", metavar="ID", help="Show the state of a change: resolved, redundant or pending."),
+        str | None, option("--change ID", "Show the state of a change: resolved, redundant or pending.")
     ] = None,
 ) -> None:
     """Print documents, each with what is known about it under keys that begin with ~."""
@@ -147,24 +139,33 @@ def get(
         raise typer.BadParameter("--change applies to one document; name one key", param_hint="--change")
     docs = shell.lake.document_table(name)
     if change_id is None:
-        shell.emit(Documents(docs.get_many(keys)))
+        documents = docs.get_many(keys)
+        shell.emit_lines(documents, _documents_text(documents))
         return
     status = docs.get_for_change(keys[0], change_id)
-    shell.emit(DocumentStatus(status.state, status.document))
+    shell.emit(status, itertools.chain([status.state], _documents_text([status.document])), one_line=True)
 
 
-@command(
-    app,
-    "timeline",
-    "siltstone documents timeline shop.reviews r17",
-)
-def timeline(
-    shell: Shell,
-    name: TableName,
-    key: Annotated[str, typer.Argument(metavar="KEY", help="The document.", show_default=False)],
-) -> None:
+def _documents_text(documents: "Iterable[Document]") -> Iterator[Shown]:
+    for document in documents:
+        yield Line(orjson.dumps(document, option=orjson.OPT_INDENT_2).decode())
+
+
+@command(app, "timeline", "siltstone documents timeline shop.reviews r17")
+def timeline(shell: Shell, name: TableName, key: Annotated[str, argument("KEY", "The document.")]) -> None:
     """Show all that is stored of a document: deltas, compactions, and which deltas are redundant and why."""
-    shell.emit(Timeline(key, shell.lake.document_table(name).timeline(key)))
+    events = shell.lake.document_table(name).timeline(key)
+    shell.emit(events, _timeline_text(key, events), one_line=True)
+
+
+def _timeline_text(key: str, events: "Sequence[TimelineEvent]") -> Iterator[Shown]:
+    for event in events:
+        mark = "redundant" if event.is_redundant else "owned" if event.is_owned else event.kind
+        yield Line(f"{event.at}  {event.change_id}  {mark:<10}  {event.delta}{_tags(event.tags)}")
+        if event.note:
+            yield Line(f"{'':26}{event.note}")
+    if not events:
+        yield Line(f"nothing was written to {key}")
 
 
 @command(
@@ -173,16 +174,32 @@ def timeline(
     "siltstone documents history shop.reviews r17",
     "siltstone documents history shop.reviews r17 --json | jq '.[].version'",
 )
-def history(
-    shell: Shell,
-    name: TableName,
-    key: Annotated[str, typer.Argument(metavar="KEY", help="The document.", show_default=False)],
-) -> None:
+def history(shell: Shell, name: TableName, key: Annotated[str, argument("KEY", "The document.")]) -> None:
     """Show every change of a document with the version and the content after it, also those that are compacted.
 
     The table must keep its history: `documents create --keep-history`, or `table alter --set keep_history=true`.
     """
-    shell.emit(History(key, shell.lake.document_table(name).history(key)))
+    entries = shell.lake.document_table(name).history(key)
+    shell.emit(entries, _history_text(key, entries), one_line=True)
+
+
+def _history_text(key: str, entries: "Sequence[HistoryEntry]") -> Iterator[Shown]:
+    from siltstone.documents.language import value_text
+
+    version = 0
+    for entry in entries:
+        if entry.version > version + 1:
+            first, last = version + 1, entry.version - 1
+            yield f"version {first} is not kept" if first == last else f"versions {first} to {last} are not kept"
+        version = entry.version
+        yield Line(f"{entry.at}  {entry.change_id}  version {entry.version}  {entry.delta}{_tags(entry.tags)}")
+        yield Line(f"{'':26}{'deleted' if entry.content is None else value_text(entry.content)}")
+    if not entries:
+        yield Line(f"nothing was written to {key}")
+
+
+def _tags(tags: Sequence[str]) -> str:
+    return f"  #{' #'.join(tags)}" if tags else ""
 
 
 @command(
@@ -196,6 +213,7 @@ def compact(
     name: TableName,
     full: rounds.Full = False,
     master: Master = None,
+    engine: rounds.Engine = "spark",
 ) -> None:
     """Compact documents that changed, or that are due; `siltstone compact` does the same.
 
@@ -203,7 +221,7 @@ def compact(
     deltas go.
     """
     shell.lake.document_table(name)
-    rounds.compact(shell, name, full=full, master=master)
+    rounds.compact(shell, name, full=full, master=master, engine=engine)
 
 
 @command(
@@ -216,11 +234,9 @@ def compact(
 def hold(
     shell: Shell,
     name: TableName,
-    duration: Annotated[
-        str | None, typer.Option("--for", metavar="TIME", help="Begin a hold for this long, e.g. 90m or 10h.")
-    ] = None,
-    reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="What it is for.")] = "",
-    release: Annotated[str | None, typer.Option("--release", metavar="ID", help="End a hold before its time.")] = None,
+    duration: Annotated[str | None, option("--for TIME", "Begin a hold for this long, e.g. 90m or 10h.")] = None,
+    reason: Annotated[str, option("--reason TEXT", "What it is for.")] = "",
+    release: Annotated[str | None, option("--release ID", "End a hold before its time.")] = None,
 ) -> None:
     """Keep what is stored now from being deleted, for an export that is running; without options, list holds.
 
@@ -231,14 +247,28 @@ def hold(
     docs = shell.lake.document_table(name)
     if release is not None:
         docs.release(release)
-        shell.emit(Done(f"released hold {release}", {"table": name, "released": release}))
+        _emit_done(shell, f"released hold {release}", {"table": name, "released": release})
     elif duration is not None:
         until = datetime.timedelta(milliseconds=parse_duration_ms(duration, "--for"))
         made = docs.hold(until=until, reason=reason)
         sentence = f"hold {made.hold_id}: nothing that is stored now is deleted until {format_time(made.until_ms)}"
-        shell.emit(Done(sentence, hold_fields(made)))
+        _emit_done(shell, sentence, _hold_fields(made))
     else:
-        shell.emit(HoldList(name, docs.holds()))
+        holds = docs.holds()
+        shell.emit([_hold_fields(hold) for hold in holds], _holds_text(name, holds), one_line=True)
+
+
+def _hold_fields(hold: "Hold") -> Mapping[str, object]:
+    times = {"since": format_iso_time(hold.since_ms), "until": format_iso_time(hold.until_ms)}
+    return {"hold_id": hold.hold_id, **times, "reason": hold.reason}
+
+
+def _holds_text(table: str, holds: "Sequence[Hold]") -> Iterator[Shown]:
+    for hold in holds:
+        reason = f"  {hold.reason}" if hold.reason else ""
+        yield Line(f"{hold.hold_id}  since {format_time(hold.since_ms)}  until {format_time(hold.until_ms)}{reason}")
+    if not holds:
+        yield f"nothing of {table} is held"
 
 
 @command(
@@ -251,16 +281,10 @@ def hold(
 def export(
     shell: Shell,
     name: TableName,
-    file: Annotated[
-        str | None, typer.Argument(metavar="FILE", help="Where to.  [default: standard output]", show_default=False)
-    ] = None,
-    hold_id: Annotated[
-        str | None, typer.Option("--hold", metavar="ID", help="Documents as they were when this hold began.")
-    ] = None,
-    include_deleted: Annotated[
-        bool, typer.Option("--include-deleted", help="Also documents that are deleted.")
-    ] = False,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file if it exists.")] = False,
+    file: Annotated[str | None, argument("FILE", "Where to.  [default: standard output]")] = None,
+    hold_id: Annotated[str | None, option("--hold ID", "Documents as they were when this hold began.")] = None,
+    include_deleted: Annotated[bool, option("--include-deleted", "Also documents that are deleted.")] = False,
+    overwrite: Annotated[bool, option("--overwrite", "Replace the file if it exists.")] = False,
 ) -> None:
     """Write all documents as JSON lines, in no order, with the deltas that are not compacted yet."""
     from siltstone.documents.language import value_text
@@ -273,7 +297,7 @@ def export(
             _print(line)
         return
     count, size = write_lines(lines, file, overwrite=overwrite)
-    shell.emit(Exported(name, file, count, size))
+    emit_export(shell, name, file, count, size)
 
 
 @command(
@@ -288,12 +312,9 @@ def export(
 def evaluate(
     shell: Shell,
     delta: Annotated[
-        str | None,
-        typer.Option("--delta", metavar="DELTA", help="The delta. Without one, cases are read from standard input."),
+        str | None, option("--delta DELTA", "The delta. Without one, cases are read from standard input.")
     ] = None,
-    on: Annotated[
-        str | None, typer.Option("--on", metavar="JSON", help="What it is applied to.  [default: ~, nothing]")
-    ] = None,
+    on: Annotated[str | None, option("--on JSON", "What it is applied to.  [default: ~, nothing]")] = None,
 ) -> None:
     """Apply a delta to a value and print the result; ~ means that nothing is left.
 
@@ -301,12 +322,11 @@ def evaluate(
     """
     from siltstone.documents.cases import apply_case
     from siltstone.documents.language import UNDEFINED, parse_delta, parse_value, value_text
-    from siltstone.ingest.document_lines import STANDARD_INPUT, read_cases
 
     if delta is None:
         if on is not None:
             raise typer.BadParameter("--on needs a --delta to apply", param_hint="--delta")
-        _answer(read_cases(STANDARD_INPUT), lambda line: _dumps(apply_case(_loads(line))))
+        _answer_cases("-", apply_case)
         return
     change = parse_delta(delta)
     result = change.apply(UNDEFINED if on is None or on.strip() == "~" else parse_value(on, "--on"))
@@ -333,9 +353,8 @@ def expand(shell: Shell, file: CasesFile = None) -> None:
     answered on a line of its own, a bad one by {"error"}; exit code 1 if there was one.
     """
     from siltstone.documents.cases import expand_case
-    from siltstone.ingest.document_lines import STANDARD_INPUT, read_cases
 
-    _answer(read_cases(file or STANDARD_INPUT), lambda line: _dumps(expand_case(_loads(line))))
+    _answer_cases(file or "-", expand_case)
 
 
 @command(
@@ -348,11 +367,8 @@ def expand(shell: Shell, file: CasesFile = None) -> None:
 )
 def canonical(
     shell: Shell,
-    texts: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="DELTA...", help="Deltas.  [default: the lines of standard input]"),
-    ] = None,
-    condition: Annotated[bool, typer.Option("--condition", help="Read conditions, not deltas.")] = False,
+    texts: Annotated[list[str] | None, argument("DELTA...", "Deltas.  [default: the lines of standard input]")] = None,
+    condition: Annotated[bool, option("--condition", "Read conditions, not deltas.")] = False,
 ) -> None:
     """Print deltas in their canonical text: simplified, sorted, without blanks.
 
@@ -371,6 +387,18 @@ def canonical(
         _print(answer(text))
 
 
+def _emit_done(shell: Shell, sentence: str, fields: Mapping[str, object]) -> None:
+    """Show something small that was done: a sentence for people, fields for programs."""
+    shell.emit(fields, [Line(sentence)], one_line=True)
+
+
+def _answer_cases(file: str, answer: Callable[[object], object]) -> None:
+    from siltstone.documents.language import parse_value
+    from siltstone.ingest.document_lines import read_cases
+
+    _answer(read_cases(file), lambda line: _dumps(answer(parse_value(_decoded(line), "case"))))
+
+
 def _answer(lines: Iterator[bytes], answer: Callable[[bytes], str]) -> None:
     """Print an answer to each line; go on after a bad one, and end with exit code 1 then."""
     failed = False
@@ -384,12 +412,6 @@ def _answer(lines: Iterator[bytes], answer: Callable[[bytes], str]) -> None:
         raise typer.Exit(1)
 
 
-def _loads(line: bytes) -> object:
-    from siltstone.documents.language import parse_value
-
-    return parse_value(_decoded(line), "case")
-
-
 def _decoded(line: bytes) -> str:
     try:
         return line.decode().strip()
@@ -398,8 +420,6 @@ def _decoded(line: bytes) -> str:
 
 
 def _dumps(value: object) -> str:
-    import orjson
-
     return orjson.dumps(value).decode()
 
 

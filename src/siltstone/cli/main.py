@@ -15,8 +15,8 @@ import typer
 from typer.core import TyperGroup
 
 from siltstone._version import __version__
-from siltstone.cli import cycles, documents, maintenance, rounds, rows, serve, tables
-from siltstone.cli.options import DEFAULT_ROOT, ROOT_VARIABLE, Debug, Json, Shell, examples, shell_of
+from siltstone.cli import cycles, documents, logs, maintenance, rounds, rows, serve, tables
+from siltstone.cli.options import DEFAULT_ROOT, ROOT_VARIABLE, Debug, Json, Shell, examples, option, shell_of
 from siltstone.errors import SiltstoneError, SiltstoneWarning
 from siltstone.text import mask_secrets
 
@@ -63,7 +63,7 @@ def _shown_warnings(context: Any) -> Iterator[None]:
                 others(message, category, *location)
             elif str(message) not in shown:
                 shown.add(str(message))
-                shell_of(context).output.warning(str(message))
+                shell_of(context).warning(str(message))
 
         warnings.showwarning = show  # type: ignore[assignment]
         yield
@@ -74,7 +74,7 @@ def _failed(shell: Shell, error: Exception, message: str) -> typer.Exit:
         sys.stderr.write(mask_secrets("".join(traceback.format_exception(error))))
     with contextlib.suppress(BrokenPipeError):
         # What a store answers can be a page of XML; a failure is one line.
-        shell.output.failure(
+        shell.failure(
             type(error).__name__, getattr(error, "kind", "unexpected"), mask_secrets(" ".join(message.split()))
         )
         sys.stdout.flush()
@@ -104,7 +104,7 @@ for commands in (rows, rounds, maintenance, serve):
 app.add_typer(tables.app, name="table")
 app.add_typer(documents.app, name="documents")
 app.add_typer(cycles.app, name="cycle")
-app.add_typer(maintenance.log_app, name="log")
+app.add_typer(logs.app, name="log")
 
 
 def _show_version(is_requested: bool) -> None:
@@ -117,19 +117,11 @@ def _show_version(is_requested: bool) -> None:
 def siltstone(
     context: typer.Context,
     root: Annotated[
-        str,
-        typer.Option(
-            "--root",
-            metavar="PATH",
-            envvar=ROOT_VARIABLE,
-            help="Where the lake is: a local folder, s3://…, gs://… or az://….",
-        ),
+        str, option("--root PATH", "Where the lake is: a local folder, s3://…, gs://… or az://….", envvar=ROOT_VARIABLE)
     ] = DEFAULT_ROOT,
     json: Json = False,
     debug: Debug = False,
-    version: Annotated[
-        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version.")
-    ] = False,
+    version: Annotated[bool, option("--version", "Show the version.", callback=_show_version, is_eager=True)] = False,
 ) -> None:
     """Compact streams of change deltas into query-ready tables and documents.
 

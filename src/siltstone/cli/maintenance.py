@@ -1,47 +1,55 @@
-"""`siltstone fsck`, `repair`, `vacuum`, `rollback`, `doctor` and `log …`."""
+"""`siltstone fsck`, `repair`, `vacuum`, `rollback` and `doctor`."""
 
 import itertools
-from collections.abc import Iterator
-from dataclasses import fields
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from siltstone.cli.options import DryRun, Partition, Shell, TableName, command, new_group, parse_duration_ms
-from siltstone.cli.results import (
-    Checked,
-    Checks,
-    DroppedVacuumed,
-    LogEntries,
-    PartitionRepaired,
-    Repaired,
-    RolledBack,
-    TableChecked,
-    TableVacuumed,
-    Vacuumed,
-)
+from siltstone.cli.options import DryRun, Partition, Shell, TableName, argument, command, option, parse_duration_ms
+from siltstone.cli.parts import Shown, styled
 from siltstone.cli.spark import check_spark
 from siltstone.errors import CorruptionError
+from siltstone.text import format_bytes, format_count, format_partition
 
 if TYPE_CHECKING:
     from siltstone.lake import Lake, Table
+    from siltstone.log.inspect import Finding
+    from siltstone.maintenance.damage import BucketRepair
+    from siltstone.maintenance.machine import Check
+    from siltstone.maintenance.recovery import PartitionRepair
+    from siltstone.maintenance.vacuum import DroppedReport, VacuumReport
 
-
-AnyTable = Annotated[
-    str | None, typer.Argument(metavar="TABLE", help="The table, else all of them.", show_default=False)
-]
+AnyTable = Annotated[str | None, argument("TABLE", "The table, else all of them.")]
 
 # What keeps a log from being read at all.
 _LOG_DAMAGE = ("bad-file", "bad-line", "chain", "gap", "checkpoint")
 
+_STYLES = {"ok": "green", "warning": "yellow", "failed": "bold red"}
+
 app = typer.Typer()
+
+
+@dataclass(frozen=True)
+class TableChecked:
+    """What was checked in a table, and the findings; none means sound."""
+
+    table: str
+    deep: bool
+    deltas: int
+    delta_files: int
+    rounds: int
+    compacted_files: int
+    live_rows: int
+    findings: "Sequence[Finding]"
 
 
 @command(app, "fsck", "siltstone fsck shop.orders --deep", "siltstone fsck --json")
 def fsck(
     shell: Shell,
     name: AnyTable = None,
-    deep: Annotated[bool, typer.Option("--deep", help="Also read every row: keys, indices, dead rows.")] = False,
+    deep: Annotated[bool, option("--deep", "Also read every row: keys, indices, dead rows.")] = False,
 ) -> None:
     """Check tables: logs, files, deletion vectors, indices; exit code 1 where something is wrong."""
     lake, checked = shell.lake, []
@@ -49,7 +57,7 @@ def fsck(
         for table in _tables(lake, name):
             progress(f"Checking {table.name}")
             checked.append(check_table(table, deep=deep))
-    shell.emit(Checked(lake.root, checked))
+    shell.emit(checked, _checked_text(lake.root, checked))
     if any(table.findings for table in checked):
         raise typer.Exit(1)
 
@@ -76,12 +84,36 @@ def check_table(table: "Table", *, deep: bool) -> TableChecked:
     return TableChecked(table.name, deep, deltas, delta_files, rounds, files, rows, findings)
 
 
+def _checked_text(root: str, checked: Sequence[TableChecked]) -> Iterator[Shown]:
+    if not checked:
+        yield f"No tables in {root}."
+    for table in checked:
+        yield from findings_text(table.findings)
+        if table.findings:
+            yield f"{table.table}: {format_count(len(table.findings), 'finding')}."
+            continue
+        yield (
+            f"{table.table}: {format_count(table.deltas, 'delta')} in {format_count(table.delta_files, 'file')}, "
+            f"{format_count(table.rounds, 'round')}, {format_count(table.live_rows, 'row')} in "
+            f"{format_count(table.compacted_files, 'file')}: all is well"
+            f"{'' if table.deep else ' (--deep reads the rows, too)'}."
+        )
+
+
+def findings_text(findings: "Sequence[Finding]") -> Iterator[Shown]:
+    """Yield each finding, and what to do about it."""
+    for finding in findings:
+        yield styled((finding.code, "bold red"), f"  {finding.file}")
+        yield f"  {finding.message}"
+        yield f"  → {finding.action}"
+
+
 @command(app, "repair", "siltstone repair shop.orders --dry-run", "siltstone repair shop.orders --accept-loss")
 def repair(
     shell: Shell,
     name: TableName,
     accept_loss: Annotated[
-        bool, typer.Option("--accept-loss", help="Give up rows that cannot be brought back, and say how many.")
+        bool, option("--accept-loss", "Give up rows that cannot be brought back, and say how many.")
     ] = False,
     dry_run: DryRun = False,
 ) -> None:
@@ -90,32 +122,58 @@ def repair(
     Indices are built anew. Buckets come from the last round that has them whole, and the deltas since; where no round
     and not all deltas are left, their rows are lost, which has to be accepted.
     """
-    with shell.progress() as progress:
-        progress(f"Reading {name}")
+    with shell.progress(f"Reading {name}"):
         repairs = shell.lake.table(name).repair(accept_loss=accept_loss, dry_run=dry_run)
     partitions = [
-        PartitionRepaired(
-            repair.partition_values, repair.round_id, repair.is_registered, repair.lost_rows, repair.buckets
-        )
+        {
+            "partition": repair.partition_values,
+            "round_id": repair.round_id,
+            "is_registered": repair.is_registered,
+            "lost_rows": repair.lost_rows,
+            "buckets": repair.buckets,
+        }
         for repair in repairs
     ]
-    shell.emit(Repaired(name, dry_run, sum(repair.lost_rows for repair in repairs), partitions))
+    lost_rows = sum(repair.lost_rows for repair in repairs)
+    result = {"table": name, "dry_run": dry_run, "lost_rows": lost_rows, "partitions": partitions}
+    shell.emit(result, _repairs_text(name, repairs, dry_run=dry_run))
+
+
+def _repairs_text(table: str, repairs: "Sequence[PartitionRepair]", *, dry_run: bool) -> Iterator[Shown]:
+    for repair in repairs:
+        partition = f", partition {format_partition(repair.partition_values)}" if repair.partition_values else ""
+        verb = "would be" if dry_run else "was"
+        if repair.is_registered:
+            yield f"{table}{partition}: {verb} registered, so that its rows are read."
+            continue
+        yield f"{table}{partition}: {verb} repaired by round {repair.round_id}."
+        for bucket in repair.buckets:
+            yield f"  hashes {bucket.first_hash} to {bucket.last_hash}: {_cure(bucket, is_dry=dry_run)}"
+            yield from (f"    {file}" for file in bucket.damaged)
+
+
+def _cure(bucket: "BucketRepair", *, is_dry: bool) -> str:
+    deltas = format_count(bucket.deltas, "delta")
+    if bucket.cure == "index":
+        return "a new index, no row is lost"
+    if bucket.cure == "round":
+        return f"from round {bucket.from_round} and the {deltas} since, no row is lost"
+    if bucket.cure == "deltas":
+        return f"from all {deltas}, no row is lost"
+    lost = format_count(bucket.lost_rows, "row")
+    if bucket.lost_tombstones:
+        lost += f" and {format_count(bucket.lost_tombstones, 'tombstone')}"
+    return f"up to {lost} would be lost, with --accept-loss" if is_dry else f"{lost} lost"
 
 
 @command(app, "vacuum", "siltstone vacuum shop.orders --retention 7d --dry-run", "siltstone vacuum")
 def vacuum(
     shell: Shell,
     name: AnyTable = None,
-    retention: Annotated[
-        str, typer.Option("--retention", metavar="TIME", help="Keep states this long after they were replaced.")
-    ] = "7d",
-    grace: Annotated[
-        str,
-        typer.Option("--grace", metavar="TIME", help="Keep files this young: a write may be about to name them."),
-    ] = "1d",
+    retention: Annotated[str, option("--retention TIME", "Keep states this long after they were replaced.")] = "7d",
+    grace: Annotated[str, option("--grace TIME", "Keep files this young: a write may be about to name them.")] = "1d",
     confirm_time: Annotated[
-        bool,
-        typer.Option("--confirm-time", help="The time is right, though nobody wrote for over a day, or clocks differ."),
+        bool, option("--confirm-time", "The time is right, though nobody wrote for over a day, or clocks differ.")
     ] = False,
     dry_run: DryRun = False,
 ) -> None:
@@ -125,28 +183,67 @@ def vacuum(
     """
     retention_ms = parse_duration_ms(retention, "--retention")
     grace_ms = parse_duration_ms(grace, "--grace")
-    lake, vacuumed, dropped = shell.lake, [], None
+    lake, dropped = shell.lake, None
+    reports: dict[str, VacuumReport] = {}
     with shell.progress() as progress:
         for table in _tables(lake, name):
             progress(f"Scanning {table.name}")
-            done = table.vacuum(
+            reports[table.name] = table.vacuum(
                 retention_ms=retention_ms, orphan_grace_ms=grace_ms, confirm_time=confirm_time, dry_run=dry_run
             )
-            vacuumed.append(TableVacuumed(table.name, **_fields(done)))
         if name is None:
             progress("Looking for dropped tables")
             # A table that is being created right now cannot be told from one that is gone.
             retention_ms = max(retention_ms, grace_ms)
-            gone = lake.vacuum_dropped(retention_ms=retention_ms, confirm_time=confirm_time, dry_run=dry_run)
-            values = _fields(gone)
-            folders = {f"{key}_folders": values.pop(key) for key in ("waiting", "unclaimed")}
-            dropped = DroppedVacuumed(**values, **folders)
-    shell.emit(Vacuumed(dry_run, vacuumed, dropped))
+            dropped = lake.vacuum_dropped(retention_ms=retention_ms, confirm_time=confirm_time, dry_run=dry_run)
+    result = {
+        "dry_run": dry_run,
+        "tables": [{"table": table, **_fields(report)} for table, report in reports.items()],
+        "dropped": None if dropped is None else _fields(dropped),
+    }
+    shell.emit(result, _vacuum_text(reports, dropped, dry_run=dry_run))
 
 
-def _fields(report: Any) -> dict[str, Any]:
+def _fields(report: "VacuumReport | DroppedReport") -> dict[str, Any]:
     """Return what a report says but for `dry_run`, which is the same for all."""
-    return {field.name: getattr(report, field.name) for field in fields(report) if field.name != "dry_run"}
+    names = {"waiting": "waiting_folders", "unclaimed": "unclaimed_folders"}
+    values = {field.name: getattr(report, field.name) for field in fields(report) if field.name != "dry_run"}
+    return {names.get(name, name): value for name, value in values.items()}
+
+
+def _vacuum_text(
+    reports: "Mapping[str, VacuumReport]", dropped: "DroppedReport | None", *, dry_run: bool
+) -> Iterator[Shown]:
+    would = "would remove" if dry_run else "removed"
+    # Which tables are not vacuumed for the same reason.
+    unsure: dict[str, list[str]] = {}
+    for table, report in reports.items():
+        if dry_run:
+            yield from report.removed_files
+        what = f"{format_count(len(report.removed_files), 'file')}, {format_bytes(report.removed_bytes)}"
+        rounds = format_count(len(report.expired_rounds), "round")
+        forget = f"; {'would forget' if dry_run else 'forgot'} {rounds}" if report.expired_rounds else ""
+        yield f"{table}: {would} {what}{forget}; {format_count(report.kept_files, 'file')} stay."
+        yield from (f"{link}: is a symbolic link, left alone." for link in report.skipped_links)
+        if report.unsure_time is not None:
+            unsure.setdefault(report.unsure_time, []).append(table)
+    if dropped is not None:
+        yield from _dropped_text(dropped, would, dry_run=dry_run)
+        if dropped.unsure_time is not None:
+            unsure.setdefault(dropped.unsure_time, []).append("Dropped tables")
+    yield from (f"{names[0] if len(names) == 1 else 'All of these'}: {time}." for time, names in unsure.items())
+
+
+def _dropped_text(dropped: "DroppedReport", would: str, *, dry_run: bool) -> Iterator[Shown]:
+    if dry_run:
+        yield from (f"{folder}/" for folder in dropped.removed_folders)
+    waiting = len(dropped.waiting)
+    later = f"; {format_count(waiting, 'folder')} within the retention" if waiting else ""
+    what = f"{format_count(dropped.removed_files, 'file')}, {format_bytes(dropped.removed_bytes)}"
+    yield f"Dropped tables: {would} {what}{later}."
+    yield from (f"{link}: is a symbolic link, left alone." for link in dropped.skipped_links)
+    for folder in dropped.unclaimed:
+        yield f"{folder}: has a log, but belongs to no table, and none that was dropped: left alone. Delete it by hand."
 
 
 @command(
@@ -158,10 +255,7 @@ def _fields(report: Any) -> dict[str, Any]:
 def rollback(
     shell: Shell,
     name: TableName,
-    to: Annotated[
-        int,
-        typer.Option("--to", metavar="ROUND", min=1, help="The round after which all was well.", show_default=False),
-    ],
+    to: Annotated[int, option("--to ROUND", "The round after which all was well.", min=1, show_default=False)],
     partition: Partition = None,
     dry_run: DryRun = False,
 ) -> None:
@@ -173,115 +267,63 @@ def rollback(
 
     table = shell.lake.table(name)
     partition_values = table.round(to, partition or ()).round.partition
-    current = [
-        (current_round.destination_partition_locator.partition_values, current_round)
-        for current_round in table.current_rounds()
-    ]
-    values, before = next(item for item in current if item[0] == partition_values)
-    done = table.rollback(to, partition_values=values, dry_run=dry_run)
-    shell.emit(
-        RolledBack(
-            table=name,
-            dry_run=dry_run,
-            round=report_round(done),
-            previous_high_watermark=before.high_watermark,
-            previous_live_rows=before.live_rows,
-            deltas_to_compact=len(table.deltas_after(done)),
-        )
+    before = next(
+        current
+        for current in table.current_rounds()
+        if current.destination_partition_locator.partition_values == partition_values
     )
+    values = before.destination_partition_locator.partition_values
+    done = table.rollback(to, partition_values=values, dry_run=dry_run)
+    report, deltas = report_round(done), len(table.deltas_after(done))
+    result = {
+        "table": name,
+        "dry_run": dry_run,
+        "round": report,
+        "previous_high_watermark": before.high_watermark,
+        "previous_live_rows": before.live_rows,
+        "deltas_to_compact": deltas,
+    }
+    where = f"{name}, partition {format_partition(report.partition)}" if report.partition else name
+    verb = "would be" if dry_run else "is"
+    sentence = (
+        f"{where}: {verb} as after round {report.rolled_back_to}, by round {report.round_id}: position "
+        f"{before.high_watermark} → {report.high_watermark}, rows {before.live_rows:,} → {report.live_rows:,}."
+    )
+    again = f"{format_count(deltas, 'delta')} to compact again: `siltstone compact {name}`."
+    shell.emit(result, [sentence, again] if deltas else [sentence])
 
 
 @command(app, "doctor", "siltstone doctor --root s3://bucket/lake --spark")
 def doctor(
-    shell: Shell,
-    spark: Annotated[bool, typer.Option("--spark", help="Also start a local Spark and run a small job.")] = False,
+    shell: Shell, spark: Annotated[bool, option("--spark", "Also start a local Spark and run a small job.")] = False
 ) -> None:
     """Check this machine and the root; exit code 1 where something will not work.
 
     A few small objects are created under .doctor/ in the root, and deleted again.
     """
-    from siltstone.maintenance.machine import Check, check_machine, check_root
+    from siltstone.maintenance.machine import check_machine, check_root
 
-    failed: list[Check] = []
+    has_failed = False
 
-    def checks() -> Iterator[Check]:
+    def run_checks() -> "Iterator[Check]":
+        nonlocal has_failed
         for check in itertools.chain(check_machine(check_spark if spark else None), check_root(shell.root)):
-            failed.extend([check] if check.state == "failed" else [])
+            has_failed = has_failed or check.state == "failed"
             yield check
 
-    shell.emit(Checks(checks()))
-    if failed:
+    checks = run_checks()
+    shell.emit(checks, _checks_text(checks))
+    if has_failed:
         raise typer.Exit(1)
 
 
-log_app = new_group("Look into compactible logs, Spark's included.", has_root=False)
-
-LogPath = Annotated[
-    str,
-    typer.Argument(
-        metavar="PATH",
-        help="A local or s3:// folder: one with a log, Spark's output directory, or a query's checkpoint.",
-        show_default=False,
-    ),
-]
-
-
-@command(log_app, "show", "siltstone log show /data/events", has_root=False)
-def show(shell: Shell, path: LogPath) -> None:
-    """Show the batches of a log, with their entries and sizes."""
-    from siltstone.log import inspect as inspection
-
-    with shell.progress() as progress:
-        progress(f"Reading {path}")
-        summary = inspection.show(path)
-    shell.emit(summary)
-
-
-@command(log_app, "files", "siltstone log files /data/events --json | jq -r .path", has_root=False)
-def files(shell: Shell, path: LogPath) -> None:
-    """List the entries that count now, oldest first; with --json one object per line."""
-    from siltstone.log import inspect as inspection
-
-    shell.emit(LogEntries(inspection.files(path)))
-
-
-@command(log_app, "verify", "siltstone log verify s3://bucket/events --no-data-files", has_root=False)
-def verify(
-    shell: Shell,
-    path: LogPath,
-    data_files: Annotated[
-        bool, typer.Option("--data-files/--no-data-files", help="Also check the files that a sink's log lists.")
-    ] = True,
-) -> None:
-    """Check a log for gaps and damage; exit code 1 where something is wrong."""
-    from siltstone.log import inspect as inspection
-
-    with shell.progress() as progress:
-        progress(f"Checking {path}")
-        report = inspection.verify(path, data_files=data_files)
-    shell.emit(report)
-    if report.findings:
-        raise typer.Exit(1)
-
-
-@command(log_app, "compact", "siltstone log compact /data/events --retention 7d --dry-run", has_root=False)
-def compact(
-    shell: Shell,
-    path: LogPath,
-    retention: Annotated[
-        str | None,
-        typer.Option("--retention", metavar="TIME", help="Drop entries of older files, e.g. 90s, 15m, 12h, 7d, 2w."),
-    ] = None,
-    backup: Annotated[
-        bool, typer.Option("--backup/--no-backup", help="Keep a copy of the file that is replaced.")
-    ] = True,
-    dry_run: DryRun = False,
-) -> None:
-    """Make a log of Spark's small again, while no query uses it; sum up a lake's own log at any time."""
-    retention_ms = parse_duration_ms(retention, "--retention") if retention is not None else None
-    from siltstone.log import inspect as inspection
-
-    with shell.progress() as progress:
-        progress(f"Compacting {path}")
-        report = inspection.compact(path, retention_ms=retention_ms, dry_run=dry_run, backup=backup)
-    shell.emit(report)
+def _checks_text(checks: "Iterable[Check]") -> Iterator[Shown]:
+    states = []
+    for check in checks:
+        states.append(check.state)
+        yield styled((f"{check.state:<7}", _STYLES[check.state]), f"  {check.name:<16}  {check.detail}")
+        if check.fix:
+            yield styled((f"{'':<27}→ {check.fix}", "bold"))
+    failed, warnings = states.count("failed"), states.count("warning")
+    yield ""
+    yield f"{failed} failed, {warnings} with a warning." if failed or warnings else "All is well."

@@ -1,4 +1,4 @@
-"""What every command shares: where the lake is, how to show things, the options that say so, and texts read as values."""
+"""What every command shares: where the lake is, how to show things, the options that say so, and durations."""
 
 import contextlib
 import functools
@@ -6,13 +6,15 @@ import inspect
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Concatenate, Literal, ParamSpec
+from typing import TYPE_CHECKING, Annotated, Any, Concatenate, ParamSpec
 
 import typer
 
 from siltstone.cli.output import Output
+from siltstone.cli.parts import new_console, to_text
 
 if TYPE_CHECKING:
     from siltstone.cli.spark import SparkStarting
@@ -22,65 +24,40 @@ if TYPE_CHECKING:
 DEFAULT_ROOT = "./lake"
 ROOT_VARIABLE = "SILTSTONE_ROOT"
 DEBUG_VARIABLE = "SILTSTONE_DEBUG"
-
-Root = Annotated[
-    str | None,
-    typer.Option("--root", metavar="PATH", help=f"Where the lake is: a folder or s3://…, else {ROOT_VARIABLE}."),
-]
-Json = Annotated[bool, typer.Option("--json", help="Show JSON instead of text.")]
-Debug = Annotated[bool, typer.Option("--debug", help="Show where an unexpected error came from.", hidden=True)]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Check and show what would happen, and change nothing.")]
-TableName = Annotated[str, typer.Argument(metavar="TABLE", help="The table, e.g. shop.orders.", show_default=False)]
-Partition = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--partition", metavar="KEY=VALUE", help="Which partition, if there are several; or only its values: A,B."
-    ),
-]
-Master = Annotated[
-    str | None,
-    typer.Option("--master", metavar="URL", help="Where Spark runs, e.g. local[4] or spark://host:7077."),
-]
-FormatName = Literal["parquet", "csv", "jsonl"]
-Format = Annotated[
-    FormatName | None,
-    typer.Option("--format", help="The format, if the file names do not show it."),
-]
-
-
-def _one_character(text: str | None) -> str | None:
-    if text is not None and (len(text) != 1 or not text.isascii() or text in '"\r\n'):
-        raise typer.BadParameter(f"{text!r} is not one ASCII character other than a quote or a line's end")
-    return text
-
-
-Delimiter = Annotated[
-    str | None,
-    typer.Option(
-        "--delimiter", metavar="CHAR", callback=_one_character, help="What separates CSV fields, where not a comma."
-    ),
-]
-
-Report = Callable[[str], None]
-Given = ParamSpec("Given")
-Command = Callable[Concatenate["Shell", Given], None]
-
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 _DURATION = re.compile(r"([0-9]+)\s*([smhdw])", re.IGNORECASE)
 
 
+def option(text: str, help: str, *aliases: str, **settings: Any) -> Any:
+    """Return an option as its help writes it: its name, and a word for its value, e.g. `--limit N`."""
+    name, _, metavar = text.partition(" ")
+    return typer.Option(name, *aliases, metavar=metavar or None, help=help, **settings)
+
+
+def argument(metavar: str, help: str, **settings: Any) -> Any:
+    """Return an argument as its help writes it; a default is part of the help text."""
+    return typer.Argument(metavar=metavar, help=help, show_default=False, **settings)
+
+
+Root = Annotated[str | None, option("--root PATH", f"Where the lake is: a folder or s3://…, else {ROOT_VARIABLE}.")]
+Json = Annotated[bool, option("--json", "Show JSON instead of text.")]
+Debug = Annotated[bool, option("--debug", "Show where an unexpected error came from.", hidden=True)]
+DryRun = Annotated[bool, option("--dry-run", "Check and show what would happen, and change nothing.")]
+TableName = Annotated[str, argument("TABLE", "The table, e.g. shop.orders.")]
+Partition = Annotated[
+    list[str] | None, option("--partition KEY=VALUE", "Which partition, if there are several; or only its values: A,B.")
+]
+Master = Annotated[str | None, option("--master URL", "Where Spark runs, e.g. local[4] or spark://host:7077.")]
+Params = ParamSpec("Params")
+Command = Callable[Concatenate["Shell", Params], None]
+
+
 @dataclass
-class Shell:
-    """The settings of one command line; given before or after the command, the later ones win."""
+class Shell(Output):
+    """The settings of one command line, and its output; given before or after the command, the later ones win."""
 
     root: str = DEFAULT_ROOT
-    json: bool = False
     debug: bool = False
-
-    @property
-    def output(self) -> Output:
-        """Where results go."""
-        return Output(json=self.json)
 
     @property
     def lake(self) -> "Lake":
@@ -89,38 +66,27 @@ class Shell:
 
         return Lake(self.root)
 
-    def emit(self, result: object) -> None:
-        """Show a result."""
-        self.output.emit(result)
-
     @property
     def is_watched(self) -> bool:
         """Whether progress is shown: standard error is a terminal."""
         return not self.json and sys.stderr.isatty()
 
     @contextlib.contextmanager
-    def progress(self) -> Iterator[Report]:
-        """Yield a function that shows the progress of long work, if it is watched."""
+    def progress(self, message: str = "") -> Iterator[Callable[[str], None]]:
+        """Show the progress of long work, if it is watched; yield a function that shows what comes next."""
         if not self.is_watched:
             yield lambda message: None
             return
-        from rich.text import Text
+        with new_console(sys.stderr).status(to_text(message)) as status:
+            yield lambda message: status.update(to_text(message))
 
-        from siltstone.cli.render.parts import new_console
-
-        with new_console(sys.stderr).status("") as status:
-            yield lambda message: status.update(Text(message))
-
-    @contextlib.contextmanager
-    def compaction_progress(self) -> "Iterator[Callable[[Event | SparkStarting], None]]":
-        """Yield a function that shows the progress of a compaction, if it is watched."""
+    def compaction_progress(self) -> "AbstractContextManager[Callable[[Event | SparkStarting], None]]":
+        """Show the progress of a compaction, if it is watched; the context yields a function that shows events."""
         if not self.is_watched:
-            yield lambda event: None
-            return
+            return contextlib.nullcontext(lambda event: None)
         from siltstone.cli.progress import shown_progress
 
-        with shown_progress() as show_event:
-            yield show_event
+        return shown_progress()
 
 
 def shell_of(context: typer.Context, root: str | None = None, json: bool = False, debug: bool = False) -> Shell:
@@ -138,10 +104,10 @@ def shell_of(context: typer.Context, root: str | None = None, json: bool = False
 
 def command(
     app: typer.Typer, name: str, *example_lines: str, has_root: bool = True
-) -> Callable[[Command[Given]], Command[Given]]:
+) -> Callable[[Command[Params]], Command[Params]]:
     """Register a function as a command that also takes `--root`, where it has a lake, `--json` and `--debug`."""
 
-    def register(function: Command[Given]) -> Command[Given]:
+    def register(function: Command[Params]) -> Command[Params]:
         app.command(name, epilog=examples(*example_lines))(_with_shared_options(function, has_root=has_root))
         return function
 
@@ -167,17 +133,14 @@ def _with_shared_options(function: Callable[..., None], *, has_root: bool) -> Ca
     def run(context: typer.Context, json: bool, debug: bool, root: str | None = None, **options: Any) -> None:
         function(shell_of(context, root, json, debug), **options)
 
+    keyword = functools.partial(inspect.Parameter, kind=inspect.Parameter.KEYWORD_ONLY)
     own = list(inspect.signature(function).parameters.values())[1:]
-    shared: dict[str, tuple[Any, object]] = {"json": (Json, False), "debug": (Debug, False)}
-    if has_root:
-        shared = {"root": (Root, None), **shared}
     parameters = [
-        inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context),
+        keyword("context", annotation=typer.Context),
         *(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in own),
-        *(
-            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
-            for name, (annotation, default) in shared.items()
-        ),
+        *([keyword("root", default=None, annotation=Root)] if has_root else []),
+        keyword("json", default=False, annotation=Json),
+        keyword("debug", default=False, annotation=Debug),
     ]
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
@@ -189,29 +152,11 @@ def examples(*lines: str) -> str:
     return "\n".join(["\b", "Examples:" if len(lines) > 1 else "Example:", *(f"  {line}" for line in lines)])
 
 
-def parse_duration_ms(text: str, option: str) -> int:
+def parse_duration_ms(text: str, param_hint: str) -> int:
     """Read a duration such as 90s, 15m, 12h, 7d or 2w, as milliseconds. Raises: typer.BadParameter."""
     match = _DURATION.fullmatch(text.strip())
     if match is None:
         raise typer.BadParameter(
-            f"{text!r} is not a duration; write a number and a unit, e.g. 90s, 15m, 12h, 7d, 2w", param_hint=option
+            f"{text!r} is not a duration; write a number and a unit, e.g. 90s, 15m, 12h, 7d, 2w", param_hint=param_hint
         )
     return int(match[1]) * _SECONDS[match[2].lower()] * 1000
-
-
-def parse_pairs(texts: Iterable[str] | None, option: str) -> dict[str, str]:
-    """Read `name=value` texts. Raises: typer.BadParameter."""
-    pairs: dict[str, str] = {}
-    for text in texts or ():
-        name, equals, value = text.partition("=")
-        if not equals or not name.strip():
-            raise typer.BadParameter(f"{text!r} is not of the form name=value", param_hint=option)
-        if name.strip() in pairs:
-            raise typer.BadParameter(f"{name.strip()!r} is given twice", param_hint=option)
-        pairs[name.strip()] = value.strip()
-    return pairs
-
-
-def parse_names(texts: Iterable[str] | None) -> list[str]:
-    """Read column names, given one by one or separated by commas."""
-    return [name.strip() for text in texts or () for name in text.split(",") if name.strip()]

@@ -1,9 +1,4 @@
-"""Where results go: for people as text, for programs as JSON.
-
-A result is a frozen dataclass. JSON shows its fields but those whose metadata say `json=False`, or the one that its
-class names in `json_field`. Text is what the
-renderer for its type yields, see `siltstone.cli.render`.
-"""
+"""Where results go: for people as text, for programs as JSON."""
 
 import dataclasses
 import json
@@ -11,29 +6,35 @@ import sys
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from siltstone.cli.parts import Shown, new_console, show, styled
 from siltstone.text import format_iso_time
 
 
+@dataclasses.dataclass(kw_only=True)
 class Output:
     """Shows what commands found or did; only `failure` and `warning` are about trouble."""
 
-    def __init__(self, *, json: bool = False) -> None:
-        self.json = json
+    json: bool = False
 
-    def emit(self, result: object) -> None:
-        """Show a result: its fields as one JSON document, one item a line where it has `json_lines`, or as text."""
-        if not self.json:
-            from siltstone.cli.render import render, show
+    def emit(self, result: object, text: Iterable[Shown], *, one_line: bool = False) -> None:
+        """Show a result: as a JSON document, or as its text, which is made only where it is shown.
 
-            show(render(result))
-        elif hasattr(result, "json_lines"):
-            for item in result.json_lines():
-                sys.stdout.write(_dumps(to_plain(item)) + "\n")
+        With `one_line`, the document is one line; it or the text is out at once, since the command may go on.
+        """
+        if self.json:
+            sys.stdout.write(_dumps(to_plain(result), indent=None if one_line else 2) + "\n")
         else:
-            is_line = getattr(result, "is_json_line", False)
-            sys.stdout.write(_dumps(to_plain(result), indent=None if is_line else 2) + "\n")
-        if getattr(result, "is_json_line", False):
+            show(text)
+        if one_line:
             sys.stdout.flush()
+
+    def emit_lines(self, items: Iterable[object], text: Iterable[Shown]) -> None:
+        """Show items as they come in, each as one line of JSON; or their text."""
+        if not self.json:
+            show(text)
+            return
+        for item in items:
+            sys.stdout.write(_dumps(to_plain(item)) + "\n")
 
     def warning(self, message: str) -> None:
         """Show on standard error something to know that stops nothing."""
@@ -49,12 +50,8 @@ class Output:
     def _complain(self, word: str, style: str, message: str) -> None:
         if self.json:
             sys.stderr.write(f"{word}{message}\n")
-            return
-        from rich.text import Text
-
-        from siltstone.cli.render.parts import new_console
-
-        new_console(sys.stderr).print(Text.assemble((word, style), message), soft_wrap=True)
+        else:
+            new_console(sys.stderr).print(styled((word, style), message), soft_wrap=True)
 
 
 def _dumps(value: object, indent: int | None = None) -> str:
@@ -63,15 +60,15 @@ def _dumps(value: object, indent: int | None = None) -> str:
 
 
 def to_plain(value: Any, name: str = "") -> object:
-    """Turn a result into what JSON has: times as ISO 8601 in UTC, sizes as numbers of bytes."""
+    """Return a result as what JSON has: times as ISO 8601 in UTC, sizes as numbers of bytes.
+
+    Of a dataclass, these are its fields but those whose metadata say `json=False`.
+    """
     if isinstance(value, int) and (name.endswith("_at") or name == "lease_until"):
         return format_iso_time(value)
     if value is None or isinstance(value, bool | int | str):
         return value
     if dataclasses.is_dataclass(value):
-        alone = getattr(value, "json_field", None)
-        if alone is not None:
-            return to_plain(getattr(value, alone))
         shown = [field.name for field in dataclasses.fields(value) if field.metadata.get("json", True)]
         return {name: to_plain(getattr(value, name), name) for name in shown}
     if isinstance(value, Mapping):

@@ -3,19 +3,19 @@
 import contextlib
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from siltstone.cli.output import Output
-from siltstone.cli.results import Serving
+from siltstone.cli.parts import Shown, styled
 from siltstone.cli.spark import spark_settings
 from siltstone.java import require_java
 from siltstone.lake import Lake
 from siltstone.service import LakeTables, Node, ServiceSettings, default_address, open_database
 from siltstone.service.node import SparkStarter, stopping_signals, watch
-from siltstone.text import mask_secrets
+from siltstone.text import format_count, mask_secrets
 
 if TYPE_CHECKING:
     from siltstone.rows.job import Engine
@@ -41,6 +41,17 @@ class ServeOptions:
     settings: ServiceSettings = field(default_factory=ServiceSettings)
     grace_seconds: float = 10
     engine: "Engine | None" = None
+
+
+@dataclass(frozen=True)
+class Serving:
+    """A service that has started; no address where it has no web pages."""
+
+    node: str
+    root: str
+    database: str
+    address: str | None
+    workers: int
 
 
 def run_service(options: ServeOptions, output: Output, stopping: threading.Event | None = None) -> bool:
@@ -84,11 +95,18 @@ def run_service(options: ServeOptions, output: Output, stopping: threading.Event
         with stopping_signals(stopping):
             node.start()
             cleanup.callback(node.stop, options.grace_seconds)
-            output.emit(
-                Serving(node.identity.name, mask_secrets(lake.root), database.address, address, options.workers)
-            )
+            serving = Serving(node.identity.name, mask_secrets(lake.root), database.address, address, options.workers)
+            output.emit(serving, _serving_text(serving), one_line=True)
             is_well = watch(parts, stopping)
             stopping.set()
             _log.info("stopping", extra={"node": node.identity.name})
             cleanup.close()
     return is_well
+
+
+def _serving_text(serving: Serving) -> Iterator[Shown]:
+    workers = format_count(serving.workers, "worker")
+    yield f"Node {serving.node} serves {serving.root} with {workers}; its database is {serving.database}."
+    if serving.address is not None:
+        yield styled("Open ", (serving.address, "bold"))
+    yield "Ctrl-C stops it."

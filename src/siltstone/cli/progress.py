@@ -1,12 +1,13 @@
 """The progress of a compaction, live on a terminal: the phase, a bar of buckets, the rows so far."""
 
 import contextlib
+import functools
 import sys
 from collections.abc import Callable, Iterator
 
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from siltstone.cli.render.parts import new_console
+from siltstone.cli.parts import new_console
 from siltstone.cli.spark import SparkStarting
 from siltstone.rounds.events import BucketMerged, Event, RoundCommitted, RoundStarted, TasksDone
 from siltstone.text import format_bytes, format_count, format_partition
@@ -32,9 +33,7 @@ class _Events:
     """Turns events into what the line says: a bar of tasks while they run, of buckets as they come in."""
 
     def __init__(self, bar: Progress) -> None:
-        self._bar = bar
-        self._task = bar.add_task("Finding new deltas", total=None, detail="")
-        self._round = ""
+        self._update = functools.partial(bar.update, bar.add_task("Finding new deltas", total=None, detail=""))
         self._input = ""
         self._buckets = 0
         self._merged = 0
@@ -42,36 +41,24 @@ class _Events:
 
     def show(self, event: Event | SparkStarting) -> None:
         """Show an event, if it matters to people."""
+        buckets = format_count(self._buckets, "bucket")
         if isinstance(event, SparkStarting):
-            self._bar.update(self._task, description="Starting Spark")
+            self._update(description="Starting Spark")
         elif isinstance(event, RoundStarted):
-            self._round_started(event)
+            self._buckets, self._merged, self._rows = event.buckets, 0, 0
+            partition = format_partition(event.partition)
+            self._input = f"{format_count(event.deltas, 'delta')}, {format_bytes(event.bytes)}"
+            description = f"Round {event.round_id}" + (f" of partition {partition}" if partition else "")
+            self._update(description=description, total=None, completed=0, detail=self._input)
         elif isinstance(event, TasksDone):
-            self._tasks_done(event)
+            step = {"read": f"reading {self._input}", "merge": f"merging {buckets}"}.get(event.step, event.step)
+            detail = f"{step}, {event.done} of {format_count(event.tasks, 'task')}"
+            self._update(total=event.tasks, completed=event.done, detail=detail)
         elif isinstance(event, BucketMerged):
-            self._bucket_merged(event)
+            self._merged += 1
+            self._rows += event.accounting.live_rows
+            detail = f"{self._merged} of {buckets}, {format_count(self._rows, 'row')}"
+            self._update(total=self._buckets, completed=self._merged, detail=detail)
         elif isinstance(event, RoundCommitted):
-            self._round_committed(event)
-
-    def _round_started(self, event: RoundStarted) -> None:
-        self._buckets, self._merged, self._rows = event.buckets, 0, 0
-        partition = format_partition(event.partition)
-        self._round = f"Round {event.round_id}" + (f" of partition {partition}" if partition else "")
-        self._input = f"{format_count(event.deltas, 'delta')}, {format_bytes(event.bytes)}"
-        self._bar.update(self._task, description=self._round, total=None, completed=0, detail=self._input)
-
-    def _tasks_done(self, event: TasksDone) -> None:
-        step = {"read": f"reading {self._input}", "merge": f"merging {format_count(self._buckets, 'bucket')}"}
-        detail = f"{step.get(event.step, event.step)}, {event.done} of {format_count(event.tasks, 'task')}"
-        self._bar.update(self._task, total=event.tasks, completed=event.done, detail=detail)
-
-    def _bucket_merged(self, event: BucketMerged) -> None:
-        self._merged += 1
-        self._rows += event.accounting.live_rows
-        detail = f"{self._merged} of {format_count(self._buckets, 'bucket')}, {format_count(self._rows, 'row')}"
-        self._bar.update(self._task, total=self._buckets, completed=self._merged, detail=detail)
-
-    def _round_committed(self, event: RoundCommitted) -> None:
-        self._bar.update(
-            self._task, total=self._buckets, completed=self._buckets, detail=format_count(event.live_rows, "row")
-        )
+            detail = format_count(event.live_rows, "row")
+            self._update(total=self._buckets, completed=self._buckets, detail=detail)

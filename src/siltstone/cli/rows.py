@@ -1,28 +1,48 @@
-"""`siltstone read`, `siltstone lookup` and `siltstone explain-key`."""
+"""`siltstone read`, `lookup`, `explain-key`, `write` and `deltas`."""
 
 import re
 import sys
-from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Annotated, Literal
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+import orjson
 import typer
 
-from siltstone.cli.options import Delimiter, DryRun, Format, Shell, TableName, command, parse_names, parse_pairs
-from siltstone.cli.results import DeltaList, Explained, Exported, FoundRows, Rows
+from siltstone.cli.options import DryRun, Shell, TableName, argument, command, option
+from siltstone.cli.parts import Note, Shown, grid_of, indented, new_console, new_facts, new_grid, styled, to_text
 from siltstone.errors import InvalidInputError
+from siltstone.text import format_bytes, format_count, format_number, format_pairs, format_partition, format_time
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from rich.table import Table
+    from rich.text import Text
 
+    from siltstone.ingest.dry_run import Written
+    from siltstone.table.explain import Explanation
+    from siltstone.table.report import DeltaReport
 
 SHOWN_ROWS = 20
+_CHUNK_ROWS = 1000
+_NARROW = 16
+_CONTROLS = {code: f"\\x{code:02x}" for code in (*range(32), 127)} | {9: "\\t", 10: "\\n", 13: "\\r"}
 
-KeyArgument = Annotated[
-    list[str] | None,
-    typer.Argument(metavar="KEY=VALUE...", help="The value of each key column.", show_default=False),
-]
-NullOption = Annotated[
-    list[str] | None, typer.Option("--null", metavar="COLUMN", help="A text key column whose value is null.")
+DeltaType = Literal["upsert", "append", "delete", "add", "chrono"]
+FormatName = Literal["parquet", "csv", "jsonl"]
+
+KeyArgument = Annotated[list[str] | None, argument("KEY=VALUE...", "The value of each key column.")]
+NullOption = Annotated[list[str] | None, option("--null COLUMN", "A text key column whose value is null.")]
+Format = Annotated[FormatName | None, option("--format", "The format, if the file names do not show it.")]
+
+
+def _one_character(text: str | None) -> str | None:
+    if text is not None and (len(text) != 1 or not text.isascii() or text in '"\r\n'):
+        raise typer.BadParameter(f"{text!r} is not one ASCII character other than a quote or a line's end")
+    return text
+
+
+Delimiter = Annotated[
+    str | None, option("--delimiter CHAR", "What separates CSV fields, where not a comma.", callback=_one_character)
 ]
 
 app = typer.Typer()
@@ -33,41 +53,32 @@ app = typer.Typer()
     "read",
     "siltstone read shop.orders --where \"amount >= 9.5 and status = 'paid'\" --columns order_id,amount",
     "siltstone read shop.orders --as-of 2024-05-01T08:00:00Z --output orders.parquet",
-    "siltstone read shop.orders --include-uncompacted --json | head",
+    "siltstone read shop.orders --fresh --json | head",
 )
 def read(
     shell: Shell,
     name: TableName,
     as_of: Annotated[
-        str | None,
-        typer.Option("--as-of", metavar="WHEN", help="A stream position, or an ISO 8601 time (UTC without a zone)."),
+        str | None, option("--as-of WHEN", "A stream position, or an ISO 8601 time (UTC without a zone).")
     ] = None,
-    include_uncompacted: Annotated[
-        bool, typer.Option("--include-uncompacted", help="Also take the deltas since the last round into account.")
+    fresh: Annotated[
+        bool, option("--fresh", "Also take the deltas since the last round into account.", "--include-uncompacted")
     ] = False,
-    columns: Annotated[
-        list[str] | None, typer.Option("--columns", metavar="A,B", help="Only these columns, in this order.")
-    ] = None,
+    columns: Annotated[list[str] | None, option("--columns A,B", "Only these columns, in this order.")] = None,
     where: Annotated[
         str | None,
-        typer.Option(
-            "--where",
-            metavar="CONDITION",
-            help="E.g. amount > 9 and city in ('Oslo', 'Lima'); also or, not, between, like, is null.",
+        option(
+            "--where CONDITION", "E.g. amount > 9 and city in ('Oslo', 'Lima'); also or, not, between, like, is null."
         ),
     ] = None,
-    limit: Annotated[
-        int | None,
-        typer.Option("--limit", metavar="N", min=1, help=f"At most N rows; as text {SHOWN_ROWS}, else all."),
-    ] = None,
+    limit: Annotated[int | None, option("--limit N", f"At most N rows; as text {SHOWN_ROWS}, else all.", min=1)] = None,
     to_file: Annotated[
-        str | None,
-        typer.Option("--output", metavar="FILE", help="Write the rows to a .parquet, .csv or .jsonl file."),
+        str | None, option("--output FILE", "Write the rows to a .parquet, .csv or .jsonl file.")
     ] = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the --output file if it exists.")] = False,
+    overwrite: Annotated[bool, option("--overwrite", "Replace the --output file if it exists.")] = False,
 ) -> None:
     """Read the rows of a table, as compacted or as of any position or time; --json shows one object per line."""
-    from siltstone.ingest.export import check_output, write_rows
+    from siltstone.ingest.export import check_output, plain_rows, write_rows
     from siltstone.table.snapshot import parse_moment
 
     file_format = check_output(to_file, overwrite=overwrite) if to_file is not None else None
@@ -76,35 +87,118 @@ def read(
         moment = None if as_of is None else parse_moment(as_of)
     except InvalidInputError as error:
         raise InvalidInputError(f"--as-of: {error}") from error
-    scan = table.scan(parse_names(columns) or None, where, fresh=include_uncompacted, as_of=moment)
-    is_as_compacted = moment is None and not include_uncompacted
+    scan = table.scan(parse_names(columns) or None, where, fresh=fresh, as_of=moment)
+    is_as_compacted = moment is None and not fresh
     shown = SHOWN_ROWS if limit is None and to_file is None and not shell.json else None
-    rows = Rows(
-        table=name,
-        schema=scan.schema,
-        batches=limited(scan.to_batches(), limit if shown is None else shown + 1),
-        total=scan.snapshot.row_count if is_as_compacted and where is None else None,
-        uncompacted=scan.snapshot.newer if is_as_compacted else 0,
-        shown=shown,
-    )
-    if to_file is None or file_format is None:
-        shell.emit(rows)
+    batches = limited(scan.to_batches(), limit if shown is None else shown + 1)
+    if to_file is not None and file_format is not None:
+        with shell.progress(f"Writing {to_file}"):
+            count, size = write_rows(batches, scan.schema, to_file, file_format)
+        emit_export(shell, name, to_file, count, size)
         return
-    with shell.progress() as progress:
-        progress(f"Writing {to_file}")
-        count, size = write_rows(rows.batches, rows.schema, to_file, file_format)
-    shell.emit(Exported(name, to_file, count, size))
+    total = scan.snapshot.row_count if is_as_compacted and where is None else None
+    uncompacted = scan.snapshot.newer if is_as_compacted else 0
+    text = _read_text(name, scan.schema, batches, shown, total, uncompacted)
+    shell.emit_lines((row for batch in batches for row in plain_rows(batch)), text)
 
 
 def limited(batches: "Iterable[pa.RecordBatch]", limit: int | None) -> "Iterator[pa.RecordBatch]":
     """Yield at most this many rows; batches after them are not read."""
-    left = limit
     for batch in batches:
-        yield batch if left is None else batch.slice(0, left)
-        if left is not None:
-            left -= batch.num_rows
-            if left <= 0:
+        yield batch if limit is None else batch.slice(0, limit)
+        if limit is not None:
+            limit -= batch.num_rows
+            if limit <= 0:
                 return
+
+
+def emit_export(shell: Shell, table: str, file: str, rows: int, size: int) -> None:
+    """Show that rows or documents of a table were written to a file."""
+    sentence = f"{table}: wrote {format_count(rows, 'row')} to {file} ({format_bytes(size)})."
+    shell.emit({"table": table, "file": file, "rows": rows, "bytes": size}, [sentence])
+
+
+def _read_text(
+    table: str,
+    schema: "pa.Schema",
+    batches: "Iterator[pa.RecordBatch]",
+    shown: int | None,
+    total: int | None,
+    uncompacted: int,
+) -> Iterator[Shown]:
+    """Yield rows, at most as many as are `shown`; and how many there are, where `total` is known without reading."""
+    is_cut, is_empty = False, True
+    if shown is not None:
+        # These are one more at most, which shows that there are more.
+        read = list(batches)
+        is_cut = sum(batch.num_rows for batch in read) > shown
+        batches = limited(read, shown)
+    for part in rows_text(batches, schema, new_console(sys.stdout).width):
+        is_empty = False
+        yield part
+    if is_cut:
+        of_all = f" of {total:,}" if total is not None else ""
+        yield Note(f"{shown:,}{of_all} rows; --limit N shows more, --output FILE writes all.")
+    elif is_empty:
+        yield Note(f"{table}: no rows.")
+    if uncompacted:
+        yield Note(f"{format_count(uncompacted, 'delta')} not compacted yet; --fresh shows them too.")
+
+
+def rows_text(batches: "Iterable[pa.RecordBatch]", schema: "pa.Schema", width: int) -> Iterator[Shown]:
+    """Yield rows a chunk at a time, each as wide as the first one or wider."""
+    import pyarrow as pa
+
+    names = schema.names
+    numbers = [pa.types.is_integer(field.type) or pa.types.is_floating(field.type) for field in schema]
+    widths = [0] * len(names)
+    is_first = True
+    for rows in _chunks(batches):
+        cells = [[to_cell(row[name]) for name in names] for row in rows]
+        if is_first:
+            widths = [max(len(name), *(len(row[at]) for row in cells)) for at, name in enumerate(names)]
+        if sum(min(width, _NARROW) + 2 for width in widths) > width:
+            for row in rows:
+                yield from (() if is_first else ("",))
+                yield record_text(row)
+                is_first = False
+            continue
+        grid = new_grid(*(f">{name}" if number else f"{name}" for name, number in zip(names, numbers, strict=True)))
+        grid.show_header = is_first
+        for column, name, least in zip(grid.columns, names, widths, strict=True):
+            column.header, column.no_wrap, column.min_width = to_text(name), False, min(least, _NARROW)
+        for row_cells in cells:
+            grid.add_row(*row_cells)
+        yield grid
+        is_first = False
+
+
+def _chunks(batches: "Iterable[pa.RecordBatch]") -> Iterator[list[dict[str, Any]]]:
+    waiting: list[dict[str, Any]] = []
+    for batch in batches:
+        for start in range(0, batch.num_rows, _CHUNK_ROWS):
+            waiting += batch.slice(start, _CHUNK_ROWS).to_pylist()
+            if len(waiting) >= _CHUNK_ROWS:
+                yield waiting
+                waiting = []
+    if waiting:
+        yield waiting
+
+
+def record_text(row: Mapping[str, Any]) -> "Table":
+    """Return one row, a column on each line."""
+    return new_facts((name, to_cell(value)) for name, value in row.items())
+
+
+def to_cell(value: Any) -> "Text":
+    """Return a value on one line."""
+    if value is None:
+        return styled(("null", "dim"))
+    from siltstone.ingest.export import plain
+
+    shown = plain(value)
+    text = orjson.dumps(shown).decode() if isinstance(shown, bool | dict | list) else str(shown)
+    return to_text(text.translate(_CONTROLS))
 
 
 @command(app, "lookup", "siltstone lookup shop.orders order_id=17")
@@ -116,7 +210,18 @@ def lookup(shell: Shell, name: TableName, key: KeyArgument = None, null: NullOpt
 
     snapshot = shell.lake.table(name).snapshot()
     rows = read_key(snapshot, parse_key(snapshot.version, pairs))
-    shell.emit(FoundRows(name, pairs, rows, snapshot.newer))
+    shell.emit(rows, _lookup_text(name, pairs, rows, snapshot.newer))
+
+
+def _lookup_text(
+    table: str, key: Mapping[str, str | None], rows: Sequence[Mapping[str, object]], uncompacted: int
+) -> Iterator[Shown]:
+    for number, row in enumerate(rows):
+        yield from ([""] if number else [])
+        yield record_text(row)
+    if not rows:
+        waiting = f"; {format_count(uncompacted, 'delta')} not compacted yet" if uncompacted else ""
+        yield f"{table}: no compacted row has {format_pairs(key)}{waiting}."
 
 
 @command(
@@ -132,10 +237,9 @@ def explain_key(shell: Shell, name: TableName, key: KeyArgument = None, null: Nu
 
     table = shell.lake.table(name)
     values = parse_key(table.version, pairs)
-    with shell.progress() as progress:
-        progress(f"Reading the deltas of {name}")
+    with shell.progress(f"Reading the deltas of {name}"):
         explanations = table.explain_key(values)
-    shell.emit(Explained(name, pairs, explanations))
+    shell.emit(explanations, _explanations_text(explanations, f"{name}: no delta has {format_pairs(pairs)}."))
 
 
 def _key_of(key: list[str] | None, null: list[str] | None) -> dict[str, str | None]:
@@ -149,7 +253,48 @@ def _key_of(key: list[str] | None, null: list[str] | None) -> dict[str, str | No
     return pairs
 
 
-DeltaType = Literal["upsert", "append", "delete", "add", "chrono"]
+def _explanations_text(explanations: "Sequence[Explanation]", none: str) -> Iterator[Shown]:
+    for number, explanation in enumerate(explanations):
+        yield from ([""] if number else [])
+        yield from _explanation_text(explanation)
+    if not explanations:
+        yield none
+
+
+def _explanation_text(explanation: "Explanation") -> Iterator[Shown]:
+    key = ", ".join(f"{name} = {to_cell(value)}" for name, value in explanation.key.items())
+    partition = f", partition {format_partition(explanation.partition)}" if explanation.partition else ""
+    yield styled((f"{explanation.table}{partition}: {key}", "bold"))
+    if explanation.events:
+        yield ""
+        yield indented(_events_grid(explanation))
+        yield ""
+    if explanation.why:
+        yield explanation.why
+    yield from explanation.notes
+    row = explanation.row if explanation.events else explanation.compacted_row
+    if row is not None:
+        yield ""
+        yield indented(record_text(row))
+
+
+def _events_grid(explanation: "Explanation") -> "Table":
+    grid = grid_of(
+        explanation.events,
+        {
+            "": lambda event: "→" if event.is_winner else "",
+            ">position": lambda event: event.stream_position,
+            "time (UTC)": lambda event: format_time(event.committed_at),
+            "type": lambda event: event.kind,
+            "what it did": lambda event: event.effect,
+            "values": lambda event: ", ".join(
+                f"{name} {to_cell(value)}" for name, value in event.values.items() if name not in explanation.key
+            ),
+        },
+    )
+    for row, event in zip(grid.rows, explanation.events, strict=True):
+        row.style = "bold" if event.is_winner else ""
+    return grid
 
 
 @command(
@@ -164,31 +309,18 @@ def write(
     shell: Shell,
     name: TableName,
     files: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="FILE...",
-            help="Parquet, CSV or JSON lines; - for JSON lines from standard input.",
-            show_default=False,
-        ),
+        list[str], argument("FILE...", "Parquet, CSV or JSON lines; - for JSON lines from standard input.")
     ],
-    type: Annotated[DeltaType, typer.Option("--type", help="What the rows mean.")] = "upsert",
+    type: Annotated[DeltaType, option("--type", "What the rows mean.")] = "upsert",
     delete_columns: Annotated[
-        list[str] | None,
-        typer.Option("--delete-columns", metavar="A,B", help="Delete rows equal in these columns, not in the key."),
+        list[str] | None, option("--delete-columns A,B", "Delete rows equal in these columns, not in the key.")
     ] = None,
-    op_column: Annotated[
-        str | None, typer.Option("--op-column", metavar="COLUMN", help="The column with each row's operation.")
-    ] = None,
+    op_column: Annotated[str | None, option("--op-column COLUMN", "The column with each row's operation.")] = None,
     idempotency: Annotated[
-        str | None,
-        typer.Option("--idempotency", metavar="APP:BATCH", help="Your id of this write; a repeated one commits once."),
+        str | None, option("--idempotency APP:BATCH", "Your id of this write; a repeated one commits once.")
     ] = None,
-    stream_position: Annotated[
-        int | None, typer.Option("--stream-position", metavar="N", min=1, help="Commit at this position.")
-    ] = None,
-    strict: Annotated[
-        bool, typer.Option("--strict", help="Refuse columns and types that the table does not have.")
-    ] = False,
+    stream_position: Annotated[int | None, option("--stream-position N", "Commit at this position.", min=1)] = None,
+    strict: Annotated[bool, option("--strict", "Refuse columns and types that the table does not have.")] = False,
     format: Format = None,
     delimiter: Delimiter = None,
     dry_run: DryRun = False,
@@ -215,7 +347,7 @@ def write(
             dry_run=dry_run,
             progress=progress,
         )
-    shell.emit(written)
+    shell.emit(written, written_text(written))
 
 
 def parse_idempotency(text: str) -> tuple[str, int]:
@@ -223,22 +355,83 @@ def parse_idempotency(text: str) -> tuple[str, int]:
     app_id, colon, batch_id = text.rpartition(":")
     if not colon or not app_id or not re.fullmatch(r"[0-9]+", batch_id, re.ASCII):
         raise typer.BadParameter(
-            f"{text!r} is not of the form app:batch with a whole number, e.g. orders-job:17",
-            param_hint="--idempotency",
+            f"{text!r} is not of the form app:batch with a whole number, e.g. orders-job:17", param_hint="--idempotency"
         )
     return app_id, int(batch_id)
+
+
+def written_text(written: "Written") -> Iterator[Shown]:
+    """Yield what was written as one sentence, and what is new about the schema."""
+    what = (
+        f"{format_count(written.rows, 'row')} as {written.type} ({format_count(written.files, 'file')}, "
+        f"{format_bytes(written.bytes)}, {format_count(written.partitions, 'partition')})"
+    )
+    if written.repeated:
+        yield f"{written.table}: was written before, at position {written.stream_position}; nothing to do."
+    elif written.dry_run:
+        yield f"{written.table}: would write {what}."
+    else:
+        yield f"{written.table}: wrote {what} at position {written.stream_position}."
+    if written.null_lines:
+        yield f"Skipped {format_count(written.null_lines, 'null line')} (tombstones of a change stream)."
+    if written.new_columns:
+        yield f"New columns: {', '.join(written.new_columns)}."
 
 
 @command(app, "deltas", "siltstone deltas shop.orders --from 10 --limit 20")
 def deltas(
     shell: Shell,
     name: TableName,
-    first: Annotated[
-        int | None, typer.Option("--from", metavar="N", min=0, help="The first stream position to show.")
-    ] = None,
-    last: Annotated[int | None, typer.Option("--to", metavar="N", min=0, help="The last position to show.")] = None,
-    limit: Annotated[int | None, typer.Option("--limit", metavar="N", min=1, help="Only the newest N of them.")] = None,
+    first: Annotated[int | None, option("--from N", "The first stream position to show.", min=0)] = None,
+    last: Annotated[int | None, option("--to N", "The last position to show.", min=0)] = None,
+    limit: Annotated[int | None, option("--limit N", "Only the newest N of them.", min=1)] = None,
 ) -> None:
     """List the deltas of a table, oldest first."""
-    deltas = shell.lake.table(name).delta_reports(first, last)
-    shell.emit(DeltaList(name, deltas[-limit if limit else 0 :]))
+    deltas = shell.lake.table(name).delta_reports(first, last)[-limit if limit else 0 :]
+    shell.emit(deltas, _deltas_text(name, deltas))
+
+
+def _deltas_text(table: str, deltas: "Sequence[DeltaReport]") -> Iterator[Shown]:
+    if not deltas:
+        yield f"No such deltas of {table}."
+        return
+    yield grid_of(
+        deltas,
+        {
+            ">position": lambda delta: delta.stream_position,
+            "time (UTC)": lambda delta: format_time(delta.committed_at),
+            "type": _kind,
+            "partition?": lambda delta: format_partition(delta.partition),
+            ">rows": lambda delta: format_number(delta.rows),
+            ">size": lambda delta: format_bytes(delta.bytes),
+            ">files": lambda delta: delta.files,
+            "idempotency?": lambda delta: delta.idempotency,
+            "columns": lambda delta: ", ".join(delta.columns),
+        },
+    )
+
+
+def _kind(delta: "DeltaReport") -> str:
+    if delta.op_column:
+        return f"{delta.type} by {delta.op_column}"
+    if delta.delete_columns:
+        return f"{delta.type} on {', '.join(delta.delete_columns)}"
+    return delta.type
+
+
+def parse_pairs(texts: Iterable[str] | None, param_hint: str) -> dict[str, str]:
+    """Read `name=value` texts. Raises: typer.BadParameter."""
+    pairs: dict[str, str] = {}
+    for text in texts or ():
+        name, equals, value = text.partition("=")
+        if not equals or not name.strip():
+            raise typer.BadParameter(f"{text!r} is not of the form name=value", param_hint=param_hint)
+        if name.strip() in pairs:
+            raise typer.BadParameter(f"{name.strip()!r} is given twice", param_hint=param_hint)
+        pairs[name.strip()] = value.strip()
+    return pairs
+
+
+def parse_names(texts: Iterable[str] | None) -> list[str]:
+    """Read column names, given one by one or separated by commas."""
+    return [name.strip() for text in texts or () for name in text.split(",") if name.strip()]

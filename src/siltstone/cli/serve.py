@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 import typer
 
 from siltstone.cli.cycles import DatabaseAddress
-from siltstone.cli.options import Master, Shell, command, parse_duration_ms
+from siltstone.cli.options import Master, Shell, command, option, parse_duration_ms
 
 TOKEN_VARIABLE = "SILTSTONE_TOKEN"  # noqa: S105 - the name of a variable, no token
 
@@ -23,59 +23,39 @@ app = typer.Typer()
 def serve(
     shell: Shell,
     database: DatabaseAddress = None,
-    worker: Annotated[bool, typer.Option("--worker/--no-worker", help="Compact, or only lead.")] = True,
-    web: Annotated[bool, typer.Option("--web/--no-web", help="Serve pages, JSON API and metrics.")] = True,
-    workers: Annotated[int, typer.Option("--workers", metavar="N", min=1, help="Partitions at the same time.")] = 1,
+    worker: Annotated[bool, option("--worker/--no-worker", "Compact, or only lead.")] = True,
+    web: Annotated[bool, option("--web/--no-web", "Serve pages, JSON API and metrics.")] = True,
+    workers: Annotated[int, option("--workers N", "Partitions at the same time.", min=1)] = 1,
     master: Master = None,
-    node: Annotated[
-        str | None,
-        typer.Option("--node", metavar="NAME", help="What this process is called, else host and process id."),
-    ] = None,
-    host: Annotated[str, typer.Option("--host", help="Where to listen; other than loopback, a token is needed.")] = (
-        "127.0.0.1"
-    ),
-    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="The port; 0 for any free one.")] = 8765,
+    node: Annotated[str | None, option("--node NAME", "What this process is called, else host and process id.")] = None,
+    host: Annotated[str, option("--host", "Where to listen; other than loopback, a token is needed.")] = "127.0.0.1",
+    port: Annotated[int, option("--port", "The port; 0 for any free one.", min=0, max=65535)] = 8765,
     allowed_host: Annotated[
-        list[str] | None,
-        typer.Option("--allowed-host", metavar="NAME", help="Also answer to this name, e.g. that of a proxy."),
+        list[str] | None, option("--allowed-host NAME", "Also answer to this name, e.g. that of a proxy.")
     ] = None,
     token: Annotated[
         str | None,
-        typer.Option(
+        option(
             "--token",
+            f"What the web's controls need, else {TOKEN_VARIABLE}; other users may see options, so prefer these.",
             envvar=TOKEN_VARIABLE,
             show_envvar=False,
-            help=f"What the web's controls need, else {TOKEN_VARIABLE}; other users may see options, so prefer these.",
         ),
     ] = None,
-    token_file: Annotated[
-        str | None, typer.Option("--token-file", metavar="PATH", help="A file with the token.")
-    ] = None,
-    private: Annotated[
-        bool, typer.Option("--private", help="Seeing pages, API and metrics needs the token, too.")
-    ] = False,
-    interval: Annotated[
-        str, typer.Option("--interval", metavar="TIME", help="From the start of a cycle to that of the next.")
-    ] = "15m",
-    tick: Annotated[str, typer.Option("--tick", metavar="TIME", help="How often to check for work.")] = "5s",
-    lease: Annotated[
-        str, typer.Option("--lease", metavar="TIME", help="Others take over from a process silent for this long.")
-    ] = "1m",
-    retention: Annotated[
-        str, typer.Option("--retention", metavar="TIME", help="Trimming keeps compacted deltas this long.")
-    ] = "7d",
+    token_file: Annotated[str | None, option("--token-file PATH", "A file with the token.")] = None,
+    private: Annotated[bool, option("--private", "Seeing pages, API and metrics needs the token, too.")] = False,
+    interval: Annotated[str, option("--interval TIME", "From the start of a cycle to that of the next.")] = "15m",
+    tick: Annotated[str, option("--tick TIME", "How often to check for work.")] = "5s",
+    lease: Annotated[str, option("--lease TIME", "Others take over from a process silent for this long.")] = "1m",
+    retention: Annotated[str, option("--retention TIME", "Trimming keeps compacted deltas this long.")] = "7d",
     backlog_bytes: Annotated[
-        int,
-        typer.Option("--backlog-bytes", metavar="N", min=0, help="Begin a cycle early when this much waits; 0: never."),
+        int, option("--backlog-bytes N", "Begin a cycle early when this much waits; 0: never.", min=0)
     ] = 1 << 30,
     backlog_age: Annotated[
-        str | None,
-        typer.Option("--backlog-age", metavar="TIME", help="Begin a cycle early when a delta has waited this long."),
+        str | None, option("--backlog-age TIME", "Begin a cycle early when a delta has waited this long.")
     ] = None,
-    grace: Annotated[
-        str, typer.Option("--grace", metavar="TIME", help="When stopping, wait this long for compactions.")
-    ] = "10s",
-    log_format: Annotated[Literal["text", "json"], typer.Option("--log-format", help="On standard error.")] = "text",
+    grace: Annotated[str, option("--grace TIME", "When stopping, wait this long for compactions.")] = "10s",
+    log_format: Annotated[Literal["text", "json"], option("--log-format", "On standard error.")] = "text",
 ) -> None:
     """Compact all tables in cycles: lead, work and show what goes on, until stopped.
 
@@ -110,5 +90,5 @@ def serve(
         grace_seconds=seconds.pop("grace"),
         settings=service_settings(**seconds, backlog_bytes=backlog_bytes or None, backlog_age=age),
     )
-    if not run_service(options, shell.output):
+    if not run_service(options, shell):
         raise typer.Exit(1)

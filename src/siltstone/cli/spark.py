@@ -43,24 +43,18 @@ def spark_settings(master: str | None) -> dict[str, str]:
     )
 
 
-class SparkStarter:
+class SparkStarter(contextlib.ExitStack):
     """Starts Spark when it is called, once; until it is left, Ctrl-C then is as everywhere else.
 
     `seconds` has how long that took. Raises: InvalidInputError for an unknown master.
     """
 
     def __init__(self, master: str | None, progress: "Callable[[SparkStarting], None]") -> None:
+        super().__init__()
         self.seconds: dict[str, float] = {}
         self._conf = spark_settings(master)
         self._progress = progress
         self._session: SparkSession | None = None
-        self._stack = contextlib.ExitStack()
-
-    def __enter__(self) -> "SparkStarter":
-        return self
-
-    def __exit__(self, *raised: object) -> None:
-        self._stack.close()
 
     def __call__(self) -> "SparkSession":
         """Return the session; an interrupt waits until it has started."""
@@ -72,7 +66,7 @@ class SparkStarter:
             with _interrupted_later():
                 self._session = session.local_session(conf=self._conf, is_short=True)
             self.seconds = {"spark_start": time.perf_counter() - started}
-            self._stack.enter_context(interrupted_quietly())
+            self.enter_context(interrupted_quietly())
         return self._session
 
 

@@ -2,26 +2,20 @@
 
 import json
 import sys
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from siltstone.cli.options import (
-    Delimiter,
-    DryRun,
-    Format,
-    Shell,
-    TableName,
-    command,
-    new_group,
-    parse_names,
-    parse_pairs,
-)
-from siltstone.cli.results import TableChanged, TableList
+from siltstone.cli.options import DryRun, Shell, TableName, argument, command, new_group, option
+from siltstone.cli.parts import Shown, indented, new_facts, new_grid, styled, to_text
+from siltstone.cli.rows import Delimiter, Format, parse_names, parse_pairs, written_text
 from siltstone.errors import InvalidInputError, NotFoundError, SiltstoneError
+from siltstone.text import format_bytes, format_count, format_time
 
 if TYPE_CHECKING:
-    pass
+    from siltstone.ingest.dry_run import Written
+    from siltstone.table.report import TableDescription, TableSummary
 
 MergeEngine = Literal["deduplicate", "partial_update", "first_row"]
 
@@ -37,41 +31,29 @@ app = new_group("Create, show and change tables.")
 def create(
     shell: Shell,
     name: TableName,
-    keys: Annotated[list[str] | None, typer.Option("--key", metavar="COLUMN", help="A primary key column.")] = None,
+    keys: Annotated[list[str] | None, option("--key COLUMN", "A primary key column.")] = None,
     sort_keys: Annotated[
-        list[str] | None,
-        typer.Option("--sort-key", metavar="COLUMN", help="Of two rows of one key, the greater here wins."),
+        list[str] | None, option("--sort-key COLUMN", "Of two rows of one key, the greater here wins.")
     ] = None,
-    partition_keys: Annotated[
-        list[str] | None, typer.Option("--partition-by", metavar="COLUMN", help="A partition key column.")
-    ] = None,
+    partition_keys: Annotated[list[str] | None, option("--partition-by COLUMN", "A partition key column.")] = None,
     from_file: Annotated[
-        str | None,
-        typer.Option("--from", metavar="FILE", help="Take the columns of a Parquet, CSV or JSON lines file."),
+        str | None, option("--from FILE", "Take the columns of a Parquet, CSV or JSON lines file.")
     ] = None,
     schema_file: Annotated[
-        str | None,
-        typer.Option("--schema", metavar="FILE", help='Take the columns of a JSON file, e.g. {"order_id": "int64"}.'),
+        str | None, option("--schema FILE", 'Take the columns of a JSON file, e.g. {"order_id": "int64"}.')
     ] = None,
-    write: Annotated[bool, typer.Option("--write", help="Also write the rows of the --from file.")] = False,
+    write: Annotated[bool, option("--write", "Also write the rows of the --from file.")] = False,
     format: Format = None,
     delimiter: Delimiter = None,
-    merge_engine: Annotated[
-        MergeEngine, typer.Option("--merge-engine", help="How rows of one key become one.")
-    ] = "deduplicate",
+    merge_engine: Annotated[MergeEngine, option("--merge-engine", "How rows of one key become one.")] = "deduplicate",
     keep_duplicates: Annotated[
-        bool, typer.Option("--keep-duplicates", help="Keep all rows of a key, not only the newest.")
+        bool, option("--keep-duplicates", "Keep all rows of a key, not only the newest.")
     ] = False,
     unique_within_partition: Annotated[
-        bool,
-        typer.Option(
-            "--unique-within-partition", help="A key may have one row in each partition, not in the whole table."
-        ),
+        bool, option("--unique-within-partition", "A key may have one row in each partition, not in the whole table.")
     ] = False,
-    properties: Annotated[
-        list[str] | None, typer.Option("--property", metavar="NAME=VALUE", help="A table property.")
-    ] = None,
-    description: Annotated[str, typer.Option("--description", help="What the table holds.")] = "",
+    properties: Annotated[list[str] | None, option("--property NAME=VALUE", "A table property.")] = None,
+    description: Annotated[str, option("--description", "What the table holds.")] = "",
     dry_run: DryRun = False,
 ) -> None:
     """Create a table with the columns of a data file or of a schema file."""
@@ -107,23 +89,75 @@ def create(
                 except SiltstoneError as error:
                     raise type(error)(f"{name} was created, but stays empty: {error}") from error
     details = planned if dry_run else lake.table(name).describe()
-    shell.emit(TableChanged(name, "created", [f"created {name}"], dry_run, details, written))
+    _emit_change(shell, name, "created", [f"created {name}"], dry_run, details, written)
 
 
 @command(app, "list", "siltstone table list shop")
 def list_tables(
-    shell: Shell,
-    namespace: Annotated[str | None, typer.Argument(help="Only tables of this namespace.", show_default=False)] = None,
+    shell: Shell, namespace: Annotated[str | None, argument("namespace", "Only tables of this namespace.")] = None
 ) -> None:
     """List the tables."""
     lake = shell.lake
-    shell.emit(TableList(lake.root, lake.summaries(namespace)))
+    summaries = lake.summaries(namespace)
+    shell.emit(summaries, _list_text(lake.root, summaries))
+
+
+def _list_text(root: str, tables: "Sequence[TableSummary]") -> Iterator[Shown]:
+    if not tables:
+        yield f"No tables in {root}."
+        return
+    grid = new_grid("table", "primary key", ">columns", "engine", ">position", "description")
+    for table in tables:
+        if table.problem is not None:
+            grid.add_row(to_text(table.name), *[""] * 4, styled((table.problem, "red")))
+            continue
+        keys = ", ".join(table.primary_keys)
+        facts = (table.name, keys, table.columns, table.merge_engine, table.stream_position, table.description)
+        grid.add_row(*map(to_text, facts))
+    yield grid
 
 
 @command(app, "show", "siltstone table show shop.orders")
 def show(shell: Shell, name: TableName) -> None:
     """Show a table: columns, keys, properties, and what its deltas hold."""
-    shell.emit(shell.lake.table(name).describe())
+    description = shell.lake.table(name).describe()
+    shell.emit(description, _description_text(description))
+
+
+def _description_text(table: "TableDescription") -> Iterator[Shown]:
+    yield styled((table.name, "bold"))
+    if table.description:
+        yield f"  {table.description}"
+    yield indented(new_facts(_facts(table)))
+    yield ""
+    grid = new_grid("column", "type", "")
+    for column in table.columns:
+        kind = column.type if isinstance(column.type, str) else json.dumps(column.type)
+        grid.add_row(to_text(column.name), to_text(kind), to_text(_roles(column.name, column.nullable, table)))
+    yield indented(grid)
+
+
+def _facts(table: "TableDescription") -> Iterator[tuple[str, object]]:
+    within = "; keys are unique within a partition" if table.unique_within_partition else ""
+    yield "primary key", ", ".join(table.primary_keys) or "none"
+    yield "sort key", ", ".join(table.sort_keys)
+    yield "partitioned by", ", ".join(table.partition_keys) + within
+    yield "merge engine", table.merge_engine if table.drop_duplicates else f"{table.merge_engine}, keeps duplicates"
+    yield "version", f"{table.version}, schema {table.schema_id}"
+    if table.folder is not None:
+        yield "created", f"{format_time(table.created_at)} UTC"
+        yield "position", table.stream_position
+        yield "deltas", f"{table.deltas:,} with {format_count(table.rows, 'row')}, {format_bytes(table.bytes)}"
+        yield "partitions", table.partitions if table.partition_keys else ""
+        yield "folder", table.folder
+    for name, value in table.properties.items():
+        yield f"property {name}", value or '""'
+
+
+def _roles(column: str, nullable: bool, table: "TableDescription") -> str:
+    keys = {"primary key": table.primary_keys, "sort key": table.sort_keys, "partition key": table.partition_keys}
+    roles = [role for role, columns in keys.items() if column in columns]
+    return ", ".join([*roles, *([] if nullable else ["not null"])])
 
 
 @command(app, "drop", "siltstone table drop shop.orders --dry-run")
@@ -142,21 +176,18 @@ def drop(
             typer.confirm(f"Drop {name}?", abort=True, err=True)
         table.drop()
     changes = [f"dropped {name}; its files stay until they are vacuumed"]
-    shell.emit(TableChanged(name, "dropped", changes, dry_run))
+    _emit_change(shell, name, "dropped", changes, dry_run)
 
 
 @command(app, "rename", "siltstone table rename shop.orders shop.old_orders")
 def rename(
-    shell: Shell,
-    name: TableName,
-    new_name: Annotated[str, typer.Argument(metavar="NEW", help="The new name.", show_default=False)],
-    dry_run: DryRun = False,
+    shell: Shell, name: TableName, new_name: Annotated[str, argument("NEW", "The new name.")], dry_run: DryRun = False
 ) -> None:
     """Rename a table, also into another namespace."""
     table = shell.lake.table(name)
     renamed = table.rename(new_name, dry_run=dry_run or new_name == name)
     changes = [] if new_name == name else [f"renamed {name} to {new_name}"]
-    shell.emit(TableChanged(renamed.name, "renamed", changes, dry_run))
+    _emit_change(shell, renamed.name, "renamed", changes, dry_run)
 
 
 @command(
@@ -169,24 +200,18 @@ def alter(
     shell: Shell,
     name: TableName,
     columns: Annotated[
-        list[str] | None,
-        typer.Option("--add-column", metavar="NAME:TYPE", help="Add a column, or widen the one there is."),
+        list[str] | None, option("--add-column NAME:TYPE", "Add a column, or widen the one there is.")
     ] = None,
     to_rename: Annotated[
-        list[str] | None,
-        typer.Option("--rename-column", metavar="OLD=NEW", help="Rename a column; no file is rewritten."),
+        list[str] | None, option("--rename-column OLD=NEW", "Rename a column; no file is rewritten.")
     ] = None,
-    to_drop: Annotated[
-        list[str] | None,
-        typer.Option("--drop-column", metavar="NAME", help="Drop a column; no file is rewritten."),
-    ] = None,
+    to_drop: Annotated[list[str] | None, option("--drop-column NAME", "Drop a column; no file is rewritten.")] = None,
     unique_within_partition: Annotated[
-        bool,
-        typer.Option("--unique-within-partition", help="Confirm that a key may have one row in each partition."),
+        bool, option("--unique-within-partition", "Confirm that a key may have one row in each partition.")
     ] = False,
-    to_set: Annotated[list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Set a property.")] = None,
-    to_unset: Annotated[list[str] | None, typer.Option("--unset", metavar="NAME", help="Remove a property.")] = None,
-    description: Annotated[str | None, typer.Option("--description", help="What the table holds.")] = None,
+    to_set: Annotated[list[str] | None, option("--set NAME=VALUE", "Set a property.")] = None,
+    to_unset: Annotated[list[str] | None, option("--unset NAME", "Remove a property.")] = None,
+    description: Annotated[str | None, option("--description", "What the table holds.")] = None,
     dry_run: DryRun = False,
 ) -> None:
     """Add, widen, rename or drop columns, set properties, describe."""
@@ -223,7 +248,7 @@ def alter(
     changes = list(changes_between(before, after))
     if changes and not dry_run:
         table.alter(**rules)
-    shell.emit(TableChanged(name, "altered", changes, dry_run))
+    _emit_change(shell, name, "altered", changes, dry_run)
 
 
 def parse_column(text: str) -> dict[str, object]:
@@ -235,3 +260,30 @@ def parse_column(text: str) -> dict[str, object]:
         return {"name": name, "type": json.loads(kind) if kind.startswith("{") else kind}
     except json.JSONDecodeError as error:
         raise InvalidInputError(f"column {name!r}: the type {kind!r} is not valid JSON ({error})") from error
+
+
+def _emit_change(
+    shell: Shell,
+    name: str,
+    action: Literal["created", "dropped", "renamed", "altered"],
+    changes: Sequence[str],
+    dry_run: bool,
+    table: "TableDescription | None" = None,
+    written: "Written | None" = None,
+) -> None:
+    """Show what happened, or would happen, to a table; no changes means it is as wished already."""
+
+    def text() -> Iterator[Shown]:
+        if not changes:
+            yield f"{name} is like that already; nothing to change."
+        elif dry_run:
+            yield "Dry run; nothing has changed. Without it:"
+        yield from (f"  {line}" if dry_run else line for line in changes)
+        if written is not None:
+            yield from written_text(written)
+        if table is not None:
+            yield ""
+            yield from _description_text(table)
+
+    about = {"name": name, "action": action, "changes": changes, "dry_run": dry_run}
+    shell.emit({**about, "table": table, "written": written}, text())

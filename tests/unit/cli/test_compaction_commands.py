@@ -48,6 +48,14 @@ def test_compact_without_news_says_so_and_does_not_start_spark(
     assert changed_orders.listing() == before
 
 
+def test_compact_in_this_process_needs_no_spark(changed_orders: Cli, without_spark: list[Mapping[str, str]]) -> None:
+    compacted = changed_orders.json("compact", "shop.orders", "--engine", "local")
+    assert (compacted["live_rows"], without_spark) == (100, [])
+    assert "spark_start" not in compacted["seconds"]
+    refused = changed_orders("compact", "shop.orders", "--engine", "local", "--master", "local[2]", exit_code=2)
+    assert "--engine local runs none" in refused.stderr
+
+
 def test_compact_up_to_a_position_leaves_the_rest(changed_orders: Cli) -> None:
     assert changed_orders.json("compact", "shop.orders", "--to", "2")["rounds"][0]["high_watermark"] == 2
     assert changed_orders.json("compact", "shop.orders", "--to", "2")["rounds"] == []

@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from siltstone.cli.output import Output
-from siltstone.cli.process import ServeOptions, run_service
-from siltstone.cli.results import Serving
+from siltstone.cli.process import ServeOptions, Serving, run_service
 from siltstone.errors import InvalidInputError
 from siltstone.log.commit import forget_logs
 from siltstone.rows.merge import run_here
@@ -43,7 +42,7 @@ class Watched(Output):
         self.started = threading.Event()
         self.announced: Serving | None = None
 
-    def emit(self, result: object) -> None:
+    def emit(self, result: object, text: object, *, one_line: bool = False) -> None:
         assert isinstance(result, Serving)
         self.announced = result
         self.started.set()

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from siltstone.cli.render.rows import rows_text
+from siltstone.cli.rows import rows_text
 from siltstone.ingest.export import plain
 from siltstone.lake import Lake
 from tests.unit.cli.command_line import Cli
@@ -36,7 +36,8 @@ def test_read_json_is_one_object_per_line_without_a_limit(changed_orders: Cli) -
 
 
 def test_read_with_deltas_that_are_not_compacted(changed_orders: Cli) -> None:
-    fresh = lines(changed_orders, "--include-uncompacted")
+    fresh = lines(changed_orders, "--fresh")
+    assert lines(changed_orders, "--include-uncompacted") == fresh
     changed_orders("compact", "shop.orders")
     assert sorted(map(str, fresh)) == sorted(map(str, lines(changed_orders)))
     assert {row["order_id"] for row in fresh} == {*range(101)} - {3}

@@ -17,8 +17,8 @@ from typer.testing import CliRunner
 import siltstone
 from siltstone.cli import rows, tables
 from siltstone.cli.main import app
-from siltstone.cli.options import FormatName, parse_duration_ms
-from siltstone.cli.render.parts import least_width, new_grid, to_text
+from siltstone.cli.options import parse_duration_ms
+from siltstone.cli.parts import least_width, new_grid, to_text
 from siltstone.lake import Lake
 from tests.unit.cli.command_line import Cli
 
@@ -54,7 +54,7 @@ def test_choices_are_those_of_the_model() -> None:
 
     assert set(get_args(rows.DeltaType)) == set(get_args(DeltaType))
     assert set(get_args(tables.MergeEngine)) == set(get_args(MergeEngine))
-    assert set(get_args(FormatName)) == set(get_args(Format))
+    assert set(get_args(rows.FormatName)) == set(get_args(Format))
 
 
 def test_root_and_json_count_before_and_after_the_command(cli: Cli, tmp_path: Path) -> None:
