@@ -279,9 +279,9 @@ def compact(
 ) -> None:
     """Make a log of Spark's small again, while no query uses it; sum up a lake's own log at any time."""
     retention_ms = parse_duration_ms(retention, "--retention") if retention is not None else None
-    from siltstone.log import inspect as inspection
+    from siltstone.log import repair
 
     with shell.progress() as progress:
         progress(f"Compacting {path}")
-        report = inspection.compact(path, retention_ms=retention_ms, dry_run=dry_run, backup=backup)
+        report = repair.compact(path, retention_ms=retention_ms, dry_run=dry_run, backup=backup)
     shell.emit(report)

@@ -16,8 +16,7 @@ if TYPE_CHECKING:
     from siltstone.documents.read import TimelineEvent
     from siltstone.documents.resolve import HistoryEntry
     from siltstone.ingest.dry_run import Written
-    from siltstone.log.inspect import Finding
-    from siltstone.log.opened import Entry
+    from siltstone.log.inspect import Entry, Finding
     from siltstone.maintenance.damage import BucketRepair
     from siltstone.maintenance.machine import Check
     from siltstone.service.results import Control, CycleDetails, CycleRecord, NodeInfo, ServiceStatus, TriggerRequest

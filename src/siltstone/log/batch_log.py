@@ -77,26 +77,18 @@ class BatchFolder:
         """Count a file's entries without parsing them. Raises: NotFoundError, CorruptionError."""
         return sum(block.count(b"\n") + 1 for block in self.read_blocks(name))
 
-    def delete_files(self, files: Iterable[BatchFile], listing: BatchListing) -> None:
-        """Delete batch files in this order, each after the checksum that Spark may have left beside it."""
-        paths = []
-        for file in files:
-            checksum = f".{file.name}.crc"
-            paths += [checksum, file.name] if checksum in listing.checksum_names else [file.name]
-        self.objects.delete([self.path(name) for name in paths])
+
+def delete_batches(log: BatchFolder, files: Iterable[BatchFile], listing: BatchListing) -> None:
+    """Delete batch files in this order, each after the checksum that Spark may have left beside it."""
+    names = [name for file in files for name in (*listing.checksums_of(file.name), file.name)]
+    log.objects.delete([log.path(name) for name in names])
 
 
 class MetadataLog(BatchFolder, Generic[E]):
     """Batches of entries, each in a file named by its id. With `contiguous`, a batch that would leave a gap is refused."""
 
     def __init__(
-        self,
-        objects: Objects,
-        folder: str,
-        codec: Codec[E],
-        *,
-        version: int = wire.VERSION,
-        contiguous: bool = True,
+        self, objects: Objects, folder: str, codec: Codec[E], *, version: int = wire.VERSION, contiguous: bool = True
     ) -> None:
         super().__init__(objects, folder, version=version)
         self.codec = codec
@@ -142,8 +134,7 @@ class MetadataLog(BatchFolder, Generic[E]):
         """Commit a batch; return False if one with this id exists already, which then stays as it is.
 
         True means that every reader sees the batch. Raises: ConflictError where somebody else committed this id
-        meanwhile, CommitUnknownError where the store failed and the outcome is unknown, InvalidInputError for an id that would
-        leave a gap.
+        meanwhile, CommitUnknownError where the store failed and the outcome is unknown, InvalidInputError for a gap.
         """
         if entries is None:
             raise InvalidInputError("'null' metadata cannot be written to a metadata log; give an empty list instead")
@@ -152,8 +143,7 @@ class MetadataLog(BatchFolder, Generic[E]):
             return False
         lines = [self.codec.encode(entry) for entry in entries]
         name = self.name_of(batch_id)
-        stale_checksum = f".{name}.crc"
-        if stale_checksum in listing.checksum_names:
+        for stale_checksum in listing.checksums_of(name):
             self.objects.delete([self.path(stale_checksum)])
         try:
             self.publish(name, self.batch_content(batch_id, lines, listing))
@@ -269,12 +259,12 @@ class MetadataLog(BatchFolder, Generic[E]):
     def purge(self, threshold: int) -> None:
         """Delete the batches below `threshold`."""
         listing = self.listing()
-        self.delete_files([file for file in listing.files if file.batch_id < threshold], listing)
+        delete_batches(self, [file for file in listing.files if file.batch_id < threshold], listing)
 
     def purge_after(self, threshold: int) -> None:
         """Delete the batches above `threshold`, the newest first, so that a crash leaves no gap."""
         listing = self.listing()
-        self.delete_files([file for file in reversed(listing.files) if file.batch_id > threshold], listing)
+        delete_batches(self, [file for file in reversed(listing.files) if file.batch_id > threshold], listing)
 
 
 def _same_bytes(stored: Iterator[bytes], expected: bytes | Chunks) -> bool:

@@ -33,11 +33,6 @@ def is_compaction_batch(batch_id: int, interval: int) -> bool:
     return (batch_id + 1) % interval == 0
 
 
-def next_compaction_batch(batch_id: int, interval: int) -> int:
-    """Return the first compaction batch strictly after `batch_id`."""
-    return (batch_id + interval + 1) // interval * interval - 1
-
-
 def batches_needed(batch_id: int, interval: int) -> range:
     """Return the batches that together hold the state as of `batch_id`.
 
@@ -62,13 +57,13 @@ def derive_interval(default: int, latest_compact: int) -> int:
     return batches
 
 
-def interval_of(default: int, compact_ids: Iterable[int], *, setting: str = "compact interval") -> int:
+def interval_of(default: int, compact_ids: Iterable[int]) -> int:
     """Return the interval of a log that has these compact batches; what is on disk outweighs `default`.
 
     Raises: InvalidInputError where `default` is not positive.
     """
     if default <= 0:
-        raise InvalidInputError(f"Please set {setting} (was {default}) to a positive value.")
+        raise InvalidInputError(f"Please set compact interval (was {default}) to a positive value.")
     newest = sorted(set(compact_ids), reverse=True)[:2]
     if not newest:
         return default
@@ -177,6 +172,11 @@ class BatchListing:
         """Return the newest compact file, or the newest of those with an id of at most `upto`."""
         batch_ids = [batch_id for batch_id in self._compact if upto is None or batch_id <= upto]
         return self._compact[max(batch_ids)] if batch_ids else None
+
+    def checksums_of(self, name: str) -> list[str]:
+        """Return the name of the checksum that Spark left beside a file, if it did."""
+        checksum = f".{name}.crc"
+        return [checksum] if checksum in self.checksum_names else []
 
     def chain(self, upto: int | None = None) -> tuple[list[BatchFile], list[range]]:
         """Return the files that hold the state as of `upto` (the latest by default), and the ids missing among them.

@@ -29,10 +29,7 @@ from siltstone.errors import (
     StorageError,
 )
 from siltstone.log import chain
-from siltstone.log.batch_log import BatchFolder
-from siltstone.log.reader import Checkpoints, LogReader, anchor_of
-from siltstone.log.state import VERSION, Entry, LogState, encode_entry
-from siltstone.objects import open_objects
+from siltstone.log.state import Entry, LogReader, LogState, anchor_of, encode_entry
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -71,39 +68,26 @@ class _NewBatch(NamedTuple):
     content: chain.ChainedFile
 
 
-class CommitLog:
+class CommitLog(LogReader):
     """One commit log; safe to share between threads. Its time is that of its store.
 
     Its batches can be read, but only commits write them.
     """
 
     def __init__(self, root: str, folder: str) -> None:
-        self.batches = BatchFolder(open_objects(root), folder, version=VERSION, writer="Siltstone")
+        super().__init__(root, folder)
         self._lock = threading.RLock()
-        self._known = LogReader(self.batches)
-        self._checkpoints = Checkpoints(self.batches)
-
-    def __repr__(self) -> str:
-        return f"CommitLog({self.address()!r})"
-
-    def address(self, name: str = "") -> str:
-        """Return the full address of the log's folder or of a file in it, for messages."""
-        return self.batches.address(name)
 
     def now_ms(self) -> int:
         """Return the time of the log's store."""
-        return self.batches.objects.now_ms()
-
-    @property
-    def _state(self) -> LogState:
-        return self._known.state
+        return self.objects.now_ms()
 
     def read(self, query: Callable[[LogState], T]) -> T:
         """Call `query` on the newest state, which stands still meanwhile. Raises: CorruptionError, StorageError."""
         with self._lock:
             seen = getattr(_steady, "seen", None)
-            if seen is None or self not in seen or not self._known.is_loaded:
-                self._known.refresh()
+            if seen is None or self not in seen or not self._is_loaded:
+                self._refresh()
             if seen is not None:
                 seen.add(self)
             return query(self._state)
@@ -111,8 +95,8 @@ class CommitLog:
     def recall(self, query: Callable[[LogState], T]) -> T:
         """Call `query` on the state that this process knows already, however old; where it knows none, as `read` does."""
         with self._lock:
-            if not self._known.is_loaded:
-                self._known.refresh()
+            if not self._is_loaded:
+                self._refresh()
             return query(self._state)
 
     @overload
@@ -133,8 +117,8 @@ class CommitLog:
         with self._lock:
             is_newest = False
             for attempt in range(_ATTEMPTS):
-                if attempt or not self._known.is_loaded:
-                    self._known.refresh()
+                if attempt or not self._is_loaded:
+                    self._refresh()
                     is_newest = True
                 try:
                     prepared = prepare(self._state)
@@ -151,7 +135,7 @@ class CommitLog:
                 if self._create(batch) and self._counts(batch):
                     if self._state.batch_id < batch.batch_id:
                         self._state.follow(batch.content, self.address(str(batch.batch_id)))
-                    self._checkpoints.write_if_due(self._state)
+                    self._write_checkpoint_if_due()
                     return Committed(result, batch.batch_id, batch.content.head["time"])
                 if attempt:
                     clock.sleep(random.uniform(0, min(0.001 * 2**attempt, 0.25)))
@@ -170,10 +154,10 @@ class CommitLog:
             **({} if sure_time == commit_time else {"sure_time": sure_time}),
             "anchor": write_id if batch_id == anchor_of(batch_id) else state.anchor,
             "previous": state.digest,
-            **({"log": self.batches.folder} if batch_id == 0 else {}),
+            **({"log": self.folder} if batch_id == 0 else {}),
         }
         lines = [encode_entry(key, entry) for key, entry in changes.items()]
-        return _NewBatch(batch_id, write_id, state.anchor, *chain.encode_batch(head, lines, self.batches.version))
+        return _NewBatch(batch_id, write_id, state.anchor, *chain.encode_batch(head, lines, self.version))
 
     def expiry_ms(self, *, is_confirmed: bool = False) -> int:
         """Return the time by which things may expire: now, if that is sure, else the last time that was.
@@ -190,20 +174,20 @@ class CommitLog:
         now_ms = self.now_ms()
         if self._is_sure(now_ms, state.sure_ms):
             return max(now_ms, state.sure_ms)
-        return 0 if is_skewed(self.batches.objects.skew_ms()) and not is_confirmed else state.sure_ms
+        return 0 if is_skewed(self.objects.skew_ms()) and not is_confirmed else state.sure_ms
 
     def _is_sure(self, now_ms: int, sure_ms: int) -> bool:
-        skew_ms = self.batches.objects.skew_ms()
+        skew_ms = self.objects.skew_ms()
         if skew_ms is not None:
             return not is_skewed(skew_ms)
         return sure_ms == 0 or now_ms - sure_ms <= MAX_STEP_MS
 
     def doubt(self, expiry_ms: int) -> str | None:
         """Return why things expire by an earlier time than now, and what to do, or None if they do not."""
-        skew_ms = self.batches.objects.skew_ms()
+        skew_ms = self.objects.skew_ms()
         if skew_ms is not None and is_skewed(skew_ms) and expiry_ms == 0:
             return (
-                f"nothing is deleted and nothing expires: {describe_skew(skew_ms, self.batches.objects.root)}. If the store's time is "
+                f"nothing is deleted and nothing expires: {describe_skew(skew_ms, self.objects.root)}. If the store's time is "
                 "right, vacuum once with --confirm-time (confirm_time=True)"
             )
         ahead_hours = (self.now_ms() - expiry_ms) // 3_600_000
@@ -221,20 +205,20 @@ class CommitLog:
     def checkpoint(self) -> int | None:
         """Write a checkpoint of the newest state and clean up behind it; return its batch id, or None if it exists."""
         with self._lock:
-            self._known.refresh()
+            self._refresh()
             if self._state.batch_id <= self._state.checkpoint_id:
                 return None
-            self._checkpoints.write(self._state)
-            self._checkpoints.clean_up()
+            self._write_checkpoint()
+            self._clean_up()
             return self._state.checkpoint_id
 
     def _create(self, batch: _NewBatch) -> bool:
         """Create the batch; return False if another writer has its number. A lost answer is resolved by reading back."""
-        path, where = self.batches.path(str(batch.batch_id)), self.address(str(batch.batch_id))
+        path, where = self.path(str(batch.batch_id)), self.address(str(batch.batch_id))
         problem: StorageError | None = None
         for attempt in range(_PUT_ATTEMPTS):
             try:
-                self.batches.objects.create(path, batch.data)
+                self.objects.create(path, batch.data)
                 return True
             except AlreadyExistsError:
                 try:
@@ -259,10 +243,8 @@ class CommitLog:
 
     def _is_ours(self, batch: _NewBatch, *, is_first: bool) -> bool:
         """Return whether the batch that is there is ours, or ours was: an earlier attempt's may have been cleaned up."""
-        start = self.batches.objects.read_start(self.batches.path(str(batch.batch_id)), chain.START_BYTES)
-        return batch.write_id == chain.write_id_in(start) or (
-            not is_first and batch.write_id == self._freed_from(batch)
-        )
+        owner = chain.write_id_in(self._start_of(batch.batch_id))
+        return batch.write_id == owner or (not is_first and batch.write_id == self._freed_from(batch))
 
     def _counts(self, batch: _NewBatch) -> bool:
         """Return whether the batch just created is part of the log: not if its number was used before, and freed.
@@ -273,7 +255,7 @@ class CommitLog:
         if owner in (None, batch.write_id):
             return True
         with contextlib.suppress(StorageError):
-            self.batches.objects.delete([self.batches.path(str(batch.batch_id))])
+            self.objects.delete([self.path(str(batch.batch_id))])
         return False
 
     def _freed_from(self, batch: _NewBatch) -> str | None:
@@ -284,9 +266,9 @@ class CommitLog:
         problem: SiltstoneError | None = None
         for attempt in range(_PUT_ATTEMPTS):
             try:
-                if self._known.is_intact_after(batch.batch_id - 1, batch.anchor):
+                if self._is_intact_after(batch.batch_id - 1, batch.anchor):
                     return None
-                self._known.load()
+                self._load()
                 break
             except (StorageError, CorruptionError) as error:
                 problem = error

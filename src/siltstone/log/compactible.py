@@ -21,7 +21,7 @@ from siltstone.errors import (
     StorageError,
 )
 from siltstone.log import wire
-from siltstone.log.batch_log import Chunks, MetadataLog
+from siltstone.log.batch_log import Chunks, MetadataLog, delete_batches
 from siltstone.log.batches import (
     COMPACT_SUFFIX,
     BatchFile,
@@ -282,7 +282,7 @@ class CompactibleLog(MetadataLog[E]):
         if not self.deletes_expired:
             return
         try:
-            self.delete_files(self.expired_files(batch_id, listing), listing)
+            delete_batches(self, self.expired_files(batch_id, listing), listing)
         except SiltstoneError as error:
             logger.warning("%s: expired batches were not deleted: %s", self.address(), error)
 

@@ -8,7 +8,7 @@ import re
 import urllib.parse
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import NamedTuple, Unpack
+from typing import ClassVar, Literal, NamedTuple, Unpack
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -124,6 +124,8 @@ class SinkLog(CompactibleLog[SinkEntry]):
     With `retention_ms`, entries of older files leave the log at the next compaction; the files stay. `folder` is
     where the log lies in the output directory; Spark reads only the default.
     """
+
+    kind: ClassVar[Literal["sink"]] = "sink"
 
     def __init__(
         self,
@@ -243,6 +245,8 @@ SOURCE_CODEC = RecordCodec(SourceEntry, {"path": str, "timestamp": int, "batchId
 
 class SourceLog(CompactibleLog[SourceEntry]):
     """The log of a file source, at the folder of the source in the query's checkpoint."""
+
+    kind: ClassVar[Literal["source"]] = "source"
 
     def __init__(self, folder: str | os.PathLike[str], **options: Unpack[LogOptions]) -> None:
         super().__init__(open_objects(folder), "", SOURCE_CODEC, **options)

@@ -7,7 +7,8 @@ from rich.text import Text
 
 from siltstone.cli.render.parts import Line, Shown, grid_of, render
 from siltstone.cli.results import Checked, Checks, LogEntries, Repaired, RolledBack, TableChecked, Vacuumed
-from siltstone.log.inspect import CompactionReport, Finding, LogSummary, VerificationReport
+from siltstone.log.inspect import Finding, LogSummary, VerificationReport
+from siltstone.log.repair import CompactionReport
 from siltstone.maintenance.damage import BucketRepair
 from siltstone.text import format_bytes, format_count, format_number, format_partition, format_time
 
