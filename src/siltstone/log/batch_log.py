@@ -1,6 +1,6 @@
 """A log of numbered batches, each one file created whole or not at all; the base of the logs that compact."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Generic
 
 from siltstone.errors import (
@@ -124,11 +124,15 @@ class MetadataLog(BatchFolder, Generic[E]):
             raise InvalidInputError(f"{self.address()}: range {start} to {end} ends before it starts; swap its bounds")
         names = {file.batch_id: file.name for file in self.listing().files}
         ids = sorted(i for i in names if (start is None or i >= start) and (end is None or i <= end))
+        self.check_range(ids, start, end)
+        return [(batch_id, self.read_entries(names[batch_id])) for batch_id in ids]
+
+    def check_range(self, ids: Sequence[int], start: int | None, end: int | None) -> None:
+        """Check that no batch is missing among sorted `ids`. Raises: as `verify_batch_ids`."""
         try:
             verify_batch_ids(ids, start, end)
         except CorruptionError as error:
             raise CorruptionError(f"{self.address()}: {error}; restore these batches from a copy") from error
-        return [(batch_id, self.read_entries(names[batch_id])) for batch_id in ids]
 
     def add(self, batch_id: int, entries: Iterable[E]) -> bool:
         """Commit a batch; return False if one with this id exists already, which then stays as it is.

@@ -6,7 +6,7 @@ batch N. It is written beside the batch, after the commit, by whoever finds it d
 the newest one: so neither the interval nor a failed checkpoint can ever break a reader or a writer.
 
 Every process keeps the state of the logs it uses and reads only batches that came since. How files prove that they are
-whole, and follow each other, is in `chain`.
+whole, and follow each other, is in `wire`.
 """
 
 import contextlib
@@ -28,7 +28,7 @@ from siltstone.errors import (
     SiltstoneError,
     StorageError,
 )
-from siltstone.log import chain
+from siltstone.log import wire
 from siltstone.log.state import Entry, LogReader, LogState, anchor_of, encode_entry
 
 T = TypeVar("T")
@@ -65,7 +65,7 @@ class _NewBatch(NamedTuple):
     write_id: str
     anchor: str | None
     data: bytes
-    content: chain.ChainedFile
+    content: wire.ChainedFile
 
 
 class CommitLog(LogReader):
@@ -157,7 +157,7 @@ class CommitLog(LogReader):
             **({"log": self.folder} if batch_id == 0 else {}),
         }
         lines = [encode_entry(key, entry) for key, entry in changes.items()]
-        return _NewBatch(batch_id, write_id, state.anchor, *chain.encode_batch(head, lines, self.version))
+        return _NewBatch(batch_id, write_id, state.anchor, *wire.encode_batch(head, lines, self.version))
 
     def expiry_ms(self, *, is_confirmed: bool = False) -> int:
         """Return the time by which things may expire: now, if that is sure, else the last time that was.
@@ -243,7 +243,7 @@ class CommitLog(LogReader):
 
     def _is_ours(self, batch: _NewBatch, *, is_first: bool) -> bool:
         """Return whether the batch that is there is ours, or ours was: an earlier attempt's may have been cleaned up."""
-        owner = chain.write_id_in(self._start_of(batch.batch_id))
+        owner = wire.write_id_in(self._start_of(batch.batch_id))
         return batch.write_id == owner or (not is_first and batch.write_id == self._freed_from(batch))
 
     def _counts(self, batch: _NewBatch) -> bool:

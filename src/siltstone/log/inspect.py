@@ -12,12 +12,12 @@ import orjson
 from siltstone.errors import CorruptionError, NotFoundError, SiltstoneError
 from siltstone.log import wire
 from siltstone.log.batches import BatchFile, BatchListing, batch_name, batches_needed
-from siltstone.log.chain import CHECKPOINT_KEY
 from siltstone.log.codec import DECODING_ERRORS, ObjectCodec
 from siltstone.log.compactible import CompactibleLog
 from siltstone.log.proof import Finding, find_problems
 from siltstone.log.spark_logs import FOLDER, SinkEntry, SinkLog, SourceEntry, SourceLog, decoded
 from siltstone.log.state import VERSION
+from siltstone.log.wire import CHECKPOINT_KEY
 from siltstone.objects import Objects, open_objects
 
 __all__ = [

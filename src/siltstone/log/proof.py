@@ -4,11 +4,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from siltstone.errors import CorruptionError, NotFoundError
-from siltstone.log import chain
+from siltstone.log import wire
 from siltstone.log.batch_log import BatchFolder
 from siltstone.log.batches import BatchFile, BatchListing
-from siltstone.log.chain import CHECKPOINT_KEY
 from siltstone.log.state import LogState
+from siltstone.log.wire import CHECKPOINT_KEY
 
 _RESTORE = "restore it from a copy"
 
@@ -52,7 +52,7 @@ class _Proof:
         self._log = log
         self._plain = {file.batch_id: file for file in _without_leftovers(listing)}
         self._compact = {batch_id: listing.compact(batch_id) for batch_id in listing.compact_ids}
-        self._read: dict[str, chain.ChainedFile] = {}
+        self._read: dict[str, wire.ChainedFile] = {}
 
     def problems(self) -> Iterator[Finding]:
         for file in [*self._plain.values(), *filter(None, self._compact.values())]:
@@ -69,10 +69,10 @@ class _Proof:
         except CorruptionError:
             return  # lines that are no entries: who reads every line names them
 
-    def _decoded(self, file: BatchFile) -> chain.ChainedFile:
+    def _decoded(self, file: BatchFile) -> wire.ChainedFile:
         log = self._log
         where = log.address(file.name)
-        decoded = chain.decode(log.objects.read(log.path(file.name)), where, log.version, log.writer)
+        decoded = wire.decode_chained(log.objects.read(log.path(file.name)), where, log.version, log.writer)
         if decoded.head and (decoded.head["key"] == CHECKPOINT_KEY) != file.is_compact:
             raise CorruptionError(
                 f"{where}: it is {'a batch' if file.is_compact else 'a checkpoint'} under a wrong name"

@@ -12,12 +12,12 @@ import orjson
 
 from siltstone import clock
 from siltstone.errors import CorruptionError, InvalidInputError, NotFoundError, SiltstoneError, StorageError
-from siltstone.log import chain, wire
+from siltstone.log import wire
 from siltstone.log.batch_log import BatchFolder, delete_batches
 from siltstone.log.batches import COMPACT_SUFFIX, BatchListing
-from siltstone.log.chain import CHECKPOINT_KEY, COMMIT_KEY
 from siltstone.log.codec import DECODING_ERRORS
 from siltstone.log.compactible import CLEANUP_DELAY_MS
+from siltstone.log.wire import CHECKPOINT_KEY, COMMIT_KEY
 from siltstone.objects import open_objects
 
 Entry = dict[str, Any]
@@ -182,7 +182,7 @@ class LogState:
                 self._expiring.remove(key)
                 del self._lines[key]
 
-    def follow(self, batch: chain.ChainedFile, where: str) -> None:
+    def follow(self, batch: wire.ChainedFile, where: str) -> None:
         """Take over the next batch. Raises: CorruptionError."""
         if batch.head and batch.head["key"] != COMMIT_KEY:
             raise CorruptionError(f"{where}: it is a checkpoint, not a batch; restore the file from a copy")
@@ -194,7 +194,7 @@ class LogState:
         if batch.head:
             self.recent[self.batch_id] = batch.head["write_id"]
 
-    def restore(self, batch_id: int, checkpoint: chain.ChainedFile, where: str) -> None:
+    def restore(self, batch_id: int, checkpoint: wire.ChainedFile, where: str) -> None:
         """Take over a checkpoint. Raises: CorruptionError."""
         head = checkpoint.head
         if head and (head["key"], head.get("batch")) != (CHECKPOINT_KEY, batch_id):
@@ -220,7 +220,7 @@ class LogState:
             "recent": list(self.recent.values()),
             **({} if self.log is None else {"log": self.log}),
         }
-        return chain.encode_chunks(head, lambda: wire.chunks_of(self._lines.values()), len(self), version)
+        return wire.encode_chunks(head, self._lines.values(), version)
 
 
 def _key(line: bytes, where: str) -> str:
@@ -303,9 +303,9 @@ class LogReader(BatchFolder):
         else:
             self._load()
 
-    def _batches_after(self, batch_id: int, digest: str | None, upto: int | None = None) -> list[chain.ChainedFile]:
+    def _batches_after(self, batch_id: int, digest: str | None, upto: int | None = None) -> list[wire.ChainedFile]:
         """Return the batches after one, up to the first that is not there, checked to follow each other."""
-        batches: list[chain.ChainedFile] = []
+        batches: list[wire.ChainedFile] = []
         while upto is None or batch_id < upto:
             batch_id += 1
             name = str(batch_id)
@@ -326,7 +326,7 @@ class LogReader(BatchFolder):
         """Return whether none of the numbers after a batch was ever freed, given the anchor of the next batch."""
         if anchor is not None:
             try:
-                return chain.write_id_in(self._start_of(anchor_of(batch_id))) == anchor
+                return wire.write_id_in(self._start_of(anchor_of(batch_id))) == anchor
             except NotFoundError:
                 return False
         # The first batch has no anchor, nor do batches of earlier versions. But what was freed is summed up.
@@ -335,11 +335,11 @@ class LogReader(BatchFolder):
 
     def _start_of(self, batch_id: int) -> bytes:
         """Return as much of a batch as shows whose it is. Raises: NotFoundError."""
-        return self.objects.read_start(self.path(str(batch_id)), chain.START_BYTES)
+        return self.objects.read_start(self.path(str(batch_id)), wire.START_BYTES)
 
-    def _read_chained(self, name: str) -> chain.ChainedFile:
+    def _read_chained(self, name: str) -> wire.ChainedFile:
         where = self.address(name)
-        file = chain.decode(self.objects.read(self.path(name)), where, self.version, self.writer)
+        file = wire.decode_chained(self.objects.read(self.path(name)), where, self.version, self.writer)
         # The address, since who is given the path of a log does not know where its lake begins.
         if "log" in file.head and not f"/{self.address()}".endswith(f"/{file.head['log']}"):
             kind = "a checkpoint" if file.head["key"] == CHECKPOINT_KEY else "the first batch"
@@ -359,7 +359,7 @@ class LogReader(BatchFolder):
             except NotFoundError:
                 continue
             failure: CorruptionError | None = None
-            batches: list[chain.ChainedFile] = []
+            batches: list[wire.ChainedFile] = []
             try:
                 batches = self._batches_after(state.batch_id, state.digest, latest)
             except CorruptionError as error:
@@ -399,11 +399,11 @@ class LogReader(BatchFolder):
     def _is_chained(self, batch_id: int) -> bool:
         """Return whether a batch has a head; one that was cleaned up does not matter."""
         try:
-            return chain.is_chained(self._start_of(batch_id))
+            return wire.is_chained(self._start_of(batch_id))
         except NotFoundError:
             return False
 
-    def _follow(self, state: LogState, batches: Iterable[chain.ChainedFile]) -> None:
+    def _follow(self, state: LogState, batches: Iterable[wire.ChainedFile]) -> None:
         try:
             for batch in batches:
                 state.follow(batch, self.address(str(state.batch_id + 1)))

@@ -8,11 +8,11 @@ from functools import partial
 
 from siltstone.errors import CommitUnknownError, StorageError
 from siltstone.log.batches import MAX_BATCH_ID, batch_id_from_name
-from siltstone.log.chain import COMMIT_KEY
 from siltstone.log.commit import CONFIRMED_KEY, Changes, Commit, CommitLog, commit_log
 from siltstone.log.horizon import HORIZON_KEY, WORK_PREFIX, began_at, raise_horizon
 from siltstone.log.proof import refuse_unproven
 from siltstone.log.state import Entry, LogState
+from siltstone.log.wire import COMMIT_KEY
 from siltstone.model import PartitionLocator
 from siltstone.objects import ObjectInfo, find_leftovers, give_up_reserve, keep_reserve, open_objects
 from siltstone.storage import object_store as storage

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from siltstone.errors import CorruptionError
-from siltstone.log import chain, state
+from siltstone.log import state, wire
 from siltstone.log.commit import CommitLog
 from siltstone.log.inspect import verify
 from siltstone.log.proof import find_problems, refuse_unproven
@@ -235,9 +235,9 @@ def test_a_batch_that_a_writer_left_under_a_freed_number_gives_no_doubt(
 
 
 def test_the_first_bytes_of_a_batch_say_whose_it_is() -> None:
-    batch, _ = chain.encode_batch({"write_id": "ab" * 16, "time": 1, "operation": "x" * 1000}, [b"{}"], 3)
-    assert chain.write_id_in(batch[: chain.START_BYTES]) == "ab" * 16
-    assert chain.write_id_in(b'v2\n{"key":"x"}') is None
+    batch, _ = wire.encode_batch({"write_id": "ab" * 16, "time": 1, "operation": "x" * 1000}, [b"{}"], 3)
+    assert wire.write_id_in(batch[: wire.START_BYTES]) == "ab" * 16
+    assert wire.write_id_in(b'v2\n{"key":"x"}') is None
 
 
 def test_a_process_notices_that_a_log_goes_on_after_a_batch_that_is_missing(
