@@ -68,6 +68,11 @@ class BatchFolder:
         """Stream a file's lines as blocks of raw bytes. Raises: NotFoundError, CorruptionError."""
         return wire.read_blocks(self.objects.stream(self.path(name)), self.address(name), self.version, self.writer)
 
+    def read_chained(self, name: str) -> wire.ChainedFile:
+        """Return a file of a commit log, checked to be whole. Raises: NotFoundError, CorruptionError."""
+        data = self.objects.read(self.path(name))
+        return wire.decode_chained(data, self.address(name), self.version, self.writer)
+
     def read_lines(self, name: str) -> Iterator[bytes]:
         """Stream a file's lines as raw bytes. Raises: NotFoundError, CorruptionError."""
         for block in self.read_blocks(name):
@@ -165,7 +170,7 @@ class MetadataLog(BatchFolder, Generic[E]):
     def _is_next(self, batch_id: int, listing: BatchListing) -> bool:
         if not 0 <= batch_id <= MAX_BATCH_ID:
             raise InvalidInputError(f"{self.address()}: batch id {batch_id} is out of range; ids count from 0")
-        if listing.plain(batch_id) is not None or listing.compact(batch_id) is not None:
+        if batch_id in listing.plain or batch_id in listing.compact:
             return False
         following = 0 if listing.latest is None else listing.latest + 1
         if self.contiguous and batch_id != following:

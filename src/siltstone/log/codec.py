@@ -145,10 +145,7 @@ def _has_pairs(block: bytes, count: int) -> bool:
 
 
 def dumps(entry: object) -> bytes:
-    """Return compact JSON as Jackson writes it: it writes control characters in capitals, orjson does not.
-
-    Raises: InvalidInputError.
-    """
+    """Return compact JSON as Jackson writes it, that is, control characters in capitals. Raises: InvalidInputError."""
     try:
         line = orjson.dumps(entry)
     except TypeError as error:

@@ -41,6 +41,10 @@ CONFIRM_TIME = "confirm time"
 CONFIRMED_KEY = "confirmed"
 _ATTEMPTS = 200
 _PUT_ATTEMPTS = 5
+_LOGS_LIMIT = 1024
+_steady = threading.local()
+_logs: dict[tuple[str, str], "CommitLog"] = {}
+_logs_lock = threading.Lock()
 
 
 class Commit(NamedTuple, Generic[R]):
@@ -69,10 +73,7 @@ class _NewBatch(NamedTuple):
 
 
 class CommitLog(LogReader):
-    """One commit log; safe to share between threads. Its time is that of its store.
-
-    Its batches can be read, but only commits write them.
-    """
+    """One commit log, safe to share between threads. Its time is its store's, and only commits write its batches."""
 
     def __init__(self, root: str, folder: str) -> None:
         super().__init__(root, folder)
@@ -247,10 +248,7 @@ class CommitLog(LogReader):
         return batch.write_id == owner or (not is_first and batch.write_id == self._freed_from(batch))
 
     def _counts(self, batch: _NewBatch) -> bool:
-        """Return whether the batch just created is part of the log: not if its number was used before, and freed.
-
-        Raises: CommitUnknownError.
-        """
+        """Return whether a batch just created counts: not if its number was used and freed. Raises: CommitUnknownError."""
         owner = self._freed_from(batch)
         if owner in (None, batch.write_id):
             return True
@@ -287,9 +285,6 @@ class CommitLog(LogReader):
         )
 
 
-_steady = threading.local()
-
-
 @contextlib.contextmanager
 def steady() -> Iterator[None]:
     """Let this thread ask the store once per log for what is new, however many reads one operation makes."""
@@ -301,11 +296,6 @@ def steady() -> Iterator[None]:
         yield
     finally:
         _steady.seen = None
-
-
-_logs: dict[tuple[str, str], CommitLog] = {}
-_logs_lock = threading.Lock()
-_LOGS_LIMIT = 1024
 
 
 def commit_log(root: str, folder: str) -> CommitLog:

@@ -9,7 +9,7 @@ import gc
 import itertools
 import logging
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from typing import ClassVar, Generic, NamedTuple, NoReturn, TypedDict, TypeVar
+from typing import ClassVar, NoReturn, TypedDict, TypeVar
 
 from siltstone import clock
 from siltstone.errors import (
@@ -58,11 +58,6 @@ class LogOptions(TypedDict, total=False):
     contiguous: bool
 
 
-class _Snapshot(NamedTuple, Generic[E]):
-    files: list[BatchFile]
-    entries: list[E]
-
-
 class CompactibleLog(MetadataLog[E]):
     """A metadata log whose every `interval`-th batch `N.compact` also holds the live entries before it.
 
@@ -99,7 +94,7 @@ class CompactibleLog(MetadataLog[E]):
         self.deletes_expired = deletes_expired
         self.now_ms = now_ms
         self._interval: int | None = None
-        self._snapshot: _Snapshot[E] | None = None
+        self._snapshot: tuple[list[BatchFile], list[E]] = ([], [])
 
     def retain(self, entry: E, now_ms: int) -> bool:
         """Return whether the entry is still wanted."""
@@ -142,13 +137,10 @@ class CompactibleLog(MetadataLog[E]):
 
     def get(self, batch_id: int) -> list[E] | None:
         """Return the entries in the batch's file: for a compact one, the history up to it. Raises: CorruptionError."""
-        name = self.name_of(batch_id)
-        plain = name.removesuffix(COMPACT_SUFFIX)
+        name, plain = self.name_of(batch_id), str(batch_id)
         for candidate in (name, plain if plain != name else plain + COMPACT_SUFFIX):
-            try:
+            with contextlib.suppress(NotFoundError):
                 return self.read_entries(candidate)
-            except NotFoundError:
-                continue
         return None
 
     def purge(self, threshold: int) -> NoReturn:
@@ -248,7 +240,7 @@ class CompactibleLog(MetadataLog[E]):
         for _ in range(_READ_ATTEMPTS):
             try:
                 listing = self.listing()
-                if name != str(batch_id) and listing.plain(batch_id) is not None:
+                if name != str(batch_id) and batch_id in listing.plain:
                     return False
                 newest = listing.newest_compact()
                 if newest is None or newest.batch_id < batch_id or newest.name == name:
@@ -320,17 +312,17 @@ class CompactibleLog(MetadataLog[E]):
         return (entry for file in files for part in self.stream_entries(file.name) for entry in part)
 
     def _refreshed(self, files: list[BatchFile]) -> list[E]:
-        snapshot = self._snapshot
-        if snapshot is None or files[: len(snapshot.files)] != snapshot.files:
-            snapshot = _Snapshot([], [])
-        entries = list(snapshot.entries)
+        before, entries = self._snapshot
+        if files[: len(before)] != before:
+            before, entries = [], []
+        entries = list(entries)
         with _without_collecting():
-            for file in files[len(snapshot.files) :]:
+            for file in files[len(before) :]:
                 for part in self.stream_entries(file.name):
                     entries += part
-        if self.reconciles and len(files) > len(snapshot.files):
+        if self.reconciles and len(files) > len(before):
             entries = self.reconcile(entries)
-        self._snapshot = _Snapshot(files, entries)
+        self._snapshot = (files, entries)
         return entries
 
     def _with_latest_files(self, read: Callable[[list[BatchFile]], T]) -> T:

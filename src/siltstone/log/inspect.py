@@ -14,22 +14,12 @@ from siltstone.log import wire
 from siltstone.log.batches import BatchFile, BatchListing, batch_name, batches_needed
 from siltstone.log.codec import DECODING_ERRORS, ObjectCodec
 from siltstone.log.compactible import CompactibleLog
-from siltstone.log.proof import Finding, find_problems
+from siltstone.log.proof import Finding as Finding
+from siltstone.log.proof import find_problems
 from siltstone.log.spark_logs import FOLDER, SinkEntry, SinkLog, SourceEntry, SourceLog, decoded
 from siltstone.log.state import VERSION
 from siltstone.log.wire import CHECKPOINT_KEY
 from siltstone.objects import Objects, open_objects
-
-__all__ = [
-    "BatchSummary",
-    "Finding",
-    "LogSummary",
-    "VerificationReport",
-    "files",
-    "open_log",
-    "show",
-    "verify",
-]
 
 Kind = Literal["sink", "source", "siltstone"]
 Entry = SinkEntry | SourceEntry | dict[str, object]
@@ -168,10 +158,7 @@ def _summary(log: Log, file: BatchFile) -> BatchSummary:
 
 
 def files(path: str | os.PathLike[str]) -> Iterator[Entry]:
-    """Stream the live entries of the log at `path`, oldest first, in bounded memory but for logs with keys.
-
-    Raises: NotFoundError, CorruptionError.
-    """
+    """Stream the live entries at `path`, oldest first, in bounded memory but for logs with keys. Raises: CorruptionError."""
     log = open_log(path)
     return iter(log.live_entries()) if log.reconciles else log.iter_entries()
 
@@ -286,8 +273,8 @@ def passed_batches(log: SinkLog | SourceLog, listing: BatchListing) -> list[Pass
     if compact is None:
         return []
     batches: dict[BatchFile, list[SinkEntry | SourceEntry]] = {}
-    for file in listing.files:
-        if not file.is_compact and file.batch_id <= compact.batch_id:
+    for file in listing.plain.values():
+        if file.batch_id <= compact.batch_id:
             with contextlib.suppress(CorruptionError, NotFoundError):
                 batches[file] = list(log.read_entries(file.name))
     missing = {entry.path for entries in batches.values() for entry in entries}

@@ -257,9 +257,9 @@ class SourceLog(CompactibleLog[SourceEntry]):
         if first > last:
             return []
         batches = {
-            file.batch_id: [entry for entry in self.read_entries(file.name) if entry.batch_id == file.batch_id]
-            for file in listing.files
-            if not file.is_compact and first <= file.batch_id <= last
+            batch_id: [entry for entry in self.read_entries(file.name) if entry.batch_id == batch_id]
+            for batch_id, file in listing.plain.items()
+            if first <= batch_id <= last
         }
         compact = listing.newest_compact()
         if compact is not None:

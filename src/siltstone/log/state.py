@@ -80,7 +80,7 @@ def decoding(entry: Entry) -> Iterator[None]:
 
 
 class LogState:
-    """What is live after batch `batch_id`: a mapping from keys to entries, parsed when asked for.
+    """What is live after batch `batch_id`: a mapping from keys to entries, whose `lines` are parsed when asked for.
 
     `digest` is that of the batch, `anchor` whose batch the anchor of the next one is, `recent` whose the last ones were;
     `log` is which log its files say that they are of, None if they are from before they said so; `find_file` returns
@@ -94,25 +94,21 @@ class LogState:
         self.anchor: str | None = None
         self.recent: dict[int, str] = {}
         self.log: str | None = None
-        self._lines: dict[str, bytes] = {}
+        self.lines: dict[str, bytes] = {}
         self._expiring: set[str] = set()
         self._times: tuple[int, int] | None = None
         self._find_file = find_file
 
     def __len__(self) -> int:
-        return len(self._lines)
+        return len(self.lines)
 
     def __contains__(self, key: str) -> bool:
-        return key in self._lines
+        return key in self.lines
 
     def get(self, key: str) -> Entry | None:
         """Return one entry, or None."""
-        line = self._lines.get(key)
+        line = self.lines.get(key)
         return None if line is None else self._parse(line)
-
-    def line(self, key: str) -> bytes | None:
-        """Return the raw line of one entry, or None."""
-        return self._lines.get(key)
 
     def _parse(self, line: bytes) -> Entry:
         try:
@@ -124,25 +120,16 @@ class LogState:
 
     def keys(self, prefix: str = "") -> list[str]:
         """Return the keys that start with `prefix`, in order of their first commit."""
-        return [key for key in self._lines if key.startswith(prefix)]
+        return [key for key in self.lines if key.startswith(prefix)]
 
     def scan(self, prefix: str) -> list[Entry]:
         """Return the entries whose key starts with `prefix`, in order of their first commit."""
-        return [self._parse(line) for key, line in self._lines.items() if key.startswith(prefix)]
+        return [self._parse(line) for key, line in self.lines.items() if key.startswith(prefix)]
 
     def items(self) -> Iterator[tuple[str, Entry]]:
         """Yield every key with its entry."""
-        for key, line in self._lines.items():
+        for key, line in self.lines.items():
             yield key, self._parse(line)
-
-    def lines(self) -> Iterator[tuple[str, bytes]]:
-        """Yield every key with its raw line."""
-        yield from self._lines.items()
-
-    @property
-    def time_ms(self) -> int:
-        """When the newest commit happened; 0 in an empty log."""
-        return self._read_times()[0]
 
     def apply(self, lines: Iterable[bytes], where: str) -> None:
         """Take over a batch's lines. Raises: CorruptionError."""
@@ -150,11 +137,16 @@ class LogState:
         for line in lines:
             key = _key(line, where)
             if line.endswith(b'"removed":true}'):
-                self._lines.pop(key, None)
+                self.lines.pop(key, None)
                 continue
-            self._lines[key] = line
+            self.lines[key] = line
             if _may_expire(line):
                 self._expiring.add(key)
+
+    @property
+    def time_ms(self) -> int:
+        """When the newest commit happened; 0 in an empty log."""
+        return self._read_times()[0]
 
     @property
     def sure_ms(self) -> int:
@@ -175,12 +167,12 @@ class LogState:
         """Drop the entries whose time has come."""
         now_ms = self.sure_ms
         for key in list(self._expiring):
-            line = self._lines.get(key)
+            line = self.lines.get(key)
             if line is None or not _may_expire(line):
                 self._expiring.remove(key)
             elif _is_expired(line, now_ms):
                 self._expiring.remove(key)
-                del self._lines[key]
+                del self.lines[key]
 
     def follow(self, batch: wire.ChainedFile, where: str) -> None:
         """Take over the next batch. Raises: CorruptionError."""
@@ -220,7 +212,7 @@ class LogState:
             "recent": list(self.recent.values()),
             **({} if self.log is None else {"log": self.log}),
         }
-        return wire.encode_chunks(head, self._lines.values(), version)
+        return wire.encode_chunks(head, self.lines.values(), version)
 
 
 def _key(line: bytes, where: str) -> str:
@@ -286,7 +278,7 @@ class LogReader(BatchFolder):
         listing = self.listing()
         self._listed_at = clock.monotonic()
         latest, newest_read = -1 if listing.latest is None else listing.latest, self._state.batch_id
-        if latest < newest_read or (latest > newest_read and listing.plain(newest_read + 1) is None):
+        if latest < newest_read or (latest > newest_read and newest_read + 1 not in listing.plain):
             self._load()
 
     def _catch_up(self) -> None:
@@ -310,7 +302,7 @@ class LogReader(BatchFolder):
             batch_id += 1
             name = str(batch_id)
             try:
-                batch = self._read_chained(name)
+                batch = self._read_own(name)
             except NotFoundError:
                 break
             if batch.head.get("previous") != digest:
@@ -337,14 +329,13 @@ class LogReader(BatchFolder):
         """Return as much of a batch as shows whose it is. Raises: NotFoundError."""
         return self.objects.read_start(self.path(str(batch_id)), wire.START_BYTES)
 
-    def _read_chained(self, name: str) -> wire.ChainedFile:
-        where = self.address(name)
-        file = wire.decode_chained(self.objects.read(self.path(name)), where, self.version, self.writer)
+    def _read_own(self, name: str) -> wire.ChainedFile:
+        file = self.read_chained(name)
         # The address, since who is given the path of a log does not know where its lake begins.
         if "log" in file.head and not f"/{self.address()}".endswith(f"/{file.head['log']}"):
             kind = "a checkpoint" if file.head["key"] == CHECKPOINT_KEY else "the first batch"
             raise CorruptionError(
-                f"{where}: it is {kind} of {file.head['log']}, another log; restore the file from a copy"
+                f"{self.address(name)}: it is {kind} of {file.head['log']}, another log; restore the file from a copy"
             )
         return file
 
@@ -390,7 +381,7 @@ class LogReader(BatchFolder):
         state = LogState(self._file_of)
         checkpoint = listing.newest_compact()
         if checkpoint is not None:
-            content, where = self._read_chained(checkpoint.name), self.address(checkpoint.name)
+            content, where = self._read_own(checkpoint.name), self.address(checkpoint.name)
             if not content.head and self._is_chained(checkpoint.batch_id):
                 raise CorruptionError(f"{where}: it is older than the batch it sums up; restore the file from a copy")
             state.restore(checkpoint.batch_id, content, where)

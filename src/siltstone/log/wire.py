@@ -194,10 +194,7 @@ def encode_batch(head: Head, lines: list[bytes], version: int) -> tuple[bytes, C
 
 
 def encode_chunks(head: Head, lines: Collection[bytes], version: int) -> Iterator[bytes]:
-    """Yield a file's content, whose checksum comes first.
-
-    Many lines are gone over twice, so that their chunks need not be in memory once more.
-    """
+    """Yield a file's content. The checksum comes first, so many lines are gone over twice, to save memory."""
     start = header(version) + b"\n" + orjson.dumps({**head, "lines": len(lines)})[:-1]
     chunks = list(chunks_of(lines)) if len(lines) <= _FEW_LINES else None
     checksum = zlib.crc32(start)
@@ -208,10 +205,7 @@ def encode_chunks(head: Head, lines: Collection[bytes], version: int) -> Iterato
 
 
 def decode_chained(data: bytes, where: str, max_version: int, writer: str) -> ChainedFile:
-    """Return a file's lines, the head of a batch among them, if nothing of it is missing or changed.
-
-    Raises: CorruptionError, naming `where`.
-    """
+    """Return a file's lines, a batch's head among them, if none is missing or changed. Raises: CorruptionError."""
     if not data:
         raise unreadable(where, "Incomplete log file: it is empty.")
     first, _, rest = data.partition(b"\n")

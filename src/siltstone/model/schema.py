@@ -60,10 +60,7 @@ class _StoredField(Model):
 
 
 class SchemaField(_StoredField):
-    """One column.
-
-    Files know it by its id and by its stored name, which stay when it is renamed; None: the name itself.
-    """
+    """One column. Files know it by its id and stored name, which stay when it is renamed; None: the name itself."""
 
     stored_name: str | None = field(default=None, check=check_column)
 
