@@ -215,11 +215,11 @@ class CommitLog(LogReader):
 
     def _create(self, batch: _NewBatch) -> bool:
         """Create the batch; return False if another writer has its number. A lost answer is resolved by reading back."""
-        path, where = self.path(str(batch.batch_id)), self.address(str(batch.batch_id))
+        name = str(batch.batch_id)
         problem: StorageError | None = None
         for attempt in range(_PUT_ATTEMPTS):
             try:
-                self.objects.create(path, batch.data)
+                self.objects.create(self.path(name), batch.data)
                 return True
             except AlreadyExistsError:
                 try:
@@ -238,7 +238,7 @@ class CommitLog(LogReader):
                     return self._is_ours(batch, is_first=False)
             clock.sleep(random.uniform(0, 0.05 * 2**attempt))
         raise CommitUnknownError(
-            f"{where}: no answer to the commit in {_PUT_ATTEMPTS} attempts ({problem}); whether it happened is not "
+            f"{self.address(name)}: no answer to the commit in {_PUT_ATTEMPTS} attempts ({problem}); whether it happened is not "
             "known. Check the table before writing again, or write again with the same idempotency id"
         ) from problem
 

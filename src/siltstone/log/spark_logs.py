@@ -263,16 +263,11 @@ class SourceLog(CompactibleLog[SourceEntry]):
         }
         compact = listing.newest_compact()
         if compact is not None:
-            self._recover(batches, compact, range(first, min(last, compact.batch_id) + 1))
+            expired = set(range(first, min(last, compact.batch_id) + 1)) - batches.keys()
+            batches |= {batch_id: [] for batch_id in expired}
+            for part in self.stream_entries(compact.name) if expired else ():
+                for entry in part:
+                    if entry.batch_id in expired:
+                        batches[entry.batch_id].append(entry)
         self.check_range(sorted(batches), start, end)
         return sorted(batches.items())
-
-    def _recover(self, batches: dict[int, list[SourceEntry]], compact: BatchFile, batch_ids: range) -> None:
-        lost: dict[int, list[SourceEntry]] = {batch_id: [] for batch_id in batch_ids if batch_id not in batches}
-        if not lost:
-            return
-        for part in self.stream_entries(compact.name):
-            for entry in part:
-                if entry.batch_id in lost:
-                    lost[entry.batch_id].append(entry)
-        batches.update(lost)

@@ -360,20 +360,20 @@ class LogReader(BatchFolder):
                 continue
             if failure is not None:
                 raise failure
-            if first_missing > latest:
-                if latest < self._state.batch_id:
-                    raise CorruptionError(
-                        f"{self.address(str(self._state.batch_id))}: this batch was there and is gone, with all after batch "
-                        f"{latest}. Restore it from a copy; if the whole log was set back on purpose, start this process anew"
-                    )
-                self._follow(state, batches)
-                self._state, self._is_loaded = state, True
-                self._listed_at = clock.monotonic()
-                return
-            raise CorruptionError(
-                f"{self.address(str(first_missing))}: missing, although batch {latest} is there: the log has a "
-                "gap. Restore the file from a copy; `siltstone log verify` shows all that is missing"
-            )
+            if first_missing <= latest:
+                raise CorruptionError(
+                    f"{self.address(str(first_missing))}: missing, although batch {latest} is there: the log has a "
+                    "gap. Restore the file from a copy; `siltstone log verify` shows all that is missing"
+                )
+            if latest < self._state.batch_id:
+                raise CorruptionError(
+                    f"{self.address(str(self._state.batch_id))}: this batch was there and is gone, with all after batch "
+                    f"{latest}. Restore it from a copy; if the whole log was set back on purpose, start this process anew"
+                )
+            self._follow(state, batches)
+            self._state, self._is_loaded = state, True
+            self._listed_at = clock.monotonic()
+            return
         raise StorageError(f"{self.address()}: files vanished while they were read, {_LOAD_ATTEMPTS} times; try again")
 
     def _summed_up(self, listing: BatchListing) -> LogState:

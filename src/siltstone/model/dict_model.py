@@ -15,6 +15,8 @@ from typing import Any, ClassVar, Literal, Self, dataclass_transform
 from siltstone.errors import InvalidInputError
 
 _REQUIRED: Any = object()
+_Check = Callable[[Any, str], Any]
+"""Returns a value as a hint wants it, or raises InvalidInputError, saying where it does not fit."""
 
 
 class _Field:
@@ -29,7 +31,7 @@ class _Field:
         self.owner, self.name = owner, name
 
     @functools.cached_property
-    def _conform(self) -> "_Check":
+    def _conform(self) -> _Check:
         return _check_of(typing.get_type_hints(self.owner)[self.name])
 
     def conform(self, model: str, value: Any) -> Any:
@@ -126,10 +128,6 @@ class Model(dict[str, Any]):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({dict.__repr__(self)})"
-
-
-_Check = Callable[[Any, str], Any]
-"""Returns a value as a hint wants it, or raises InvalidInputError, saying where it does not fit."""
 
 
 @functools.cache

@@ -37,11 +37,17 @@ _ALIASES = {
 }  # fmt: skip
 _DECIMAL = re.compile(r"decimal\(\s*(\d+)\s*,\s*(\d+)\s*\)\Z")
 _INTEGERS = [pa.int8(), pa.int16(), pa.int32(), pa.int64()]
-_UNSIGNED: dict[pa.DataType, pa.DataType] = {
+_STORED_AS: dict[pa.DataType, pa.DataType] = {
     pa.uint8(): pa.int16(),
     pa.uint16(): pa.int32(),
     pa.uint32(): pa.int64(),
     pa.uint64(): pa.decimal128(20, 0),
+    pa.float16(): pa.float32(),
+    pa.date64(): pa.date32(),
+    **dict.fromkeys((pa.large_string(), pa.string_view()), pa.string()),
+    **dict.fromkeys((pa.large_binary(), pa.binary_view()), pa.binary()),
+    **dict.fromkeys((pa.time32("s"), pa.time32("ms"), pa.time64("ns")), pa.time64("us")),
+    **dict.fromkeys((pa.duration("s"), pa.duration("ms"), pa.duration("ns")), pa.duration("us")),
 }
 _EXTENSIONS = {"arrow.uuid": pa.string(), "arrow.json": pa.string(), "arrow.bool8": pa.bool_()}
 FIELD_ID = b"PARQUET:field_id"
@@ -200,22 +206,12 @@ def normalize_type(kind: pa.DataType, column: str, level: int = 0) -> pa.DataTyp
         raise InvalidInputError(
             f"column {column!r} has the extension type {kind.extension_name}, which tables cannot hold; convert it first"
         )
-    if types.is_large_string(kind) or types.is_string_view(kind):
-        return pa.string()
-    if types.is_large_binary(kind) or types.is_binary_view(kind) or types.is_fixed_size_binary(kind):
+    if kind in _STORED_AS:
+        return _STORED_AS[kind]
+    if types.is_fixed_size_binary(kind):
         return pa.binary()
-    if types.is_unsigned_integer(kind):
-        return _UNSIGNED[kind]
-    if types.is_float16(kind):
-        return pa.float32()
-    if types.is_date(kind):
-        return pa.date32()
-    if types.is_time(kind):
-        return pa.time64("us")
     if types.is_timestamp(kind):
         return pa.timestamp("us", tz="UTC" if kind.tz else None)
-    if types.is_duration(kind):
-        return pa.duration("us")
     if types.is_decimal(kind) and kind.precision <= 38 and 0 <= kind.scale <= kind.precision:
         return pa.decimal128(kind.precision, kind.scale)
     if types.is_map(kind):

@@ -86,13 +86,13 @@ def find_settings(environment: Mapping[str, str] | None = None) -> S3Settings:
             or services.get("endpoint_url")
             or profile.get("endpoint_url")
         )
+    attempts = env.get("AWS_MAX_ATTEMPTS") or profile.get("max_attempts")
     settings = S3Settings(
         endpoint=(endpoint or "").rstrip("/") or None,
         region=env.get("AWS_REGION") or env.get("AWS_DEFAULT_REGION") or profile.get("region") or None,
         is_anonymous=env.get("AWS_SKIP_SIGNATURE", "").lower() in ("true", "1"),
-        max_attempts=_count("AWS_MAX_ATTEMPTS", env.get("AWS_MAX_ATTEMPTS") or profile.get("max_attempts"))
-        or DEFAULT_ATTEMPTS,
-        timeout_seconds=_count(TIMEOUT_VARIABLE, env.get(TIMEOUT_VARIABLE)) or DEFAULT_TIMEOUT_SECONDS,
+        max_attempts=_count("AWS_MAX_ATTEMPTS", attempts, DEFAULT_ATTEMPTS),
+        timeout_seconds=_count(TIMEOUT_VARIABLE, env.get(TIMEOUT_VARIABLE), DEFAULT_TIMEOUT_SECONDS),
     )
     if settings.endpoint and not settings.endpoint.startswith(("http://", "https://")):
         raise InvalidInputError(
@@ -114,9 +114,9 @@ def find_settings(environment: Mapping[str, str] | None = None) -> S3Settings:
     return replace(settings, keys=keys)
 
 
-def _count(name: str, text: str | None) -> int | None:
+def _count(name: str, text: str | None, default: int) -> int:
     if not text:
-        return None
+        return default
     if not text.isdecimal() or int(text) < 1:
         raise InvalidInputError(f"{name}={text!r} is not a whole number of at least 1; correct it, or leave it out")
     return int(text)
@@ -140,17 +140,12 @@ def _profile(env: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
     credentials_file = Path(env.get("AWS_SHARED_CREDENTIALS_FILE") or home / ".aws/credentials").expanduser()
     config, credentials = _parsed(config_file), _parsed(credentials_file)
     name = _profile_name(env)
-    sections = [
-        config.get(f"profile {name}") or (config.get(name) if name == DEFAULT_PROFILE else None),
-        credentials.get(name),
-    ]
-    if name != DEFAULT_PROFILE and all(section is None for section in sections):
+    general = config.get(f"profile {name}") or (config.get(name) if name == DEFAULT_PROFILE else None)
+    if name != DEFAULT_PROFILE and general is None and name not in credentials:
         raise InvalidInputError(
             f"AWS profile {name!r} is neither in {config_file} nor in {credentials_file}; fix AWS_PROFILE, or add it"
         )
-    profile: dict[str, str] = {}
-    for section in sections:
-        profile.update(section or {})
+    profile = {**(general or {}), **credentials.get(name, {})}
     services = config.get(f"services {profile.get('services', '')}") or {}
     return profile, _nested(services.get("s3", ""))
 
