@@ -328,16 +328,16 @@ class CompactibleLog(MetadataLog[E]):
     def _with_latest_files(self, read: Callable[[list[BatchFile]], T]) -> T:
         """Call `read` with the files of the latest state; again where a newer compact file replaced them meanwhile."""
         listing = self.listing()
-        for attempt in itertools.count(1):
+        attempts = itertools.count(1)
+        while True:
             try:
                 return self._read_chain(listing, read)
             except (NotFoundError, CorruptionError):
                 before, listing = listing.newest_compact(), self.listing()
                 newest = listing.newest_compact()
                 superseded = newest is not None and (before is None or newest.batch_id > before.batch_id)
-                if not superseded or attempt == _READ_ATTEMPTS:
+                if not superseded or next(attempts) == _READ_ATTEMPTS:
                     raise
-        raise AssertionError("unreachable")
 
     def _read_chain(self, listing: BatchListing, read: Callable[[list[BatchFile]], T]) -> T:
         files, missing = listing.chain()

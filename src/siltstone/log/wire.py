@@ -118,12 +118,6 @@ def split_block(block: bytes, target_bytes: int = BLOCK_BYTES) -> Iterator[bytes
     yield block[start:]
 
 
-def check_lines(block: bytes) -> None:
-    """Check that no line of a block is blank. Raises: ValueError."""
-    if not block or block.startswith(b"\n") or block.endswith(b"\n") or b"\n\n" in block:
-        raise ValueError("a line is blank")
-
-
 def check_objects(block: bytes, *, edges_only: bool = False) -> None:
     """Check, without parsing, that each line of a block is braced: a torn line must not spread by copying.
 
