@@ -83,10 +83,9 @@ class Model(dict[str, Any]):
             raise InvalidInputError(f"{type(self).__name__}: missing {', '.join(missing)}")
         if unknown:
             raise InvalidInputError(f"{type(self).__name__}: unknown {', '.join(unknown)}")
-        super().__init__(
-            {name: values[name] if name in values else spec.default() for name, spec in self._fields.items()}
-        )
-        self._check()
+        for name, spec in self._fields.items():
+            self[name] = spec.conform(type(self).__name__, values[name]) if name in values else spec.default()
+        self.validate()
 
     def validate(self) -> None:
         """Check what no single field can; called whenever a whole model is made, written or read."""
