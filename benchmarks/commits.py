@@ -86,7 +86,7 @@ def measure_log(folder: Path, commits: int, threads: int) -> dict[str, Any]:
 
     batches, done = run(commits, threads, commit)
     assert batches == list(range(commits))
-    assert len(CommitLog(str(folder), log.batches.folder).read(lambda state: state.keys("delta/"))) == commits
+    assert len(CommitLog(str(folder), log.folder).read(lambda state: state.keys("delta/"))) == commits
     return {"work": "commit to the log alone", **summarize(threads, done)}
 
 

@@ -8,7 +8,7 @@ from unittest.mock import patch
 import orjson
 
 from siltstone import clock
-from siltstone.log import chain, horizon
+from siltstone.log import horizon, wire
 from siltstone.log.commit import CommitLog
 from siltstone.storage.interface import StreamState
 from siltstone.table import snapshot
@@ -23,14 +23,14 @@ def _numbers() -> Any:
 def _chain() -> Any:
     """Read batches and checkpoints as they are, whatever is missing from them, and in any order."""
 
-    def decode(data: bytes, where: str, max_version: int, writer: str) -> chain.ChainedFile:
+    def decode_chained(data: bytes, where: str, max_version: int, writer: str) -> wire.ChainedFile:
         first, *lines = data.split(b"\n")[1:] or [b""]
         with contextlib.suppress(orjson.JSONDecodeError):
             head = {key: value for key, value in orjson.loads(first).items() if key not in ("previous", "digest")}
-            return chain.ChainedFile(head, lines if head["key"] == chain.CHECKPOINT_KEY else [first, *lines], None)
-        return chain.ChainedFile({}, [], None)
+            return wire.ChainedFile(head, lines if head["key"] == wire.CHECKPOINT_KEY else [first, *lines], None)
+        return wire.ChainedFile({}, [], None)
 
-    return patch.multiple(chain, decode=decode, digest_of=lambda data: None)
+    return patch.multiple(wire, decode_chained=decode_chained, digest_of=lambda data: None)
 
 
 def _horizon() -> Any:

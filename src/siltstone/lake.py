@@ -19,8 +19,7 @@ from siltstone.errors import (
 )
 from siltstone.ingest.dry_run import Written, plan_write, sum_up, written_before
 from siltstone.ingest.file_rows import Format, Report, open_rows, silent
-from siltstone.log.inspect import Finding, verify_opened
-from siltstone.log.opened import KeyedLog, OpenedLog
+from siltstone.log.inspect import Finding, KeyedLog, verify_log
 from siltstone.maintenance.fsck import check_deltas, check_partition, check_registered
 from siltstone.maintenance.recovery import PartitionRepair, repair
 from siltstone.maintenance.rollback import roll_back
@@ -780,7 +779,7 @@ class Table:
 
 def _check_log(root: str, folder: str) -> list[Finding]:
     """Check a log of the table; a partition that was never compacted has none."""
-    return verify_opened(OpenedLog("siltstone", KeyedLog(open_objects(root), folder)), data_files=False).findings
+    return verify_log(KeyedLog(open_objects(root), folder), data_files=False).findings
 
 
 def choose_engine(engine: EngineName, spark: Spark = None, progress: Progress | None = None) -> Engine:

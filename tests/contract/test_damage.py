@@ -11,10 +11,10 @@ import pytest
 
 import siltstone
 from siltstone.errors import NotFoundError, SiltstoneError
-from siltstone.log import SinkEntry, SinkLog, SourceEntry, SourceLog
+from siltstone.log import SinkEntry, SinkLog, SourceEntry, SourceLog, repair
 from siltstone.log import inspect as inspection
 from siltstone.log.commit import forget_logs
-from siltstone.log.reader import CHECKPOINT_INTERVAL
+from siltstone.log.state import CHECKPOINT_INTERVAL
 from siltstone.rounds.request import Request
 from siltstone.rounds.session import run_session
 from siltstone.rows.merge import run_here
@@ -83,7 +83,7 @@ def reads_of_log(folder: Path) -> dict[str, Read]:
         "show": lambda: inspection.show(folder),
         "files": lambda: list(inspection.files(folder)),
         "verify": lambda: inspection.verify(folder),
-        "compact": lambda: inspection.compact(folder, dry_run=True),
+        "compact": lambda: repair.compact(folder, dry_run=True),
     }
 
 

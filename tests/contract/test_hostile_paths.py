@@ -102,7 +102,7 @@ def put_instead(table: siltstone.Table, place: str, path: str) -> str:
     }[place]
 
     def prepare(state: LogState) -> dict[str, Any]:
-        lines = [(key, line) for key, line in state.lines() if orjson.dumps(named) in line]
+        lines = [(key, line) for key, line in state.lines.items() if orjson.dumps(named) in line]
         assert lines
         return {key: orjson.loads(line.replace(orjson.dumps(named), orjson.dumps(path))) for key, line in lines}
 

@@ -8,7 +8,8 @@ import pytest
 
 from siltstone.errors import ConflictError
 from siltstone.log import SinkEntry, SinkLog
-from siltstone.log.inspect import compact, show, verify
+from siltstone.log.inspect import show, verify
+from siltstone.log.repair import compact
 from siltstone.objects import open_objects
 
 

@@ -32,7 +32,7 @@ class CommitLogMachine(RuleBasedStateMachine):
 
     def new_process(self) -> CommitLog:
         log = CommitLog(self.root, "log")
-        log.batches.objects = self.store
+        log.objects = self.store
         return log
 
     def commit(self, process: CommitLog, changes: dict[str, int | None]) -> None:
@@ -66,7 +66,7 @@ class CommitLogMachine(RuleBasedStateMachine):
     def commits_with_a_fault(self, process: int, changes: dict[str, int | None], at_call: int, kind: Any) -> None:
         log = self.processes[process]
         faulty: Objects = FaultyObjects(self.store, at_call=at_call, kind=kind)
-        log.batches.objects = faulty
+        log.objects = faulty
         before = self.batches()
         try:
             self.commit(log, changes)
@@ -79,7 +79,7 @@ class CommitLogMachine(RuleBasedStateMachine):
                 self.processes[process] = self.new_process()
         else:
             self.apply(changes)
-        log.batches.objects = self.store
+        log.objects = self.store
 
     @rule(seconds=st.sampled_from([1, 50, 100, 700, 4000]))
     def time_passes(self, seconds: int) -> None:

@@ -1,6 +1,7 @@
 """One log, two programs: Spark reads and goes on with ours, and ours with Spark's."""
 
 import contextlib
+import itertools
 import shutil
 import time
 from collections.abc import Iterator
@@ -15,8 +16,9 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from siltstone.errors import CorruptionError
 from siltstone.log import CompactibleLog, SinkEntry, SinkLog, SourceEntry, SourceLog, wire
-from siltstone.log.batches import derive_interval, is_compaction_batch, next_compaction_batch
-from siltstone.log.inspect import compact, verify
+from siltstone.log.batches import derive_interval, is_compaction_batch
+from siltstone.log.inspect import verify
+from siltstone.log.repair import compact
 from siltstone.log.spark_logs import SINK_CODEC, partition_folder
 
 INTERVAL = 3
@@ -282,9 +284,9 @@ def test_the_arithmetic_is_sparks_own(spark: SparkSession) -> None:
     assert [is_compaction_batch(latest, k) for k, latest in pairs] == [
         module.isCompactionBatch(latest, k) for k, latest in pairs
     ]
-    assert [next_compaction_batch(latest, k) for k, latest in pairs] == [
-        module.nextCompactionBatchId(latest, k) for k, latest in pairs
-    ]
+    assert [
+        next(later for later in itertools.count(latest + 1) if is_compaction_batch(later, k)) for k, latest in pairs
+    ] == [module.nextCompactionBatchId(latest, k) for k, latest in pairs]
 
 
 SOUND_LINE = SINK_CODEC.encode(SinkEntry("file:///o/a", 3, False, 16))

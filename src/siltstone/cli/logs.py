@@ -12,8 +12,8 @@ from siltstone.cli.parts import Line, Shown, grid_of, styled
 from siltstone.text import format_bytes, format_count, format_number, format_time
 
 if TYPE_CHECKING:
-    from siltstone.log.inspect import CompactionReport, LogSummary, VerificationReport
-    from siltstone.log.opened import Entry
+    from siltstone.log.inspect import Entry, LogSummary, VerificationReport
+    from siltstone.log.repair import CompactionReport
 
 app = new_group("Look into compactible logs, Spark's included.", has_root=False)
 
@@ -114,10 +114,10 @@ def compact(
 ) -> None:
     """Make a log of Spark's small again, while no query uses it; sum up a lake's own log at any time."""
     retention_ms = parse_duration_ms(retention, "--retention") if retention is not None else None
-    from siltstone.log import inspect as inspection
+    from siltstone.log import repair
 
     with shell.progress(f"Compacting {path}"):
-        report = inspection.compact(path, retention_ms=retention_ms, dry_run=dry_run, backup=backup)
+        report = repair.compact(path, retention_ms=retention_ms, dry_run=dry_run, backup=backup)
     shell.emit(report, _compaction_text(report))
 
 

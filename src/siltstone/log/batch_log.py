@@ -1,6 +1,6 @@
 """A log of numbered batches, each one file created whole or not at all; the base of the logs that compact."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Generic
 
 from siltstone.errors import (
@@ -68,6 +68,11 @@ class BatchFolder:
         """Stream a file's lines as blocks of raw bytes. Raises: NotFoundError, CorruptionError."""
         return wire.read_blocks(self.objects.stream(self.path(name)), self.address(name), self.version, self.writer)
 
+    def read_chained(self, name: str) -> wire.ChainedFile:
+        """Return a file of a commit log, checked to be whole. Raises: NotFoundError, CorruptionError."""
+        data = self.objects.read(self.path(name))
+        return wire.decode_chained(data, self.address(name), self.version, self.writer)
+
     def read_lines(self, name: str) -> Iterator[bytes]:
         """Stream a file's lines as raw bytes. Raises: NotFoundError, CorruptionError."""
         for block in self.read_blocks(name):
@@ -77,26 +82,18 @@ class BatchFolder:
         """Count a file's entries without parsing them. Raises: NotFoundError, CorruptionError."""
         return sum(block.count(b"\n") + 1 for block in self.read_blocks(name))
 
-    def delete_files(self, files: Iterable[BatchFile], listing: BatchListing) -> None:
-        """Delete batch files in this order, each after the checksum that Spark may have left beside it."""
-        paths = []
-        for file in files:
-            checksum = f".{file.name}.crc"
-            paths += [checksum, file.name] if checksum in listing.checksum_names else [file.name]
-        self.objects.delete([self.path(name) for name in paths])
+
+def delete_batches(log: BatchFolder, files: Iterable[BatchFile], listing: BatchListing) -> None:
+    """Delete batch files in this order, each after the checksum that Spark may have left beside it."""
+    names = [name for file in files for name in (*listing.checksums_of(file.name), file.name)]
+    log.objects.delete([log.path(name) for name in names])
 
 
 class MetadataLog(BatchFolder, Generic[E]):
     """Batches of entries, each in a file named by its id. With `contiguous`, a batch that would leave a gap is refused."""
 
     def __init__(
-        self,
-        objects: Objects,
-        folder: str,
-        codec: Codec[E],
-        *,
-        version: int = wire.VERSION,
-        contiguous: bool = True,
+        self, objects: Objects, folder: str, codec: Codec[E], *, version: int = wire.VERSION, contiguous: bool = True
     ) -> None:
         super().__init__(objects, folder, version=version)
         self.codec = codec
@@ -132,18 +129,21 @@ class MetadataLog(BatchFolder, Generic[E]):
             raise InvalidInputError(f"{self.address()}: range {start} to {end} ends before it starts; swap its bounds")
         names = {file.batch_id: file.name for file in self.listing().files}
         ids = sorted(i for i in names if (start is None or i >= start) and (end is None or i <= end))
+        self.check_range(ids, start, end)
+        return [(batch_id, self.read_entries(names[batch_id])) for batch_id in ids]
+
+    def check_range(self, ids: Sequence[int], start: int | None, end: int | None) -> None:
+        """Check that no batch is missing among sorted `ids`. Raises: as `verify_batch_ids`."""
         try:
             verify_batch_ids(ids, start, end)
         except CorruptionError as error:
             raise CorruptionError(f"{self.address()}: {error}; restore these batches from a copy") from error
-        return [(batch_id, self.read_entries(names[batch_id])) for batch_id in ids]
 
     def add(self, batch_id: int, entries: Iterable[E]) -> bool:
         """Commit a batch; return False if one with this id exists already, which then stays as it is.
 
         True means that every reader sees the batch. Raises: ConflictError where somebody else committed this id
-        meanwhile, CommitUnknownError where the store failed and the outcome is unknown, InvalidInputError for an id that would
-        leave a gap.
+        meanwhile, CommitUnknownError where the store failed and the outcome is unknown, InvalidInputError for a gap.
         """
         if entries is None:
             raise InvalidInputError("'null' metadata cannot be written to a metadata log; give an empty list instead")
@@ -152,8 +152,7 @@ class MetadataLog(BatchFolder, Generic[E]):
             return False
         lines = [self.codec.encode(entry) for entry in entries]
         name = self.name_of(batch_id)
-        stale_checksum = f".{name}.crc"
-        if stale_checksum in listing.checksum_names:
+        for stale_checksum in listing.checksums_of(name):
             self.objects.delete([self.path(stale_checksum)])
         try:
             self.publish(name, self.batch_content(batch_id, lines, listing))
@@ -171,7 +170,7 @@ class MetadataLog(BatchFolder, Generic[E]):
     def _is_next(self, batch_id: int, listing: BatchListing) -> bool:
         if not 0 <= batch_id <= MAX_BATCH_ID:
             raise InvalidInputError(f"{self.address()}: batch id {batch_id} is out of range; ids count from 0")
-        if listing.plain(batch_id) is not None or listing.compact(batch_id) is not None:
+        if batch_id in listing.plain or batch_id in listing.compact:
             return False
         following = 0 if listing.latest is None else listing.latest + 1
         if self.contiguous and batch_id != following:
@@ -269,12 +268,12 @@ class MetadataLog(BatchFolder, Generic[E]):
     def purge(self, threshold: int) -> None:
         """Delete the batches below `threshold`."""
         listing = self.listing()
-        self.delete_files([file for file in listing.files if file.batch_id < threshold], listing)
+        delete_batches(self, [file for file in listing.files if file.batch_id < threshold], listing)
 
     def purge_after(self, threshold: int) -> None:
         """Delete the batches above `threshold`, the newest first, so that a crash leaves no gap."""
         listing = self.listing()
-        self.delete_files([file for file in reversed(listing.files) if file.batch_id > threshold], listing)
+        delete_batches(self, [file for file in reversed(listing.files) if file.batch_id > threshold], listing)
 
 
 def _same_bytes(stored: Iterator[bytes], expected: bytes | Chunks) -> bool:

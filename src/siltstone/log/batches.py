@@ -33,16 +33,8 @@ def is_compaction_batch(batch_id: int, interval: int) -> bool:
     return (batch_id + 1) % interval == 0
 
 
-def next_compaction_batch(batch_id: int, interval: int) -> int:
-    """Return the first compaction batch strictly after `batch_id`."""
-    return (batch_id + interval + 1) // interval * interval - 1
-
-
 def batches_needed(batch_id: int, interval: int) -> range:
-    """Return the batches that together hold the state as of `batch_id`.
-
-    Raises: InvalidInputError for a negative id.
-    """
+    """Return the batches that together hold the state as of `batch_id`. Raises: InvalidInputError for a negative id."""
     if batch_id < 0:
         raise InvalidInputError(f"batch id {batch_id} is negative; ids count from 0")
     return range(max(0, (batch_id + 1) // interval * interval - 1), batch_id + 1)
@@ -62,13 +54,13 @@ def derive_interval(default: int, latest_compact: int) -> int:
     return batches
 
 
-def interval_of(default: int, compact_ids: Iterable[int], *, setting: str = "compact interval") -> int:
+def interval_of(default: int, compact_ids: Iterable[int]) -> int:
     """Return the interval of a log that has these compact batches; what is on disk outweighs `default`.
 
     Raises: InvalidInputError where `default` is not positive.
     """
     if default <= 0:
-        raise InvalidInputError(f"Please set {setting} (was {default}) to a positive value.")
+        raise InvalidInputError(f"Please set compact interval (was {default}) to a positive value.")
     newest = sorted(set(compact_ids), reverse=True)[:2]
     if not newest:
         return default
@@ -142,18 +134,18 @@ class BatchFile(NamedTuple):
 
 
 class BatchListing:
-    """The batch files of a log at one moment, and what they make up together."""
+    """The batch files of a log at one moment, in order, and what they make up together; `plain` and `compact` by id."""
 
     def __init__(self, files: Iterable[BatchFile], checksum_names: Iterable[str] = ()) -> None:
         self.files = tuple(sorted(files))
         self.checksum_names = frozenset(checksum_names)
-        self._plain = {file.batch_id: file for file in self.files if not file.is_compact}
-        self._compact = {file.batch_id: file for file in self.files if file.is_compact}
+        self.plain = {file.batch_id: file for file in self.files if not file.is_compact}
+        self.compact = {file.batch_id: file for file in self.files if file.is_compact}
 
     @property
     def ids(self) -> list[int]:
         """The batch ids, rising."""
-        return sorted(self._plain.keys() | self._compact.keys())
+        return sorted(self.plain.keys() | self.compact.keys())
 
     @property
     def latest(self) -> int | None:
@@ -163,20 +155,17 @@ class BatchListing:
     @property
     def compact_ids(self) -> list[int]:
         """The ids of compact files, falling."""
-        return sorted(self._compact, reverse=True)
-
-    def plain(self, batch_id: int) -> BatchFile | None:
-        """Return the batch's plain file."""
-        return self._plain.get(batch_id)
-
-    def compact(self, batch_id: int) -> BatchFile | None:
-        """Return the batch's compact file."""
-        return self._compact.get(batch_id)
+        return sorted(self.compact, reverse=True)
 
     def newest_compact(self, upto: int | None = None) -> BatchFile | None:
         """Return the newest compact file, or the newest of those with an id of at most `upto`."""
-        batch_ids = [batch_id for batch_id in self._compact if upto is None or batch_id <= upto]
-        return self._compact[max(batch_ids)] if batch_ids else None
+        batch_ids = [batch_id for batch_id in self.compact if upto is None or batch_id <= upto]
+        return self.compact[max(batch_ids)] if batch_ids else None
+
+    def checksums_of(self, name: str) -> list[str]:
+        """Return the name of the checksum that Spark left beside a file, if it did."""
+        checksum = f".{name}.crc"
+        return [checksum] if checksum in self.checksum_names else []
 
     def chain(self, upto: int | None = None) -> tuple[list[BatchFile], list[range]]:
         """Return the files that hold the state as of `upto` (the latest by default), and the ids missing among them.
@@ -188,6 +177,6 @@ class BatchListing:
             return [], []
         compact = self.newest_compact(last)
         first = 0 if compact is None else compact.batch_id + 1
-        plain = sorted(batch_id for batch_id in self._plain if first <= batch_id <= last)
-        files = [self._plain[batch_id] for batch_id in plain]
-        return files if compact is None else [compact, *files], missing_ranges(plain, first, last)
+        files = [file for batch_id, file in self.plain.items() if first <= batch_id <= last]
+        missing = missing_ranges((file.batch_id for file in files), first, last)
+        return files if compact is None else [compact, *files], missing

@@ -2,37 +2,41 @@
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from operator import itemgetter
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, ClassVar, Generic, TypeVar, cast, get_type_hints
 
 import orjson
 
 from siltstone.errors import InvalidInputError
-from siltstone.log.wire import check_lines, check_objects
+from siltstone.log.wire import check_objects
 
 E = TypeVar("E")
 R = TypeVar("R", bound=tuple[Any, ...])
 
 DECODING_ERRORS = (ValueError, TypeError, LookupError)
 
-_ESCAPE = re.compile(rb"\\(?:u00[01][0-9a-f]|.)")
+_ESCAPE = re.compile(rb"\\(?:u(00[01][0-9a-f])|.)")
 
 
 class Codec(Generic[E]):
-    """How one kind of entry is written as a line of JSON; subclass for another kind.
+    """How one kind of entry is written as a line of JSON: here, as any JSON value; subclass for another kind.
 
     Decoding raises one of DECODING_ERRORS for what is not such an entry; whoever knows the file makes it an error of ours.
     """
 
+    has_objects: ClassVar[bool] = False
+    """Whether every entry is a JSON object, so that each line is braced."""
+
     def encode(self, entry: E) -> bytes:
-        """Return the entry as one line. Raises: InvalidInputError."""
-        raise NotImplementedError
+        """Return the entry as one line, keys in the order they have. Raises: InvalidInputError."""
+        return dumps(entry)
 
     def decode(self, line: bytes) -> E:
         """Return the entry that a line states."""
-        raise NotImplementedError
+        entry: E = orjson.loads(line)
+        return entry
 
     def decode_block(self, block: bytes) -> list[E]:
         """Return the entries of a block; override where many at once are cheaper than one by one."""
@@ -40,49 +44,40 @@ class Codec(Generic[E]):
 
     def check_block(self, block: bytes, *, edges_only: bool = False) -> None:
         """Raise ValueError if a block that is copied unparsed cannot be whole entries."""
-        check_lines(block)
+        if self.has_objects:
+            check_objects(block, edges_only=edges_only)
+        elif not block or block.startswith(b"\n") or block.endswith(b"\n") or b"\n\n" in block:
+            raise ValueError("a line is blank")
 
 
 class JsonCodec(Codec[object]):
     """Entries that are any JSON value."""
 
-    def encode(self, entry: object) -> bytes:
-        """Return compact JSON."""
-        return dumps(entry)
-
-    def decode(self, line: bytes) -> object:
-        """Return the parsed value."""
-        return orjson.loads(line)
-
 
 class ObjectCodec(Codec[dict[str, object]]):
     """Entries that are JSON objects with any keys."""
 
-    def encode(self, entry: dict[str, object]) -> bytes:
-        """Return compact JSON, keys in the order they have."""
-        return dumps(entry)
+    has_objects = True
 
     def decode(self, line: bytes) -> dict[str, object]:
         """Return the parsed object."""
-        entry = orjson.loads(line)
+        entry = super().decode(line)
         if type(entry) is not dict:
             raise TypeError("an entry must be a JSON object")
-        return cast("dict[str, object]", entry)
-
-    def check_block(self, block: bytes, *, edges_only: bool = False) -> None:
-        """Check that lines are braced."""
-        check_objects(block, edges_only=edges_only)
+        return entry
 
 
 class RecordCodec(Codec[R]):
-    """Entries that are named tuples; fields are written in order, unknown ones are dropped when read.
+    """Entries that are named tuples; `fields` are what JSON calls theirs. Unknown ones are dropped when read.
 
     Integers have 64 bits, those named in `short` 32. A field given twice is damage, as it is for Spark.
     """
 
-    def __init__(self, record: type[R], types: Mapping[str, type], *, short: Iterable[str] = ()) -> None:
-        self.fields = tuple(types)
-        self._types = tuple(types.values())
+    has_objects = True
+
+    def __init__(self, record: type[R], fields: Sequence[str], *, short: Iterable[str] = ()) -> None:
+        self.fields = tuple(fields)
+        self._types: tuple[type, ...] = tuple(get_type_hints(record).values())
         self._limits = tuple(1 << (31 if name in short else 63) for name in self.fields)
         self._values = cast("Callable[[object], tuple[Any, ...]]", itemgetter(*self.fields))
         self._make = cast("Callable[[tuple[Any, ...]], R]", partial(tuple.__new__, record))
@@ -130,10 +125,6 @@ class RecordCodec(Codec[R]):
                 if names.count(field) > 1:
                     raise ValueError(f"{field} is given {names.count(field)} times")
 
-    def check_block(self, block: bytes, *, edges_only: bool = False) -> None:
-        """Check that lines are braced."""
-        check_objects(block, edges_only=edges_only)
-
     def _check_types(self, records: Iterable[R]) -> None:
         columns = zip(*records, strict=True)
         for name, expected, limit, column in zip(self.fields, self._types, self._limits, columns, strict=True):
@@ -154,19 +145,11 @@ def _has_pairs(block: bytes, count: int) -> bool:
 
 
 def dumps(entry: object) -> bytes:
-    """Return compact JSON as Jackson writes it: it writes control characters in capitals, orjson does not.
-
-    Raises: InvalidInputError.
-    """
+    """Return compact JSON as Jackson writes it, that is, control characters in capitals. Raises: InvalidInputError."""
     try:
         line = orjson.dumps(entry)
     except TypeError as error:
         raise InvalidInputError(f"entry {entry!r:.200} cannot be written as JSON: {error}") from error
     if b"\\u00" in line:
-        line = _ESCAPE.sub(_with_capitals, line)
+        line = _ESCAPE.sub(lambda match: match[0] if match[1] is None else b"\\u" + match[1].upper(), line)
     return line
-
-
-def _with_capitals(escape: re.Match[bytes]) -> bytes:
-    text = escape.group()
-    return b"\\u" + text[2:].upper() if text.startswith(b"\\u") else text

@@ -6,7 +6,7 @@ batch N. It is written beside the batch, after the commit, by whoever finds it d
 the newest one: so neither the interval nor a failed checkpoint can ever break a reader or a writer.
 
 Every process keeps the state of the logs it uses and reads only batches that came since. How files prove that they are
-whole, and follow each other, is in `chain`.
+whole, and follow each other, is in `wire`.
 """
 
 import contextlib
@@ -28,11 +28,8 @@ from siltstone.errors import (
     SiltstoneError,
     StorageError,
 )
-from siltstone.log import chain
-from siltstone.log.batch_log import BatchFolder
-from siltstone.log.reader import Checkpoints, LogReader, anchor_of
-from siltstone.log.state import VERSION, Entry, LogState, encode_entry
-from siltstone.objects import open_objects
+from siltstone.log import wire
+from siltstone.log.state import Entry, LogReader, LogState, anchor_of, encode_entry
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -44,6 +41,9 @@ CONFIRM_TIME = "confirm time"
 CONFIRMED_KEY = "confirmed"
 _ATTEMPTS = 200
 _PUT_ATTEMPTS = 5
+_LOGS_LIMIT = 1024
+_logs: dict[tuple[str, str], "CommitLog"] = {}
+_logs_lock = threading.Lock()
 
 
 class Commit(NamedTuple, Generic[R]):
@@ -68,47 +68,31 @@ class _NewBatch(NamedTuple):
     write_id: str
     anchor: str | None
     data: bytes
-    content: chain.ChainedFile
+    content: wire.ChainedFile
 
 
-class CommitLog:
-    """One commit log; safe to share between threads. Its time is that of its store.
-
-    Its batches can be read, but only commits write them.
-    """
+class CommitLog(LogReader):
+    """One commit log, safe to share between threads. Its time is its store's, and only commits write its batches."""
 
     def __init__(self, root: str, folder: str) -> None:
-        self.batches = BatchFolder(open_objects(root), folder, version=VERSION, writer="Siltstone")
+        super().__init__(root, folder)
         self._lock = threading.RLock()
-        self._known = LogReader(self.batches)
-        self._checkpoints = Checkpoints(self.batches)
-
-    def __repr__(self) -> str:
-        return f"CommitLog({self.address()!r})"
-
-    def address(self, name: str = "") -> str:
-        """Return the full address of the log's folder or of a file in it, for messages."""
-        return self.batches.address(name)
 
     def now_ms(self) -> int:
         """Return the time of the log's store."""
-        return self.batches.objects.now_ms()
-
-    @property
-    def _state(self) -> LogState:
-        return self._known.state
+        return self.objects.now_ms()
 
     def read(self, query: Callable[[LogState], T]) -> T:
         """Call `query` on the newest state, which stands still meanwhile. Raises: CorruptionError, StorageError."""
         with self._lock:
-            self._known.refresh()
+            self._refresh()
             return query(self._state)
 
     def recall(self, query: Callable[[LogState], T]) -> T:
         """Call `query` on the state that this process knows already, however old; where it knows none, as `read` does."""
         with self._lock:
-            if not self._known.is_loaded:
-                self._known.refresh()
+            if not self._is_loaded:
+                self._refresh()
             return query(self._state)
 
     @overload
@@ -129,8 +113,8 @@ class CommitLog:
         with self._lock:
             is_newest = False
             for attempt in range(_ATTEMPTS):
-                if attempt or not self._known.is_loaded:
-                    self._known.refresh()
+                if attempt or not self._is_loaded:
+                    self._refresh()
                     is_newest = True
                 try:
                     prepared = prepare(self._state)
@@ -147,7 +131,7 @@ class CommitLog:
                 if self._create(batch) and self._counts(batch):
                     if self._state.batch_id < batch.batch_id:
                         self._state.follow(batch.content, self.address(str(batch.batch_id)))
-                    self._checkpoints.write_if_due(self._state)
+                    self._write_checkpoint_if_due()
                     return Committed(result, batch.batch_id, batch.content.head["time"])
                 if attempt:
                     clock.sleep(random.uniform(0, min(0.001 * 2**attempt, 0.25)))
@@ -166,10 +150,10 @@ class CommitLog:
             **({} if sure_time == commit_time else {"sure_time": sure_time}),
             "anchor": write_id if batch_id == anchor_of(batch_id) else state.anchor,
             "previous": state.digest,
-            **({"log": self.batches.folder} if batch_id == 0 else {}),
+            **({"log": self.folder} if batch_id == 0 else {}),
         }
         lines = [encode_entry(key, entry) for key, entry in changes.items()]
-        return _NewBatch(batch_id, write_id, state.anchor, *chain.encode_batch(head, lines, self.batches.version))
+        return _NewBatch(batch_id, write_id, state.anchor, *wire.encode_batch(head, lines, self.version))
 
     def expiry_ms(self, *, is_confirmed: bool = False) -> int:
         """Return the time by which things may expire: now, if that is sure, else the last time that was.
@@ -186,20 +170,20 @@ class CommitLog:
         now_ms = self.now_ms()
         if self._is_sure(now_ms, state.sure_ms):
             return max(now_ms, state.sure_ms)
-        return 0 if is_skewed(self.batches.objects.skew_ms()) and not is_confirmed else state.sure_ms
+        return 0 if is_skewed(self.objects.skew_ms()) and not is_confirmed else state.sure_ms
 
     def _is_sure(self, now_ms: int, sure_ms: int) -> bool:
-        skew_ms = self.batches.objects.skew_ms()
+        skew_ms = self.objects.skew_ms()
         if skew_ms is not None:
             return not is_skewed(skew_ms)
         return sure_ms == 0 or now_ms - sure_ms <= MAX_STEP_MS
 
     def doubt(self, expiry_ms: int) -> str | None:
         """Return why things expire by an earlier time than now, and what to do, or None if they do not."""
-        skew_ms = self.batches.objects.skew_ms()
+        skew_ms = self.objects.skew_ms()
         if skew_ms is not None and is_skewed(skew_ms) and expiry_ms == 0:
             return (
-                f"nothing is deleted and nothing expires: {describe_skew(skew_ms, self.batches.objects.root)}. If the store's time is "
+                f"nothing is deleted and nothing expires: {describe_skew(skew_ms, self.objects.root)}. If the store's time is "
                 "right, vacuum once with --confirm-time (confirm_time=True)"
             )
         ahead_hours = (self.now_ms() - expiry_ms) // 3_600_000
@@ -217,20 +201,20 @@ class CommitLog:
     def checkpoint(self) -> int | None:
         """Write a checkpoint of the newest state and clean up behind it; return its batch id, or None if it exists."""
         with self._lock:
-            self._known.refresh()
+            self._refresh()
             if self._state.batch_id <= self._state.checkpoint_id:
                 return None
-            self._checkpoints.write(self._state)
-            self._checkpoints.clean_up()
+            self._write_checkpoint()
+            self._clean_up()
             return self._state.checkpoint_id
 
     def _create(self, batch: _NewBatch) -> bool:
         """Create the batch; return False if another writer has its number. A lost answer is resolved by reading back."""
-        path, where = self.batches.path(str(batch.batch_id)), self.address(str(batch.batch_id))
+        name = str(batch.batch_id)
         problem: StorageError | None = None
         for attempt in range(_PUT_ATTEMPTS):
             try:
-                self.batches.objects.create(path, batch.data)
+                self.objects.create(self.path(name), batch.data)
                 return True
             except AlreadyExistsError:
                 try:
@@ -249,27 +233,22 @@ class CommitLog:
                     return self._is_ours(batch, is_first=False)
             clock.sleep(random.uniform(0, 0.05 * 2**attempt))
         raise CommitUnknownError(
-            f"{where}: no answer to the commit in {_PUT_ATTEMPTS} attempts ({problem}); whether it happened is not "
+            f"{self.address(name)}: no answer to the commit in {_PUT_ATTEMPTS} attempts ({problem}); whether it happened is not "
             "known. Check the table before writing again, or write again with the same idempotency id"
         ) from problem
 
     def _is_ours(self, batch: _NewBatch, *, is_first: bool) -> bool:
         """Return whether the batch that is there is ours, or ours was: an earlier attempt's may have been cleaned up."""
-        start = self.batches.objects.read_start(self.batches.path(str(batch.batch_id)), chain.START_BYTES)
-        return batch.write_id == chain.write_id_in(start) or (
-            not is_first and batch.write_id == self._freed_from(batch)
-        )
+        owner = wire.write_id_in(self._start_of(batch.batch_id))
+        return batch.write_id == owner or (not is_first and batch.write_id == self._freed_from(batch))
 
     def _counts(self, batch: _NewBatch) -> bool:
-        """Return whether the batch just created is part of the log: not if its number was used before, and freed.
-
-        Raises: CommitUnknownError.
-        """
+        """Return whether a batch just created counts: not if its number was used and freed. Raises: CommitUnknownError."""
         owner = self._freed_from(batch)
         if owner in (None, batch.write_id):
             return True
         with contextlib.suppress(StorageError):
-            self.batches.objects.delete([self.batches.path(str(batch.batch_id))])
+            self.objects.delete([self.path(str(batch.batch_id))])
         return False
 
     def _freed_from(self, batch: _NewBatch) -> str | None:
@@ -280,9 +259,9 @@ class CommitLog:
         problem: SiltstoneError | None = None
         for attempt in range(_PUT_ATTEMPTS):
             try:
-                if self._known.is_intact_after(batch.batch_id - 1, batch.anchor):
+                if self._is_intact_after(batch.batch_id - 1, batch.anchor):
                     return None
-                self._known.load()
+                self._load()
                 break
             except (StorageError, CorruptionError) as error:
                 problem = error
@@ -299,11 +278,6 @@ class CommitLog:
             f"{self.address(str(batch.batch_id))}: the commit was written, but {reason}. Check the table before writing "
             "again, or write again with the same idempotency id"
         )
-
-
-_logs: dict[tuple[str, str], CommitLog] = {}
-_logs_lock = threading.Lock()
-_LOGS_LIMIT = 1024
 
 
 def commit_log(root: str, folder: str) -> CommitLog:

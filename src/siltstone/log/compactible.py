@@ -9,7 +9,7 @@ import gc
 import itertools
 import logging
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from typing import ClassVar, Generic, NamedTuple, NoReturn, TypedDict, TypeVar
+from typing import ClassVar, NoReturn, TypedDict, TypeVar
 
 from siltstone import clock
 from siltstone.errors import (
@@ -21,7 +21,7 @@ from siltstone.errors import (
     StorageError,
 )
 from siltstone.log import wire
-from siltstone.log.batch_log import Chunks, MetadataLog
+from siltstone.log.batch_log import Chunks, MetadataLog, delete_batches
 from siltstone.log.batches import (
     COMPACT_SUFFIX,
     BatchFile,
@@ -56,11 +56,6 @@ class LogOptions(TypedDict, total=False):
     now_ms: Callable[[], int]
     version: int
     contiguous: bool
-
-
-class _Snapshot(NamedTuple, Generic[E]):
-    files: list[BatchFile]
-    entries: list[E]
 
 
 class CompactibleLog(MetadataLog[E]):
@@ -99,7 +94,7 @@ class CompactibleLog(MetadataLog[E]):
         self.deletes_expired = deletes_expired
         self.now_ms = now_ms
         self._interval: int | None = None
-        self._snapshot: _Snapshot[E] | None = None
+        self._snapshot: tuple[list[BatchFile], list[E]] = ([], [])
 
     def retain(self, entry: E, now_ms: int) -> bool:
         """Return whether the entry is still wanted."""
@@ -142,13 +137,10 @@ class CompactibleLog(MetadataLog[E]):
 
     def get(self, batch_id: int) -> list[E] | None:
         """Return the entries in the batch's file: for a compact one, the history up to it. Raises: CorruptionError."""
-        name = self.name_of(batch_id)
-        plain = name.removesuffix(COMPACT_SUFFIX)
+        name, plain = self.name_of(batch_id), str(batch_id)
         for candidate in (name, plain if plain != name else plain + COMPACT_SUFFIX):
-            try:
+            with contextlib.suppress(NotFoundError):
                 return self.read_entries(candidate)
-            except NotFoundError:
-                continue
         return None
 
     def purge(self, threshold: int) -> NoReturn:
@@ -248,7 +240,7 @@ class CompactibleLog(MetadataLog[E]):
         for _ in range(_READ_ATTEMPTS):
             try:
                 listing = self.listing()
-                if name != str(batch_id) and listing.plain(batch_id) is not None:
+                if name != str(batch_id) and batch_id in listing.plain:
                     return False
                 newest = listing.newest_compact()
                 if newest is None or newest.batch_id < batch_id or newest.name == name:
@@ -282,7 +274,7 @@ class CompactibleLog(MetadataLog[E]):
         if not self.deletes_expired:
             return
         try:
-            self.delete_files(self.expired_files(batch_id, listing), listing)
+            delete_batches(self, self.expired_files(batch_id, listing), listing)
         except SiltstoneError as error:
             logger.warning("%s: expired batches were not deleted: %s", self.address(), error)
 
@@ -320,32 +312,32 @@ class CompactibleLog(MetadataLog[E]):
         return (entry for file in files for part in self.stream_entries(file.name) for entry in part)
 
     def _refreshed(self, files: list[BatchFile]) -> list[E]:
-        snapshot = self._snapshot
-        if snapshot is None or files[: len(snapshot.files)] != snapshot.files:
-            snapshot = _Snapshot([], [])
-        entries = list(snapshot.entries)
+        before, entries = self._snapshot
+        if files[: len(before)] != before:
+            before, entries = [], []
+        entries = list(entries)
         with _without_collecting():
-            for file in files[len(snapshot.files) :]:
+            for file in files[len(before) :]:
                 for part in self.stream_entries(file.name):
                     entries += part
-        if self.reconciles and len(files) > len(snapshot.files):
+        if self.reconciles and len(files) > len(before):
             entries = self.reconcile(entries)
-        self._snapshot = _Snapshot(files, entries)
+        self._snapshot = (files, entries)
         return entries
 
     def _with_latest_files(self, read: Callable[[list[BatchFile]], T]) -> T:
         """Call `read` with the files of the latest state; again where a newer compact file replaced them meanwhile."""
         listing = self.listing()
-        for attempt in itertools.count(1):
+        attempts = itertools.count(1)
+        while True:
             try:
                 return self._read_chain(listing, read)
             except (NotFoundError, CorruptionError):
                 before, listing = listing.newest_compact(), self.listing()
                 newest = listing.newest_compact()
                 superseded = newest is not None and (before is None or newest.batch_id > before.batch_id)
-                if not superseded or attempt == _READ_ATTEMPTS:
+                if not superseded or next(attempts) == _READ_ATTEMPTS:
                     raise
-        raise AssertionError("unreachable")
 
     def _read_chain(self, listing: BatchListing, read: Callable[[list[BatchFile]], T]) -> T:
         files, missing = listing.chain()

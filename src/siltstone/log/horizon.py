@@ -61,10 +61,7 @@ def horizon_of(state: LogState) -> int:
 
 
 def refuse_late(state: LogState, paths: Iterable[str], what: str) -> None:
-    """Refuse to commit files of work that began before the horizon: a vacuum may have deleted them.
-
-    Raises: ConflictError.
-    """
+    """Refuse files of work that began before the horizon: a vacuum may have deleted them. Raises: ConflictError."""
     horizon = horizon_of(state)
     for path in paths:
         if began_at(path).batch_id < horizon:
@@ -78,18 +75,14 @@ def raise_horizon(log: CommitLog, requested: int) -> int:
     """Refuse all work that began before batch `requested`, but for what is alive; return before which batch it is refused."""
 
     def prepare(state: LogState) -> Commit[int]:
-        living = [int(work["began"]) for work in state.scan(WORK_PREFIX) if _is_alive(work, log.now_ms())]
+        # A time that is further ahead than a lease is from a clock that was wrong.
+        alive = [work for work in state.scan(WORK_PREFIX) if abs(log.now_ms() - int(work["renewed_at"])) <= LEASE_MS]
         current = horizon_of(state)
         # Whoever sees this commit begins at its batch, at the earliest.
-        horizon = max(current, min([requested, state.batch_id + 1, *living]))
+        horizon = max(current, min([requested, state.batch_id + 1, *(int(work["began"]) for work in alive)]))
         return Commit({HORIZON_KEY: {"batch": horizon}} if horizon > current else {}, horizon)
 
     return log.commit("vacuum", prepare).result
-
-
-def _is_alive(work: dict[str, object], now_ms: int) -> bool:
-    # A time that is further ahead is from a clock that was wrong.
-    return abs(now_ms - int(str(work["renewed_at"]))) <= LEASE_MS
 
 
 @contextlib.contextmanager

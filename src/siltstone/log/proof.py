@@ -4,11 +4,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from siltstone.errors import CorruptionError, NotFoundError
-from siltstone.log import chain
+from siltstone.log import wire
 from siltstone.log.batch_log import BatchFolder
 from siltstone.log.batches import BatchFile, BatchListing
-from siltstone.log.chain import CHECKPOINT_KEY
 from siltstone.log.state import LogState
+from siltstone.log.wire import CHECKPOINT_KEY
 
 _RESTORE = "restore it from a copy"
 
@@ -50,12 +50,12 @@ def refuse_unproven(log: BatchFolder) -> None:
 class _Proof:
     def __init__(self, log: BatchFolder, listing: BatchListing) -> None:
         self._log = log
-        self._plain = {file.batch_id: file for file in _without_leftovers(listing)}
-        self._compact = {batch_id: listing.compact(batch_id) for batch_id in listing.compact_ids}
-        self._read: dict[str, chain.ChainedFile] = {}
+        self._plain = _without_leftovers(listing)
+        self._compact = {batch_id: listing.compact[batch_id] for batch_id in listing.compact_ids}
+        self._read: dict[str, wire.ChainedFile] = {}
 
     def problems(self) -> Iterator[Finding]:
-        for file in [*self._plain.values(), *filter(None, self._compact.values())]:
+        for file in [*self._plain.values(), *self._compact.values()]:
             try:
                 self._read[file.name] = self._decoded(file)
             except NotFoundError:
@@ -69,14 +69,11 @@ class _Proof:
         except CorruptionError:
             return  # lines that are no entries: who reads every line names them
 
-    def _decoded(self, file: BatchFile) -> chain.ChainedFile:
-        log = self._log
-        where = log.address(file.name)
-        decoded = chain.decode(log.objects.read(log.path(file.name)), where, log.version, log.writer)
+    def _decoded(self, file: BatchFile) -> wire.ChainedFile:
+        decoded = self._log.read_chained(file.name)
         if decoded.head and (decoded.head["key"] == CHECKPOINT_KEY) != file.is_compact:
-            raise CorruptionError(
-                f"{where}: it is {'a batch' if file.is_compact else 'a checkpoint'} under a wrong name"
-            )
+            kind = "a batch" if file.is_compact else "a checkpoint"
+            raise CorruptionError(f"{self._log.address(file.name)}: it is {kind} under a wrong name")
         return decoded
 
     def _cure(self, file: BatchFile) -> str:
@@ -139,22 +136,18 @@ class _Proof:
 
     def _compared(self, summed: LogState, state: LogState) -> Iterator[Finding]:
         state.expire()
-        stated, real = dict(summed.lines()), dict(state.lines())
-        if stated != real:
-            wrong = sorted(key for key in stated.keys() | real.keys() if stated.get(key) != real.get(key))
+        if summed.lines != state.lines:
+            keys = summed.lines.keys() | state.lines.keys()
+            wrong = sorted(key for key in keys if summed.lines.get(key) != state.lines.get(key))
             message = f"{len(wrong)} of its entries differ from what the batches before it say, {wrong[0]!r} first"
             where = self._log.address(f"{summed.batch_id}.compact")
             yield Finding("checkpoint", where, message, "delete it: all that it sums up is still there")
 
 
-def _without_leftovers(listing: BatchListing) -> Iterator[BatchFile]:
-    """Yield the batches that are part of the log: those after the last gap below the newest checkpoint, and all later."""
+def _without_leftovers(listing: BatchListing) -> dict[int, BatchFile]:
+    """Return the batches that are part of the log: those after the last gap below the newest checkpoint, and all later."""
     newest = listing.newest_compact()
-    numbers = {file.batch_id for file in listing.files if not file.is_compact}
     first = 0 if newest is None else newest.batch_id
-    while first - 1 in numbers:
+    while first - 1 in listing.plain:
         first -= 1
-    for number in sorted(numbers):
-        file = listing.plain(number)
-        if file is not None and number >= first:
-            yield file
+    return {number: file for number, file in listing.plain.items() if number >= first}

@@ -2,14 +2,15 @@
 
 import itertools
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from siltstone import clock
 from siltstone.errors import CorruptionError, InvalidInputError
+from siltstone.log.batch_log import delete_batches
 from siltstone.log.batches import COMPACT_SUFFIX, BatchFile, BatchListing
 from siltstone.log.commit import CommitLog
-from siltstone.log.opened import KeyedLog, Kind, open_log, passed_batches
+from siltstone.log.inspect import KeyedLog, Kind, open_log, passed_batches
 from siltstone.log.spark_logs import SinkLog, SourceLog
 
 
@@ -31,21 +32,6 @@ class CompactionReport:
     message: str = "nothing to do"
 
 
-class _Measured:
-    """Counts the bytes and lines that pass through."""
-
-    def __init__(self, chunks: Iterator[bytes]) -> None:
-        self._chunks = chunks
-        self.bytes = 0
-        self.entries = 0
-
-    def __iter__(self) -> Iterator[bytes]:
-        for chunk in self._chunks:
-            self.bytes += len(chunk)
-            self.entries += chunk.count(b"\n")
-            yield chunk
-
-
 def compact(
     path: str | os.PathLike[str],
     *,
@@ -64,9 +50,8 @@ def compact(
     Raises: NotFoundError, InvalidInputError for a retention on a log that has none, CorruptionError where the log
     has a gap or a batch that its compact file lacks: then nothing is changed.
     """
-    opened = open_log(path)
-    log = opened.log
-    report = CompactionReport(log.address(), opened.kind, dry_run)
+    log = open_log(path)
+    report = CompactionReport(log.address(), log.kind, dry_run)
     if not isinstance(log, SinkLog | SourceLog):
         if retention_ms is not None:
             raise InvalidInputError(f"{log.address()}: a commit log has no retention; compact it without one")
@@ -93,12 +78,13 @@ def compact(
         )
     previous = listing.newest_compact(newest.batch_id - 1)
     report.compact_file = newest.name
-    _shrink(log, listing, newest, previous, report, backup=backup, now_ms=now_ms())
+    compact_files = [newest] if previous is None else [newest, previous]
+    _shrink(log, compact_files, listing, report, backup=backup, now_ms=now_ms())
     superfluous = [file for file in listing.files if file.batch_id < newest.batch_id and file != previous]
     report.deleted_files = [file.name for file in superfluous]
     report.deleted_bytes = sum(file.size for file in superfluous)
     if not dry_run:
-        log.delete_files(superfluous, listing)
+        delete_batches(log, superfluous, listing)
     dropped = report.entries_before - report.entries_after
     if dropped or superfluous:
         verb = "would be" if dry_run else "were"
@@ -127,42 +113,36 @@ def _write_checkpoint(log: KeyedLog, report: CompactionReport) -> CompactionRepo
 
 def _shrink(
     log: SinkLog | SourceLog,
+    compact_files: list[BatchFile],
     listing: BatchListing,
-    newest: BatchFile,
-    previous: BatchFile | None,
     report: CompactionReport,
     *,
     backup: bool,
     now_ms: int,
 ) -> None:
-    report.entries_before = log.count_entries(newest.name)
-    report.bytes_before = newest.size
+    """Drop what is past the retention from compact files, the newest first, if that one has any of it."""
+    newest = compact_files[0]
+    report.entries_before = report.entries_after = log.count_entries(newest.name)
+    report.bytes_before = report.bytes_after = newest.size
     if not log.filters:
-        report.entries_after, report.bytes_after = report.entries_before, report.bytes_before
         return
-    result = _Measured(log.compact_content([newest], [], now_ms))
-    for _ in result:
-        continue
-    report.entries_after, report.bytes_after = result.entries, result.bytes
-    if report.entries_after == report.entries_before:
-        report.bytes_after = report.bytes_before
+    entries, size = 0, 0
+    for chunk in log.compact_content([newest], [], now_ms):
+        entries += chunk.count(b"\n")
+        size += len(chunk)
+    if entries == report.entries_before:
         return
+    report.entries_after, report.bytes_after = entries, size
     if backup:
         report.backup_file = _free_name(log, newest)
     if report.dry_run:
         return
     if report.backup_file is not None:
         log.objects.create(log.path(report.backup_file), log.objects.stream(log.path(newest.name)))
-    for file in (newest, previous):
-        if file is not None:
-            _replace(log, listing, file, now_ms)
-
-
-def _replace(log: SinkLog | SourceLog, listing: BatchListing, file: BatchFile, now_ms: int) -> None:
-    checksum = f".{file.name}.crc"
-    if checksum in listing.checksum_names:
-        log.objects.delete([log.path(checksum)])
-    log.objects.replace(log.path(file.name), log.compact_content([file], [], now_ms))
+    for file in compact_files:
+        for checksum in listing.checksums_of(file.name):
+            log.objects.delete([log.path(checksum)])
+        log.objects.replace(log.path(file.name), log.compact_content([file], [], now_ms))
 
 
 def _free_name(log: SinkLog | SourceLog, file: BatchFile) -> str:

@@ -8,18 +8,20 @@ import re
 import urllib.parse
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import NamedTuple, Unpack
+from typing import ClassVar, Literal, NamedTuple, Unpack
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json
 
-from siltstone.errors import CorruptionError, InvalidInputError, NotFoundError
-from siltstone.log.batches import BatchFile, verify_batch_ids
+from siltstone.errors import InvalidInputError, NotFoundError
+from siltstone.log.batches import BatchFile
 from siltstone.log.codec import RecordCodec
 from siltstone.log.compactible import CompactibleLog, LogOptions
 from siltstone.objects import open_objects
 
+FOLDER = "_spark_metadata"
+BLOCK_SIZE = 32 << 20
 NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
 _UNCODED = "/=+,:@&~"
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://?")
@@ -48,8 +50,7 @@ def file_uri(base: str, path: str) -> str:
 
 def decoded(uri: str) -> str:
     """Return one readable form of a URI: decoded, and `file:/a` as `file:///a`."""
-    text = urllib.parse.unquote(uri)
-    return re.sub(r"^file:/+", "file:///", text)
+    return re.sub(r"^file:/+", "file:///", urllib.parse.unquote(uri))
 
 
 def partition_folder(values: Mapping[str, object]) -> str:
@@ -72,10 +73,6 @@ def _escaped(text: str) -> str:
     return _ESCAPED_IN_FOLDERS.sub(lambda match: f"%{ord(match.group()):02X}", text)
 
 
-FOLDER = "_spark_metadata"
-BLOCK_SIZE = 32 << 20
-
-
 class SinkEntry(NamedTuple):
     """One data file of an output directory; `path` is absolute, scheme-qualified and percent-encoded."""
 
@@ -88,29 +85,18 @@ class SinkEntry(NamedTuple):
     action: str = "add"
 
 
-SINK_CODEC = RecordCodec(
-    SinkEntry,
+_SCHEMA = pa.schema(
     {
-        "path": str,
-        "size": int,
-        "isDir": bool,
-        "modificationTime": int,
-        "blockReplication": int,
-        "blockSize": int,
-        "action": str,
-    },
-    short=["blockReplication"],
+        "path": pa.string(),
+        "size": pa.int64(),
+        "isDir": pa.bool_(),
+        "modificationTime": pa.int64(),
+        "blockReplication": pa.int32(),
+        "blockSize": pa.int64(),
+        "action": pa.string(),
+    }
 )
-_FIELDS: "list[pa.Field[pa.DataType]]" = [
-    pa.field("path", pa.string()),
-    pa.field("size", pa.int64()),
-    pa.field("isDir", pa.bool_()),
-    pa.field("modificationTime", pa.int64()),
-    pa.field("blockReplication", pa.int32()),
-    pa.field("blockSize", pa.int64()),
-    pa.field("action", pa.string()),
-]
-_SCHEMA = pa.schema(_FIELDS)
+SINK_CODEC = RecordCodec(SinkEntry, _SCHEMA.names, short=["blockReplication"])
 # Text inside a JSON string has its quotes escaped, so in valid JSON this tail can only be the entry's own last fields.
 _TAIL = re.compile(
     rb',"modificationTime":([0-9]{1,19}),"blockReplication":[0-9]+,"blockSize":[0-9]+,"action":"[^"\\\n]*"\}$',
@@ -124,6 +110,8 @@ class SinkLog(CompactibleLog[SinkEntry]):
     With `retention_ms`, entries of older files leave the log at the next compaction; the files stay. `folder` is
     where the log lies in the output directory; Spark reads only the default.
     """
+
+    kind: ClassVar[Literal["sink"]] = "sink"
 
     def __init__(
         self,
@@ -225,7 +213,7 @@ class SinkLog(CompactibleLog[SinkEntry]):
                     return table
         entries = self._decoded(name, block, 0)
         return pa.Table.from_arrays(
-            [pa.array(column, field.type) for column, field in zip(zip(*entries, strict=True), _FIELDS, strict=True)],
+            [pa.array(column, kind) for column, kind in zip(zip(*entries, strict=True), _SCHEMA.types, strict=True)],
             schema=_SCHEMA,
         )
 
@@ -238,11 +226,13 @@ class SourceEntry(NamedTuple):
     batch_id: int
 
 
-SOURCE_CODEC = RecordCodec(SourceEntry, {"path": str, "timestamp": int, "batchId": int})
+SOURCE_CODEC = RecordCodec(SourceEntry, ["path", "timestamp", "batchId"])
 
 
 class SourceLog(CompactibleLog[SourceEntry]):
     """The log of a file source, at the folder of the source in the query's checkpoint."""
+
+    kind: ClassVar[Literal["source"]] = "source"
 
     def __init__(self, folder: str | os.PathLike[str], **options: Unpack[LogOptions]) -> None:
         super().__init__(open_objects(folder), "", SOURCE_CODEC, **options)
@@ -267,26 +257,17 @@ class SourceLog(CompactibleLog[SourceEntry]):
         if first > last:
             return []
         batches = {
-            file.batch_id: [entry for entry in self.read_entries(file.name) if entry.batch_id == file.batch_id]
-            for file in listing.files
-            if not file.is_compact and first <= file.batch_id <= last
+            batch_id: [entry for entry in self.read_entries(file.name) if entry.batch_id == batch_id]
+            for batch_id, file in listing.plain.items()
+            if first <= batch_id <= last
         }
         compact = listing.newest_compact()
         if compact is not None:
-            self._recover(batches, compact, range(first, min(last, compact.batch_id) + 1))
-        ids = sorted(batches)
-        try:
-            verify_batch_ids(ids, start, end)
-        except CorruptionError as error:
-            raise CorruptionError(f"{self.address()}: {error}; restore these batches from a copy") from error
-        return [(batch_id, batches[batch_id]) for batch_id in ids]
-
-    def _recover(self, batches: dict[int, list[SourceEntry]], compact: BatchFile, batch_ids: range) -> None:
-        lost: dict[int, list[SourceEntry]] = {batch_id: [] for batch_id in batch_ids if batch_id not in batches}
-        if not lost:
-            return
-        for part in self.stream_entries(compact.name):
-            for entry in part:
-                if entry.batch_id in lost:
-                    lost[entry.batch_id].append(entry)
-        batches.update(lost)
+            expired = set(range(first, min(last, compact.batch_id) + 1)) - batches.keys()
+            batches |= {batch_id: [] for batch_id in expired}
+            for part in self.stream_entries(compact.name) if expired else ():
+                for entry in part:
+                    if entry.batch_id in expired:
+                        batches[entry.batch_id].append(entry)
+        self.check_range(sorted(batches), start, end)
+        return sorted(batches.items())

@@ -8,11 +8,11 @@ from functools import partial
 
 from siltstone.errors import CommitUnknownError, StorageError
 from siltstone.log.batches import MAX_BATCH_ID, batch_id_from_name
-from siltstone.log.chain import COMMIT_KEY
 from siltstone.log.commit import CONFIRMED_KEY, Changes, Commit, CommitLog, commit_log
 from siltstone.log.horizon import HORIZON_KEY, WORK_PREFIX, began_at, raise_horizon
 from siltstone.log.proof import refuse_unproven
 from siltstone.log.state import Entry, LogState
+from siltstone.log.wire import COMMIT_KEY
 from siltstone.model import PartitionLocator
 from siltstone.objects import ObjectInfo, find_leftovers, give_up_reserve, keep_reserve, open_objects
 from siltstone.storage import object_store as storage
@@ -116,10 +116,10 @@ def _vacuum(
     log = version_log(root, folder)
     now_ms = log.expiry_ms(is_confirmed=is_confirmed)
     sweep = _Sweep(root, folder, now_ms - orphan_grace_ms)
-    refuse_unproven(log.batches)
+    refuse_unproven(log)
     expiring: dict[str, list[int]] = {}
     for destination in sweep.destinations:
-        refuse_unproven(destination.log.batches)
+        refuse_unproven(destination.log)
         current = current_entry(destination)
         if current is not None:
             refuse_lost_commits(current, destination.locator, root=root)
@@ -325,7 +325,7 @@ def vacuum_dropped(
     now_ms = log.expiry_ms(is_confirmed=is_confirmed)
     report = DroppedReport(dry_run)
     objects = open_objects(root)
-    refuse_unproven(log.batches)
+    refuse_unproven(log)
     # Folders are listed before the catalog is read: one that is made meanwhile is then either known or not seen.
     folders = list(_version_folders(root))
     live_folders = {version.folder for table in storage.list_tables(root=root) for version in table.versions}

@@ -20,7 +20,6 @@ from siltstone.model.entities import (
 )
 from siltstone.model.locators import (
     DeltaLocator,
-    Locator,
     NamespaceLocator,
     PartitionLocator,
     PartitionValue,
@@ -37,7 +36,6 @@ __all__ = [
     "DeltaType",
     "Follower",
     "Idempotency",
-    "Locator",
     "Manifest",
     "ManifestEntry",
     "MergeEngine",

@@ -10,52 +10,33 @@ import inspect
 import types
 import typing
 from collections.abc import Callable
-from typing import Any, ClassVar, Literal, NamedTuple, Self, TypeVar, dataclass_transform
+from typing import Any, ClassVar, Literal, Self, dataclass_transform
 
 from siltstone.errors import InvalidInputError
 
 _REQUIRED: Any = object()
-T = TypeVar("T")
-
-
-class _Default(NamedTuple):
-    value: Any
-    factory: Any
-    check: Any
-
-
-def field(*, default: Any = _REQUIRED, default_factory: Any = None, check: Any = None) -> Any:
-    """Declare a default and a check; `check(value)` returns the value to store or raises."""
-    return _Default(default, default_factory, check)
+_Check = Callable[[Any, str], Any]
+"""Returns a value as a hint wants it, or raises InvalidInputError, saying where it does not fit."""
 
 
 class _Field:
     """A descriptor that reads and writes one key of the dictionary."""
 
-    def __init__(self, owner: type, name: str, declared: _Default) -> None:
-        self.owner = owner
-        self.name = name
-        self.declared = declared
+    def __init__(self, default: Any, factory: Any = None, check: Any = None) -> None:
+        self.required = default is _REQUIRED and factory is None
+        self.default = factory or (lambda: default)
+        self._check = check
 
-    @property
-    def required(self) -> bool:
-        return self.declared.value is _REQUIRED and self.declared.factory is None
-
-    @property
-    def hint(self) -> Any:
-        return typing.get_type_hints(self.owner)[self.name]
-
-    def default(self) -> Any:
-        return self.declared.factory() if self.declared.factory else self.declared.value
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.owner, self.name = owner, name
 
     @functools.cached_property
-    def _conform(self) -> "_Check":
-        return _check_of(self.hint)
+    def _conform(self) -> _Check:
+        return _check_of(typing.get_type_hints(self.owner)[self.name])
 
     def conform(self, model: str, value: Any) -> Any:
         value = self._conform(value, f"{model}.{self.name}")
-        check = self.declared.check
-        return value if check is None or value is None else check(value)
+        return value if self._check is None or value is None else self._check(value)
 
     def __get__(self, model: "Model | None", owner: type) -> Any:
         if model is None:
@@ -71,6 +52,11 @@ class _Field:
         model[self.name] = self.conform(type(model).__name__, value)
 
 
+def field(*, default: Any = _REQUIRED, default_factory: Any = None, check: Any = None) -> Any:
+    """Declare a default and a check; `check(value)` returns the value to store or raises."""
+    return _Field(default, default_factory, check)
+
+
 @dataclass_transform(kw_only_default=True, field_specifiers=(field,))
 class Model(dict[str, Any]):
     """A dictionary with declared, typed fields."""
@@ -83,14 +69,14 @@ class Model(dict[str, Any]):
             if name.startswith("_"):
                 continue
             declared = cls.__dict__.get(name, _REQUIRED)
-            if not isinstance(declared, _Default):
-                declared = _Default(declared, None, None)
-            fields[name] = _Field(cls, name, declared)
-            setattr(cls, name, fields[name])
+            if not isinstance(declared, _Field):
+                declared = _Field(declared)
+                declared.__set_name__(cls, name)
+                setattr(cls, name, declared)
+            fields[name] = declared
         cls._fields = fields
 
     def __init__(self, **values: Any) -> None:
-        super().__init__()
         unknown = [name for name in values if name not in self._fields]
         missing = [name for name, spec in self._fields.items() if spec.required and name not in values]
         if missing:
@@ -141,10 +127,6 @@ class Model(dict[str, Any]):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({dict.__repr__(self)})"
-
-
-_Check = Callable[[Any, str], Any]
-"""Returns a value as a hint wants it, or raises InvalidInputError, saying where it does not fit."""
 
 
 @functools.cache

@@ -9,7 +9,6 @@ from siltstone.errors import InvalidInputError, NotFoundError
 from siltstone.model.dict_model import Model, field
 from siltstone.model.locators import (
     DeltaLocator,
-    Locator,
     NamespaceLocator,
     PartitionLocator,
     PartitionValue,
@@ -44,13 +43,8 @@ REMOVALS = ("d", "D", "-D")
 class Metafile(Model):
     """A model with a locator, which is its identity: sets and mappings find it by that."""
 
-    def identity(self) -> Locator:
-        """Return the locator."""
-        locator: Locator = self["locator"]
-        return locator
-
     def __hash__(self) -> int:  # type: ignore[override]
-        return hash(self.identity())
+        return hash(self["locator"])
 
 
 class Namespace(Metafile):

@@ -4,6 +4,7 @@ import difflib
 import hashlib
 import re
 from collections.abc import Sequence
+from typing import TypeVar
 
 from siltstone.errors import InvalidInputError
 from siltstone.model.dict_model import Model, field
@@ -11,6 +12,11 @@ from siltstone.model.dict_model import Model, field
 NAME_LIMIT = 128
 COLUMN_NAME_LIMIT = 255
 RESERVED_COLUMN_PREFIX = "_siltstone_"
+UNPARTITIONED = "_"
+MAX_STREAM_POSITION = (1 << 63) - 1
+PartitionValue = None | bool | int | str
+_READABLE_LIMIT = 100
+L = TypeVar("L", bound="Locator")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*\Z")
 
 
@@ -76,13 +82,6 @@ def did_you_mean(name: str, candidates: Sequence[str]) -> str:
     return f"; did you mean {' or '.join(lowered[other] for other in close)}?" if close else ""
 
 
-PartitionValue = None | bool | int | str
-
-UNPARTITIONED = "_"
-_READABLE_LIMIT = 100
-MAX_STREAM_POSITION = (1 << 63) - 1
-
-
 def check_position(position: int, what: str, *, least: int = 0) -> int:
     """Return a stream position, or refuse what is none; 0 is before all. Raises: InvalidInputError."""
     if isinstance(position, bool) or not isinstance(position, int):
@@ -94,12 +93,28 @@ def check_position(position: int, what: str, *, least: int = 0) -> int:
     return position
 
 
+def check_new_position(requested: int, newest: int, stream: str) -> None:
+    """Refuse a position that a delta cannot be committed at. Raises: InvalidInputError."""
+    check_position(requested, f"{stream}: after the newest, {newest},", least=1)
+    if requested <= newest:
+        raise InvalidInputError(
+            f"{stream}: stream position {requested} is not after the newest, {newest}; give a higher one or none"
+        )
+
+
 class Locator(Model):
-    """What every locator can do."""
+    """What every locator can do; each level adds its part to those of the level above."""
 
     def canonical_string(self) -> str:
-        """Return the one text of this identity; parts are separated by `/`, which no part has."""
-        raise NotImplementedError
+        """Return the one text of this identity, such as `shop/orders/1/deltas/eu,2026-11-15/7`; no part has a `/`.
+
+        Where there are no partition keys, their part is `_`.
+        """
+        parts = (getattr(self, name) for name in self._fields)
+        return "/".join(partition_id(part) if isinstance(part, list) else str(part) for part in parts)
+
+    def _above(self, level: type[L]) -> L:
+        return level(**{name: getattr(self, name) for name in level._fields})
 
     def __eq__(self, other: object) -> bool:
         return type(self) is type(other) and self.canonical_string() == other.canonical_string()
@@ -119,19 +134,11 @@ class NamespaceLocator(Locator):
 
     namespace: str = field(check=check_namespace)
 
-    def canonical_string(self) -> str:
-        """Return e.g. `shop`."""
-        return self.namespace
-
 
 class TableLocator(NamespaceLocator):
     """A table in a namespace."""
 
     table: str = field(check=check_name)
-
-    def canonical_string(self) -> str:
-        """Return e.g. `shop/orders`."""
-        return f"{self.namespace}/{self.table}"
 
     @property
     def full_name(self) -> str:
@@ -144,14 +151,10 @@ class TableVersionLocator(TableLocator):
 
     table_version: str = field(check=check_name)
 
-    def canonical_string(self) -> str:
-        """Return e.g. `shop/orders/1`."""
-        return f"{super().canonical_string()}/{self.table_version}"
-
     @property
     def table_locator(self) -> TableLocator:
         """The table."""
-        return TableLocator(namespace=self.namespace, table=self.table)
+        return self._above(TableLocator)
 
 
 class StreamLocator(TableVersionLocator):
@@ -159,24 +162,16 @@ class StreamLocator(TableVersionLocator):
 
     stream: str = field(check=check_name)
 
-    def canonical_string(self) -> str:
-        """Return e.g. `shop/orders/1/deltas`."""
-        return f"{super().canonical_string()}/{self.stream}"
-
     @property
     def table_version_locator(self) -> TableVersionLocator:
         """The table version."""
-        return TableVersionLocator(namespace=self.namespace, table=self.table, table_version=self.table_version)
+        return self._above(TableVersionLocator)
 
 
 class PartitionLocator(StreamLocator):
     """One partition of a stream: the values of the partition keys, in their order."""
 
     partition_values: list[PartitionValue] = field(default_factory=list)
-
-    def canonical_string(self) -> str:
-        """Return e.g. `shop/orders/1/deltas/eu,2026-11-15`, or `…/_` where there are no partition keys."""
-        return f"{super().canonical_string()}/{self.partition_id}"
 
     @property
     def partition_id(self) -> str:
@@ -186,9 +181,7 @@ class PartitionLocator(StreamLocator):
     @property
     def stream_locator(self) -> StreamLocator:
         """The stream."""
-        return StreamLocator(
-            namespace=self.namespace, table=self.table, table_version=self.table_version, stream=self.stream
-        )
+        return self._above(StreamLocator)
 
 
 class DeltaLocator(PartitionLocator):
@@ -196,29 +189,10 @@ class DeltaLocator(PartitionLocator):
 
     stream_position: int = 0
 
-    def canonical_string(self) -> str:
-        """Return e.g. `shop/orders/1/deltas/_/7`."""
-        return f"{super().canonical_string()}/{self.stream_position}"
-
     @property
     def partition_locator(self) -> PartitionLocator:
         """The partition."""
-        return PartitionLocator(
-            namespace=self.namespace,
-            table=self.table,
-            table_version=self.table_version,
-            stream=self.stream,
-            partition_values=list(self.partition_values),
-        )
-
-
-def check_new_position(requested: int, newest: int, stream: str) -> None:
-    """Refuse a position that a delta cannot be committed at. Raises: InvalidInputError."""
-    check_position(requested, f"{stream}: after the newest, {newest},", least=1)
-    if requested <= newest:
-        raise InvalidInputError(
-            f"{stream}: stream position {requested} is not after the newest, {newest}; give a higher one or none"
-        )
+        return self._above(PartitionLocator)
 
 
 def partition_id(values: Sequence[PartitionValue]) -> str:

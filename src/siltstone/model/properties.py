@@ -35,9 +35,9 @@ class Property(Generic[T]):
     parse: Callable[[str], T]
     values: str
     default: T
-    default_text: str
     read_by: str
     meaning: str
+    default_text: str = "none"
     old_names: tuple[str, ...] = ()
 
     @property
@@ -150,7 +150,6 @@ DOCUMENTS_NAME: Property[str | None] = Property(
     parse=str,
     values="a table's name",
     default=None,
-    default_text="none",
     read_by="documents",
     meaning="The name that a table of documents was created under.",
 )
@@ -159,7 +158,6 @@ FULL_CONSISTENCY_DELAY_MS: Property[int | None] = Property(
     parse=_whole(0, MAX_DELAY_MS),
     values=f"milliseconds, from 0 to {MAX_DELAY_MS}",
     default=None,
-    default_text="none",
     read_by="documents",
     meaning="How far back changes may carry their times; set by `full_consistency_delay` when the table is created.",
 )
@@ -168,24 +166,24 @@ CLOSED_BEFORE_MS: Property[int | None] = Property(
     parse=int,
     values="milliseconds since 1970",
     default=None,
-    default_text="none",
     read_by="documents",
     meaning="The time before which no change is taken any more; moved on by compaction.",
 )
 
-_ALL: tuple[Property[Any], ...] = (
-    DELTA_RETENTION_SECONDS,
-    KEEP_HISTORY,
-    ROW_GROUP_ROWS,
-    SCHEMA_EVOLUTION,
-    TOMBSTONE_RETENTION_SECONDS,
-    KIND,
-    DOCUMENTS_NAME,
-    FULL_CONSISTENCY_DELAY_MS,
-    CLOSED_BEFORE_MS,
-)
-TABLE_PROPERTIES: dict[str, Property[Any]] = {declared.name: declared for declared in _ALL}
-_BY_OLD_NAME = {old: declared for declared in _ALL for old in declared.old_names}
+TABLE_PROPERTIES: dict[str, Property[Any]] = {
+    declared.name: declared
+    for declared in (
+        DELTA_RETENTION_SECONDS,
+        KEEP_HISTORY,
+        ROW_GROUP_ROWS,
+        SCHEMA_EVOLUTION,
+        TOMBSTONE_RETENTION_SECONDS,
+        KIND,
+        DOCUMENTS_NAME,
+        FULL_CONSISTENCY_DELAY_MS,
+        CLOSED_BEFORE_MS,
+    )
+}
 
 
 def change_properties(
@@ -233,10 +231,10 @@ def _check_change(name: object, text: object, where: object, *, of_table: bool) 
 
 
 def _suggestion(name: str) -> str:
-    renamed = _BY_OLD_NAME.get(name)
-    if renamed is not None:
-        return f"; it is called {renamed.name} now"
-    settable = [declared.name for declared in _ALL if not declared.is_reserved]
+    for declared in TABLE_PROPERTIES.values():
+        if name in declared.old_names:
+            return f"; it is called {declared.name} now"
+    settable = [declared.name for declared in TABLE_PROPERTIES.values() if not declared.is_reserved]
     guess = did_you_mean(name, settable)
     return f"; there are {', '.join(settable)}, and your own, which start with {USER_PREFIX}, e.g. {_own(name)}{guess}"
 

@@ -37,12 +37,19 @@ _ALIASES = {
 }  # fmt: skip
 _DECIMAL = re.compile(r"decimal\(\s*(\d+)\s*,\s*(\d+)\s*\)\Z")
 _INTEGERS = [pa.int8(), pa.int16(), pa.int32(), pa.int64()]
-_UNSIGNED: dict[pa.DataType, pa.DataType] = {
+_STORED_AS: dict[pa.DataType, pa.DataType] = {
     pa.uint8(): pa.int16(),
     pa.uint16(): pa.int32(),
     pa.uint32(): pa.int64(),
     pa.uint64(): pa.decimal128(20, 0),
+    pa.float16(): pa.float32(),
+    pa.date64(): pa.date32(),
+    **dict.fromkeys((pa.large_string(), pa.string_view()), pa.string()),
+    **dict.fromkeys((pa.large_binary(), pa.binary_view()), pa.binary()),
+    **dict.fromkeys((pa.time32("s"), pa.time32("ms"), pa.time64("ns")), pa.time64("us")),
+    **dict.fromkeys((pa.duration("s"), pa.duration("ms"), pa.duration("ns")), pa.duration("us")),
 }
+_EXTENSIONS = {"arrow.uuid": pa.string(), "arrow.json": pa.string(), "arrow.bool8": pa.bool_()}
 FIELD_ID = b"PARQUET:field_id"
 _PARTITION_TYPES = (*_INTEGERS, pa.bool_(), pa.string(), pa.date32())
 MAX_NESTING = 60
@@ -59,10 +66,7 @@ class _StoredField(Model):
 
 
 class SchemaField(_StoredField):
-    """One column.
-
-    Files know it by its id and by its stored name, which stay when it is renamed; None: the name itself.
-    """
+    """One column. Files know it by its id and stored name, which stay when it is renamed; None: the name itself."""
 
     stored_name: str | None = field(default=None, check=check_column)
 
@@ -76,30 +80,26 @@ class SchemaField(_StoredField):
         type_from_json(self.type, self.name)
 
 
-def schema_from_json(fields: Iterable[Mapping[str, Any]] | Mapping[str, Any]) -> pa.Schema:
-    """Make an Arrow schema of stored fields, or of a plain `{"column": "type"}` mapping. Raises: InvalidInputError."""
+def schema_from_json(fields: Iterable[Mapping[str, Any]] | Mapping[str, Any], level: int = 0) -> pa.Schema:
+    """Make an Arrow schema of stored fields, or of a plain `{"column": "type"}` mapping. Raises: InvalidInputError.
+
+    `level` is how deep the fields are nested in a column, here and below.
+    """
     if isinstance(fields, Mapping):
         fields = fields.get("fields") or [{"name": name, "type": kind} for name, kind in fields.items()]
     if isinstance(fields, str | bytes) or not isinstance(fields, Iterable):
         raise InvalidInputError('a schema is a list of {"name", "type"} fields or an object of "column": "type"')
-    return _stored_schema(fields, 0)
-
-
-def _stored_schema(fields: Iterable[object], level: int) -> pa.Schema:
-    schema = pa.schema([_arrow_field(_stored_field(field), level) for field in fields])
+    schema = pa.schema([_arrow_field(field, level) for field in fields])
     check_columns(schema)
     return schema
 
 
-def _arrow_field(column: _StoredField, level: int) -> "pa.Field[Any]":
-    metadata = None if column.id is None else {FIELD_ID: str(column.id)}
-    return pa.field(column.name, _read_type(column.type, column.name, level), column.nullable, metadata)
-
-
-def _stored_field(stored: object) -> _StoredField:
+def _arrow_field(stored: object, level: int) -> "pa.Field[Any]":
     if not isinstance(stored, Mapping):
         raise InvalidInputError(f'a schema field is an object with "name" and "type", not {stored!r}')
-    return _StoredField.from_serializable(dict(stored))
+    column = _StoredField.from_serializable(dict(stored))
+    metadata = None if column.id is None else {FIELD_ID: str(column.id)}
+    return pa.field(column.name, type_from_json(column.type, column.name, level), column.nullable, metadata)
 
 
 def schema_to_json(schema: pa.Schema) -> list[SchemaField]:
@@ -121,12 +121,8 @@ def without_ids(schema: pa.Schema) -> pa.Schema:
     return pa.schema([column.remove_metadata() for column in schema])
 
 
-def type_from_json(kind: Any, column: str) -> pa.DataType:
+def type_from_json(kind: Any, column: str, level: int = 0) -> pa.DataType:
     """Read one type. Raises: InvalidInputError that names the column."""
-    return _read_type(kind, column, 0)
-
-
-def _read_type(kind: Any, column: str, level: int) -> pa.DataType:
     _check_nesting(level, column)
     if isinstance(kind, str):
         text = kind.strip().lower()
@@ -139,11 +135,11 @@ def _read_type(kind: Any, column: str, level: int) -> pa.DataType:
     elif isinstance(kind, Mapping) and len(kind) == 1:
         ((shape, inner),) = kind.items()
         if shape == "list":
-            return pa.list_(_read_type(inner, column, level + 2))
+            return pa.list_(type_from_json(inner, column, level + 2))
         if shape == "struct" and isinstance(inner, list):
-            return pa.struct(list(_stored_schema(inner, level + 1)))
+            return pa.struct(list(schema_from_json(inner, level + 1)))
         if shape == "map" and isinstance(inner, list) and len(inner) == 2:
-            return pa.map_(_read_type(inner[0], column, level + 2), _read_type(inner[1], column, level + 2))
+            return pa.map_(*(type_from_json(part, column, level + 2) for part in inner))
     raise InvalidInputError(
         f"column {column!r} has the unknown type {kind!r}; use one of {', '.join(_SIMPLE)}, decimal(p,s), "
         '{"list": T}, {"struct": [fields]} or {"map": [K, V]}'
@@ -188,71 +184,45 @@ def nullable(schema: pa.Schema) -> pa.Schema:
     return pa.schema([field.with_nullable(True) for field in schema])
 
 
-def normalize_schema(schema: pa.Schema) -> pa.Schema:
+def normalize_schema(schema: pa.Schema, level: int = 0) -> pa.Schema:
     """Bring every column to the one type we store for its kind. Raises: InvalidInputError."""
-    return _normalize_fields(schema, 0)
-
-
-def _normalize_fields(schema: pa.Schema, level: int) -> pa.Schema:
     check_columns(schema)
     return pa.schema(
-        [pa.field(field.name, _normalize(field.type, field.name, level), field.nullable) for field in schema]
+        [pa.field(field.name, normalize_type(field.type, field.name, level), field.nullable) for field in schema]
     )
 
 
-def normalize_type(kind: pa.DataType, column: str) -> pa.DataType:
+def normalize_type(kind: pa.DataType, column: str, level: int = 0) -> pa.DataType:
     """Return the stored type of an Arrow type: microseconds, UTC, no unsigned, no dictionaries, no large variants."""
-    return _normalize(kind, column, 0)
-
-
-def _normalize(kind: pa.DataType, column: str, level: int) -> pa.DataType:
     _check_nesting(level, column)
     types = pa.types
     if kind in _NAMES:
         return kind
     if types.is_dictionary(kind) or types.is_run_end_encoded(kind):
-        return _normalize(kind.value_type, column, level)
+        return normalize_type(kind.value_type, column, level)
     if isinstance(kind, pa.BaseExtensionType):
-        return _normalize_extension(kind, column, level)
-    if types.is_large_string(kind) or types.is_string_view(kind):
-        return pa.string()
-    if types.is_large_binary(kind) or types.is_binary_view(kind) or types.is_fixed_size_binary(kind):
+        if kind.extension_name in _EXTENSIONS:
+            return _EXTENSIONS[kind.extension_name]
+        raise InvalidInputError(
+            f"column {column!r} has the extension type {kind.extension_name}, which tables cannot hold; convert it first"
+        )
+    if kind in _STORED_AS:
+        return _STORED_AS[kind]
+    if types.is_fixed_size_binary(kind):
         return pa.binary()
-    if types.is_unsigned_integer(kind):
-        return _UNSIGNED[kind]
-    if types.is_float16(kind):
-        return pa.float32()
-    if types.is_date(kind):
-        return pa.date32()
-    if types.is_time(kind):
-        return pa.time64("us")
     if types.is_timestamp(kind):
         return pa.timestamp("us", tz="UTC" if kind.tz else None)
-    if types.is_duration(kind):
-        return pa.duration("us")
     if types.is_decimal(kind) and kind.precision <= 38 and 0 <= kind.scale <= kind.precision:
         return pa.decimal128(kind.precision, kind.scale)
     if types.is_map(kind):
-        return pa.map_(_normalize(kind.key_type, column, level + 2), _normalize(kind.item_type, column, level + 2))
+        return pa.map_(*(normalize_type(part, column, level + 2) for part in (kind.key_type, kind.item_type)))
     if types.is_struct(kind):
-        return pa.struct(list(_normalize_fields(pa.schema(list(kind)), level + 1)))
+        return pa.struct(list(normalize_schema(pa.schema(list(kind)), level + 1)))
     if is_list_like(kind):
-        return pa.list_(_normalize(kind.value_type, column, level + 2))
+        return pa.list_(normalize_type(kind.value_type, column, level + 2))
     if types.is_null(kind):
         raise InvalidInputError(f"column {column!r} has only nulls and so no type; give it one")
     raise InvalidInputError(f"column {column!r} has the type {kind}, which tables cannot hold; convert it first")
-
-
-def _normalize_extension(kind: pa.BaseExtensionType, column: str, level: int) -> pa.DataType:
-    if is_extension(kind, "arrow.uuid"):
-        return pa.string()
-    if is_extension(kind, "arrow.json"):
-        return _normalize(kind.storage_type, column, level)
-    if is_extension(kind, "arrow.bool8"):
-        return pa.bool_()
-    raise InvalidInputError(
-        f"column {column!r} has the extension type {kind.extension_name}, which tables cannot hold; convert it first"
-    )
 
 
 def is_extension(kind: pa.DataType, name: str) -> bool:

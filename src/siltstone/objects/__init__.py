@@ -4,8 +4,8 @@ Two implementations of one small protocol: local folders through the operating s
 `obstore`. Errors of the operating system and of `obstore` become errors of ours here and nowhere else.
 """
 
-from siltstone.objects.interface import CHUNK_BYTES, ObjectInfo, Objects
-from siltstone.objects.local import Leftovers, LocalObjects, find_leftovers, local_folder
+from siltstone.objects.interface import ObjectInfo, Objects
+from siltstone.objects.local import LocalObjects, find_leftovers, local_folder
 from siltstone.objects.roots import (
     MEMORY_SCHEME,
     Access,
@@ -20,10 +20,8 @@ from siltstone.objects.roots import (
 from siltstone.objects.store import StoreObjects
 
 __all__ = [
-    "CHUNK_BYTES",
     "MEMORY_SCHEME",
     "Access",
-    "Leftovers",
     "LocalObjects",
     "ObjectInfo",
     "Objects",

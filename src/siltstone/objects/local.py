@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import itertools
 import os
 import stat
 from collections.abc import Iterable, Iterator, Sequence
@@ -91,12 +92,8 @@ class LocalObjects:
 
     def read_start(self, path: str, length: int) -> bytes:
         """Return the first bytes of the object."""
-        with self._translated(path):
-            file = os.open(self.locate(path), os.O_RDONLY)
-            try:
-                return os.read(file, length)
-            finally:
-                os.close(file)
+        with self._translated(path), open(self.locate(path), "rb", buffering=0) as file:
+            return file.read(length)
 
     def stream(self, path: str) -> Iterator[bytes]:
         """Yield the object's bytes in chunks."""
@@ -108,10 +105,9 @@ class LocalObjects:
         """Return size and time of one object, or None."""
         try:
             with self._translated(path):
-                status = os.stat(self.locate(path))
+                return _object_info(path, os.stat(self.locate(path)))
         except NotFoundError:
             return None
-        return ObjectInfo(path, status.st_size, status.st_mtime_ns // 1_000_000)
 
     def create(self, path: str, data: bytes | Iterable[bytes]) -> None:
         """Write aside, sync, link to the final name: never half there, never over another."""
@@ -177,8 +173,7 @@ class LocalObjects:
                         pending.append(path)
                 elif not _is_aside(entry.name):
                     with contextlib.suppress(FileNotFoundError):
-                        status = entry.stat()
-                        objects.append(ObjectInfo(path, status.st_size, status.st_mtime_ns // 1_000_000))
+                        objects.append(_object_info(path, entry.stat()))
         return objects
 
     def list_folders(self, prefix: str) -> list[str]:
@@ -247,6 +242,10 @@ class LocalObjects:
             raise StorageError(f"{where}: {error.strerror or error}") from error
 
 
+def _object_info(path: str, status: os.stat_result) -> ObjectInfo:
+    return ObjectInfo(path, status.st_size, status.st_mtime_ns // 1_000_000)
+
+
 def _is_aside(name: str) -> bool:
     return name.startswith(".") and name.endswith(".tmp")
 
@@ -281,40 +280,27 @@ def find_leftovers(root: str, folder: str) -> Leftovers:
     base = local_folder(root)
     if base is None:
         return leftovers
-    parts = folder.split("/")
-    for count in range(1, len(parts) + 1):
-        above = "/".join(parts[:count])
+    for above in itertools.accumulate(folder.split("/"), "{}/{}".format):
         if (base / above).is_symlink():
             leftovers.links.append(above)
             return leftovers
     pending = [folder]
     while pending:
-        _find_in(base, pending, leftovers)
+        parent = pending.pop()
+        try:
+            with os.scandir(base / parent) as entries:
+                for entry in entries:
+                    path = f"{parent}/{entry.name}"
+                    if entry.is_symlink():
+                        leftovers.links.append(path)
+                    elif entry.is_dir(follow_symlinks=False):
+                        pending.append(path)
+                    elif _is_aside(entry.name):
+                        # It is gone where its writer is done with it.
+                        with contextlib.suppress(FileNotFoundError):
+                            leftovers.half_written.append(_object_info(path, entry.stat(follow_symlinks=False)))
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            raise StorageError(f"{base}/{parent}: {error.strerror or error}") from error
     return leftovers
-
-
-def _find_in(base: Path, pending: list[str], leftovers: Leftovers) -> None:
-    folder = pending.pop()
-    try:
-        with os.scandir(base / folder) as entries:
-            for entry in entries:
-                path = f"{folder}/{entry.name}"
-                if entry.is_symlink():
-                    leftovers.links.append(path)
-                elif entry.is_dir(follow_symlinks=False):
-                    pending.append(path)
-                elif _is_aside(entry.name):
-                    _add(leftovers, path, entry)
-    except FileNotFoundError:
-        return
-    except OSError as error:
-        raise StorageError(f"{base}/{folder}: {error.strerror or error}") from error
-
-
-def _add(leftovers: Leftovers, path: str, entry: os.DirEntry[str]) -> None:
-    try:
-        status = entry.stat(follow_symlinks=False)
-    except FileNotFoundError:
-        # A writer is done with it.
-        return
-    leftovers.half_written.append(ObjectInfo(path, status.st_size, status.st_mtime_ns // 1_000_000))

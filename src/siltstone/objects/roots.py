@@ -9,23 +9,25 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from obstore.store import MemoryStore
+
 from siltstone.errors import InvalidInputError, SiltstoneError
 from siltstone.objects.interface import Objects
 from siltstone.objects.local import OWN_FOLDER, LocalObjects, local_folder
 from siltstone.objects.s3 import S3Settings, completed, find_settings, shared
-from siltstone.objects.store import StoreObjects, open_memory, open_s3, open_url
+from siltstone.objects.store import StoreObjects, open_s3, open_url
 
 MEMORY_SCHEME = "memory://"
 _OBJECT_STORE_SCHEMES = ("s3", "s3a", "gs", "az", "abfs", "abfss", "adl", "azure")
 _RESERVE = f"{OWN_FOLDER}/reserve"
 _RESERVE_BYTES = 64 << 10
+_opened: dict[str, Objects] = {}
+_received: dict[str, S3Settings] = {}
+_opened_lock = threading.Lock()
 
 
 def open_objects(root: str | os.PathLike[str]) -> Objects:
-    """Open the store at `root`: a local folder, or a URL such as `s3://bucket/prefix`.
-
-    Opening touches nothing; a process opens each root once.
-    """
+    """Open the store at `root`, a folder or a URL such as `s3://bucket/prefix`, once per process; it touches nothing."""
     opened = _opened.get(root) if isinstance(root, str) else None
     if opened is not None:
         return opened
@@ -38,10 +40,7 @@ def open_objects(root: str | os.PathLike[str]) -> Objects:
 
 
 def canonical_root(root: str | os.PathLike[str]) -> str:
-    """Return one form of each root: an absolute local path, or a URL without trailing slash.
-
-    Raises: InvalidInputError.
-    """
+    """Return the one form of a root: an absolute path, or a URL without trailing slash. Raises: InvalidInputError."""
     text = os.fspath(root)
     if not text or "\0" in text:
         raise InvalidInputError(f"root {text!r} is not a folder or URL; give a path or e.g. s3://bucket/prefix")
@@ -143,17 +142,12 @@ def share_access(root: str) -> Access:
     return Access(address, shared(_received.get(address) or find_settings()))
 
 
-_opened: dict[str, Objects] = {}
-_received: dict[str, S3Settings] = {}
-_opened_lock = threading.Lock()
-
-
 def _open(address: str) -> Objects:
     folder = local_folder(address)
     if folder is not None:
         return LocalObjects(folder)
     if address.startswith(MEMORY_SCHEME):
-        return StoreObjects(address, open_memory())
+        return StoreObjects(address, MemoryStore())
     if address.startswith("s3://"):
         received = _received.get(address)
         settings = find_settings() if received is None else completed(received)

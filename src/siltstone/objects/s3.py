@@ -3,6 +3,7 @@
 import configparser
 import contextlib
 import datetime
+import functools
 import html
 import http.client
 import os
@@ -31,6 +32,7 @@ TIMEOUT_VARIABLE = "SILTSTONE_S3_TIMEOUT_SECONDS"
 SHARE_VARIABLE = "SILTSTONE_SHARE_CREDENTIALS"
 _METADATA_HOST = "169.254.169.254"
 _METADATA_SECONDS = 1.0
+_KEYS_TRUSTED_FOR = datetime.timedelta(minutes=10)
 # What only an AWS library can turn into keys: roles, single sign-on, programs that print credentials.
 _DERIVED_KEYS = ("role_arn", "sso_session", "sso_start_url", "sso_account_id", "credential_process", "login_session")
 _OWN_IDENTITY = (
@@ -84,13 +86,13 @@ def find_settings(environment: Mapping[str, str] | None = None) -> S3Settings:
             or services.get("endpoint_url")
             or profile.get("endpoint_url")
         )
+    attempts = env.get("AWS_MAX_ATTEMPTS") or profile.get("max_attempts")
     settings = S3Settings(
         endpoint=(endpoint or "").rstrip("/") or None,
         region=env.get("AWS_REGION") or env.get("AWS_DEFAULT_REGION") or profile.get("region") or None,
         is_anonymous=env.get("AWS_SKIP_SIGNATURE", "").lower() in ("true", "1"),
-        max_attempts=_count("AWS_MAX_ATTEMPTS", env.get("AWS_MAX_ATTEMPTS") or profile.get("max_attempts"))
-        or DEFAULT_ATTEMPTS,
-        timeout_seconds=_count(TIMEOUT_VARIABLE, env.get(TIMEOUT_VARIABLE)) or DEFAULT_TIMEOUT_SECONDS,
+        max_attempts=_count("AWS_MAX_ATTEMPTS", attempts, DEFAULT_ATTEMPTS),
+        timeout_seconds=_count(TIMEOUT_VARIABLE, env.get(TIMEOUT_VARIABLE), DEFAULT_TIMEOUT_SECONDS),
     )
     if settings.endpoint and not settings.endpoint.startswith(("http://", "https://")):
         raise InvalidInputError(
@@ -112,9 +114,9 @@ def find_settings(environment: Mapping[str, str] | None = None) -> S3Settings:
     return replace(settings, keys=keys)
 
 
-def _count(name: str, text: str | None) -> int | None:
+def _count(name: str, text: str | None, default: int) -> int:
     if not text:
-        return None
+        return default
     if not text.isdecimal() or int(text) < 1:
         raise InvalidInputError(f"{name}={text!r} is not a whole number of at least 1; correct it, or leave it out")
     return int(text)
@@ -138,17 +140,12 @@ def _profile(env: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
     credentials_file = Path(env.get("AWS_SHARED_CREDENTIALS_FILE") or home / ".aws/credentials").expanduser()
     config, credentials = _parsed(config_file), _parsed(credentials_file)
     name = _profile_name(env)
-    sections = [
-        config.get(f"profile {name}") or (config.get(name) if name == DEFAULT_PROFILE else None),
-        credentials.get(name),
-    ]
-    if name != DEFAULT_PROFILE and all(section is None for section in sections):
+    general = config.get(f"profile {name}") or (config.get(name) if name == DEFAULT_PROFILE else None)
+    if name != DEFAULT_PROFILE and general is None and name not in credentials:
         raise InvalidInputError(
             f"AWS profile {name!r} is neither in {config_file} nor in {credentials_file}; fix AWS_PROFILE, or add it"
         )
-    profile: dict[str, str] = {}
-    for section in sections:
-        profile.update(section or {})
+    profile = {**(general or {}), **credentials.get(name, {})}
     services = config.get(f"services {profile.get('services', '')}") or {}
     return profile, _nested(services.get("s3", ""))
 
@@ -227,36 +224,23 @@ def store_options(settings: S3Settings) -> dict[str, Any]:
         if settings.keys.session_token is not None:
             options["session_token"] = settings.keys.session_token
     elif settings.profile is not None:
-        options["credential_provider"] = _Provider(settings)
-    elif not settings.is_anonymous:
-        _check_identity()
+        options["credential_provider"] = functools.partial(_provide_keys, settings)
+    elif not (settings.is_anonymous or any(os.environ.get(name) for name in _OWN_IDENTITY) or _answers_for_role()):
+        # The store's own search for a role would go on for minutes.
+        raise AccessDeniedError(no_credentials("this machine has no role"))
     return options
 
 
-class _Provider:
-    """Asks for the keys of a profile again before they can have expired."""
-
-    _TRUSTED = datetime.timedelta(minutes=10)
-
-    def __init__(self, settings: S3Settings) -> None:
-        self._settings = settings
-
-    def __call__(self) -> dict[str, Any]:
-        keys = fresh_keys(self._settings)
-        assert keys is not None
-        return {
-            "access_key_id": keys.access_key_id,
-            "secret_access_key": keys.secret_access_key,
-            "token": keys.session_token,
-            "expires_at": datetime.datetime.now(datetime.UTC) + self._TRUSTED,
-        }
-
-
-def _check_identity() -> None:
-    """Refuse early where nobody has credentials: the store's own search for a role goes on for minutes."""
-    if any(os.environ.get(name) for name in _OWN_IDENTITY) or _answers_for_role():
-        return
-    raise AccessDeniedError(no_credentials("this machine has no role"))
+def _provide_keys(settings: S3Settings) -> dict[str, Any]:
+    """Return the keys of a profile, to be asked for again before they can have expired."""
+    keys = fresh_keys(settings)
+    assert keys is not None
+    return {
+        "access_key_id": keys.access_key_id,
+        "secret_access_key": keys.secret_access_key,
+        "token": keys.session_token,
+        "expires_at": datetime.datetime.now(datetime.UTC) + _KEYS_TRUSTED_FOR,
+    }
 
 
 def no_credentials(last_place: str) -> str:
@@ -317,7 +301,6 @@ class Answer(NamedTuple):
 
     status: int
     code: str
-    message: str
     region: str
     text: str
 
@@ -331,12 +314,12 @@ def read_answer(error: Exception) -> Answer:
     region = parts.get("Region") or parts.get("BucketRegion") or ""
     if not region and parts.get("Code") in _REGION_CODES:
         # Also for a redirect that names no region, but the endpoint to use instead.
-        named = re.search(r"\.s3[.-]([a-z]{2}(?:-[a-z]+)+-\d)\.", parts.get("Endpoint", ""))
-        region = named[1] if named else ""
-    spoken = re.sub(r"<\?xml[^>]*>", "", start).strip(" :\n")
+        regional = re.search(r"\.s3[.-]([a-z]{2}(?:-[a-z]+)+-\d)\.", parts.get("Endpoint", ""))
+        region = regional[1] if regional else ""
+    summary = re.sub(r"<\?xml[^>]*>", "", start).strip(" :\n")
     if parts:
-        spoken = f"{parts.get('Code', '')}: {parts.get('Message', '')}".strip(": ")
-    return Answer(int(status[1]) if status else 0, parts.get("Code", ""), parts.get("Message", ""), region, spoken)
+        summary = f"{parts.get('Code', '')}: {parts.get('Message', '')}".strip(": ")
+    return Answer(int(status[1]) if status else 0, parts.get("Code", ""), region, summary)
 
 
 def is_in_progress(error: Exception) -> bool:
@@ -352,31 +335,26 @@ def translated(root: str, path: str, *, writing: bool = False, creating: bool = 
     except SiltstoneError:
         raise
     except (BaseError, OSError) as error:
-        if creating and _refuses_conditions(error):
+        answer = read_answer(error)
+        # By whichever try the store says that it has no conditional writes: nothing was written.
+        if creating and any(answer.status == status and answer.code in codes for status, codes in _NO_CONDITIONS):
             raise InvalidInputError(
-                f"{root}: the store has no create-if-absent ({read_answer(error).text}), so {path} was not written. "
+                f"{root}: the store has no create-if-absent ({answer.text}), so {path} was not written. "
                 "Use a store with conditional writes; `siltstone doctor` checks one"
             ) from error
-        raise _translation(root, path, error, writing or creating) from error
-
-
-def _refuses_conditions(error: Exception) -> bool:
-    """Return whether the store answered that it has no conditional writes: then nothing was written, by whichever try."""
-    answer = read_answer(error)
-    return any(answer.status == status and answer.code in codes for status, codes in _NO_CONDITIONS)
+        raise _translation(root, path, error, answer, writing or creating) from error
 
 
 def _asked_for_credentials(root: str, text: str) -> str | None:
     """Return the host of the failed request where it was not sent to the bucket: it was to get credentials."""
     bucket = root.removeprefix("s3://").partition("/")[0]
-    asked = re.search(r"Error performing [A-Z]+ (https?://([^/\s]+)\S*) in ", text)
-    return asked[2] if asked and root.startswith("s3://") and bucket not in asked[1] else None
+    request = re.search(r"Error performing [A-Z]+ (https?://([^/\s]+)\S*) in ", text)
+    return request[2] if request and root.startswith("s3://") and bucket not in request[1] else None
 
 
-def _translation(root: str, path: str, error: Exception, writing: bool) -> SiltstoneError:
+def _translation(root: str, path: str, error: Exception, answer: Answer, writing: bool) -> SiltstoneError:
     # What trying again cannot help is said to be denied, so that nobody does.
     where = f"{root}/{path}"
-    answer = read_answer(error)
     credentials_host = _asked_for_credentials(root, str(error))
     if credentials_host is not None:
         return AccessDeniedError(f"{root}: {no_credentials(f'{credentials_host} gave none ({answer.text})')}")

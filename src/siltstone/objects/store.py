@@ -37,11 +37,6 @@ _CONFLICT_ATTEMPTS = 10
 _WRITER_ATTRIBUTE = "siltstone-writer"
 
 
-def open_memory() -> ObjectStore:
-    """Open a store that lives as long as this process."""
-    return MemoryStore()
-
-
 def open_url(address: str) -> ObjectStore:
     """Open the store of a Google or Azure address by their own environment rules. Raises: InvalidInputError."""
     try:
@@ -122,7 +117,6 @@ class StoreObjects:
         self._store: ObjectStore = store
         self._is_trusted = is_trusted
         self._trust_lock = threading.Lock()
-
         self._clock = None if isinstance(store, MemoryStore) else StoreClock(self._ask_time)
 
     def __repr__(self) -> str:
@@ -174,11 +168,8 @@ class StoreObjects:
     def create(self, path: str, data: bytes | Iterable[bytes]) -> None:
         """Create by conditional put; a stream is spooled to disk first, since its put must be one request."""
         self._check_conditions()
-        if isinstance(data, bytes):
-            self._put_new(path, data)
-            return
-        with _spooled(data) as spool:
-            self._put_new(path, spool)
+        with _spooled(data) as body:
+            self._put_new(path, body)
 
     def _put_new(self, path: str, data: bytes | IO[bytes]) -> None:
         """Put if absent, as often as it takes to know who won.
@@ -228,12 +219,8 @@ class StoreObjects:
 
     def replace(self, path: str, data: bytes | Iterable[bytes]) -> None:
         """Put, in parts where the data is large; a stream is spooled, since it may come from the same store."""
-        with translated(self.root, path, writing=True):
-            if isinstance(data, bytes):
-                obstore.put(self._store, check_path(path), data)
-                return
-            with _spooled(data) as spool:
-                obstore.put(self._store, check_path(path), spool)
+        with translated(self.root, path, writing=True), _spooled(data) as body:
+            obstore.put(self._store, check_path(path), body)
 
     def list_objects(self, prefix: str, *, recursive: bool = False) -> list[ObjectInfo]:
         """Return the objects in a folder; the marker of the first write is none of them."""
@@ -296,8 +283,11 @@ class StoreObjects:
 
 
 @contextlib.contextmanager
-def _spooled(data: Iterable[bytes]) -> Iterator[IO[bytes]]:
-    """Write chunks to a temporary file; small ones stay in memory."""
+def _spooled(data: bytes | Iterable[bytes]) -> Iterator[bytes | IO[bytes]]:
+    """Write chunks to a temporary file; whole bytes, and few chunks, stay in memory."""
+    if isinstance(data, bytes):
+        yield data
+        return
     with tempfile.SpooledTemporaryFile(max_size=CHUNK_BYTES) as spool:
         for chunk in data:
             spool.write(chunk)

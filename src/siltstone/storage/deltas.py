@@ -289,7 +289,7 @@ def delete_deltas(
         current.trimmed_stream_position = last_stream_position
         return Commit({**dict.fromkeys(doomed), **partition_change(current)}, len(doomed))
 
-    refuse_unproven(source.log.batches)
+    refuse_unproven(source.log)
     return source.commit("trim", prepare).result
 
 

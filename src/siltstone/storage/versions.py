@@ -341,7 +341,7 @@ def _name(version: TableVersion) -> str:
 
 def version_of(state: LogState, log: CommitLog, table: Table, chosen: VersionEntry) -> TableVersion:
     """Return the version from the state of its log. Raises: CorruptionError."""
-    line = state.line(VERSION_KEY)
+    line = state.lines.get(VERSION_KEY)
     if line is None:
         raise CorruptionError(f"{log.address()}: the log of {table.locator.full_name} is missing or empty; restore it")
     key = (line, table.locator.full_name, chosen.version, chosen.lifecycle_state)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from siltstone.errors import CorruptionError
-from siltstone.log import chain, reader
+from siltstone.log import state, wire
 from siltstone.log.commit import CommitLog
 from siltstone.log.inspect import verify
 from siltstone.log.proof import find_problems, refuse_unproven
@@ -71,7 +71,7 @@ def test_a_file_that_was_changed_is_named_by_who_reads_it(local_root: str, name:
         values(local_root)
     assert name in {Path(finding.file).name for finding in verify(folder).findings}
     with pytest.raises(CorruptionError, match="nothing is deleted"):
-        refuse_unproven(CommitLog(local_root, "log").batches)
+        refuse_unproven(CommitLog(local_root, "log"))
 
 
 @pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.__name__)
@@ -131,7 +131,7 @@ def test_a_log_is_compacted_by_its_path_alone_and_keeps_its_name(local_root: str
     folder = fill(local_root, "tables/a/log", batches=5)
     for batches in (5, 3):
         assert compact(folder).compact_file is not None
-        assert find_problems(CommitLog(local_root, "tables/a/log").batches) == []
+        assert find_problems(CommitLog(local_root, "tables/a/log")) == []
         fill(local_root, "tables/a/log", batches)
     shutil.copy(folder / "9.compact", fill(local_root, "log", batches=10) / "9.compact")
     with pytest.raises(CorruptionError, match=r"log/9.compact: it is a checkpoint of tables/a/log"):
@@ -185,10 +185,10 @@ def test_a_checkpoint_of_another_log_is_found_by_the_batches_beside_it(local_roo
     folder = fill(local_root, batches=10)
     other = fill(local_root, "elsewhere", batches=10)
     shutil.copy(other / "9.compact", folder / "9.compact")
-    problems = find_problems(CommitLog(local_root, "log").batches)
+    problems = find_problems(CommitLog(local_root, "log"))
     assert {(problem.code, problem.file.rpartition("/")[2]) for problem in problems} == {("checkpoint", "9.compact")}
     with pytest.raises(CorruptionError, match="nothing is deleted"):
-        refuse_unproven(CommitLog(local_root, "log").batches)
+        refuse_unproven(CommitLog(local_root, "log"))
 
 
 def test_a_damaged_checkpoint_can_be_deleted_where_its_batches_are_there(local_root: str) -> None:
@@ -205,13 +205,13 @@ def test_a_sound_log_gives_no_doubt_whoever_wrote_it_and_however_long_it_is(loca
     for batches in (0, 1, 9, 10, 11, 50):
         folder = f"log-{batches}"
         fill(local_root, folder, batches)
-        assert find_problems(CommitLog(local_root, folder).batches) == []
+        assert find_problems(CommitLog(local_root, folder)) == []
 
 
 def test_a_batch_that_a_writer_left_under_a_freed_number_gives_no_doubt(
     local_root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reader, "CLEANUP_DELAY_MS", -1000)
+    monkeypatch.setattr(state, "CLEANUP_DELAY_MS", -1000)
     sleepers = []
     for _ in range(70):
         fill(local_root, batches=1)
@@ -226,24 +226,24 @@ def test_a_batch_that_a_writer_left_under_a_freed_number_gives_no_doubt(
             raise Killed
 
     sleeper = sleepers[first - 2]
-    sleeper.batches.objects = Dying(open_objects(local_root))
+    sleeper.objects = Dying(open_objects(local_root))
     with pytest.raises(Killed):
         sleeper.commit("test", lambda _: {"never": {"value": 1}})
     assert Path(local_root, "log", str(first - 1)).exists()
-    assert find_problems(CommitLog(local_root, "log").batches) == []
+    assert find_problems(CommitLog(local_root, "log")) == []
     assert verify(Path(local_root, "log")).findings == []
 
 
 def test_the_first_bytes_of_a_batch_say_whose_it_is() -> None:
-    batch, _ = chain.encode_batch({"write_id": "ab" * 16, "time": 1, "operation": "x" * 1000}, [b"{}"], 3)
-    assert chain.write_id_in(batch[: chain.START_BYTES]) == "ab" * 16
-    assert chain.write_id_in(b'v2\n{"key":"x"}') is None
+    batch, _ = wire.encode_batch({"write_id": "ab" * 16, "time": 1, "operation": "x" * 1000}, [b"{}"], 3)
+    assert wire.write_id_in(batch[: wire.START_BYTES]) == "ab" * 16
+    assert wire.write_id_in(b'v2\n{"key":"x"}') is None
 
 
 def test_a_process_notices_that_a_log_goes_on_after_a_batch_that_is_missing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reader, "LISTING_SECONDS", 0.0)
+    monkeypatch.setattr(state, "LISTING_SECONDS", 0.0)
     known, other = CommitLog(str(tmp_path), "log"), CommitLog(str(tmp_path), "log")
     known.commit("add", lambda _: {"a": {"n": 0}})
     for change in ({"a": {"n": number}} for number in range(1, 4)):

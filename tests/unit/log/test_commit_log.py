@@ -19,10 +19,9 @@ from siltstone.errors import (
     StorageError,
 )
 from siltstone.log import commit as commit_module
-from siltstone.log import reader as log_reader
+from siltstone.log import state as log_state
 from siltstone.log.commit import Commit, CommitLog, commit_log, forget_logs
-from siltstone.log.reader import ANCHOR_INTERVAL
-from siltstone.log.state import LogState
+from siltstone.log.state import ANCHOR_INTERVAL, LogState
 from siltstone.objects import open_objects
 from siltstone.testing import FaultyObjects, Killed
 
@@ -77,7 +76,7 @@ def open_log(new_root: Callable[[str], str], clock: Clock) -> Iterator[Callable[
 
     def make(**settings: Any) -> CommitLog:
         log = CommitLog(root, "log", **settings)
-        log.batches.objects = store
+        log.objects = store
         return log
 
     with replaced(clock):
@@ -96,7 +95,7 @@ def content(log: CommitLog) -> dict[str, int]:
 
 
 def names(log: CommitLog) -> list[str]:
-    return sorted(file.name for file in log.batches.listing().files)
+    return sorted(file.name for file in log.listing().files)
 
 
 def test_later_entries_replace_and_removals_drop(open_log: Callable[[], CommitLog]) -> None:
@@ -134,7 +133,7 @@ def test_a_commit_log_has_none_of_the_methods_that_write_logs_of_spark(
 ) -> None:
     log = open_log()
     assert not hasattr(log, method)
-    assert not hasattr(log.batches, "add")
+    assert not hasattr(log, "add")
 
 
 def test_processes_see_each_others_commits_and_take_turns(open_log: Callable[[], CommitLog]) -> None:
@@ -185,14 +184,14 @@ def test_checkpoints_come_beside_batches_and_hold_all_that_is_live(open_log: Cal
         put(log, a=number, **{f"k{number}": number}, **({f"k{number - 1}": None} if number else {}))
     assert names(log) == [*"0123456789", "9.compact"]
     assert content(open_log()) == {"a": 9, "k9": 9}
-    assert len(list(log.batches.read_lines("9.compact"))) == 4, "a head, two live entries and the newest commit"
+    assert len(list(log.read_lines("9.compact"))) == 4, "a head, two live entries and the newest commit"
 
 
 def test_readers_need_only_the_newest_checkpoint_and_what_follows(open_log: Callable[[], CommitLog]) -> None:
     log = open_log()
     for number in range(12):
         put(log, **{f"k{number}": number})
-    log.batches.objects.delete([f"log/{number}" for number in range(10)])
+    log.objects.delete([f"log/{number}" for number in range(10)])
     assert content(open_log()) == {f"k{number}": number for number in range(12)}
 
 
@@ -257,14 +256,14 @@ def go_on_far(log: CommitLog) -> None:
 def test_a_writer_that_stands_still_at_any_call_commits_once_and_loses_nothing(
     new_root: Callable[[str], str], monkeypatch: pytest.MonkeyPatch, known: int
 ) -> None:
-    monkeypatch.setattr(log_reader, "CLEANUP_DELAY_MS", -1000)
+    monkeypatch.setattr(log_state, "CLEANUP_DELAY_MS", -1000)
     for at_call in range(1, 6):
         root = new_root("memory")
         sleeper, other = CommitLog(root, "log"), CommitLog(root, "log")
         for number in range(known):
             put(sleeper, known=number)
         content(sleeper)
-        sleeper.batches.objects = FaultyObjects(
+        sleeper.objects = FaultyObjects(
             open_objects(root),
             at_call=at_call,
             kind="meet",
@@ -274,7 +273,7 @@ def test_a_writer_that_stands_still_at_any_call_commits_once_and_loses_nothing(
         expected = {"mine": at_call, **({"known": known - 1} if known else {})}
         met = content(other).get("other")
         assert content(CommitLog(root, "log")) == {**expected, **({} if met is None else {"other": met})}
-        sleeper.batches.objects = open_objects(root)
+        sleeper.objects = open_objects(root)
         assert content(sleeper) == content(other)
         put(sleeper, mine=0)
         assert content(other)["mine"] == 0
@@ -311,7 +310,7 @@ class _LosingTwice(FaultyObjects):
 def test_a_commit_whose_answer_was_lost_and_that_was_cleaned_up_since_happens_once(
     new_root: Callable[[str], str], monkeypatch: pytest.MonkeyPatch, known: int, moment: str, is_reused: bool
 ) -> None:
-    monkeypatch.setattr(log_reader, "CLEANUP_DELAY_MS", -1000)
+    monkeypatch.setattr(log_state, "CLEANUP_DELAY_MS", -1000)
     root = new_root("memory")
     log, other, sleeper = (CommitLog(root, "log") for _ in range(3))
     for _ in range(known):
@@ -326,11 +325,11 @@ def test_a_commit_whose_answer_was_lost_and_that_was_cleaned_up_since_happens_on
     def clean_up() -> None:
         go_on_far(other)
         if is_reused:
-            sleeper.batches.objects = Dying(open_objects(root))
+            sleeper.objects = Dying(open_objects(root))
             with pytest.raises(Killed):
                 put(sleeper, never=1)
 
-    log.batches.objects = _LosingTwice(root, clean_up, moment)
+    log.objects = _LosingTwice(root, clean_up, moment)
     log.commit("test", lambda state: {"count": {"value": (state.get("count") or {"value": 0})["value"] + 1}})
     assert content(CommitLog(root, "log")) == {"count": known + 1, "other": 59}
 
@@ -338,7 +337,7 @@ def test_a_commit_whose_answer_was_lost_and_that_was_cleaned_up_since_happens_on
 def test_a_reader_never_sees_a_number_that_is_used_again(
     new_root: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(log_reader, "CLEANUP_DELAY_MS", -1000)
+    monkeypatch.setattr(log_state, "CLEANUP_DELAY_MS", -1000)
     root = new_root("memory")
     reader, writer, other = (CommitLog(root, "log") for _ in range(3))
     put(writer, a=1)
@@ -346,7 +345,7 @@ def test_a_reader_never_sees_a_number_that_is_used_again(
     go_on_far(other)
     assert "1" not in names(other), "the next number that reader and writer know of is free again"
     seen: list[dict[str, int]] = []
-    delete = writer.batches.objects.delete
+    delete = writer.objects.delete
 
     def read_before(paths: Any) -> None:
         seen.append(content(reader))
@@ -356,7 +355,7 @@ def test_a_reader_never_sees_a_number_that_is_used_again(
         def delete(self, paths: Any) -> None:
             read_before(paths)
 
-    writer.batches.objects = Watched(open_objects(root))
+    writer.objects = Watched(open_objects(root))
     assert put(writer, a=2) == 61
     assert seen == [{"a": 1, "other": 59}], "while the second batch 1 was there"
 
@@ -364,16 +363,16 @@ def test_a_reader_never_sees_a_number_that_is_used_again(
 def test_anchors_go_before_the_batches_after_them_wherever_the_clean_up_ends(
     new_root: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(log_reader, "CLEANUP_DELAY_MS", 1 << 40)
+    monkeypatch.setattr(log_state, "CLEANUP_DELAY_MS", 1 << 40)
     root = new_root("memory")
     writer = CommitLog(root, "log")
     for number in range(60):
         put(writer, a=number)
-    monkeypatch.setattr(log_reader, "CLEANUP_DELAY_MS", -1000)
+    monkeypatch.setattr(log_state, "CLEANUP_DELAY_MS", -1000)
     put(writer, a=60)
     for at_call in range(1, 12):
         cleaner = CommitLog(root, "log")
-        cleaner.batches.objects = FaultyObjects(open_objects(root), at_call=at_call, kind="kill_after")
+        cleaner.objects = FaultyObjects(open_objects(root), at_call=at_call, kind="kill_after")
         with contextlib.suppress(Killed):
             cleaner.checkpoint()
         plain = {int(name) for name in names(CommitLog(root, "log")) if name.isdigit()}
@@ -407,7 +406,7 @@ def test_a_commit_whose_answer_is_lost_happens_once(
     root = new_root("memory")
     log = CommitLog(root, "log")
     put(log, a=1)
-    log.batches.objects = FaultyObjects(open_objects(root), at_call=1, kind=kind)
+    log.objects = FaultyObjects(open_objects(root), at_call=1, kind=kind)
     assert put(log, a=2) == 1
     assert names(log) == ["0", "1"]
     assert content(CommitLog(root, "log")) == {"a": 2}
@@ -422,7 +421,7 @@ def test_a_store_that_repeats_a_put_by_itself_does_not_make_us_our_own_rival(new
             super().create(path, data)
             super().create(path, data)
 
-    log.batches.objects = Repeating(open_objects(root))
+    log.objects = Repeating(open_objects(root))
     assert put(log, a=1) == 0
     assert names(log) == ["0"]
 
@@ -442,7 +441,7 @@ def test_a_lost_answer_while_another_writer_wins_is_committed_after_it(new_root:
         real_create(path, data)
 
     store.create = create  # type: ignore[method-assign]
-    one.batches.objects = store
+    one.objects = store
     assert put(one, c=1) == 2
     assert content(two) == {"a": 1, "b": 1, "c": 1}
 
@@ -456,7 +455,7 @@ def test_a_store_that_never_answers_leaves_the_outcome_unknown(new_root: Callabl
         def create(self, path: str, data: Any) -> None:
             raise StorageError("no answer")
 
-    log.batches.objects = Dead(open_objects(root))
+    log.objects = Dead(open_objects(root))
     with pytest.raises(CommitUnknownError, match="no answer"):
         put(log, a=2)
 
@@ -472,7 +471,7 @@ def test_a_failing_checkpoint_does_not_fail_the_commit(
         def replace(self, path: str, data: Any) -> None:
             raise failure("disk full")
 
-    log.batches.objects = NoCheckpoints(open_objects(root))
+    log.objects = NoCheckpoints(open_objects(root))
     for number in range(12):
         assert put(log, a=number) == number
     assert "disk full" in caplog.text
@@ -550,7 +549,7 @@ def test_a_log_is_recalled_without_asking_the_store(new_root: Callable[[str], st
     log, other = CommitLog(root, "log"), CommitLog(root, "log")
     put(log, a=1)
     store = FaultyObjects(open_objects(root))
-    log.batches.objects = store
+    log.objects = store
     put(other, a=2)
     assert log.recall(lambda state: state.get("a")) == {"key": "a", "value": 1}
     assert store.calls == 0

@@ -12,7 +12,8 @@ from tests.unit.log.conftest import names, spelled
 from siltstone.errors import CorruptionError, InvalidInputError, NotFoundError
 from siltstone.log import CompactibleLog, ObjectCodec, SinkEntry, SinkLog, SourceEntry, SourceLog
 from siltstone.log.commit import CommitLog
-from siltstone.log.inspect import compact, files, open_log, show, verify
+from siltstone.log.inspect import files, open_log, show, verify
+from siltstone.log.repair import compact
 from siltstone.log.spark_logs import SINK_CODEC
 from siltstone.objects import open_objects
 
@@ -84,9 +85,9 @@ def test_a_commit_log_is_summed_up_beside_its_batches(local_root: str) -> None:
     address = f"{local_root}/log"
     planned = compact(address, dry_run=True)
     assert (planned.compact_file, planned.entries_before, planned.entries_after) == ("2.compact", 9, 5)
-    assert [file.name for file in log.batches.listing().files] == ["0", "1", "2"]
+    assert [file.name for file in log.listing().files] == ["0", "1", "2"]
     assert compact(address).bytes_after > 0
-    assert [file.name for file in log.batches.listing().files] == ["0", "1", "2", "2.compact"]
+    assert [file.name for file in log.listing().files] == ["0", "1", "2", "2.compact"]
     assert compact(address).message == "nothing to do"
     assert CommitLog(local_root, "log").read(len) == 5
     with pytest.raises(InvalidInputError, match="no retention"):

@@ -350,7 +350,7 @@ def test_long_work_is_not_refused_by_a_vacuum_that_comes_right_before_its_commit
     partition = destination_of(orders)
 
     def wait_for_announcement(log: CommitLog) -> None:
-        while not CommitLog(root, log.batches.folder).read(lambda state: state.keys(horizon.WORK_PREFIX)):
+        while not CommitLog(root, log.folder).read(lambda state: state.keys(horizon.WORK_PREFIX)):
             pass
         monkeypatch.setattr(horizon, "ANNOUNCE_SECONDS", 600)
 

@@ -11,7 +11,7 @@ from unittest.mock import patch
 
 from siltstone import clock
 from siltstone.clock import StoreClock
-from siltstone.log import reader, state
+from siltstone.log import state
 from siltstone.objects import canonical_root, replaced
 from siltstone.testing.faults import Killed
 from siltstone.testing.oracle import Oracle
@@ -118,9 +118,9 @@ class World:
         profile = self.plan.profile
         with (
             memory_kept(),
-            patch.object(reader, "CHECKPOINT_INTERVAL", profile.checkpoint_interval),
+            patch.object(state, "CHECKPOINT_INTERVAL", profile.checkpoint_interval),
             patch.object(state, "RECENT_BATCHES", profile.recent_batches),
-            patch.multiple(reader, ANCHOR_INTERVAL=profile.anchor_interval, LISTING_SECONDS=profile.listing_seconds),
+            patch.multiple(state, ANCHOR_INTERVAL=profile.anchor_interval, LISTING_SECONDS=profile.listing_seconds),
             clock.replaced(_RunningClock(self)),
             replaced(self.root, self.store),
             determined(lambda: self._running.chance, lambda: (self.time.now_ms - START_MS) / 1000),
