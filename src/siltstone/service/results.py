@@ -54,11 +54,6 @@ class Tables(Protocol):
         ...
 
 
-def largest_first(pending: Sequence[PendingPartition]) -> list[PendingPartition]:
-    """Order partitions so that the longest work begins first."""
-    return sorted(pending, key=lambda partition: (-partition.bytes, -partition.deltas, partition.name))
-
-
 @dataclass(frozen=True)
 class FailedPartition:
     """A partition that a cycle did not compact, and why."""

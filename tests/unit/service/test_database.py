@@ -11,8 +11,8 @@ from sqlalchemy.engine import make_url
 from siltstone.errors import InvalidInputError, StorageError
 from siltstone.service import database as databases
 from siltstone.service import schema as tables
+from siltstone.service.cycles import take_lead
 from siltstone.service.database import Database, Transaction, default_address, open_database
-from siltstone.service.leases import take_lead
 from siltstone.service.schema import SCHEMA_VERSION, controls, schema
 
 
