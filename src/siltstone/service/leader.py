@@ -273,21 +273,18 @@ def decide(
     if settings.backlog_bytes is None and settings.backlog_age_seconds is None:
         return None
     backlog = measure()
-    return None if backlog is None else _by_backlog(backlog, now_ms, settings)
+    if backlog is None:
+        return None
+    if settings.backlog_bytes is not None and backlog.bytes >= settings.backlog_bytes:
+        return "backlog_bytes"
+    max_age = settings.backlog_age_seconds
+    is_old = max_age is not None and backlog.oldest_at is not None and now_ms - backlog.oldest_at >= to_ms(max_age)
+    return "backlog_age" if is_old else None
 
 
 def _is_past(since_ms: int, seconds: float, now_ms: int) -> bool:
     """Return whether this much time has passed since a stored time; a time in the future counts as long ago."""
     return now_ms - since_ms > to_ms(seconds) or since_ms > latest_ms(now_ms)
-
-
-def _by_backlog(backlog: Backlog, now_ms: int, settings: ServiceSettings) -> TriggerReason | None:
-    if settings.backlog_bytes is not None and backlog.bytes >= settings.backlog_bytes:
-        return "backlog_bytes"
-    limit = settings.backlog_age_seconds
-    if limit is not None and backlog.oldest_at is not None and now_ms - backlog.oldest_at >= to_ms(limit):
-        return "backlog_age"
-    return None
 
 
 def trim_tables(database: Database, lease: Lease, tables: Tables, keep_alive: Callable[[], None]) -> int:

@@ -120,12 +120,11 @@ class Node:
     def start(self) -> None:
         """Register, and begin to lead and to work. Raises: StorageError."""
         register_node(self._database, self.identity, is_worker=bool(self._workers))
-        loops: list[tuple[str, Callable[[], None]]] = [("leader", self._lead)]
-        loops += [
-            (f"worker-{number}", lambda worker=worker: self._work(worker))  # type: ignore[misc]
+        self._threads = [threading.Thread(target=self._lead, name="siltstone-leader", daemon=True)]
+        self._threads += [
+            threading.Thread(target=self._work, args=(worker,), name=f"siltstone-worker-{number}", daemon=True)
             for number, worker in enumerate(self._workers, 1)
         ]
-        self._threads = [threading.Thread(target=loop, name=f"siltstone-{name}", daemon=True) for name, loop in loops]
         for thread in self._threads:
             thread.start()
         _log.info(

@@ -203,13 +203,14 @@ class Heartbeat:
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self.is_lost = False
+        # Set to make the compaction stop at its next step.
+        self.stop_reason: str | None = None
         self._database = database
         self._claim = claim
         self._settings = settings
         self._monotonic = monotonic
         self._beat_at = monotonic()
         self._done = threading.Event()
-        self._stop_reason: str | None = None
         self._progress = self._buckets_done = self._buckets_total = 0
         self._thread = threading.Thread(target=self._run, name=f"heartbeat {claim.partition}", daemon=True)
 
@@ -220,15 +221,6 @@ class Heartbeat:
     def __exit__(self, *raised: object) -> None:
         self._done.set()
         self._thread.join()
-
-    def abandon(self, reason: str) -> None:
-        """Make the compaction stop at its next step."""
-        self._stop_reason = reason
-
-    @property
-    def is_abandoned(self) -> bool:
-        """Whether the compaction has to stop."""
-        return self._stop_reason is not None
 
     def on_progress(self, event: Event) -> None:
         """Note a step of the compaction, and end it where it has lost the right to go on. Raises: LeaseLostError."""
@@ -241,8 +233,8 @@ class Heartbeat:
         # After a pause of the whole process, the thread may not have noticed yet what happened meanwhile.
         if self._monotonic() - self._beat_at > self._settings.claim_lease_seconds / 2:
             self.beat()
-        if self._stop_reason is not None:
-            raise LeaseLostError(f"{self._claim.partition}: {self._stop_reason}, so nothing more is committed")
+        if self.stop_reason is not None:
+            raise LeaseLostError(f"{self._claim.partition}: {self.stop_reason}, so nothing more is committed")
         if self.is_lost:
             raise LeaseLostError(
                 f"{self._claim.partition}: the claim of cycle {self._claim.cycle}, attempt {self._claim.attempt}, is "
@@ -290,49 +282,38 @@ class Worker:
 
     def work(self, claim: Claim) -> bool:
         """Compact a claimed partition and hand it back; False where the claim was lost. Raises: StorageError."""
+        fields = {"cycle": claim.cycle, "partition": claim.partition, "attempt": claim.attempt, "worker": claim.owner}
         with self._watched(claim) as heartbeat:
             try:
                 result = self._tables.compact(claim.locator, heartbeat.on_progress)
             except LeaseLostError as error:
-                return self._give_back(claim, heartbeat, error)
+                _log.warning("checkpoint stopped", extra={**fields, "reason": str(error)})
+                if heartbeat.is_lost or heartbeat.stop_reason is None:
+                    return False
+                return release_partition(self._database, claim, "ABANDONED", self._settings, error=str(error))
             except Exception as error:  # noqa: BLE001 - whatever a compaction fails with is an outcome of the checkpoint
-                return self._fail(claim, error)
-            return self._complete(claim, result)
+                reason = mask_secrets(str(error) or type(error).__name__)
+                _log.error("checkpoint failed", extra={**fields, "reason": reason}, exc_info=error)
+                is_lasting = isinstance(error, _LASTING)
+                return release_partition(
+                    self._database, claim, "FAILED", self._settings, error=reason, may_retry=not is_lasting
+                )
+            is_taken = release_partition(self._database, claim, "COMPLETED", self._settings, result=result)
+            if is_taken:
+                _log.info("checkpoint completed", extra={**fields, **vars(result)})
+            else:
+                _log.warning("late result refused", extra=fields)
+            return is_taken
 
     def abandon(self, reason: str) -> None:
         """Make the compaction that runs stop at its next step and hand its partition back, for others to take."""
         with self._lock:
             self._stop_reason = reason
             if self._current is not None:
-                self._current.abandon(reason)
+                self._current.stop_reason = reason
 
     def _watched(self, claim: Claim) -> Heartbeat:
         with self._lock:
             self._current = Heartbeat(self._database, claim, self._settings)
-            if self._stop_reason is not None:
-                self._current.abandon(self._stop_reason)
+            self._current.stop_reason = self._stop_reason
             return self._current
-
-    def _complete(self, claim: Claim, result: CheckpointResult) -> bool:
-        is_taken = release_partition(self._database, claim, "COMPLETED", self._settings, result=result)
-        if is_taken:
-            _log.info("checkpoint completed", extra={**_fields(claim), **vars(result)})
-        else:
-            _log.warning("late result refused", extra=_fields(claim))
-        return is_taken
-
-    def _fail(self, claim: Claim, error: Exception) -> bool:
-        message = mask_secrets(str(error) or type(error).__name__)
-        _log.error("checkpoint failed", extra={**_fields(claim), "reason": message}, exc_info=error)
-        may_retry = not isinstance(error, _LASTING)
-        return release_partition(self._database, claim, "FAILED", self._settings, error=message, may_retry=may_retry)
-
-    def _give_back(self, claim: Claim, heartbeat: Heartbeat, error: LeaseLostError) -> bool:
-        _log.warning("checkpoint stopped", extra={**_fields(claim), "reason": str(error)})
-        if heartbeat.is_lost or not heartbeat.is_abandoned:
-            return False
-        return release_partition(self._database, claim, "ABANDONED", self._settings, error=str(error))
-
-
-def _fields(claim: Claim) -> dict[str, object]:
-    return {"cycle": claim.cycle, "partition": claim.partition, "attempt": claim.attempt, "worker": claim.owner}

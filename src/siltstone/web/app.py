@@ -273,9 +273,14 @@ class Guard:
         if self._answering >= MAX_ANSWERING and scope["path"] != _HEALTH:
             await PlainTextResponse("Too many requests at once; try again in a moment.\n", 503)(scope, receive, secured)
             return
+        waiting = [first]
+
+        async def replay() -> Message:
+            return waiting.pop() if waiting else await receive()
+
         self._answering += 1
         try:
-            await self._app(scope, _replayed(first, receive), secured)
+            await self._app(scope, replay, secured)
         finally:
             self._answering -= 1
 
@@ -292,15 +297,6 @@ async def _read_bounded(receive: Receive) -> Message | None:
             return None
         if not message.get("more_body", False):
             return {"type": "http.request", "body": body, "more_body": False}
-
-
-def _replayed(first: Message, receive: Receive) -> Receive:
-    waiting = [first]
-
-    async def replay() -> Message:
-        return waiting.pop() if waiting else await receive()
-
-    return replay
 
 
 def host_name(host: str) -> str:

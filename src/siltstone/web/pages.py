@@ -10,21 +10,11 @@ from fastapi import APIRouter, Depends, HTTPException, Request
 from fastapi.responses import HTMLResponse, Response
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 
+from siltstone import text
 from siltstone._version import __version__
 from siltstone.service import cycle_details, cycle_records, list_nodes, service_status
 from siltstone.service.results import Attempt, CycleDetails, CycleRecord
 from siltstone.table.report import TableRound
-from siltstone.text import (
-    format_age,
-    format_bytes,
-    format_count,
-    format_duration,
-    format_iso_time,
-    format_number,
-    format_partition,
-    format_ratio,
-    format_time,
-)
 from siltstone.web.site import SESSION_COOKIE, SESSION_SECONDS, VISIT_COOKIE, Site
 
 STATIC = Path(__file__).parent / "static"
@@ -47,7 +37,7 @@ REASON_WORDS = {
     "backlog_bytes": "the size of the backlog",
     "backlog_age": "the age of the backlog",
 }
-format_short = partial(format_duration, drop_zero=True)
+format_short = partial(text.format_duration, drop_zero=True)
 
 
 def format_status(status: str) -> str:
@@ -56,17 +46,17 @@ def format_status(status: str) -> str:
 
 
 FILTERS: dict[str, Callable[..., str]] = {
-    "bytes": format_bytes,
-    "number": format_number,
-    "ratio": format_ratio,
+    "bytes": text.format_bytes,
+    "number": text.format_number,
+    "ratio": text.format_ratio,
     "duration": format_short,
-    "about": format_age,
-    "time": format_time,
-    "iso": format_iso_time,
+    "about": text.format_age,
+    "time": text.format_time,
+    "iso": text.format_iso_time,
     "status": format_status,
     "reason": lambda reason: REASON_WORDS.get(reason, str(reason)),
-    "of": format_count,
-    "partition": format_partition,
+    "of": text.format_count,
+    "partition": text.format_partition,
 }
 NOTICES = {
     "triggered": "A cycle was asked for; it begins as soon as possible.",
@@ -295,12 +285,12 @@ def history_chart(records: Sequence[CycleRecord]) -> Chart | None:
 
 def size_chart(rounds: Sequence[TableRound]) -> Chart | None:
     """Draw the bytes of a table after each round, oldest first."""
-    return _rounds_chart([(report.round_id, report.table_bytes) for report in rounds], "Size", format_bytes)
+    return _rounds_chart([(report.round_id, report.table_bytes) for report in rounds], "Size", text.format_bytes)
 
 
 def rows_chart(rounds: Sequence[TableRound]) -> Chart | None:
     """Draw the rows of a table after each round, oldest first."""
-    return _rounds_chart([(report.round_id, report.table_rows) for report in rounds], "Rows", format_number)
+    return _rounds_chart([(report.round_id, report.table_rows) for report in rounds], "Rows", text.format_number)
 
 
 def timeline_rows(details: CycleDetails, now_ms: int) -> list[TimelineRow]:

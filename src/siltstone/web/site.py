@@ -142,7 +142,7 @@ class LakeReader:
         self.root = mask_secrets(lake.root)
         self._lake = lake
         self._monotonic = monotonic
-        self._tables = _Kept(self._list, monotonic)
+        self._tables = _Kept(lambda: [_in_our_words(table) for table in lake.report()], monotonic)
         self._details: dict[str, _Kept[TableDetails]] = {}
         self._lock = threading.Lock()
 
@@ -167,9 +167,6 @@ class LakeReader:
                 self._details.clear()
             kept = self._details.setdefault(name, _Kept(lambda: self._read_table(name), self._monotonic))
         return kept.get()
-
-    def _list(self) -> list[TableReport]:
-        return [_in_our_words(table) for table in self._lake.report()]
 
     def _read_table(self, name: str) -> TableDetails:
         details = Table(self._lake, name).details()
