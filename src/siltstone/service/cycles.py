@@ -52,8 +52,6 @@ class BegunCycle:
 
     cycle_count: int
     partitions: int
-    started_at: int
-    requests: Sequence[str]
 
 
 @in_transaction("take or renew the lead")
@@ -104,8 +102,7 @@ def is_current(row: Row[Any], now_ms: int) -> bool:
 
 def lock_manager(transaction: Transaction, *, shared: bool = False) -> Row[Any] | None:
     """Return the manager row; nobody changes it until the transaction ends. None before the first leader."""
-    row: Row[Any] | None = transaction.execute(select(manager).with_for_update(read=shared)).first()
-    return row
+    return transaction.execute(select(manager).with_for_update(read=shared)).first()
 
 
 @in_transaction("create the manager row")
@@ -137,21 +134,21 @@ def begin_cycle(
     if pending:
         rows = [_checkpoint_row(partition, cycle, now_ms) for partition in pending]
         transaction.connection.execute(checkpoint_status.insert(), rows)
-    requests = _take_up_requests(transaction, cycle)
+    trims_after = _take_up_requests(transaction, cycle)
     transaction.execute(
         manager.update().values(
             status="STARTED",
             cycle_count=cycle,
             leader=node,
             trigger_reason=reason,
-            trims_after=any(requests.values()),
+            trims_after=trims_after,
             trim_due=False,
             last_started_at=now_ms,
             started_at=now_ms,
             ended_at=None,
         )
     )
-    return BegunCycle(cycle, len(pending), now_ms, list(requests))
+    return BegunCycle(cycle, len(pending))
 
 
 def _newest_cycle(transaction: Transaction) -> int:
@@ -174,14 +171,14 @@ def _checkpoint_row(pending: PendingPartition, cycle: int, now_ms: int) -> dict[
     }
 
 
-def _take_up_requests(transaction: Transaction, cycle: int) -> dict[str, bool]:
-    """Let waiting requests belong to a cycle; return their ids, each with whether it asks for a trim."""
+def _take_up_requests(transaction: Transaction, cycle: int) -> bool:
+    """Let waiting requests belong to a cycle; return whether one asks for a trim."""
     is_pending = trigger_requests.c.state == "PENDING"
     rows = transaction.execute(select(trigger_requests).where(is_pending).with_for_update()).all()
     for row in rows:
         mine = trigger_requests.c.request_id == row.request_id
         transaction.execute(trigger_requests.update().where(mine).values(state="RUNNING", cycle=cycle))
-    return {row.request_id: row.trim for row in rows}
+    return any(row.trim for row in rows)
 
 
 def is_expired(now_ms: int, settings: ServiceSettings) -> ColumnElement[bool]:

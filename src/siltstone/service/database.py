@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeAlias, TypeVar
 
-from sqlalchemy import Connection, Engine, Table, create_engine, event, inspect, select, text
+from sqlalchemy import Connection, CursorResult, Engine, Executable, Table, create_engine, event, inspect, select, text
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, InterfaceError, OperationalError, SQLAlchemyError
@@ -66,7 +66,7 @@ class Transaction:
         """Return the time; ask after taking locks, because waiting for them takes time too."""
         return self._clock(self.connection)
 
-    def execute(self, statement: Any) -> Any:
+    def execute(self, statement: Executable) -> CursorResult[Any]:
         """Execute a statement."""
         return self.connection.execute(statement)
 

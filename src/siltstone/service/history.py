@@ -1,11 +1,12 @@
 """What was and what is: finished cycles, the one that runs, and who takes part."""
 
 import logging
+from collections import Counter
 from dataclasses import fields
 from typing import Any, TypeVar
 
 import orjson
-from sqlalchemy import Row, delete, func, select
+from sqlalchemy import Row, delete, select
 
 from siltstone.clock import measure
 from siltstone.errors import NotFoundError, SiltstoneError
@@ -83,14 +84,14 @@ def _prune(transaction: Transaction, lease: Lease) -> int:
     current = select(manager.c.cycle_count).scalar_subquery()
     for table in (checkpoint_detail, trigger_requests):
         transaction.execute(delete(table).where((table.c.cycle < oldest_kept) & (table.c.cycle != current)))
-    return int(deleted.rowcount)
+    return deleted.rowcount
 
 
 @in_transaction("read the status", reads=True)
 def service_status(transaction: Transaction, settings: ServiceSettings | None = None) -> ServiceStatus:
     """Return all about now; without settings, it is not known when a cycle is due. Raises: StorageError."""
     now_ms = transaction.now_ms()
-    row: Row[Any] | None = transaction.execute(select(manager)).first()
+    row = transaction.execute(select(manager)).first()
     checkpoints = _checkpoints(transaction)
     counts = [checkpoint.status for checkpoint in checkpoints]
     controls = current_controls(transaction, now_ms)
@@ -139,8 +140,8 @@ def measured_status(database: Database, settings: ServiceSettings | None = None)
 @in_transaction("read the cycle", reads=True)
 def cycle_details(transaction: Transaction, cycle: int) -> CycleDetails:
     """Return one cycle, finished or running, with its checkpoints and attempts. Raises: NotFoundError, StorageError."""
-    row: Row[Any] | None = transaction.execute(select(manager)).first()
-    finished: Row[Any] | None = None
+    row = transaction.execute(select(manager)).first()
+    finished = None
     if 0 <= cycle <= MAX_NUMBER:
         finished = transaction.execute(select(cycle_history).where(cycle_history.c.cycle_count == cycle)).first()
     is_newest = row is not None and row.cycle_count == cycle and row.started_at is not None
@@ -166,15 +167,14 @@ def list_nodes(transaction: Transaction, settings: ServiceSettings | None = None
     alive_ms = to_ms(3 * (settings or ServiceSettings()).tick_seconds)
     now_ms = transaction.now_ms()
     lease = transaction.execute(select(leader_lease)).one()
-    by_worker = select(active_checkpoints.c.worker, func.count()).group_by(active_checkpoints.c.worker)
-    claims = dict(transaction.execute(by_worker).all())
+    claims = Counter(transaction.execute(select(active_checkpoints.c.worker)).scalars())
     rows = transaction.execute(select(nodes).order_by(nodes.c.name, nodes.c.started_at.desc())).all()
     return [
         NodeInfo(
             **row._mapping,
             is_leader=row.owner == lease.holder and is_current(lease, now_ms),
             is_alive=row.stopped_at is None and now_ms - alive_ms <= row.seen_at <= latest_ms(now_ms),
-            claims=claims.get(row.owner, 0),
+            claims=claims[row.owner],
         )
         for row in rows
     ]

@@ -230,7 +230,7 @@ class Leader:
 def _read_situation(transaction: Transaction, settings: ServiceSettings) -> Situation | None:
     """Return the state in the database, or None if there has never been a leader."""
     now_ms = transaction.now_ms()
-    row: Row[Any] | None = transaction.execute(select(manager)).first()
+    row = transaction.execute(select(manager)).first()
     if row is None:
         return None
     controls = current_controls(transaction, now_ms)
@@ -314,8 +314,7 @@ def trim_tables(database: Database, lease: Lease, tables: Tables, keep_alive: Ca
 @in_transaction("read the trim marks")
 def _read_trim_marks(transaction: Transaction, lease: Lease) -> Sequence[Row[Any]]:
     check_lead(transaction, lease)
-    marks: Sequence[Row[Any]] = transaction.execute(select(trim_marks).order_by(trim_marks.c.partition)).all()
-    return marks
+    return transaction.execute(select(trim_marks).order_by(trim_marks.c.partition)).all()
 
 
 @in_transaction("write down what was trimmed")

@@ -73,7 +73,7 @@ def _claim_partition(transaction: Transaction, owner: str, settings: ServiceSett
     status = checkpoint_status.c
     earlier = transaction.execute(select(checkpoint_status).where(_is_held(claim_id))).first()
     if earlier is not None:
-        return _to_claim(earlier, owner)
+        return _to_claim(earlier)
     now_ms = transaction.now_ms()
     if "disable" in current_controls(transaction, now_ms):
         return None
@@ -102,7 +102,7 @@ def _claim_partition(transaction: Transaction, owner: str, settings: ServiceSett
     transaction.execute(active_checkpoints.insert().values(**identity, **times))
     detail = {"table_name": free.table_name, "status": "STARTED", "started_at": now_ms}
     transaction.execute(checkpoint_detail.insert().values(**identity, **detail))
-    return _to_claim(transaction.execute(select(checkpoint_status).where(_is_held(claim_id))).one(), owner)
+    return _to_claim(transaction.execute(select(checkpoint_status).where(_is_held(claim_id))).one())
 
 
 def _is_held(claim_id: str) -> ColumnElement[bool]:
@@ -110,16 +110,9 @@ def _is_held(claim_id: str) -> ColumnElement[bool]:
     return (checkpoint_status.c.claim_id == claim_id) & (checkpoint_status.c.status == "STARTED")
 
 
-def _to_claim(row: Row[Any], owner: str) -> Claim:
-    return Claim(
-        cycle=row.cycle,
-        partition=row.partition,
-        table=row.table_name,
-        locator=PartitionLocator.from_serializable(orjson.loads(row.locator)),
-        attempt=row.attempt,
-        claim_id=row.claim_id,
-        owner=owner,
-    )
+def _to_claim(row: Row[Any]) -> Claim:
+    locator = PartitionLocator.from_serializable(orjson.loads(row.locator))
+    return Claim(row.cycle, row.partition, row.table_name, locator, row.attempt, row.claim_id, owner=row.worker)
 
 
 @in_transaction("send a heartbeat")

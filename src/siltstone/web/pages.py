@@ -127,7 +127,7 @@ def show(request: Request, template: str, *, code: int = 200, **values: object) 
     """Fill in a page; its forms are tied to this browser by a cookie."""
     site = site_of(request)
     cookie = request.cookies.get(VISIT_COOKIE, "")
-    visit = cookie if len(cookie) == len(site.access.new_visit()) else site.access.new_visit()
+    visit = site.access.visit(cookie)
     page = _templates.get_template(template).render(
         path=request.url.path,
         node=site.node if may_read(request) else None,

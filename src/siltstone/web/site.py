@@ -87,9 +87,9 @@ class Access:
             return False
         return int(claim.partition(".")[0]) > self._now()
 
-    def new_visit(self) -> str:
-        """Return a cookie that forms are tied to."""
-        return secrets.token_hex(_VISIT_LENGTH // 2)
+    def visit(self, cookie: str) -> str:
+        """Return the cookie that forms are tied to: the one a browser has, or a new one."""
+        return cookie if len(cookie) == _VISIT_LENGTH else secrets.token_hex(_VISIT_LENGTH // 2)
 
     def form_key(self, visit: str) -> str:
         """Return what a form must send along; another site can neither read nor guess it."""
