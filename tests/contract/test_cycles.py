@@ -787,7 +787,7 @@ def test_a_trim_that_was_interrupted_is_done_by_the_next_leader(world: World, mo
     while worker.step():
         pass
     with monkeypatch.context() as patch:
-        patch.setattr(leader, "trim_tables", _die)
+        patch.setattr(leader.Leader, "_trim", _die)
         with pytest.raises(Killed):
             one.tick()
     assert controls.get_request(world.database, request.request_id).state == "TRIMMING"

@@ -29,7 +29,7 @@ def trigger_cycle(database: Database, *, trim: bool = False, requester: str = ""
 
 @in_transaction("request a cycle")
 def _add_request(transaction: Transaction, request_id: str, *, trim: bool, requester: str) -> TriggerRequest:
-    pending = select(trigger_requests.c.request_id).where(trigger_requests.c.state == "PENDING")
+    pending = select(trigger_requests.c.request_id).filter_by(state="PENDING")
     if len(transaction.execute(pending.limit(_MAX_PENDING)).all()) >= _MAX_PENDING:
         raise InvalidInputError(f"{_MAX_PENDING} trigger requests are waiting; is a service running?")
     now_ms = transaction.now_ms()
@@ -41,7 +41,7 @@ def _add_request(transaction: Transaction, request_id: str, *, trim: bool, reque
 def _read_request(transaction: Transaction, request_id: str) -> TriggerRequest:
     row = None
     if request_id.isascii() and request_id.isalnum():  # not every text can be asked for: PostgreSQL has no NUL
-        row = transaction.execute(select(trigger_requests).where(trigger_requests.c.request_id == request_id)).first()
+        row = transaction.execute(select(trigger_requests).filter_by(request_id=request_id)).first()
     if row is None:
         raise NotFoundError(f"unknown trigger request {request_id!r}; those of the last 100 cycles are kept")
     return TriggerRequest(**row._mapping)
@@ -124,12 +124,9 @@ def clear_expired(transaction: Transaction, now_ms: int) -> None:
 
 def pending_requests(transaction: Transaction) -> list[TriggerRequest]:
     """Return the requests that no cycle has taken up, oldest first."""
-    waiting = (
-        select(trigger_requests)
-        .where(trigger_requests.c.state == "PENDING")
-        .order_by(trigger_requests.c.requested_at, trigger_requests.c.request_id)
-    )
-    return [TriggerRequest(**row._mapping) for row in transaction.execute(waiting)]
+    pending = select(trigger_requests).filter_by(state="PENDING")
+    rows = transaction.execute(pending.order_by(trigger_requests.c.requested_at, trigger_requests.c.request_id))
+    return [TriggerRequest(**row._mapping) for row in rows]
 
 
 def obstacle_to_cycles(status: ServiceStatus) -> str | None:
@@ -156,7 +153,7 @@ def _set(database: Database, name: ControlName, requester: str, for_ms: int | No
 def _clear(database: Database, name: ControlName) -> bool:
     def change(transaction: Transaction) -> bool:
         was_set = name in current_controls(transaction, transaction.now_ms())
-        transaction.execute(delete(controls).where(controls.c.name == name))
+        transaction.execute(delete(controls).filter_by(name=name))
         return was_set
 
     return database.change(f"clear {name}", change)

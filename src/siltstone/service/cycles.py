@@ -12,22 +12,10 @@ import orjson
 from sqlalchemy import ColumnElement, Row, delete, func, select
 
 from siltstone.errors import LeaseLostError
+from siltstone.service import schema
 from siltstone.service.controls import clear_expired, current_controls
 from siltstone.service.database import Transaction, in_transaction
 from siltstone.service.results import CycleRecord, FailedPartition, PendingPartition
-from siltstone.service.schema import (
-    SINGLETON,
-    WORK,
-    TriggerReason,
-    active_checkpoints,
-    checkpoint_detail,
-    checkpoint_status,
-    cycle_history,
-    leader_lease,
-    manager,
-    trigger_requests,
-    trim_marks,
-)
 from siltstone.service.settings import ServiceSettings, latest_ms, to_ms
 
 _ERRORS_KEPT = 100
@@ -60,7 +48,7 @@ def take_lead(transaction: Transaction, holder: str, lease_ms: int) -> Lease | N
 
     A holder that overslept its lease gets a new term, so that nothing it began before can still be committed.
     """
-    row = transaction.execute(select(leader_lease).with_for_update()).one()
+    row = transaction.execute(select(schema.leader_lease).with_for_update()).one()
     now_ms = transaction.now_ms()
     is_free = not is_current(row, now_ms)
     if not is_free and row.holder != holder:
@@ -72,20 +60,20 @@ def take_lead(transaction: Transaction, holder: str, lease_ms: int) -> Lease | N
         renewed_at=now_ms,
         lease_until=now_ms + lease_ms,
     )
-    transaction.execute(leader_lease.update().values(**vars(lease)))
+    transaction.execute(schema.leader_lease.update().values(**vars(lease)))
     return lease
 
 
 @in_transaction("give up the lead")
 def give_up_lead(transaction: Transaction, lease: Lease) -> None:
     """Let others lead at once. Raises: StorageError."""
-    mine = (leader_lease.c.holder == lease.holder) & (leader_lease.c.term == lease.term)
-    transaction.execute(leader_lease.update().where(mine).values(lease_until=0))
+    own = schema.leader_lease.update().filter_by(holder=lease.holder, term=lease.term)
+    transaction.execute(own.values(lease_until=0))
 
 
 def check_lead(transaction: Transaction, lease: Lease) -> int:
     """Make sure, until the end of the transaction, that a lease holds; return the time. Raises: LeaseLostError."""
-    row = transaction.execute(select(leader_lease).with_for_update()).one()
+    row = transaction.execute(select(schema.leader_lease).with_for_update()).one()
     now_ms = transaction.now_ms()
     if row.holder != lease.holder or row.term != lease.term or not is_current(row, now_ms):
         raise LeaseLostError(
@@ -102,7 +90,7 @@ def is_current(row: Row[Any], now_ms: int) -> bool:
 
 def lock_manager(transaction: Transaction, *, shared: bool = False) -> Row[Any] | None:
     """Return the manager row; nobody changes it until the transaction ends. None before the first leader."""
-    return transaction.execute(select(manager).with_for_update(read=shared)).first()
+    return transaction.execute(select(schema.manager).with_for_update(read=shared)).first()
 
 
 @in_transaction("create the manager row")
@@ -110,12 +98,12 @@ def bootstrap(transaction: Transaction, lease: Lease) -> None:
     """Create the manager row if it is missing. Raises: LeaseLostError, StorageError."""
     now_ms = check_lead(transaction, lease)
     values = {"status": "IDLE", "cycle_count": _newest_cycle(transaction), "last_started_at": now_ms}
-    transaction.insert_if_absent(manager, id=SINGLETON, **values)
+    transaction.insert_if_absent(schema.manager, id=schema.SINGLETON, **values)
 
 
 @in_transaction("begin a cycle")
 def begin_cycle(
-    transaction: Transaction, lease: Lease, pending: Sequence[PendingPartition], reason: TriggerReason, node: str
+    transaction: Transaction, lease: Lease, pending: Sequence[PendingPartition], reason: schema.TriggerReason, node: str
 ) -> BegunCycle | None:
     """Begin a cycle over partitions and take up all waiting requests.
 
@@ -129,14 +117,14 @@ def begin_cycle(
     clear_expired(transaction, now_ms)
     # Also above every number in the history, should the manager row have been lost and made anew.
     cycle = max(row.cycle_count, _newest_cycle(transaction)) + 1
-    transaction.execute(delete(active_checkpoints))
-    transaction.execute(delete(checkpoint_status))
+    transaction.execute(delete(schema.active_checkpoints))
+    transaction.execute(delete(schema.checkpoint_status))
     if pending:
         rows = [_checkpoint_row(partition, cycle, now_ms) for partition in pending]
-        transaction.connection.execute(checkpoint_status.insert(), rows)
+        transaction.connection.execute(schema.checkpoint_status.insert(), rows)
     trims_after = _take_up_requests(transaction, cycle)
     transaction.execute(
-        manager.update().values(
+        schema.manager.update().values(
             status="STARTED",
             cycle_count=cycle,
             leader=node,
@@ -152,7 +140,7 @@ def begin_cycle(
 
 
 def _newest_cycle(transaction: Transaction) -> int:
-    return transaction.execute(select(func.max(cycle_history.c.cycle_count))).scalar() or 0
+    return transaction.execute(select(func.max(schema.cycle_history.c.cycle_count))).scalar() or 0
 
 
 def _checkpoint_row(pending: PendingPartition, cycle: int, now_ms: int) -> dict[str, object]:
@@ -173,17 +161,17 @@ def _checkpoint_row(pending: PendingPartition, cycle: int, now_ms: int) -> dict[
 
 def _take_up_requests(transaction: Transaction, cycle: int) -> bool:
     """Let waiting requests belong to a cycle; return whether one asks for a trim."""
-    is_pending = trigger_requests.c.state == "PENDING"
-    rows = transaction.execute(select(trigger_requests).where(is_pending).with_for_update()).all()
-    for row in rows:
-        mine = trigger_requests.c.request_id == row.request_id
-        transaction.execute(trigger_requests.update().where(mine).values(state="RUNNING", cycle=cycle))
-    return any(row.trim for row in rows)
+    pending = select(schema.trigger_requests).filter_by(state="PENDING").with_for_update()
+    requests = transaction.execute(pending).all()
+    for request in requests:
+        taken_up = schema.trigger_requests.update().filter_by(request_id=request.request_id)
+        transaction.execute(taken_up.values(state="RUNNING", cycle=cycle))
+    return any(request.trim for request in requests)
 
 
 def is_expired(now_ms: int, settings: ServiceSettings) -> ColumnElement[bool]:
     """Return the condition of claims whose worker is dead or stuck, or from before the clock was set back."""
-    claim = active_checkpoints.c
+    claim = schema.active_checkpoints.c
     return (
         (claim.lease_until < now_ms)
         | (claim.progress_at < now_ms - to_ms(settings.stuck_seconds))
@@ -202,12 +190,12 @@ def evict_expired(transaction: Transaction, lease: Lease, settings: ServiceSetti
     row = lock_manager(transaction)
     if row is None or row.status != "STARTED":
         return []
-    expired = select(active_checkpoints).where(is_expired(now_ms, settings))
+    expired = select(schema.active_checkpoints).where(is_expired(now_ms, settings))
     claims = transaction.execute(expired.with_for_update()).all()
     for claim in claims:
         _evict(transaction, claim, settings, now_ms)
     if claims:
-        transaction.execute(manager.update().values(evictions=manager.c.evictions + len(claims)))
+        transaction.execute(schema.manager.update().values(evictions=schema.manager.c.evictions + len(claims)))
     return [claim.partition for claim in claims]
 
 
@@ -217,10 +205,10 @@ def _evict(transaction: Transaction, claim: Row[Any], settings: ServiceSettings,
     why = "it sent no heartbeat in time" if claim.lease_until < now_ms else "it made no progress in time"
     why = "the clock of the database was set back" if is_set_back else why
     error = f"the claim of {worker} expired: {why}"
-    transaction.execute(delete(active_checkpoints).where(active_checkpoints.c.claim_id == claim.claim_id))
+    transaction.execute(delete(schema.active_checkpoints).filter_by(claim_id=claim.claim_id))
     end_attempt(transaction, claim.claim_id, "EXPIRED", now_ms, error=error)
-    mine = (checkpoint_status.c.claim_id == claim.claim_id) & (checkpoint_status.c.status == "STARTED")
-    row = transaction.execute(select(checkpoint_status).where(mine)).first()
+    held = {"claim_id": claim.claim_id, "status": "STARTED"}
+    row = transaction.execute(select(schema.checkpoint_status).filter_by(**held)).first()
     if row is None:
         return
     # The clock is nobody's failure.
@@ -233,7 +221,7 @@ def _evict(transaction: Transaction, claim: Row[Any], settings: ServiceSettings,
         "ended_at": now_ms if is_last else None,
         "error": f"{error}; tried {failures} times" if is_last else error,
     }
-    transaction.execute(checkpoint_status.update().where(mine).values(**values))
+    transaction.execute(schema.checkpoint_status.update().filter_by(**held).values(**values))
     _log.warning(
         "claim expired",
         extra={"cycle": claim.cycle, "partition": claim.partition, "worker": worker, "reason": why, "is_last": is_last},
@@ -244,9 +232,8 @@ def end_attempt(
     transaction: Transaction, claim_id: str, status: str, now_ms: int, *, error: str | None = None, **work: object
 ) -> None:
     """Write down how an attempt ended, unless it has ended already."""
-    mine = (checkpoint_detail.c.claim_id == claim_id) & (checkpoint_detail.c.status == "STARTED")
-    values = {"status": status, "ended_at": now_ms, "error": cut_error(error), **work}
-    transaction.execute(checkpoint_detail.update().where(mine).values(**values))
+    attempt = schema.checkpoint_detail.update().filter_by(claim_id=claim_id, status="STARTED")
+    transaction.execute(attempt.values(status=status, ended_at=now_ms, error=cut_error(error), **work))
 
 
 @in_transaction("finish the cycle")
@@ -261,26 +248,26 @@ def finish_cycle(
     row = lock_manager(transaction)
     if row is None or row.status != "STARTED" or row.cycle_count != cycle:
         return None
-    checkpoints = transaction.execute(select(checkpoint_status).where(checkpoint_status.c.cycle == cycle)).all()
+    checkpoints = transaction.execute(select(schema.checkpoint_status).filter_by(cycle=cycle)).all()
     record = _make_record(row, checkpoints, now_ms, why_early)
     _end_open_attempts(transaction, checkpoints, now_ms, why_early)
     problems = orjson.dumps(record.failed_partitions).decode()
-    transaction.execute(cycle_history.insert().values(**{**vars(record), "failed_partitions": problems}))
+    transaction.execute(schema.cycle_history.insert().values(**{**vars(record), "failed_partitions": problems}))
     is_completed = record.status == "COMPLETED"
     if is_completed:
         _set_trim_marks(transaction, checkpoints)
     transaction.execute(
-        manager.update().values(
+        schema.manager.update().values(
             status=record.status,
             ended_at=now_ms,
             last_result=record.status,
             trim_due=is_completed,
             last_completed_at=now_ms if is_completed else row.last_completed_at,
-            completed_cycles=manager.c.completed_cycles + int(is_completed),
-            failed_cycles=manager.c.failed_cycles + int(not is_completed),
-            rows=manager.c.rows + record.rows,
-            input_bytes=manager.c.input_bytes + record.input_bytes,
-            written_bytes=manager.c.written_bytes + record.written_bytes,
+            completed_cycles=schema.manager.c.completed_cycles + int(is_completed),
+            failed_cycles=schema.manager.c.failed_cycles + int(not is_completed),
+            rows=schema.manager.c.rows + record.rows,
+            input_bytes=schema.manager.c.input_bytes + record.input_bytes,
+            written_bytes=schema.manager.c.written_bytes + record.written_bytes,
         )
     )
     _answer_requests(transaction, record, now_ms)
@@ -310,7 +297,7 @@ def _make_record(row: Row[Any], checkpoints: Sequence[Row[Any]], now_ms: int, wh
         attempts=sum(checkpoint.attempt for checkpoint in checkpoints),
         failed_partitions=problems[:_ERRORS_KEPT],
         trimmed_deltas=None,
-        **{name: sum(getattr(checkpoint, name) for checkpoint in checkpoints) for name in WORK},
+        **{name: sum(getattr(checkpoint, name) for checkpoint in checkpoints) for name in schema.WORK},
     )
 
 
@@ -318,13 +305,13 @@ def _end_open_attempts(
     transaction: Transaction, checkpoints: Sequence[Row[Any]], now_ms: int, why_early: str | None
 ) -> None:
     """End the claims that are left, and record in the timeline the partitions that nobody tried."""
-    transaction.execute(delete(active_checkpoints))
+    transaction.execute(delete(schema.active_checkpoints))
     for row in checkpoints:
         if row.status == "STARTED":
             end_attempt(transaction, row.claim_id, "ABANDONED", now_ms, error=why_early or "the cycle ended")
         elif row.attempt == 0:
             transaction.insert_if_absent(
-                checkpoint_detail,
+                schema.checkpoint_detail,
                 cycle=row.cycle,
                 partition=row.partition,
                 attempt=0,
@@ -339,17 +326,15 @@ def _end_open_attempts(
 def _set_trim_marks(transaction: Transaction, checkpoints: Sequence[Row[Any]]) -> None:
     for row in checkpoints:
         if row.high_watermark is not None:
-            values = {column.name: getattr(row, column.name) for column in trim_marks.c}
-            transaction.insert_or_update(trim_marks, **values)
+            values = {column.name: getattr(row, column.name) for column in schema.trim_marks.c}
+            transaction.insert_or_update(schema.trim_marks, **values)
 
 
 def _answer_requests(transaction: Transaction, record: CycleRecord, now_ms: int) -> None:
-    mine = (trigger_requests.c.cycle == record.cycle_count) & (trigger_requests.c.state == "RUNNING")
+    requests = schema.trigger_requests.update().filter_by(cycle=record.cycle_count, state="RUNNING")
     if record.status == "COMPLETED":
-        waits = trigger_requests.update().where(mine & trigger_requests.c.trim)
-        transaction.execute(waits.values(state="TRIMMING", outcome=record.status))
-    done = trigger_requests.update().where(mine)
-    transaction.execute(done.values(state="DONE", outcome=record.status, ended_at=now_ms))
+        transaction.execute(requests.filter_by(trim=True).values(state="TRIMMING", outcome=record.status))
+    transaction.execute(requests.values(state="DONE", outcome=record.status, ended_at=now_ms))
 
 
 def node_name(owner: str) -> str:

@@ -10,6 +10,7 @@ from sqlalchemy import Row, delete, select
 
 from siltstone.clock import measure
 from siltstone.errors import NotFoundError, SiltstoneError
+from siltstone.service import schema
 from siltstone.service.controls import current_controls, pending_requests
 from siltstone.service.cycles import Lease, check_lead, is_current, node_name
 from siltstone.service.database import Database, Transaction, in_transaction
@@ -25,18 +26,6 @@ from siltstone.service.results import (
     ServiceStatus,
     Totals,
 )
-from siltstone.service.schema import (
-    MAX_NUMBER,
-    CycleStatus,
-    active_checkpoints,
-    checkpoint_detail,
-    checkpoint_status,
-    cycle_history,
-    leader_lease,
-    manager,
-    nodes,
-    trigger_requests,
-)
 from siltstone.service.settings import HISTORY_LIMIT, ServiceSettings, latest_ms, to_ms
 
 T = TypeVar("T", Checkpoint, Attempt)
@@ -45,10 +34,10 @@ _log = logging.getLogger(__name__)
 
 @in_transaction("read the history", reads=True)
 def cycle_records(
-    transaction: Transaction, limit: int = HISTORY_LIMIT, *, status: CycleStatus | None = None
+    transaction: Transaction, limit: int = HISTORY_LIMIT, *, status: schema.CycleStatus | None = None
 ) -> list[CycleRecord]:
     """Return the newest finished cycles, newest first, of the hundred that are kept. Raises: StorageError."""
-    newest = select(cycle_history).order_by(cycle_history.c.cycle_count.desc()).limit(HISTORY_LIMIT)
+    newest = select(schema.cycle_history).order_by(schema.cycle_history.c.cycle_count.desc()).limit(HISTORY_LIMIT)
     records = [_to_record(row) for row in transaction.execute(newest)]
     return [record for record in records if status in (None, record.status)][: max(limit, 0)]
 
@@ -76,13 +65,13 @@ def prune_history(database: Database, lease: Lease) -> int:
 @in_transaction("prune the history")
 def _prune(transaction: Transaction, lease: Lease) -> int:
     check_lead(transaction, lease)
-    newest = select(cycle_history.c.cycle_count).order_by(cycle_history.c.cycle_count.desc())
+    newest = select(schema.cycle_history.c.cycle_count).order_by(schema.cycle_history.c.cycle_count.desc())
     oldest_kept = transaction.execute(newest.limit(1).offset(HISTORY_LIMIT - 1)).scalar()
     if oldest_kept is None:
         return 0
-    deleted = transaction.execute(delete(cycle_history).where(cycle_history.c.cycle_count < oldest_kept))
-    current = select(manager.c.cycle_count).scalar_subquery()
-    for table in (checkpoint_detail, trigger_requests):
+    deleted = transaction.execute(delete(schema.cycle_history).where(schema.cycle_history.c.cycle_count < oldest_kept))
+    current = select(schema.manager.c.cycle_count).scalar_subquery()
+    for table in (schema.checkpoint_detail, schema.trigger_requests):
         transaction.execute(delete(table).where((table.c.cycle < oldest_kept) & (table.c.cycle != current)))
     return deleted.rowcount
 
@@ -91,7 +80,7 @@ def _prune(transaction: Transaction, lease: Lease) -> int:
 def service_status(transaction: Transaction, settings: ServiceSettings | None = None) -> ServiceStatus:
     """Return all about now; without settings, it is not known when a cycle is due. Raises: StorageError."""
     now_ms = transaction.now_ms()
-    row = transaction.execute(select(manager)).first()
+    row = transaction.execute(select(schema.manager)).first()
     checkpoints = _checkpoints(transaction)
     counts = [checkpoint.status for checkpoint in checkpoints]
     controls = current_controls(transaction, now_ms)
@@ -140,10 +129,10 @@ def measured_status(database: Database, settings: ServiceSettings | None = None)
 @in_transaction("read the cycle", reads=True)
 def cycle_details(transaction: Transaction, cycle: int) -> CycleDetails:
     """Return one cycle, finished or running, with its checkpoints and attempts. Raises: NotFoundError, StorageError."""
-    row = transaction.execute(select(manager)).first()
+    row = transaction.execute(select(schema.manager)).first()
     finished = None
-    if 0 <= cycle <= MAX_NUMBER:
-        finished = transaction.execute(select(cycle_history).where(cycle_history.c.cycle_count == cycle)).first()
+    if 0 <= cycle <= schema.MAX_NUMBER:
+        finished = transaction.execute(select(schema.cycle_history).filter_by(cycle_count=cycle)).first()
     is_newest = row is not None and row.cycle_count == cycle and row.started_at is not None
     source = finished or (row if is_newest else None)
     if source is None:
@@ -166,9 +155,10 @@ def list_nodes(transaction: Transaction, settings: ServiceSettings | None = None
     """Return the nodes of the last day by name, the newest process of a name first. Raises: StorageError."""
     alive_ms = to_ms(3 * (settings or ServiceSettings()).tick_seconds)
     now_ms = transaction.now_ms()
-    lease = transaction.execute(select(leader_lease)).one()
-    claims = Counter(transaction.execute(select(active_checkpoints.c.worker)).scalars())
-    rows = transaction.execute(select(nodes).order_by(nodes.c.name, nodes.c.started_at.desc())).all()
+    lease = transaction.execute(select(schema.leader_lease)).one()
+    claims = Counter(transaction.execute(select(schema.active_checkpoints.c.worker)).scalars())
+    node = schema.nodes.c
+    rows = transaction.execute(select(schema.nodes).order_by(node.name, node.started_at.desc()))
     return [
         NodeInfo(
             **row._mapping,
@@ -195,26 +185,26 @@ def _health_problem(row: Row[Any] | None, due_at: int | None, leader: LeaderInfo
 
 
 def _leader(transaction: Transaction, now_ms: int) -> LeaderInfo | None:
-    row = transaction.execute(select(leader_lease)).one()
+    row = transaction.execute(select(schema.leader_lease)).one()
     if row.holder is None:
         return None
     return LeaderInfo(node_name(row.holder), row.term, row.acquired_at, row.lease_until, is_current(row, now_ms))
 
 
 def _checkpoints(transaction: Transaction) -> list[Checkpoint]:
-    status, claim = checkpoint_status.c, active_checkpoints.c
+    status, claim = schema.checkpoint_status.c, schema.active_checkpoints.c
     of_claim = (claim.heartbeat_at, claim.lease_until, claim.buckets_done, claim.buckets_total)
     rows = transaction.execute(
-        select(checkpoint_status, claim.sync_heartbeat.label("heartbeats"), *of_claim)
-        .outerjoin(active_checkpoints, claim.partition == status.partition)
+        select(schema.checkpoint_status, claim.sync_heartbeat.label("heartbeats"), *of_claim)
+        .outerjoin(schema.active_checkpoints, claim.partition == status.partition)
         .order_by(status.backlog_bytes.desc(), status.partition)
     )
     return [_from_row(Checkpoint, row) for row in rows]
 
 
 def _timeline(transaction: Transaction, cycle: int) -> list[Attempt]:
-    attempt = checkpoint_detail.c
-    attempts = select(checkpoint_detail).where(attempt.cycle == cycle)
+    attempt = schema.checkpoint_detail.c
+    attempts = select(schema.checkpoint_detail).filter_by(cycle=cycle)
     rows = transaction.execute(attempts.order_by(attempt.started_at, attempt.partition, attempt.attempt))
     return [_from_row(Attempt, row) for row in rows]
 

@@ -11,6 +11,7 @@ from sqlalchemy import Row, delete, func, select
 
 from siltstone.errors import LeaseLostError, SiltstoneError
 from siltstone.model import PartitionLocator
+from siltstone.service import schema
 from siltstone.service.controls import current_controls, pending_requests
 from siltstone.service.cycles import (
     BegunCycle,
@@ -27,16 +28,6 @@ from siltstone.service.cycles import (
 from siltstone.service.database import Database, Transaction, in_transaction
 from siltstone.service.history import prune_history
 from siltstone.service.results import CycleRecord, PendingPartition, Tables
-from siltstone.service.schema import (
-    CycleStatus,
-    TriggerReason,
-    active_checkpoints,
-    checkpoint_status,
-    cycle_history,
-    manager,
-    trigger_requests,
-    trim_marks,
-)
 from siltstone.service.settings import ServiceSettings, latest_ms, to_ms
 
 TickAction = Literal["follows", "waits", "watches", "begun", "finished", "trimmed"]
@@ -56,7 +47,7 @@ class Situation:
     """What the next step of the leader depends on: the state in the database when a tick begins."""
 
     now_ms: int
-    status: CycleStatus
+    status: schema.CycleStatus
     is_disabled: bool
     is_frozen: bool
     has_requests: bool
@@ -161,9 +152,6 @@ class Leader:
             assert situation is not None
         return situation
 
-    def _trim(self, lease: Lease) -> None:
-        trim_tables(self._database, lease, self._tables, self._keep_alive)
-
     def _watch(self, lease: Lease, situation: Situation) -> Tick:
         if situation.is_disabled:
             return self._finish(lease, situation, "the service was disabled")
@@ -225,17 +213,39 @@ class Leader:
         )
         return Tick("begun", begun=begun)
 
+    def _trim(self, lease: Lease) -> None:
+        """Trim all partitions up to their marks, and answer the requests that wait for it.
+
+        A partition that cannot be trimmed now is left for the next time. Raises: LeaseLostError, StorageError.
+        """
+        trimmed = 0
+        gone = []
+        for mark in _read_trim_marks(self._database, lease):
+            self._keep_alive()
+            try:
+                locator = PartitionLocator.from_serializable(orjson.loads(mark.locator))
+                count = self._tables.trim(locator, mark.high_watermark)
+            except SiltstoneError as error:
+                _log.warning("partition not trimmed", extra={"partition": mark.partition, "reason": str(error)})
+                continue
+            if count is None:
+                gone.append(mark.partition)
+            trimmed += count or 0
+        _record_trim(self._database, lease, trimmed, gone)
+        if trimmed:
+            _log.info("deltas trimmed", extra={"deltas": trimmed})
+
 
 @in_transaction("read the state of the cycle", reads=True)
 def _read_situation(transaction: Transaction, settings: ServiceSettings) -> Situation | None:
     """Return the state in the database, or None if there has never been a leader."""
     now_ms = transaction.now_ms()
-    row = transaction.execute(select(manager)).first()
+    row = transaction.execute(select(schema.manager)).first()
     if row is None:
         return None
     controls = current_controls(transaction, now_ms)
-    statuses = transaction.execute(select(checkpoint_status.c.status).distinct()).scalars().all()
-    claim = select(active_checkpoints.c.claim_id).limit(1)
+    statuses = transaction.execute(select(schema.checkpoint_status.c.status).distinct()).scalars().all()
+    claim = select(schema.active_checkpoints.c.claim_id).limit(1)
     return Situation(
         now_ms=now_ms,
         status=row.status,
@@ -251,13 +261,13 @@ def _read_situation(transaction: Transaction, settings: ServiceSettings) -> Situ
         has_open="IDLE" in statuses or "STARTED" in statuses,
         has_claims=transaction.execute(claim).first() is not None,
         has_expired=transaction.execute(claim.where(is_expired(now_ms, settings))).first() is not None,
-        changed_at=transaction.execute(select(func.max(checkpoint_status.c.changed_at))).scalar() or 0,
+        changed_at=transaction.execute(select(func.max(schema.checkpoint_status.c.changed_at))).scalar() or 0,
     )
 
 
 def decide(
     situation: Situation, settings: ServiceSettings, measure: Callable[[], Backlog | None]
-) -> TriggerReason | None:
+) -> schema.TriggerReason | None:
     """Return why a cycle begins now, or None if none does. `measure` is called only if nothing else decides."""
     now_ms = situation.now_ms
     if situation.status == "STARTED" or situation.is_disabled or situation.is_frozen:
@@ -287,43 +297,19 @@ def _is_past(since_ms: int, seconds: float, now_ms: int) -> bool:
     return now_ms - since_ms > to_ms(seconds) or since_ms > latest_ms(now_ms)
 
 
-def trim_tables(database: Database, lease: Lease, tables: Tables, keep_alive: Callable[[], None]) -> int:
-    """Trim all partitions up to their marks and answer the requests that wait for it; return the count of deltas.
-
-    A partition that cannot be trimmed now is left for the next time. Raises: LeaseLostError, StorageError.
-    """
-    trimmed = 0
-    gone = []
-    for mark in _read_trim_marks(database, lease):
-        keep_alive()
-        try:
-            locator = PartitionLocator.from_serializable(orjson.loads(mark.locator))
-            count = tables.trim(locator, mark.high_watermark)
-        except SiltstoneError as error:
-            _log.warning("partition not trimmed", extra={"partition": mark.partition, "reason": str(error)})
-            continue
-        if count is None:
-            gone.append(mark.partition)
-        trimmed += count or 0
-    _record_trim(database, lease, trimmed, gone)
-    if trimmed:
-        _log.info("deltas trimmed", extra={"deltas": trimmed})
-    return trimmed
-
-
 @in_transaction("read the trim marks")
 def _read_trim_marks(transaction: Transaction, lease: Lease) -> Sequence[Row[Any]]:
     check_lead(transaction, lease)
-    return transaction.execute(select(trim_marks).order_by(trim_marks.c.partition)).all()
+    return transaction.execute(select(schema.trim_marks).order_by(schema.trim_marks.c.partition)).all()
 
 
 @in_transaction("write down what was trimmed")
 def _record_trim(transaction: Transaction, lease: Lease, trimmed: int, gone: Sequence[str]) -> None:
     now_ms = check_lead(transaction, lease)
     for partition in gone:
-        transaction.execute(delete(trim_marks).where(trim_marks.c.partition == partition))
-    transaction.execute(manager.update().values(trim_due=False))
-    is_last = cycle_history.c.cycle_count == select(manager.c.cycle_count).scalar_subquery()
-    transaction.execute(cycle_history.update().where(is_last).values(trimmed_deltas=trimmed))
-    is_waiting = trigger_requests.c.state == "TRIMMING"
-    transaction.execute(trigger_requests.update().where(is_waiting).values(state="DONE", ended_at=now_ms))
+        transaction.execute(delete(schema.trim_marks).filter_by(partition=partition))
+    transaction.execute(schema.manager.update().values(trim_due=False))
+    newest = select(schema.manager.c.cycle_count).scalar_subquery()
+    transaction.execute(schema.cycle_history.update().filter_by(cycle_count=newest).values(trimmed_deltas=trimmed))
+    waiting = schema.trigger_requests.update().filter_by(state="TRIMMING")
+    transaction.execute(waiting.values(state="DONE", ended_at=now_ms))

@@ -76,14 +76,13 @@ def register_node(transaction: Transaction, identity: NodeIdentity, *, is_worker
     if is_new:
         transaction.execute(delete(nodes).where(nodes.c.seen_at < now_ms - to_ms(DAY_SECONDS)))
     else:
-        transaction.execute(nodes.update().where(nodes.c.owner == identity.owner).values(seen_at=now_ms))
+        transaction.execute(nodes.update().filter_by(owner=identity.owner).values(seen_at=now_ms))
 
 
 @in_transaction("unregister the node")
 def unregister_node(transaction: Transaction, identity: NodeIdentity) -> None:
     """Record that a node has stopped. Raises: StorageError."""
-    is_mine = nodes.c.owner == identity.owner
-    transaction.execute(nodes.update().where(is_mine).values(stopped_at=transaction.now_ms()))
+    transaction.execute(nodes.update().filter_by(owner=identity.owner).values(stopped_at=transaction.now_ms()))
 
 
 class Node:

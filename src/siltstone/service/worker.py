@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import orjson
-from sqlalchemy import ColumnElement, Row, case, delete, select
+from sqlalchemy import Row, case, delete, select
 
 from siltstone.errors import (
     AccessDeniedError,
@@ -71,7 +71,8 @@ def _claim_partition(transaction: Transaction, owner: str, settings: ServiceSett
     if row is None or row.status != "STARTED":
         return None
     status = checkpoint_status.c
-    earlier = transaction.execute(select(checkpoint_status).where(_is_held(claim_id))).first()
+    mine = select(checkpoint_status).filter_by(claim_id=claim_id, status="STARTED")
+    earlier = transaction.execute(mine).first()
     if earlier is not None:
         return _to_claim(earlier)
     now_ms = transaction.now_ms()
@@ -80,7 +81,8 @@ def _claim_partition(transaction: Transaction, owner: str, settings: ServiceSett
     is_due = (status.retry_at <= now_ms) | (status.changed_at > latest_ms(now_ms))
     free = transaction.execute(
         select(checkpoint_status)
-        .where((status.cycle == row.cycle_count) & (status.status == "IDLE") & is_due)
+        .filter_by(cycle=row.cycle_count, status="IDLE")
+        .where(is_due)
         .order_by(case((status.worker == owner, 1), else_=0), status.backlog_bytes.desc(), status.partition)
         .limit(1)
         .with_for_update(skip_locked=True)
@@ -91,7 +93,7 @@ def _claim_partition(transaction: Transaction, owner: str, settings: ServiceSett
     identity = {"attempt": attempt, "worker": owner, "claim_id": claim_id}
     taken = transaction.execute(
         checkpoint_status.update()
-        .where((status.partition == free.partition) & (status.status == "IDLE"))
+        .filter_by(partition=free.partition, status="IDLE")
         .values(**identity, status="STARTED", changed_at=now_ms, started_at=now_ms)
     )
     if taken.rowcount != 1:
@@ -102,12 +104,7 @@ def _claim_partition(transaction: Transaction, owner: str, settings: ServiceSett
     transaction.execute(active_checkpoints.insert().values(**identity, **times))
     detail = {"table_name": free.table_name, "status": "STARTED", "started_at": now_ms}
     transaction.execute(checkpoint_detail.insert().values(**identity, **detail))
-    return _to_claim(transaction.execute(select(checkpoint_status).where(_is_held(claim_id))).one())
-
-
-def _is_held(claim_id: str) -> ColumnElement[bool]:
-    """Return the condition of the checkpoint that a claim holds."""
-    return (checkpoint_status.c.claim_id == claim_id) & (checkpoint_status.c.status == "STARTED")
+    return _to_claim(transaction.execute(mine).one())
 
 
 def _to_claim(row: Row[Any]) -> Claim:
@@ -123,7 +120,7 @@ def send_heartbeat(transaction: Transaction, claim: Claim, beat: Beat, settings:
     has_moved = (active.progress != beat.progress) | (active.progress_at > latest_ms(now_ms))
     updated = transaction.execute(
         active_checkpoints.update()
-        .where(active.claim_id == claim.claim_id)
+        .filter_by(claim_id=claim.claim_id)
         .values(
             sync_heartbeat=active.sync_heartbeat + 1,
             heartbeat_at=now_ms,
@@ -154,12 +151,12 @@ def release_partition(
     row = lock_manager(transaction, shared=True)
     if row is None or row.status != "STARTED" or row.cycle_count != claim.cycle:
         return _was_released(transaction, claim, status)
-    deleted = transaction.execute(delete(active_checkpoints).where(active_checkpoints.c.claim_id == claim.claim_id))
+    deleted = transaction.execute(delete(active_checkpoints).filter_by(claim_id=claim.claim_id))
     if deleted.rowcount != 1:
         return _was_released(transaction, claim, status)
     now_ms = transaction.now_ms()
-    is_mine = _is_held(claim.claim_id)
-    current = transaction.execute(select(checkpoint_status).where(is_mine)).one()
+    held = {"claim_id": claim.claim_id, "status": "STARTED"}
+    current = transaction.execute(select(checkpoint_status).filter_by(**held)).one()
     failures = current.failures + int(status == "FAILED")
     is_again = status == "ABANDONED" or (status == "FAILED" and may_retry and failures < settings.max_attempts)
     work = {} if result is None else vars(result)
@@ -172,7 +169,7 @@ def release_partition(
         "error": cut_error(error),
         **work,
     }
-    transaction.execute(checkpoint_status.update().where(is_mine).values(**values))
+    transaction.execute(checkpoint_status.update().filter_by(**held).values(**values))
     end_attempt(transaction, claim.claim_id, status, now_ms, error=error, **work)
     return True
 
