@@ -34,14 +34,6 @@ class Lease:
     lease_until: int
 
 
-@dataclass(frozen=True)
-class BegunCycle:
-    """A cycle that was just begun."""
-
-    cycle_count: int
-    partitions: int
-
-
 @in_transaction("take or renew the lead")
 def take_lead(transaction: Transaction, holder: str, lease_ms: int) -> Lease | None:
     """Take or renew the lead, and return the term, or None if another node leads. Raises: StorageError.
@@ -104,11 +96,10 @@ def bootstrap(transaction: Transaction, lease: Lease) -> None:
 @in_transaction("begin a cycle")
 def begin_cycle(
     transaction: Transaction, lease: Lease, pending: Sequence[PendingPartition], reason: schema.TriggerReason, node: str
-) -> BegunCycle | None:
-    """Begin a cycle over partitions and take up all waiting requests.
+) -> int | None:
+    """Begin a cycle over partitions, take up all waiting requests, and return its number. Raises: LeaseLostError, StorageError.
 
-    None if one runs already, or if the service was disabled or frozen meanwhile. Raises: LeaseLostError,
-    StorageError.
+    None if one runs already, or if the service was disabled or frozen meanwhile.
     """
     now_ms = check_lead(transaction, lease)
     row = lock_manager(transaction)
@@ -116,7 +107,7 @@ def begin_cycle(
         return None
     clear_expired(transaction, now_ms)
     # Also above every number in the history, should the manager row have been lost and made anew.
-    cycle = max(row.cycle_count, _newest_cycle(transaction)) + 1
+    cycle: int = max(row.cycle_count, _newest_cycle(transaction)) + 1
     transaction.execute(delete(schema.active_checkpoints))
     transaction.execute(delete(schema.checkpoint_status))
     if pending:
@@ -136,7 +127,7 @@ def begin_cycle(
             ended_at=None,
         )
     )
-    return BegunCycle(cycle, len(pending))
+    return cycle
 
 
 def _newest_cycle(transaction: Transaction) -> int:
@@ -310,17 +301,9 @@ def _end_open_attempts(
         if row.status == "STARTED":
             end_attempt(transaction, row.claim_id, "ABANDONED", now_ms, error=why_early or "the cycle ended")
         elif row.attempt == 0:
-            transaction.insert_if_absent(
-                schema.checkpoint_detail,
-                cycle=row.cycle,
-                partition=row.partition,
-                attempt=0,
-                table_name=row.table_name,
-                status=row.status,
-                started_at=now_ms,
-                ended_at=now_ms,
-                error=row.error or why_early,
-            )
+            same = {name: getattr(row, name) for name in ("cycle", "partition", "attempt", "table_name", "status")}
+            own = {"started_at": now_ms, "ended_at": now_ms, "error": row.error or why_early}
+            transaction.insert_if_absent(schema.checkpoint_detail, **same, **own)
 
 
 def _set_trim_marks(transaction: Transaction, checkpoints: Sequence[Row[Any]]) -> None:

@@ -29,6 +29,7 @@ from siltstone.service.results import (
 from siltstone.service.settings import HISTORY_LIMIT, ServiceSettings, latest_ms, to_ms
 
 T = TypeVar("T", Checkpoint, Attempt)
+_OF_MANAGER = ("status", "started_at", "ended_at", "trigger_reason", "last_completed_at")
 _log = logging.getLogger(__name__)
 
 
@@ -91,15 +92,11 @@ def service_status(transaction: Transaction, settings: ServiceSettings | None = 
     problem = _health_problem(row, due_at, leader, now_ms)
     return ServiceStatus(
         now_ms=now_ms,
-        status=row.status if row else None,
+        **{name: getattr(row, name, None) for name in _OF_MANAGER},
         cycle_count=row.cycle_count if row else 0,
-        started_at=row.started_at if row else None,
-        ended_at=row.ended_at if row else None,
-        trigger_reason=row.trigger_reason if row else None,
         cycle_leader=row.leader if row else None,
         is_healthy=problem is None,
         health_problem=problem,
-        last_completed_at=row.last_completed_at if row else None,
         next_due_at=None if row is None or row.status == "STARTED" else due_at,
         leader=leader,
         disabled=controls.get("disable"),

@@ -14,7 +14,6 @@ from siltstone.model import PartitionLocator
 from siltstone.service import schema
 from siltstone.service.controls import current_controls, pending_requests
 from siltstone.service.cycles import (
-    BegunCycle,
     Lease,
     begin_cycle,
     bootstrap,
@@ -31,6 +30,7 @@ from siltstone.service.results import CycleRecord, PendingPartition, Tables
 from siltstone.service.settings import ServiceSettings, latest_ms, to_ms
 
 TickAction = Literal["follows", "waits", "watches", "begun", "finished", "trimmed"]
+_OF_MANAGER = ("status", "last_started_at", "ended_at", "cycle_count", "started_at", "trims_after", "trim_due")
 _log = logging.getLogger(__name__)
 
 
@@ -54,8 +54,8 @@ class Situation:
     last_started_at: int
     ended_at: int | None
     # Of the cycle that runs, or the last one.
-    cycle: int = 0
-    started_at: int = 0
+    cycle_count: int = 0
+    started_at: int | None = None
     trims_after: bool = False
     trim_due: bool = False
     # Of its checkpoints: whether some are left to do, are claimed, have expired; when one changed last.
@@ -70,7 +70,9 @@ class Tick:
     """What a tick did."""
 
     action: TickAction
-    begun: BegunCycle | None = None
+    # The number of the cycle that it began, and of its partitions.
+    begun: int | None = None
+    partitions: int = 0
     record: CycleRecord | None = None
     evicted: Sequence[str] = ()
 
@@ -162,14 +164,14 @@ class Leader:
         if not situation.has_open:
             return self._finish(lease, situation, None, evicted)
         # A leader that has just begun to lead gives workers time, too: they may have been down together with all leaders.
-        times = (situation.changed_at, situation.started_at, lease.acquired_at)
+        times = (situation.changed_at, situation.started_at or 0, lease.acquired_at)
         moved_at = max((time_ms for time_ms in times if time_ms <= latest_ms(situation.now_ms)), default=0)
         if not situation.has_claims and situation.now_ms - moved_at > to_ms(self._settings.stall_seconds):
             return self._finish(lease, situation, "no worker claimed it in time", evicted)
         return Tick("watches", evicted=evicted)
 
     def _finish(self, lease: Lease, situation: Situation, why_early: str | None, evicted: Sequence[str] = ()) -> Tick:
-        record = finish_cycle(self._database, lease, situation.cycle, why_early=why_early)
+        record = finish_cycle(self._database, lease, situation.cycle_count, why_early=why_early)
         if record is None:
             return Tick("watches", evicted=evicted)
         counts = ("status", "duration_ms", "partitions", "completed", "failed", "unfinished", "rows")
@@ -209,9 +211,9 @@ class Leader:
             return Tick("waits")
         _log.info(
             "cycle begun",
-            extra={"cycle": begun.cycle_count, "reason": reason, "partitions": begun.partitions, "node": self._name},
+            extra={"cycle": begun, "reason": reason, "partitions": len(ordered), "node": self._name},
         )
-        return Tick("begun", begun=begun)
+        return Tick("begun", begun=begun, partitions=len(ordered))
 
     def _trim(self, lease: Lease) -> None:
         """Trim all partitions up to their marks, and answer the requests that wait for it.
@@ -248,20 +250,14 @@ def _read_situation(transaction: Transaction, settings: ServiceSettings) -> Situ
     claim = select(schema.active_checkpoints.c.claim_id).limit(1)
     return Situation(
         now_ms=now_ms,
-        status=row.status,
         is_disabled="disable" in controls,
         is_frozen="freeze" in controls,
         has_requests=bool(pending_requests(transaction)),
-        last_started_at=row.last_started_at,
-        ended_at=row.ended_at,
-        cycle=row.cycle_count,
-        started_at=row.started_at or 0,
-        trims_after=row.trims_after,
-        trim_due=row.trim_due,
         has_open="IDLE" in statuses or "STARTED" in statuses,
         has_claims=transaction.execute(claim).first() is not None,
         has_expired=transaction.execute(claim.where(is_expired(now_ms, settings))).first() is not None,
         changed_at=transaction.execute(select(func.max(schema.checkpoint_status.c.changed_at))).scalar() or 0,
+        **{name: getattr(row, name) for name in _OF_MANAGER},
     )
 
 

@@ -172,7 +172,7 @@ class Node:
         tick = self.leader.tick()
         if tick.begun is not None:
             self._work_now.set()
-            return tick.begun.partitions == 0
+            return tick.partitions == 0
         return tick.action in ("finished", "trimmed")
 
     def _work(self, worker: Worker) -> None:
@@ -271,8 +271,8 @@ class JsonFormatter(logging.Formatter):
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": mask_secrets(record.getMessage()),
+            **_extra_fields(record),
         }
-        line |= _extra_fields(record)
         if record.exc_info and record.exc_info[0] is not None:
             line["error"] = mask_secrets("".join(traceback.format_exception(*record.exc_info)).rstrip())
         return orjson.dumps(

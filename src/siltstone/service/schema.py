@@ -1,6 +1,7 @@
 """The tables of the service's database, as SQLAlchemy Core tables. All times are milliseconds of the database's clock."""
 
-from typing import Literal
+from functools import partial
+from typing import Any, Literal
 
 from sqlalchemy import BigInteger, Boolean, Column, Index, Integer, MetaData, String, Table, Text
 
@@ -20,32 +21,19 @@ TriggerReason = Literal["request", "interval", "backlog_bytes", "backlog_age"]
 metadata = MetaData()
 
 
-def _numbers(*names: str, default: int | None = None, primary_key: bool = False) -> list[Column[int]]:
-    return [
-        Column(name, BigInteger, primary_key=primary_key, autoincrement=False, nullable=False, default=default)
-        for name in names
-    ]
-
-
-def _counters(*names: str) -> list[Column[int]]:
-    return _numbers(*names, default=0)
-
-
-def _optional_numbers(*names: str) -> list[Column[int]]:
-    return [Column(name, BigInteger) for name in names]
-
-
-def _texts(*names: str, primary_key: bool = False) -> list[Column[str]]:
-    return [Column(name, Text, primary_key=primary_key, nullable=False) for name in names]
-
-
-def _optional_texts(*names: str) -> list[Column[str]]:
-    return [Column(name, Text) for name in names]
+def _columns(kind: type[BigInteger] | type[Text], *names: str, **options: Any) -> list[Column[Any]]:
+    return [Column(name, kind, **options) for name in names]
 
 
 def _singleton() -> Column[int]:
     return Column("id", Integer, primary_key=True, autoincrement=False)
 
+
+_numbers = partial(_columns, BigInteger, autoincrement=False, nullable=False)
+_counters = partial(_numbers, default=0)
+_optional_numbers = partial(_columns, BigInteger)
+_texts = partial(_columns, Text, nullable=False)
+_optional_texts = partial(_columns, Text)
 
 schema = Table("siltstone_schema", metadata, _singleton(), *_numbers("version"))
 

@@ -223,13 +223,11 @@ class Heartbeat:
         # After a pause of the whole process, the thread may not have noticed yet what happened meanwhile.
         if self._monotonic() - self._beat_at > self._settings.claim_lease_seconds / 2:
             self.beat()
-        if self.stop_reason is not None:
-            raise LeaseLostError(f"{self._claim.partition}: {self.stop_reason}, so nothing more is committed")
-        if self.is_lost:
-            raise LeaseLostError(
-                f"{self._claim.partition}: the claim of cycle {self._claim.cycle}, attempt {self._claim.attempt}, is "
-                "lost, so nothing more is committed"
-            )
+        reason = self.stop_reason
+        if reason is None and self.is_lost:
+            reason = f"the claim of cycle {self._claim.cycle}, attempt {self._claim.attempt}, is lost"
+        if reason is not None:
+            raise LeaseLostError(f"{self._claim.partition}: {reason}, so nothing more is committed")
 
     def beat(self) -> None:
         """Send one heartbeat. A database that is not reached for a whole lease means that the claim is lost."""

@@ -180,9 +180,9 @@ def trigger(
 ) -> TriggerRequest:
     """Ask for a cycle as soon as possible; with `trim`, for one that trims afterwards. While one runs, for the next."""
     trim = (details or TriggerDetails()).trim
-    made = controls.trigger_cycle(site.database, trim=trim, requester=web_requester(request))
+    queued = controls.trigger_cycle(site.database, trim=trim, requester=web_requester(request))
     site.wake()
-    return made
+    return queued
 
 
 @steering.post("/freeze", summary="Freeze")
@@ -195,22 +195,22 @@ def freeze(request: Request, site: SiteHere, details: Annotated[FreezeDetails | 
 @steering.post("/unfreeze", summary="Unfreeze")
 def unfreeze(site: SiteHere, details: Annotated[Nothing | None, Body()] = None) -> bool:
     """Allow cycles again; return whether they were frozen."""
-    done = controls.unfreeze(site.database)
+    was_frozen = controls.unfreeze(site.database)
     site.wake()
-    return done
+    return was_frozen
 
 
 @steering.post("/disable", summary="Disable")
 def disable(request: Request, site: SiteHere, details: Annotated[Nothing | None, Body()] = None) -> Control:
     """Start no cycle until enabled again; one that runs is ended as FAILED."""
-    made = controls.disable(site.database, requester=web_requester(request))
+    disablement = controls.disable(site.database, requester=web_requester(request))
     site.wake()
-    return made
+    return disablement
 
 
 @steering.post("/enable", summary="Enable")
 def enable(site: SiteHere, details: Annotated[Nothing | None, Body()] = None) -> bool:
     """Undo a disablement; return whether there was one."""
-    done = controls.enable(site.database)
+    was_disabled = controls.enable(site.database)
     site.wake()
-    return done
+    return was_disabled

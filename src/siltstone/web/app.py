@@ -361,9 +361,7 @@ class BoundedConnection(H11Protocol):
         self.waiting.pop(self, None)
         if self._deadline is not None:
             self._deadline.cancel()
-            self._deadline = None
 
     def _stop_taking(self) -> None:
         if self._taking is not None:
             self._taking.cancel()
-            self._taking = None

@@ -210,7 +210,7 @@ def table(request: Request, name: str, site: SiteHere) -> HTMLResponse:
 def api(request: Request) -> HTMLResponse:
     """Show what the JSON API offers."""
     operations = [
-        {"method": method.upper(), "path": path, "summary": operation["summary"], "about": operation["description"]}
+        {"method": method.upper(), "path": path, "about": operation["description"]}
         for path, methods in request.app.openapi()["paths"].items()
         for method, operation in methods.items()
     ]
@@ -251,16 +251,6 @@ class Chart:
     is_full: bool = True
 
 
-@dataclass(frozen=True)
-class TimelineRow:
-    """All attempts at one partition."""
-
-    partition: str
-    table: str
-    attempts: Sequence[Attempt]
-    bars: Sequence[Bar]
-
-
 def history_chart(records: Sequence[CycleRecord]) -> Chart | None:
     """Draw finished cycles, newest first, as bars of their duration with the newest at the right."""
     if not records:
@@ -293,17 +283,17 @@ def rows_chart(rounds: Sequence[TableRound]) -> Chart | None:
     return _rounds_chart([(report.round_id, report.table_rows) for report in rounds], "Rows", text.format_number)
 
 
-def timeline_rows(details: CycleDetails, now_ms: int) -> list[TimelineRow]:
+def timeline_rows(details: CycleDetails, now_ms: int) -> list[tuple[Sequence[Attempt], Sequence[Bar]]]:
     """Draw each partition's attempts along the time of their cycle, in order of their first one."""
     start = details.start_time_ms
-    ends = [attempt.ended_at or now_ms for attempt in details.timeline]
-    length = max([(details.end_time_ms or now_ms) - start, *(end - start for end in ends)]) or 1
+    ends = [details.end_time_ms or now_ms, *(attempt.ended_at or now_ms for attempt in details.timeline)]
+    length = max(ends) - start or 1
     by_partition: dict[str, list[Attempt]] = {}
     for attempt in details.timeline:
         by_partition.setdefault(attempt.partition, []).append(attempt)
     return [
-        TimelineRow(partition, tries[0].table, tries, [_stretch(attempt, start, length, now_ms) for attempt in tries])
-        for partition, tries in by_partition.items()
+        (attempts, [_stretch(attempt, start, length, now_ms) for attempt in attempts])
+        for attempts in by_partition.values()
     ]
 
 

@@ -55,9 +55,6 @@ class Access:
         self._secret = secrets.token_bytes(32)
         self._now = now
 
-    def __repr__(self) -> str:
-        return f"Access(needs_token={self.needs_token})"
-
     @property
     def needs_token(self) -> bool:
         """Whether the controls need the token."""
@@ -83,9 +80,8 @@ class Access:
     def is_session(self, cookie: str) -> bool:
         """Return whether a cookie is a session of ours that has not run out."""
         claim, _, signature = cookie.rpartition(".")
-        if not hmac.compare_digest(signature.encode(), self._sign("session", claim).encode()):
-            return False
-        return int(claim.partition(".")[0]) > self._now()
+        is_ours = hmac.compare_digest(signature.encode(), self._sign("session", claim).encode())
+        return is_ours and int(claim.partition(".")[0]) > self._now()
 
     def visit(self, cookie: str) -> str:
         """Return the cookie that forms are tied to: the one a browser has, or a new one."""
@@ -97,9 +93,8 @@ class Access:
 
     def is_own_form(self, visit: str, key: str) -> bool:
         """Return whether a form was made here, for this browser."""
-        if len(visit) != _VISIT_LENGTH:
-            return False
-        return hmac.compare_digest(key.encode("utf-8", "replace"), self.form_key(visit).encode())
+        is_signed = hmac.compare_digest(key.encode("utf-8", "replace"), self.form_key(visit).encode())
+        return is_signed and len(visit) == _VISIT_LENGTH
 
     def _sign(self, purpose: str, text: str) -> str:
         return hmac.new(self._secret, f"{purpose}:{text}".encode("utf-8", "replace"), hashlib.sha256).hexdigest()
