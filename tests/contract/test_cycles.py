@@ -8,9 +8,8 @@ from sqlalchemy import delete, insert, update
 
 from siltstone.errors import CorruptionError, InvalidInputError, LeaseLostError, NotFoundError, StorageError
 from siltstone.service import controls, leader
-from siltstone.service.cycles import begin_cycle, finish_cycle
+from siltstone.service.cycles import begin_cycle, check_lead, finish_cycle, take_lead
 from siltstone.service.history import cycle_details, cycle_records
-from siltstone.service.leases import check_lead, take_lead
 from siltstone.service.results import CheckpointResult, FailedPartition
 from siltstone.service.schema import active_checkpoints, cycle_history, manager
 from siltstone.service.settings import ServiceSettings
@@ -788,7 +787,7 @@ def test_a_trim_that_was_interrupted_is_done_by_the_next_leader(world: World, mo
     while worker.step():
         pass
     with monkeypatch.context() as patch:
-        patch.setattr(leader, "trim_tables", _die)
+        patch.setattr(leader.Leader, "_trim", _die)
         with pytest.raises(Killed):
             one.tick()
     assert controls.get_request(world.database, request.request_id).state == "TRIMMING"

@@ -7,10 +7,10 @@ import pytest
 
 from siltstone.errors import LeaseLostError
 from siltstone.service import controls
-from siltstone.service.cycles import bootstrap
-from siltstone.service.history import cycle_details
+from siltstone.service.cycles import bootstrap, take_lead
+from siltstone.service.history import cycle_details, list_nodes
 from siltstone.service.leader import Leader
-from siltstone.service.leases import NodeIdentity, list_nodes, register_node, take_lead
+from siltstone.service.node import NodeIdentity, register_node
 from siltstone.service.settings import ServiceSettings
 from siltstone.service.worker import Beat, claim_partition, release_partition, send_heartbeat
 from tests.unit.service.cycling import World, status_of

@@ -17,8 +17,7 @@ import siltstone
 from siltstone.log.commit import forget_logs
 from siltstone.service import controls
 from siltstone.service.database import Database, open_database
-from siltstone.service.history import cycle_details, cycle_records, service_status
-from siltstone.service.leases import list_nodes
+from siltstone.service.history import cycle_details, cycle_records, list_nodes, service_status
 from siltstone.service.results import NodeInfo, ServiceStatus
 from siltstone.service.settings import HISTORY_LIMIT
 from siltstone.testing.oracle import oracle_of, same_rows

@@ -73,9 +73,8 @@ def run_service(options: ServeOptions, output: Output, stopping: threading.Event
         parts: dict[str, Callable[[], bool]] = {"node": lambda: node.is_running}
         address = None
         if options.has_web:
-            from siltstone.web.access import Access
             from siltstone.web.app import WebServer
-            from siltstone.web.site import LakeReader, Site
+            from siltstone.web.site import Access, LakeReader, Site
 
             site = Site(
                 database,

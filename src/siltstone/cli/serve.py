@@ -71,7 +71,7 @@ def serve(
     from siltstone.service import service_settings, set_up_logs
 
     if token_file is not None:
-        from siltstone.web.access import read_token
+        from siltstone.web.site import read_token
 
         token = read_token(token_file)
     set_up_logs(log_format, debug=shell.debug)

@@ -15,11 +15,9 @@ from siltstone.service.controls import (
     wait_for_request,
 )
 from siltstone.service.database import Database, default_address, open_database
-from siltstone.service.formatters import JsonFormatter, TextFormatter, set_up_logs
-from siltstone.service.history import cycle_details, cycle_records, measured_status, service_status
+from siltstone.service.history import cycle_details, cycle_records, list_nodes, measured_status, service_status
 from siltstone.service.lake_tables import LakeTables
-from siltstone.service.leases import list_nodes
-from siltstone.service.node import Node
+from siltstone.service.node import JsonFormatter, Node, TextFormatter, set_up_logs
 from siltstone.service.settings import ServiceSettings, service_settings
 
 __all__ = [

@@ -1,14 +1,15 @@
 """What operators ask for: trigger a cycle, freeze, unfreeze, disable, enable."""
 
+import math
 import time
 import uuid
 from collections.abc import Callable
 from typing import Literal
 
-from sqlalchemy import Row, delete, select
+from sqlalchemy import delete, select
 
 from siltstone.errors import InvalidInputError, NotFoundError, StorageError
-from siltstone.service.database import Database, Transaction
+from siltstone.service.database import Database, Transaction, in_transaction
 from siltstone.service.results import Control, ServiceStatus, TriggerRequest
 from siltstone.service.schema import controls, trigger_requests
 from siltstone.service.settings import FREEZE_SECONDS, latest_ms, to_ms
@@ -23,30 +24,33 @@ def trigger_cycle(database: Database, *, trim: bool = False, requester: str = ""
 
     While the service is disabled or frozen, the request waits. Raises: StorageError, InvalidInputError.
     """
-    request_id = uuid.uuid4().hex[:12]
-
-    def change(transaction: Transaction) -> TriggerRequest:
-        waiting = transaction.execute(
-            select(trigger_requests.c.request_id).where(trigger_requests.c.state == "PENDING").limit(_MAX_PENDING)
-        ).all()
-        if len(waiting) >= _MAX_PENDING:
-            raise InvalidInputError(f"{_MAX_PENDING} trigger requests are waiting; is a service running?")
-        transaction.insert_if_absent(
-            trigger_requests,
-            request_id=request_id,
-            requested_at=transaction.now_ms(),
-            requester=requester,
-            trim=trim,
-            state="PENDING",
-        )
-        return _read_request(transaction, request_id)
-
-    return database.change("request a cycle", change)
+    return _add_request(database, uuid.uuid4().hex[:12], trim=trim, requester=requester)
 
 
-def get_request(database: Database, request_id: str) -> TriggerRequest:
+@in_transaction("request a cycle")
+def _add_request(transaction: Transaction, request_id: str, *, trim: bool, requester: str) -> TriggerRequest:
+    pending = select(trigger_requests.c.request_id).filter_by(state="PENDING")
+    if len(transaction.execute(pending.limit(_MAX_PENDING)).all()) >= _MAX_PENDING:
+        raise InvalidInputError(f"{_MAX_PENDING} trigger requests are waiting; is a service running?")
+    now_ms = transaction.now_ms()
+    values = {"requested_at": now_ms, "requester": requester, "trim": trim, "state": "PENDING"}
+    transaction.insert_if_absent(trigger_requests, request_id=request_id, **values)
+    return _read_request(transaction, request_id)
+
+
+def _read_request(transaction: Transaction, request_id: str) -> TriggerRequest:
+    row = None
+    if request_id.isascii() and request_id.isalnum():  # not every text can be asked for: PostgreSQL has no NUL
+        row = transaction.execute(select(trigger_requests).filter_by(request_id=request_id)).first()
+    if row is None:
+        raise NotFoundError(f"unknown trigger request {request_id!r}; those of the last 100 cycles are kept")
+    return TriggerRequest(**row._mapping)
+
+
+@in_transaction("read a trigger request", reads=True)
+def get_request(transaction: Transaction, request_id: str) -> TriggerRequest:
     """Return a trigger request and what became of it. Raises: NotFoundError, StorageError."""
-    return database.read("read a trigger request", lambda transaction: _read_request(transaction, request_id))
+    return _read_request(transaction, request_id)
 
 
 def wait_for_request(
@@ -63,24 +67,20 @@ def wait_for_request(
     Where the time runs out, the request is returned as it is then. Raises: NotFoundError; StorageError where the time
     ran out and the database was not reached.
     """
-    deadline = None if timeout_seconds is None else monotonic() + timeout_seconds
+    deadline = math.inf if timeout_seconds is None else monotonic() + timeout_seconds
     last_seen: TriggerRequest | None = None
     while True:
-        problem: StorageError | None = None
         try:
             request = get_request(database, request_id)
-        except StorageError as error:
-            problem = error
+        except StorageError:
+            if monotonic() >= deadline:
+                raise
         else:
             if request != last_seen and on_change is not None:
                 on_change(request)
             last_seen = request
-            if request.is_done:
+            if request.is_done or monotonic() >= deadline:
                 return request
-        if deadline is not None and monotonic() >= deadline:
-            if problem is not None or last_seen is None:
-                raise problem or StorageError(f"trigger request {request_id}: the database did not answer in time")
-            return last_seen
         sleep(_POLL_SECONDS)
 
 
@@ -124,47 +124,9 @@ def clear_expired(transaction: Transaction, now_ms: int) -> None:
 
 def pending_requests(transaction: Transaction) -> list[TriggerRequest]:
     """Return the requests that no cycle has taken up, oldest first."""
-    waiting = (
-        select(trigger_requests)
-        .where(trigger_requests.c.state == "PENDING")
-        .order_by(trigger_requests.c.requested_at, trigger_requests.c.request_id)
-    )
-    return [to_request(row) for row in transaction.execute(waiting)]
-
-
-def to_request(row: Row[tuple[object, ...]]) -> TriggerRequest:
-    """Read a row."""
-    return TriggerRequest(**row._mapping)
-
-
-def _read_request(transaction: Transaction, request_id: str) -> TriggerRequest:
-    row = None
-    if request_id.isascii() and request_id.isalnum():  # not every text can be asked for: PostgreSQL has no NUL
-        row = transaction.execute(select(trigger_requests).where(trigger_requests.c.request_id == request_id)).first()
-    if row is None:
-        raise NotFoundError(f"unknown trigger request {request_id!r}; those of the last 100 cycles are kept")
-    return to_request(row)
-
-
-def _set(database: Database, name: ControlName, requester: str, for_ms: int | None) -> Control:
-    def change(transaction: Transaction) -> Control:
-        now_ms = transaction.now_ms()
-        control = Control(name, now_ms, None if for_ms is None else now_ms + for_ms, requester)
-        if not transaction.insert_if_absent(controls, **vars(control)):
-            values = {key: value for key, value in vars(control).items() if key != "name"}
-            transaction.execute(controls.update().where(controls.c.name == name).values(**values))
-        return control
-
-    return database.change(f"set {name}", change)
-
-
-def _clear(database: Database, name: ControlName) -> bool:
-    def change(transaction: Transaction) -> bool:
-        was_set = name in current_controls(transaction, transaction.now_ms())
-        transaction.execute(delete(controls).where(controls.c.name == name))
-        return was_set
-
-    return database.change(f"clear {name}", change)
+    pending = select(trigger_requests).filter_by(state="PENDING")
+    rows = transaction.execute(pending.order_by(trigger_requests.c.requested_at, trigger_requests.c.request_id))
+    return [TriggerRequest(**row._mapping) for row in rows]
 
 
 def obstacle_to_cycles(status: ServiceStatus) -> str | None:
@@ -176,3 +138,22 @@ def obstacle_to_cycles(status: ServiceStatus) -> str | None:
     if status.leader is None or not status.leader.is_current:
         return "no service is running, so the request waits; `siltstone serve` starts one"
     return None
+
+
+def _set(database: Database, name: ControlName, requester: str, for_ms: int | None) -> Control:
+    def change(transaction: Transaction) -> Control:
+        now_ms = transaction.now_ms()
+        control = Control(name, now_ms, None if for_ms is None else now_ms + for_ms, requester)
+        transaction.insert_or_update(controls, **vars(control))
+        return control
+
+    return database.change(f"set {name}", change)
+
+
+def _clear(database: Database, name: ControlName) -> bool:
+    def change(transaction: Transaction) -> bool:
+        was_set = name in current_controls(transaction, transaction.now_ms())
+        transaction.execute(delete(controls).filter_by(name=name))
+        return was_set
+
+    return database.change(f"clear {name}", change)

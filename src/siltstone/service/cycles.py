@@ -1,116 +1,137 @@
-"""The transactions of the leader on a cycle: begin it, take back expired claims, finish it.
+"""The transactions of the leader: take the lead; begin a cycle, take back expired claims, finish it.
 
-Each one locks the lease row, then the manager row, then others, and refuses to act for a leader whose term is over.
+Those on a cycle lock the lease row, then the manager row, then others, and refuse to act for a leader whose term is over.
 """
 
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import orjson
 from sqlalchemy import ColumnElement, Row, delete, func, select
 
+from siltstone.errors import LeaseLostError
+from siltstone.service import schema
 from siltstone.service.controls import clear_expired, current_controls
-from siltstone.service.database import Database, Transaction
-from siltstone.service.leases import Lease, check_lead
+from siltstone.service.database import Transaction, in_transaction
 from siltstone.service.results import CycleRecord, FailedPartition, PendingPartition
-from siltstone.service.schema import (
-    SINGLETON,
-    CycleStatus,
-    TriggerReason,
-    active_checkpoints,
-    checkpoint_detail,
-    checkpoint_status,
-    cycle_history,
-    manager,
-    trigger_requests,
-    trim_marks,
-)
 from siltstone.service.settings import ServiceSettings, latest_ms, to_ms
 
 _ERRORS_KEPT = 100
 _ERROR_CHARACTERS = 2000
-_WORK = ("rounds", "rows", "input_bytes", "written_bytes")
 _log = logging.getLogger(__name__)
-ManagerRow = Row[tuple[object, ...]]
 
 
 @dataclass(frozen=True)
-class BegunCycle:
-    """A cycle that was just begun."""
+class Lease:
+    """The right to lead, under a term, until a time unless renewed."""
 
-    cycle_count: int
-    partitions: int
-    started_at: int
-    requests: Sequence[str]
-
-
-def lock_manager(transaction: Transaction, *, shared: bool = False) -> ManagerRow | None:
-    """Return the manager row; nobody changes it until the transaction ends. None before the first leader."""
-    row: ManagerRow | None = transaction.execute(select(manager).with_for_update(read=shared)).first()
-    return row
+    holder: str
+    term: int
+    acquired_at: int
+    renewed_at: int
+    lease_until: int
 
 
-def bootstrap(database: Database, lease: Lease) -> None:
-    """Create the manager row if it is missing. Raises: LeaseLostError, StorageError."""
+@in_transaction("take or renew the lead")
+def take_lead(transaction: Transaction, holder: str, lease_ms: int) -> Lease | None:
+    """Take or renew the lead, and return the term, or None if another node leads. Raises: StorageError.
 
-    def change(transaction: Transaction) -> None:
-        now_ms = check_lead(transaction, lease)
-        newest = transaction.execute(select(func.max(cycle_history.c.cycle_count))).scalar() or 0
-        transaction.insert_if_absent(
-            manager, id=SINGLETON, status="IDLE", cycle_count=newest, last_started_at=now_ms, **_NO_TOTALS
-        )
-
-    database.change("create the manager row", change)
-
-
-_NO_TOTALS: dict[str, object] = {
-    "trims_after": False,
-    "trim_due": False,
-    **dict.fromkeys(("completed_cycles", "failed_cycles", "evictions", "rows", "input_bytes", "written_bytes"), 0),
-}
-
-
-def begin_cycle(
-    database: Database, lease: Lease, pending: Sequence[PendingPartition], reason: TriggerReason, node: str
-) -> BegunCycle | None:
-    """Begin a cycle over partitions and take up all waiting requests.
-
-    None if one runs already, or if the service was disabled or frozen meanwhile. Raises: LeaseLostError,
-    StorageError.
+    A holder that overslept its lease gets a new term, so that nothing it began before can still be committed.
     """
+    row = transaction.execute(select(schema.leader_lease).with_for_update()).one()
+    now_ms = transaction.now_ms()
+    is_free = not is_current(row, now_ms)
+    if not is_free and row.holder != holder:
+        return None
+    lease = Lease(
+        holder=holder,
+        term=row.term + 1 if is_free else row.term,
+        acquired_at=now_ms if is_free else row.acquired_at,
+        renewed_at=now_ms,
+        lease_until=now_ms + lease_ms,
+    )
+    transaction.execute(schema.leader_lease.update().values(**vars(lease)))
+    return lease
 
-    def change(transaction: Transaction) -> BegunCycle | None:
-        now_ms = check_lead(transaction, lease)
-        row = lock_manager(transaction)
-        if row is None or row.status == "STARTED" or current_controls(transaction, now_ms):
-            return None
-        clear_expired(transaction, now_ms)
-        # Also above every number in the history, should the manager row have been lost and made anew.
-        newest = transaction.execute(select(func.max(cycle_history.c.cycle_count))).scalar() or 0
-        cycle = max(row.cycle_count, newest) + 1
-        transaction.execute(delete(active_checkpoints))
-        transaction.execute(delete(checkpoint_status))
-        rows = [_checkpoint_row(partition, cycle, now_ms) for partition in pending]
-        if rows:
-            transaction.connection.execute(checkpoint_status.insert(), rows)
-        requests = _take_up_requests(transaction, cycle)
-        transaction.execute(
-            manager.update().values(
-                status="STARTED",
-                cycle_count=cycle,
-                leader=node,
-                trigger_reason=reason,
-                trims_after=any(trims for _, trims in requests),
-                trim_due=False,
-                last_started_at=now_ms,
-                started_at=now_ms,
-                ended_at=None,
-            )
+
+@in_transaction("give up the lead")
+def give_up_lead(transaction: Transaction, lease: Lease) -> None:
+    """Let others lead at once. Raises: StorageError."""
+    own = schema.leader_lease.update().filter_by(holder=lease.holder, term=lease.term)
+    transaction.execute(own.values(lease_until=0))
+
+
+def check_lead(transaction: Transaction, lease: Lease) -> int:
+    """Make sure, until the end of the transaction, that a lease holds; return the time. Raises: LeaseLostError."""
+    row = transaction.execute(select(schema.leader_lease).with_for_update()).one()
+    now_ms = transaction.now_ms()
+    if row.holder != lease.holder or row.term != lease.term or not is_current(row, now_ms):
+        raise LeaseLostError(
+            f"{lease.holder}: no longer leads: its term is {lease.term}, the newest is {row.term} of {row.holder}; "
+            "it takes part again when the lead is free"
         )
-        return BegunCycle(cycle, len(rows), now_ms, [request_id for request_id, _ in requests])
+    return now_ms
 
-    return database.change("begin a cycle", change)
+
+def is_current(row: Row[Any], now_ms: int) -> bool:
+    """Return whether a lease holds: one that begins ahead does not, whatever its end says."""
+    return bool(row.lease_until >= now_ms and max(row.renewed_at, row.acquired_at) <= latest_ms(now_ms))
+
+
+def lock_manager(transaction: Transaction, *, shared: bool = False) -> Row[Any] | None:
+    """Return the manager row; nobody changes it until the transaction ends. None before the first leader."""
+    return transaction.execute(select(schema.manager).with_for_update(read=shared)).first()
+
+
+@in_transaction("create the manager row")
+def bootstrap(transaction: Transaction, lease: Lease) -> None:
+    """Create the manager row if it is missing. Raises: LeaseLostError, StorageError."""
+    now_ms = check_lead(transaction, lease)
+    values = {"status": "IDLE", "cycle_count": _newest_cycle(transaction), "last_started_at": now_ms}
+    transaction.insert_if_absent(schema.manager, id=schema.SINGLETON, **values)
+
+
+@in_transaction("begin a cycle")
+def begin_cycle(
+    transaction: Transaction, lease: Lease, pending: Sequence[PendingPartition], reason: schema.TriggerReason, node: str
+) -> int | None:
+    """Begin a cycle over partitions, take up all waiting requests, and return its number. Raises: LeaseLostError, StorageError.
+
+    None if one runs already, or if the service was disabled or frozen meanwhile.
+    """
+    now_ms = check_lead(transaction, lease)
+    row = lock_manager(transaction)
+    if row is None or row.status == "STARTED" or current_controls(transaction, now_ms):
+        return None
+    clear_expired(transaction, now_ms)
+    # Also above every number in the history, should the manager row have been lost and made anew.
+    cycle: int = max(row.cycle_count, _newest_cycle(transaction)) + 1
+    transaction.execute(delete(schema.active_checkpoints))
+    transaction.execute(delete(schema.checkpoint_status))
+    if pending:
+        rows = [_checkpoint_row(partition, cycle, now_ms) for partition in pending]
+        transaction.connection.execute(schema.checkpoint_status.insert(), rows)
+    trims_after = _take_up_requests(transaction, cycle)
+    transaction.execute(
+        schema.manager.update().values(
+            status="STARTED",
+            cycle_count=cycle,
+            leader=node,
+            trigger_reason=reason,
+            trims_after=trims_after,
+            trim_due=False,
+            last_started_at=now_ms,
+            started_at=now_ms,
+            ended_at=None,
+        )
+    )
+    return cycle
+
+
+def _newest_cycle(transaction: Transaction) -> int:
+    return transaction.execute(select(func.max(schema.cycle_history.c.cycle_count))).scalar() or 0
 
 
 def _checkpoint_row(pending: PendingPartition, cycle: int, now_ms: int) -> dict[str, object]:
@@ -121,34 +142,27 @@ def _checkpoint_row(pending: PendingPartition, cycle: int, now_ms: int) -> dict[
         "table_name": pending.table,
         "locator": orjson.dumps(pending.locator).decode() if pending.locator is not None else "",
         "status": "FAILED" if is_broken else "IDLE",
-        "attempt": 0,
-        "failures": 0,
         "backlog_deltas": pending.deltas,
         "backlog_bytes": pending.bytes,
-        "retry_at": 0,
         "changed_at": now_ms,
         "ended_at": now_ms if is_broken else None,
         "error": cut_error(pending.problem),
-        **dict.fromkeys(_WORK, 0),
     }
 
 
-def _take_up_requests(transaction: Transaction, cycle: int) -> list[tuple[str, bool]]:
-    waiting = (
-        select(trigger_requests.c.request_id, trigger_requests.c.trim)
-        .where(trigger_requests.c.state == "PENDING")
-        .with_for_update()
-    )
-    requests = [(row.request_id, bool(row.trim)) for row in transaction.execute(waiting)]
-    for request_id, _ in requests:
-        mine = trigger_requests.c.request_id == request_id
-        transaction.execute(trigger_requests.update().where(mine).values(state="RUNNING", cycle=cycle))
-    return requests
+def _take_up_requests(transaction: Transaction, cycle: int) -> bool:
+    """Let waiting requests belong to a cycle; return whether one asks for a trim."""
+    pending = select(schema.trigger_requests).filter_by(state="PENDING").with_for_update()
+    requests = transaction.execute(pending).all()
+    for request in requests:
+        taken_up = schema.trigger_requests.update().filter_by(request_id=request.request_id)
+        transaction.execute(taken_up.values(state="RUNNING", cycle=cycle))
+    return any(request.trim for request in requests)
 
 
 def is_expired(now_ms: int, settings: ServiceSettings) -> ColumnElement[bool]:
     """Return the condition of claims whose worker is dead or stuck, or from before the clock was set back."""
-    claim = active_checkpoints.c
+    claim = schema.active_checkpoints.c
     return (
         (claim.lease_until < now_ms)
         | (claim.progress_at < now_ms - to_ms(settings.stuck_seconds))
@@ -157,38 +171,35 @@ def is_expired(now_ms: int, settings: ServiceSettings) -> ColumnElement[bool]:
     )
 
 
-def evict_expired(database: Database, lease: Lease, settings: ServiceSettings) -> list[str]:
+@in_transaction("take back expired claims")
+def evict_expired(transaction: Transaction, lease: Lease, settings: ServiceSettings) -> list[str]:
     """Take claims from workers that are dead or stuck; return the partitions.
 
     A partition can be claimed again until it has failed often enough. Raises: LeaseLostError, StorageError.
     """
-
-    def change(transaction: Transaction) -> list[str]:
-        now_ms = check_lead(transaction, lease)
-        row = lock_manager(transaction)
-        if row is None or row.status != "STARTED":
-            return []
-        expired = select(active_checkpoints).where(is_expired(now_ms, settings))
-        claims = transaction.execute(expired.with_for_update()).all()
-        for claim in claims:
-            _evict(transaction, claim, settings, now_ms)
-        if claims:
-            transaction.execute(manager.update().values(evictions=manager.c.evictions + len(claims)))
-        return [claim.partition for claim in claims]
-
-    return database.change("take back expired claims", change)
+    now_ms = check_lead(transaction, lease)
+    row = lock_manager(transaction)
+    if row is None or row.status != "STARTED":
+        return []
+    expired = select(schema.active_checkpoints).where(is_expired(now_ms, settings))
+    claims = transaction.execute(expired.with_for_update()).all()
+    for claim in claims:
+        _evict(transaction, claim, settings, now_ms)
+    if claims:
+        transaction.execute(schema.manager.update().values(evictions=schema.manager.c.evictions + len(claims)))
+    return [claim.partition for claim in claims]
 
 
-def _evict(transaction: Transaction, claim: Row[tuple[object, ...]], settings: ServiceSettings, now_ms: int) -> None:
+def _evict(transaction: Transaction, claim: Row[Any], settings: ServiceSettings, now_ms: int) -> None:
     worker = node_name(claim.worker)
     is_set_back = max(claim.heartbeat_at, claim.progress_at) > latest_ms(now_ms)
     why = "it sent no heartbeat in time" if claim.lease_until < now_ms else "it made no progress in time"
     why = "the clock of the database was set back" if is_set_back else why
     error = f"the claim of {worker} expired: {why}"
-    transaction.execute(delete(active_checkpoints).where(active_checkpoints.c.claim_id == claim.claim_id))
+    transaction.execute(delete(schema.active_checkpoints).filter_by(claim_id=claim.claim_id))
     end_attempt(transaction, claim.claim_id, "EXPIRED", now_ms, error=error)
-    mine = (checkpoint_status.c.claim_id == claim.claim_id) & (checkpoint_status.c.status == "STARTED")
-    row = transaction.execute(select(checkpoint_status).where(mine)).first()
+    held = {"claim_id": claim.claim_id, "status": "STARTED"}
+    row = transaction.execute(select(schema.checkpoint_status).filter_by(**held)).first()
     if row is None:
         return
     # The clock is nobody's failure.
@@ -201,7 +212,7 @@ def _evict(transaction: Transaction, claim: Row[tuple[object, ...]], settings: S
         "ended_at": now_ms if is_last else None,
         "error": f"{error}; tried {failures} times" if is_last else error,
     }
-    transaction.execute(checkpoint_status.update().where(mine).values(**values))
+    transaction.execute(schema.checkpoint_status.update().filter_by(**held).values(**values))
     _log.warning(
         "claim expired",
         extra={"cycle": claim.cycle, "partition": claim.partition, "worker": worker, "reason": why, "is_last": is_last},
@@ -212,55 +223,51 @@ def end_attempt(
     transaction: Transaction, claim_id: str, status: str, now_ms: int, *, error: str | None = None, **work: object
 ) -> None:
     """Write down how an attempt ended, unless it has ended already."""
-    mine = (checkpoint_detail.c.claim_id == claim_id) & (checkpoint_detail.c.status == "STARTED")
-    values = {"status": status, "ended_at": now_ms, "error": cut_error(error), **work}
-    transaction.execute(checkpoint_detail.update().where(mine).values(**values))
+    attempt = schema.checkpoint_detail.update().filter_by(claim_id=claim_id, status="STARTED")
+    transaction.execute(attempt.values(status=status, ended_at=now_ms, error=cut_error(error), **work))
 
 
-def finish_cycle(database: Database, lease: Lease, cycle: int, *, why_early: str | None = None) -> CycleRecord | None:
+@in_transaction("finish the cycle")
+def finish_cycle(
+    transaction: Transaction, lease: Lease, cycle: int, *, why_early: str | None = None
+) -> CycleRecord | None:
     """End a cycle: COMPLETED if every checkpoint is, else FAILED. Its record enters the history in the same transaction.
 
     None if that cycle is not running. Raises: LeaseLostError, StorageError.
     """
-
-    def change(transaction: Transaction) -> CycleRecord | None:
-        now_ms = check_lead(transaction, lease)
-        row = lock_manager(transaction)
-        if row is None or row.status != "STARTED" or row.cycle_count != cycle:
-            return None
-        rows = transaction.execute(select(checkpoint_status).where(checkpoint_status.c.cycle == cycle)).all()
-        record = _make_record(row, rows, now_ms, why_early)
-        _end_open_attempts(transaction, rows, now_ms, why_early)
-        _record(transaction, record)
-        is_completed = record.status == "COMPLETED"
-        if is_completed:
-            _set_trim_marks(transaction, rows)
-        transaction.execute(
-            manager.update().values(
-                status=record.status,
-                ended_at=now_ms,
-                last_result=record.status,
-                trim_due=is_completed,
-                last_completed_at=now_ms if is_completed else row.last_completed_at,
-                completed_cycles=manager.c.completed_cycles + int(is_completed),
-                failed_cycles=manager.c.failed_cycles + int(not is_completed),
-                rows=manager.c.rows + record.rows,
-                input_bytes=manager.c.input_bytes + record.input_bytes,
-                written_bytes=manager.c.written_bytes + record.written_bytes,
-            )
+    now_ms = check_lead(transaction, lease)
+    row = lock_manager(transaction)
+    if row is None or row.status != "STARTED" or row.cycle_count != cycle:
+        return None
+    checkpoints = transaction.execute(select(schema.checkpoint_status).filter_by(cycle=cycle)).all()
+    record = _make_record(row, checkpoints, now_ms, why_early)
+    _end_open_attempts(transaction, checkpoints, now_ms, why_early)
+    problems = orjson.dumps(record.failed_partitions).decode()
+    transaction.execute(schema.cycle_history.insert().values(**{**vars(record), "failed_partitions": problems}))
+    is_completed = record.status == "COMPLETED"
+    if is_completed:
+        _set_trim_marks(transaction, checkpoints)
+    transaction.execute(
+        schema.manager.update().values(
+            status=record.status,
+            ended_at=now_ms,
+            last_result=record.status,
+            trim_due=is_completed,
+            last_completed_at=now_ms if is_completed else row.last_completed_at,
+            completed_cycles=schema.manager.c.completed_cycles + int(is_completed),
+            failed_cycles=schema.manager.c.failed_cycles + int(not is_completed),
+            rows=schema.manager.c.rows + record.rows,
+            input_bytes=schema.manager.c.input_bytes + record.input_bytes,
+            written_bytes=schema.manager.c.written_bytes + record.written_bytes,
         )
-        _answer_requests(transaction, record, now_ms)
-        return record
+    )
+    _answer_requests(transaction, record, now_ms)
+    return record
 
-    return database.change("finish the cycle", change)
 
-
-def _make_record(
-    row: ManagerRow, rows: Sequence[Row[tuple[object, ...]]], now_ms: int, why_early: str | None
-) -> CycleRecord:
-    status: CycleStatus = "COMPLETED" if all(checkpoint.status == "COMPLETED" for checkpoint in rows) else "FAILED"
-    failed = [checkpoint for checkpoint in rows if checkpoint.status == "FAILED"]
-    unfinished = [checkpoint for checkpoint in rows if checkpoint.status in ("IDLE", "STARTED")]
+def _make_record(row: Row[Any], checkpoints: Sequence[Row[Any]], now_ms: int, why_early: str | None) -> CycleRecord:
+    failed = [checkpoint for checkpoint in checkpoints if checkpoint.status == "FAILED"]
+    unfinished = [checkpoint for checkpoint in checkpoints if checkpoint.status in ("IDLE", "STARTED")]
     problems = [FailedPartition(checkpoint.partition, checkpoint.error or "") for checkpoint in failed]
     problems += [
         FailedPartition(checkpoint.partition, why_early or checkpoint.error or "not finished")
@@ -268,68 +275,49 @@ def _make_record(
     ]
     return CycleRecord(
         cycle_count=row.cycle_count,
-        status=status,
+        status="FAILED" if problems else "COMPLETED",
         # From the manager row: it is right whoever began the cycle.
         start_time_ms=row.started_at,
         end_time_ms=now_ms,
         trigger_reason=row.trigger_reason,
         leader=row.leader,
-        partitions=len(rows),
-        completed=len(rows) - len(failed) - len(unfinished),
+        partitions=len(checkpoints),
+        completed=len(checkpoints) - len(problems),
         failed=len(failed),
         unfinished=len(unfinished),
-        attempts=sum(checkpoint.attempt for checkpoint in rows),
+        attempts=sum(checkpoint.attempt for checkpoint in checkpoints),
         failed_partitions=problems[:_ERRORS_KEPT],
         trimmed_deltas=None,
-        **{name: sum(getattr(checkpoint, name) for checkpoint in rows) for name in _WORK},
+        **{name: sum(getattr(checkpoint, name) for checkpoint in checkpoints) for name in schema.WORK},
     )
 
 
-def _record(transaction: Transaction, record: CycleRecord) -> None:
-    problems = [vars(problem) for problem in record.failed_partitions]
-    values = {**vars(record), "failed_partitions": orjson.dumps(problems).decode()}
-    transaction.execute(cycle_history.insert().values(**values))
-
-
 def _end_open_attempts(
-    transaction: Transaction, rows: Sequence[Row[tuple[object, ...]]], now_ms: int, why_early: str | None
+    transaction: Transaction, checkpoints: Sequence[Row[Any]], now_ms: int, why_early: str | None
 ) -> None:
     """End the claims that are left, and record in the timeline the partitions that nobody tried."""
-    transaction.execute(delete(active_checkpoints))
-    for row in rows:
+    transaction.execute(delete(schema.active_checkpoints))
+    for row in checkpoints:
         if row.status == "STARTED":
             end_attempt(transaction, row.claim_id, "ABANDONED", now_ms, error=why_early or "the cycle ended")
         elif row.attempt == 0:
-            transaction.insert_if_absent(
-                checkpoint_detail,
-                cycle=row.cycle,
-                partition=row.partition,
-                attempt=0,
-                table_name=row.table_name,
-                status=row.status,
-                started_at=now_ms,
-                ended_at=now_ms,
-                error=row.error or why_early,
-                **dict.fromkeys(_WORK, 0),
-            )
+            same = {name: getattr(row, name) for name in ("cycle", "partition", "attempt", "table_name", "status")}
+            own = {"started_at": now_ms, "ended_at": now_ms, "error": row.error or why_early}
+            transaction.insert_if_absent(schema.checkpoint_detail, **same, **own)
 
 
-def _set_trim_marks(transaction: Transaction, rows: Sequence[Row[tuple[object, ...]]]) -> None:
-    for row in rows:
-        if row.high_watermark is None:
-            continue
-        values = {"locator": row.locator, "cycle": row.cycle, "high_watermark": row.high_watermark}
-        if not transaction.insert_if_absent(trim_marks, partition=row.partition, **values):
-            transaction.execute(trim_marks.update().where(trim_marks.c.partition == row.partition).values(**values))
+def _set_trim_marks(transaction: Transaction, checkpoints: Sequence[Row[Any]]) -> None:
+    for row in checkpoints:
+        if row.high_watermark is not None:
+            values = {column.name: getattr(row, column.name) for column in schema.trim_marks.c}
+            transaction.insert_or_update(schema.trim_marks, **values)
 
 
 def _answer_requests(transaction: Transaction, record: CycleRecord, now_ms: int) -> None:
-    mine = (trigger_requests.c.cycle == record.cycle_count) & (trigger_requests.c.state == "RUNNING")
+    requests = schema.trigger_requests.update().filter_by(cycle=record.cycle_count, state="RUNNING")
     if record.status == "COMPLETED":
-        waits = trigger_requests.update().where(mine & trigger_requests.c.trim)
-        transaction.execute(waits.values(state="TRIMMING", outcome=record.status))
-    done = trigger_requests.update().where(mine)
-    transaction.execute(done.values(state="DONE", outcome=record.status, ended_at=now_ms))
+        transaction.execute(requests.filter_by(trim=True).values(state="TRIMMING", outcome=record.status))
+    transaction.execute(requests.values(state="DONE", outcome=record.status, ended_at=now_ms))
 
 
 def node_name(owner: str) -> str:

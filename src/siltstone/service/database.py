@@ -1,5 +1,6 @@
 """The service's database: opening and migrating it, its clock, and short transactions that are tried again."""
 
+import functools
 import logging
 import random
 import re
@@ -7,9 +8,9 @@ import time
 import urllib.parse
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeAlias, TypeVar
 
-from sqlalchemy import Connection, Engine, Table, create_engine, event, inspect, select, text
+from sqlalchemy import Connection, CursorResult, Engine, Executable, Table, create_engine, event, inspect, select, text
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, InterfaceError, OperationalError, SQLAlchemyError
@@ -20,6 +21,7 @@ from siltstone.service import schema as tables
 from siltstone.text import MASK, is_secret_name, mask_secrets
 
 T = TypeVar("T")
+P = ParamSpec("P")
 Clock: TypeAlias = Callable[[Connection], int]
 
 _READS = "siltstone_reads"
@@ -41,6 +43,10 @@ _MISTYPED = re.compile(
 _SCHEME = re.compile(r"(?i)^[a-z][a-z0-9+]*:")
 # Any number, as long as it is always the same: whoever migrates holds it.
 _MIGRATION_LOCK = 5_117_570_423
+# What leads from a version of the tables to the next one.
+MIGRATIONS: dict[int, tuple[str, ...]] = {
+    1: ("ALTER TABLE siltstone_leader_lease ADD COLUMN renewed_at BIGINT NOT NULL DEFAULT 0",),
+}
 _log = logging.getLogger(__name__)
 
 
@@ -60,7 +66,7 @@ class Transaction:
         """Return the time; ask after taking locks, because waiting for them takes time too."""
         return self._clock(self.connection)
 
-    def execute(self, statement: Any) -> Any:
+    def execute(self, statement: Executable) -> CursorResult[Any]:
         """Execute a statement."""
         return self.connection.execute(statement)
 
@@ -69,6 +75,12 @@ class Transaction:
         make: Any = postgresql.insert if self.connection.dialect.name == "postgresql" else sqlite.insert
         statement = make(table).values(**values).on_conflict_do_nothing()
         return self.execute(statement.returning(*table.primary_key.columns)).first() is not None
+
+    def insert_or_update(self, table: Table, **values: object) -> None:
+        """Insert a row, or give these values to the one that has its primary key."""
+        if not self.insert_if_absent(table, **values):
+            same_key = [column == values[column.name] for column in table.primary_key]
+            self.execute(table.update().where(*same_key).values(**values))
 
 
 class Database:
@@ -106,8 +118,11 @@ class Database:
             try:
                 return self._once(do, reads=reads)
             except SQLAlchemyError as error:
+                is_transient = isinstance(error, OperationalError | InterfaceError | PoolTimeoutError) or (
+                    isinstance(error, DBAPIError) and error.connection_invalidated
+                )
                 reason = mask_secrets(str(getattr(error, "orig", None) or error).strip().split("\n")[0])
-                if attempt + 1 == _ATTEMPTS or not _is_transient(error):
+                if attempt + 1 == _ATTEMPTS or not is_transient:
                     raise StorageError(
                         f"{self.address}: could not {what} ({reason}); check that the database runs, then try again"
                     ) from error
@@ -126,10 +141,20 @@ class Database:
                 return do(Transaction(connection, self._clock))
 
 
-def _is_transient(error: SQLAlchemyError) -> bool:
-    if isinstance(error, OperationalError | InterfaceError | PoolTimeoutError):
-        return True
-    return isinstance(error, DBAPIError) and error.connection_invalidated
+def in_transaction(
+    what: str, *, reads: bool = False
+) -> Callable[[Callable[Concatenate[Transaction, P], T]], Callable[Concatenate[Database, P], T]]:
+    """Make a function of a transaction one of a database, run by `Database.change`, or by `Database.read` if it `reads`."""
+
+    def decorate(do: Callable[Concatenate[Transaction, P], T]) -> Callable[Concatenate[Database, P], T]:
+        @functools.wraps(do)
+        def run(database: Database, /, *args: P.args, **kwargs: P.kwargs) -> T:
+            transact = database.read if reads else database.change
+            return transact(what, lambda transaction: do(transaction, *args, **kwargs))
+
+        return run
+
+    return decorate
 
 
 def default_address(root: str) -> str:
@@ -150,10 +175,7 @@ def open_database(address: str, *, create: bool = True, clock: Clock = database_
         raise NotFoundError(f"{url.database}: no such file, so {_NO_SERVICE}")
     database = Database(create_engine_for(url, create=create), clock=clock)
     try:
-        if create:
-            _migrate(database)
-        else:
-            _check_tables(database)
+        (_migrate if create else _check_tables)(database, database.address)
     except BaseException:
         database.close()
         raise
@@ -221,84 +243,67 @@ def create_engine_for(url: URL, *, create: bool = True) -> Engine:
         )
     assert url.database is not None
     engine = create_engine(url, connect_args={"timeout": _BUSY_SECONDS})
+    settings = ["synchronous=FULL", f"busy_timeout={_BUSY_SECONDS * 1000}"]
     if create:
         Path(url.database).parent.mkdir(parents=True, exist_ok=True)
-        event.listen(engine, "connect", _keep_write_ahead_log)
-    event.listen(engine, "connect", _prepare_sqlite)
-    event.listen(engine, "begin", _begin_sqlite)
+        settings.insert(0, "journal_mode=WAL")
+
+    @event.listens_for(engine, "connect")
+    def prepare(connection: Any, _: object) -> None:
+        # The driver would begin transactions by itself, and too late.
+        connection.isolation_level = None
+        for setting in settings:
+            connection.execute(f"PRAGMA {setting}").close()
+
+    @event.listens_for(engine, "begin")
+    def begin(connection: Connection) -> None:
+        # Without IMMEDIATE, two that read first and write later meet an error that waiting does not cure.
+        reads = connection.get_execution_options().get(_READS, False)
+        connection.exec_driver_sql("BEGIN" if reads else "BEGIN IMMEDIATE")
+
     return engine
 
 
-def _keep_write_ahead_log(connection: Any, _: object) -> None:
-    connection.execute("PRAGMA journal_mode=WAL").close()
+@in_transaction("find the service's tables", reads=True)
+def _check_tables(transaction: Transaction, address: str) -> None:
+    has_tables = inspect(transaction.connection).has_table(tables.schema.name)
+    version = _tables_version(transaction, address) if has_tables else None
+    if version is None:
+        raise NotFoundError(f"{address}: no tables of Siltstone, so {_NO_SERVICE}")
+    if version < tables.SCHEMA_VERSION:
+        raise InvalidInputError(
+            f"{address}: its tables have version {version}, this Siltstone needs {tables.SCHEMA_VERSION}; "
+            "start `siltstone serve` of this version once, which migrates them"
+        )
 
 
-def _prepare_sqlite(connection: Any, _: object) -> None:
-    # The driver would begin transactions by itself, and too late.
-    connection.isolation_level = None
-    for setting in ("synchronous=FULL", f"busy_timeout={_BUSY_SECONDS * 1000}"):
-        connection.execute(f"PRAGMA {setting}").close()
+@in_transaction("create or migrate the tables")
+def _migrate(transaction: Transaction, address: str) -> None:
+    connection = transaction.connection
+    if connection.dialect.name == "postgresql":
+        connection.execute(text(f"SELECT pg_advisory_xact_lock({_MIGRATION_LOCK})"))
+    tables.schema.create(connection, checkfirst=True)
+    before = _tables_version(transaction, address)
+    if before is None:
+        tables.metadata.create_all(connection)
+        connection.execute(
+            tables.leader_lease.insert().values(id=tables.SINGLETON, term=0, acquired_at=0, lease_until=0)
+        )
+        connection.execute(tables.schema.insert().values(id=tables.SINGLETON, version=tables.SCHEMA_VERSION))
+        return
+    for version in range(before, tables.SCHEMA_VERSION):
+        for statement in MIGRATIONS[version]:
+            connection.execute(text(statement))
+    if before < tables.SCHEMA_VERSION:
+        connection.execute(tables.schema.update().values(version=tables.SCHEMA_VERSION))
 
 
-def _begin_sqlite(connection: Connection) -> None:
-    # Without IMMEDIATE, two that read first and write later meet an error that waiting does not cure.
-    reads = connection.get_execution_options().get(_READS, False)
-    connection.exec_driver_sql("BEGIN" if reads else "BEGIN IMMEDIATE")
-
-
-def _tables_version(database: Database, connection: Connection) -> int | None:
-    """Return the version of the tables, or None if they do not exist yet."""
-    version: int | None = connection.execute(select(tables.schema.c.version)).scalar()
+def _tables_version(transaction: Transaction, address: str) -> int | None:
+    """Return the version of the tables, or None if there are none yet. Raises: InvalidInputError if it is a newer one."""
+    version: int | None = transaction.execute(select(tables.schema.c.version)).scalar()
     if version is not None and version > tables.SCHEMA_VERSION:
         raise InvalidInputError(
-            f"{database.address}: its tables have version {version}, this Siltstone knows {tables.SCHEMA_VERSION}; "
+            f"{address}: its tables have version {version}, this Siltstone knows {tables.SCHEMA_VERSION}; "
             "upgrade Siltstone on this node"
         )
     return version
-
-
-def _check_tables(database: Database) -> None:
-    def read(transaction: Transaction) -> None:
-        connection = transaction.connection
-        is_ours = inspect(connection).has_table(tables.schema.name)
-        version = _tables_version(database, connection) if is_ours else None
-        if version is None:
-            raise NotFoundError(f"{database.address}: no tables of Siltstone, so {_NO_SERVICE}")
-        if version < tables.SCHEMA_VERSION:
-            raise InvalidInputError(
-                f"{database.address}: its tables have version {version}, this Siltstone needs {tables.SCHEMA_VERSION}; "
-                "start `siltstone serve` of this version once, which migrates them"
-            )
-
-    database.read("find the service's tables", read)
-
-
-def _migrate(database: Database) -> None:
-    def change(transaction: Transaction) -> None:
-        connection = transaction.connection
-        if connection.dialect.name == "postgresql":
-            connection.execute(text(f"SELECT pg_advisory_xact_lock({_MIGRATION_LOCK})"))
-        tables.schema.create(connection, checkfirst=True)
-        before = _tables_version(database, connection)
-        if before is None:
-            tables.metadata.create_all(connection)
-            connection.execute(
-                tables.leader_lease.insert().values(
-                    id=tables.SINGLETON, term=0, acquired_at=0, renewed_at=0, lease_until=0
-                )
-            )
-            connection.execute(tables.schema.insert().values(id=tables.SINGLETON, version=tables.SCHEMA_VERSION))
-            return
-        for version in range(before, tables.SCHEMA_VERSION):
-            for statement in MIGRATIONS[version]:
-                connection.execute(text(statement))
-        if before < tables.SCHEMA_VERSION:
-            connection.execute(tables.schema.update().values(version=tables.SCHEMA_VERSION))
-
-    database.change("create or migrate the tables", change)
-
-
-# What leads from a version of the tables to the next one.
-MIGRATIONS: dict[int, tuple[str, ...]] = {
-    1: ("ALTER TABLE siltstone_leader_lease ADD COLUMN renewed_at BIGINT NOT NULL DEFAULT 0",),
-}

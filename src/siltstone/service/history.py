@@ -1,59 +1,49 @@
 """What was and what is: finished cycles, the one that runs, and who takes part."""
 
 import logging
+from collections import Counter
 from dataclasses import fields
-from typing import Any
+from typing import Any, TypeVar
 
 import orjson
 from sqlalchemy import Row, delete, select
 
 from siltstone.clock import measure
 from siltstone.errors import NotFoundError, SiltstoneError
+from siltstone.service import schema
 from siltstone.service.controls import current_controls, pending_requests
-from siltstone.service.cycles import ManagerRow, node_name
-from siltstone.service.database import Database, Transaction
-from siltstone.service.leases import Lease, check_lead, is_current
+from siltstone.service.cycles import Lease, check_lead, is_current, node_name
+from siltstone.service.database import Database, Transaction, in_transaction
 from siltstone.service.results import (
     Attempt,
     Checkpoint,
+    Control,
     CycleDetails,
     CycleRecord,
     FailedPartition,
     LeaderInfo,
+    NodeInfo,
     ServiceStatus,
     Totals,
 )
-from siltstone.service.schema import (
-    MAX_NUMBER,
-    CycleStatus,
-    active_checkpoints,
-    checkpoint_detail,
-    checkpoint_status,
-    cycle_history,
-    leader_lease,
-    manager,
-    trigger_requests,
-)
 from siltstone.service.settings import HISTORY_LIMIT, ServiceSettings, latest_ms, to_ms
 
+T = TypeVar("T", Checkpoint, Attempt)
+_OF_MANAGER = ("status", "started_at", "ended_at", "trigger_reason", "last_completed_at")
 _log = logging.getLogger(__name__)
 
 
+@in_transaction("read the history", reads=True)
 def cycle_records(
-    database: Database, limit: int = HISTORY_LIMIT, *, status: CycleStatus | None = None
+    transaction: Transaction, limit: int = HISTORY_LIMIT, *, status: schema.CycleStatus | None = None
 ) -> list[CycleRecord]:
     """Return the newest finished cycles, newest first, of the hundred that are kept. Raises: StorageError."""
-
-    def read(transaction: Transaction) -> list[CycleRecord]:
-        newest = select(cycle_history).order_by(cycle_history.c.cycle_count.desc()).limit(HISTORY_LIMIT)
-        return [to_record(row) for row in transaction.execute(newest)]
-
-    records = database.read("read the history", read)
+    newest = select(schema.cycle_history).order_by(schema.cycle_history.c.cycle_count.desc()).limit(HISTORY_LIMIT)
+    records = [_to_record(row) for row in transaction.execute(newest)]
     return [record for record in records if status in (None, record.status)][: max(limit, 0)]
 
 
-def to_record(row: Row[tuple[object, ...]]) -> CycleRecord:
-    """Read a row of the history."""
+def _to_record(row: Row[Any]) -> CycleRecord:
     problems = [FailedPartition(**problem) for problem in orjson.loads(row.failed_partitions)]
     return CycleRecord(**{**row._mapping, "failed_partitions": problems})
 
@@ -63,21 +53,8 @@ def prune_history(database: Database, lease: Lease) -> int:
 
     Best effort: a failure is logged, and the next cycle prunes what is left.
     """
-
-    def change(transaction: Transaction) -> int:
-        check_lead(transaction, lease)
-        newest = select(cycle_history.c.cycle_count).order_by(cycle_history.c.cycle_count.desc())
-        oldest_kept = transaction.execute(newest.limit(1).offset(HISTORY_LIMIT - 1)).scalar()
-        if oldest_kept is None:
-            return 0
-        gone = transaction.execute(delete(cycle_history).where(cycle_history.c.cycle_count < oldest_kept)).rowcount
-        current = select(manager.c.cycle_count).scalar_subquery()
-        for table in (checkpoint_detail, trigger_requests):
-            transaction.execute(delete(table).where((table.c.cycle < oldest_kept) & (table.c.cycle != current)))
-        return int(gone)
-
     try:
-        count = database.change("prune the history", change)
+        count = _prune(database, lease)
     except SiltstoneError as error:
         _log.warning("history not pruned", extra={"reason": str(error)})
         return 0
@@ -86,49 +63,52 @@ def prune_history(database: Database, lease: Lease) -> int:
     return count
 
 
-_TOTALS = ("completed_cycles", "failed_cycles", "evictions", "rows", "input_bytes", "written_bytes")
+@in_transaction("prune the history")
+def _prune(transaction: Transaction, lease: Lease) -> int:
+    check_lead(transaction, lease)
+    newest = select(schema.cycle_history.c.cycle_count).order_by(schema.cycle_history.c.cycle_count.desc())
+    oldest_kept = transaction.execute(newest.limit(1).offset(HISTORY_LIMIT - 1)).scalar()
+    if oldest_kept is None:
+        return 0
+    deleted = transaction.execute(delete(schema.cycle_history).where(schema.cycle_history.c.cycle_count < oldest_kept))
+    current = select(schema.manager.c.cycle_count).scalar_subquery()
+    for table in (schema.checkpoint_detail, schema.trigger_requests):
+        transaction.execute(delete(table).where((table.c.cycle < oldest_kept) & (table.c.cycle != current)))
+    return deleted.rowcount
 
 
-def service_status(database: Database, settings: ServiceSettings | None = None) -> ServiceStatus:
+@in_transaction("read the status", reads=True)
+def service_status(transaction: Transaction, settings: ServiceSettings | None = None) -> ServiceStatus:
     """Return all about now; without settings, it is not known when a cycle is due. Raises: StorageError."""
-    interval_ms = None if settings is None else to_ms(settings.interval_seconds)
-
-    def read(transaction: Transaction) -> ServiceStatus:
-        now_ms = transaction.now_ms()
-        row: ManagerRow | None = transaction.execute(select(manager)).first()
-        checkpoints = _checkpoints(transaction)
-        counts = [checkpoint.status for checkpoint in checkpoints]
-        controls = current_controls(transaction, now_ms)
-        due_at = (
-            None if row is None or "disable" in controls else _due_at(row, interval_ms, controls.get("freeze"), now_ms)
-        )
-        leader = _leader(transaction, now_ms)
-        problem = _health_problem(row, due_at, leader, now_ms)
-        return ServiceStatus(
-            now_ms=now_ms,
-            status=row.status if row else None,
-            cycle_count=row.cycle_count if row else 0,
-            started_at=row.started_at if row else None,
-            ended_at=row.ended_at if row else None,
-            trigger_reason=row.trigger_reason if row else None,
-            cycle_leader=row.leader if row else None,
-            is_healthy=problem is None,
-            health_problem=problem,
-            last_completed_at=row.last_completed_at if row else None,
-            next_due_at=None if row is None or row.status == "STARTED" else due_at,
-            leader=leader,
-            disabled=controls.get("disable"),
-            frozen=controls.get("freeze"),
-            pending_requests=pending_requests(transaction),
-            idle=counts.count("IDLE"),
-            active=counts.count("STARTED"),
-            completed=counts.count("COMPLETED"),
-            failed=counts.count("FAILED"),
-            checkpoints=checkpoints,
-            totals=Totals(**{name: getattr(row, name) if row else 0 for name in _TOTALS}),
-        )
-
-    return database.read("read the status", read)
+    now_ms = transaction.now_ms()
+    row = transaction.execute(select(schema.manager)).first()
+    checkpoints = _checkpoints(transaction)
+    counts = [checkpoint.status for checkpoint in checkpoints]
+    controls = current_controls(transaction, now_ms)
+    due_at = None
+    if row is not None and settings is not None and "disable" not in controls:
+        due_at = _due_at(row, settings, controls.get("freeze"), now_ms)
+    leader = _leader(transaction, now_ms)
+    problem = _health_problem(row, due_at, leader, now_ms)
+    return ServiceStatus(
+        now_ms=now_ms,
+        **{name: getattr(row, name, None) for name in _OF_MANAGER},
+        cycle_count=row.cycle_count if row else 0,
+        cycle_leader=row.leader if row else None,
+        is_healthy=problem is None,
+        health_problem=problem,
+        next_due_at=None if row is None or row.status == "STARTED" else due_at,
+        leader=leader,
+        disabled=controls.get("disable"),
+        frozen=controls.get("freeze"),
+        pending_requests=pending_requests(transaction),
+        idle=counts.count("IDLE"),
+        active=counts.count("STARTED"),
+        completed=counts.count("COMPLETED"),
+        failed=counts.count("FAILED"),
+        checkpoints=checkpoints,
+        totals=Totals(**{field.name: getattr(row, field.name) if row else 0 for field in fields(Totals)}),
+    )
 
 
 def measured_status(database: Database, settings: ServiceSettings | None = None) -> tuple[ServiceStatus, int]:
@@ -143,45 +123,58 @@ def measured_status(database: Database, settings: ServiceSettings | None = None)
     return statuses[0], skew_ms
 
 
-def cycle_details(database: Database, cycle: int) -> CycleDetails:
+@in_transaction("read the cycle", reads=True)
+def cycle_details(transaction: Transaction, cycle: int) -> CycleDetails:
     """Return one cycle, finished or running, with its checkpoints and attempts. Raises: NotFoundError, StorageError."""
+    row = transaction.execute(select(schema.manager)).first()
+    finished = None
+    if 0 <= cycle <= schema.MAX_NUMBER:
+        finished = transaction.execute(select(schema.cycle_history).filter_by(cycle_count=cycle)).first()
+    is_newest = row is not None and row.cycle_count == cycle and row.started_at is not None
+    source = finished or (row if is_newest else None)
+    if source is None:
+        raise NotFoundError(f"cycle {cycle}: not in the history, which keeps the newest 100; choose a later one")
+    return CycleDetails(
+        cycle_count=cycle,
+        status=source.status,
+        start_time_ms=source.start_time_ms if finished else source.started_at,
+        end_time_ms=source.end_time_ms if finished else source.ended_at,
+        trigger_reason=source.trigger_reason,
+        leader=source.leader,
+        record=_to_record(finished) if finished else None,
+        checkpoints=_checkpoints(transaction) if is_newest else [],
+        timeline=_timeline(transaction, cycle),
+    )
 
-    def read(transaction: Transaction) -> CycleDetails:
-        row: ManagerRow | None = transaction.execute(select(manager)).first()
-        kept = None
-        if 0 <= cycle <= MAX_NUMBER:
-            kept = transaction.execute(select(cycle_history).where(cycle_history.c.cycle_count == cycle)).first()
-        record = None if kept is None else to_record(kept)
-        is_newest = row is not None and row.cycle_count == cycle and row.started_at is not None
-        if record is None and not is_newest:
-            raise NotFoundError(f"cycle {cycle}: not in the history, which keeps the newest 100; choose a later one")
-        source: Any = row if record is None else record
-        return CycleDetails(
-            cycle_count=cycle,
-            status=source.status,
-            start_time_ms=source.started_at if record is None else record.start_time_ms,
-            end_time_ms=source.ended_at if record is None else record.end_time_ms,
-            trigger_reason=source.trigger_reason,
-            leader=source.leader,
-            record=record,
-            checkpoints=_checkpoints(transaction) if is_newest else [],
-            timeline=_timeline(transaction, cycle),
+
+@in_transaction("read the nodes", reads=True)
+def list_nodes(transaction: Transaction, settings: ServiceSettings | None = None) -> list[NodeInfo]:
+    """Return the nodes of the last day by name, the newest process of a name first. Raises: StorageError."""
+    alive_ms = to_ms(3 * (settings or ServiceSettings()).tick_seconds)
+    now_ms = transaction.now_ms()
+    lease = transaction.execute(select(schema.leader_lease)).one()
+    claims = Counter(transaction.execute(select(schema.active_checkpoints.c.worker)).scalars())
+    node = schema.nodes.c
+    rows = transaction.execute(select(schema.nodes).order_by(node.name, node.started_at.desc()))
+    return [
+        NodeInfo(
+            **row._mapping,
+            is_leader=row.owner == lease.holder and is_current(lease, now_ms),
+            is_alive=row.stopped_at is None and now_ms - alive_ms <= row.seen_at <= latest_ms(now_ms),
+            claims=claims[row.owner],
         )
+        for row in rows
+    ]
 
-    return database.read("read the cycle", read)
 
-
-def _due_at(row: ManagerRow, interval_ms: int | None, freeze: object, now_ms: int) -> int | None:
+def _due_at(row: Row[Any], settings: ServiceSettings, freeze: Control | None, now_ms: int) -> int:
     """Return when the cycle after the last one that began is due."""
-    if interval_ms is None:
-        return None
     is_ahead = row.last_started_at > latest_ms(now_ms)
-    due_at = now_ms if is_ahead else int(row.last_started_at) + interval_ms
-    thawed_at: int | None = getattr(freeze, "expires_at", None)
-    return due_at if thawed_at is None else max(due_at, thawed_at)
+    due_at: int = now_ms if is_ahead else row.last_started_at + to_ms(settings.interval_seconds)
+    return due_at if freeze is None or freeze.expires_at is None else max(due_at, freeze.expires_at)
 
 
-def _health_problem(row: ManagerRow | None, due_at: int | None, leader: LeaderInfo | None, now_ms: int) -> str | None:
+def _health_problem(row: Row[Any] | None, due_at: int | None, leader: LeaderInfo | None, now_ms: int) -> str | None:
     if due_at is not None and due_at <= now_ms and (leader is None or not leader.is_current):
         last = "" if leader is None else f" (the last one was {leader.node})"
         return f"a cycle is overdue, and no node leads{last}; start one with `siltstone serve`"
@@ -189,42 +182,32 @@ def _health_problem(row: ManagerRow | None, due_at: int | None, leader: LeaderIn
 
 
 def _leader(transaction: Transaction, now_ms: int) -> LeaderInfo | None:
-    row = transaction.execute(select(leader_lease)).one()
+    row = transaction.execute(select(schema.leader_lease)).one()
     if row.holder is None:
         return None
     return LeaderInfo(node_name(row.holder), row.term, row.acquired_at, row.lease_until, is_current(row, now_ms))
 
 
 def _checkpoints(transaction: Transaction) -> list[Checkpoint]:
-    active = {row.partition: row for row in transaction.execute(select(active_checkpoints))}
+    status, claim = schema.checkpoint_status.c, schema.active_checkpoints.c
+    of_claim = (claim.heartbeat_at, claim.lease_until, claim.buckets_done, claim.buckets_total)
     rows = transaction.execute(
-        select(checkpoint_status).order_by(checkpoint_status.c.backlog_bytes.desc(), checkpoint_status.c.partition)
+        select(schema.checkpoint_status, claim.sync_heartbeat.label("heartbeats"), *of_claim)
+        .outerjoin(schema.active_checkpoints, claim.partition == status.partition)
+        .order_by(status.backlog_bytes.desc(), status.partition)
     )
-    return [_to_checkpoint(row, active.get(row.partition)) for row in rows]
-
-
-def _to_checkpoint(row: Row[tuple[object, ...]], claim: Row[tuple[object, ...]] | None) -> Checkpoint:
-    return Checkpoint(
-        **_same_columns(Checkpoint, row),
-        heartbeats=None if claim is None else claim.sync_heartbeat,
-        heartbeat_at=None if claim is None else claim.heartbeat_at,
-        lease_until=None if claim is None else claim.lease_until,
-        buckets_done=None if claim is None else claim.buckets_done,
-        buckets_total=None if claim is None else claim.buckets_total,
-    )
+    return [_from_row(Checkpoint, row) for row in rows]
 
 
 def _timeline(transaction: Transaction, cycle: int) -> list[Attempt]:
-    rows = transaction.execute(
-        select(checkpoint_detail)
-        .where(checkpoint_detail.c.cycle == cycle)
-        .order_by(checkpoint_detail.c.started_at, checkpoint_detail.c.partition, checkpoint_detail.c.attempt)
-    )
-    return [Attempt(**_same_columns(Attempt, row)) for row in rows]
+    attempt = schema.checkpoint_detail.c
+    attempts = select(schema.checkpoint_detail).filter_by(cycle=cycle)
+    rows = transaction.execute(attempts.order_by(attempt.started_at, attempt.partition, attempt.attempt))
+    return [_from_row(Attempt, row) for row in rows]
 
 
-def _same_columns(kind: type[Checkpoint] | type[Attempt], row: Row[tuple[object, ...]]) -> dict[str, Any]:
-    """Return the fields that a row has as columns; owners become names of nodes."""
-    values = {field.name: getattr(row, field.name) for field in fields(kind) if field.name in row._mapping}
+def _from_row(kind: type[T], row: Row[Any]) -> T:
+    """Return a checkpoint or an attempt with the values of a row, but names of nodes instead of owners."""
     worker = None if row.worker is None else node_name(row.worker)
-    return {**values, "table": row.table_name, "worker": worker}
+    values = {**row._mapping, "table": row.table_name, "worker": worker}
+    return kind(**{field.name: values[field.name] for field in fields(kind)})

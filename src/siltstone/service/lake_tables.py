@@ -1,5 +1,6 @@
 """The tables of a lake, as the service sees them: what waits for compaction, compacting it, trimming what is compacted."""
 
+import itertools
 import logging
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
@@ -7,28 +8,17 @@ from typing import TYPE_CHECKING
 from siltstone.catalog import main as catalog
 from siltstone.errors import NotFoundError, SiltstoneError
 from siltstone.lake import Lake, choose_engine
-from siltstone.model import Delta, PartitionLocator, TableVersion
+from siltstone.model import PartitionLocator, TableVersion
 from siltstone.model.properties import DELTA_RETENTION_SECONDS
 from siltstone.rounds.events import Progress
 from siltstone.rounds.request import Request
-from siltstone.rounds.session import SessionResult, run_session
+from siltstone.rounds.session import run_session
 from siltstone.rows.job import Engine
 from siltstone.service.results import CheckpointResult, KeepAlive, PendingPartition
 from siltstone.service.settings import DAY_SECONDS, to_ms
 from siltstone.storage import object_store as storage
-from siltstone.table.completion import (
-    compacted_partition,
-    current_entry,
-    locate_compacted,
-    read_state,
-)
-from siltstone.table.followers import (
-    PartitionWork,
-    followed_partition,
-    keep_following,
-    read_work,
-    trim_limit,
-)
+from siltstone.table.completion import compacted_partition, current_entry, locate_compacted, read_state
+from siltstone.table.followers import PartitionWork, followed_partition, keep_following, read_work, trim_limit
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -74,13 +64,15 @@ class LakeTables:
     def compact(self, partition: PartitionLocator, progress: Progress) -> CheckpointResult:
         """Compact one partition. Raises: SiltstoneError."""
         try:
-            session = self._compact(partition, progress)
+            keys = tuple(self._version(partition).primary_keys)
+            request = Request(self._source(partition), compacted_partition(partition), keys, root=self.lake.root)
+            engine = self._engine or choose_engine("spark", self._session, progress)
+            rounds = run_session(request, engine, progress).rounds
             watermark = compacted_watermark(partition, root=self.lake.root)
         except NotFoundError:
             if self._is_there(partition):
                 raise
             return CheckpointResult(high_watermark=None)
-        rounds = session.rounds
         return CheckpointResult(
             # What others have compacted meanwhile is compacted as well.
             high_watermark=watermark,
@@ -111,9 +103,13 @@ class LakeTables:
             if safe <= stored.trimmed_stream_position:
                 return 0
             self._warn_if_uncertain(log.doubt(now_ms))
-            before_ms = now_ms - to_ms(self._retention_of(version))
+            # What cannot be understood is an error, and so deletes nothing.
+            retention = DELTA_RETENTION_SECONDS.of(version.properties, version.locator)
+            before_ms = now_ms - to_ms(self._retention_seconds if retention is None else retention)
             deltas = storage.list_partition_deltas(source, last_stream_position=safe, root=root)
-            last = _last_before(deltas, before_ms)
+            # Up to where all are old enough.
+            old = itertools.takewhile(lambda delta: delta.committed_at <= before_ms, deltas)
+            last = max((delta.stream_position for delta in old), default=0)
             if last <= stored.trimmed_stream_position:
                 return 0
             return storage.delete_deltas(source, last_stream_position=last, followers=limit.followers, root=root)
@@ -127,11 +123,6 @@ class LakeTables:
         if uncertainty is not None and not self._is_time_uncertain:
             _log.warning("deltas not trimmed", extra={"reason": uncertainty})
         self._is_time_uncertain = uncertainty is not None
-
-    def _compact(self, partition: PartitionLocator, progress: Progress) -> SessionResult:
-        keys = tuple(self._version(partition).primary_keys)
-        request = Request(self._source(partition), compacted_partition(partition), keys, root=self.lake.root)
-        return run_session(request, self._engine or choose_engine("spark", self._session, progress), progress)
 
     def _source(self, partition: PartitionLocator) -> PartitionLocator:
         """Return the partition whose deltas are compacted beside one. Raises: NotFoundError where it is gone."""
@@ -156,11 +147,6 @@ class LakeTables:
         except NotFoundError:
             return False
 
-    def _retention_of(self, version: TableVersion) -> float:
-        # What cannot be understood is an error, and so deletes nothing.
-        seconds = DELTA_RETENTION_SECONDS.of(version.properties, version.locator)
-        return self._retention_seconds if seconds is None else seconds
-
 
 def compacted_watermark(partition: PartitionLocator, *, root: str) -> int:
     """Return up to where a partition of deltas is compacted, 0 before the first round. Raises: NotFoundError."""
@@ -176,13 +162,3 @@ def _pending(name: str, waiting: PartitionWork) -> PendingPartition:
         bytes=sum(delta.manifest.content_length for delta in waiting.deltas),
         oldest_at=min((delta.committed_at for delta in waiting.deltas), default=None),
     )
-
-
-def _last_before(deltas: Sequence[Delta], before_ms: int) -> int:
-    """Return the last position up to which all deltas are old enough, 0 where the first is not."""
-    last = 0
-    for delta in deltas:
-        if delta.committed_at > before_ms:
-            break
-        last = delta.stream_position
-    return last

@@ -1,41 +1,37 @@
-"""When a cycle begins: not while disabled or frozen; when asked for; when the interval is over; when much is waiting."""
+"""The leader: when a cycle begins, is watched and finished, and what is trimmed after it."""
 
 import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import orjson
-from sqlalchemy import delete, func, select
+from sqlalchemy import Row, delete, func, select
 
 from siltstone.errors import LeaseLostError, SiltstoneError
 from siltstone.model import PartitionLocator
+from siltstone.service import schema
 from siltstone.service.controls import current_controls, pending_requests
 from siltstone.service.cycles import (
-    BegunCycle,
-    ManagerRow,
+    Lease,
     begin_cycle,
     bootstrap,
+    check_lead,
     evict_expired,
     finish_cycle,
+    give_up_lead,
     is_expired,
+    take_lead,
 )
-from siltstone.service.database import Database, Transaction
+from siltstone.service.database import Database, Transaction, in_transaction
 from siltstone.service.history import prune_history
-from siltstone.service.leases import Lease, check_lead, give_up_lead, take_lead
-from siltstone.service.results import CycleRecord, PendingPartition, Tables, largest_first
-from siltstone.service.schema import (
-    CycleStatus,
-    TriggerReason,
-    active_checkpoints,
-    checkpoint_status,
-    cycle_history,
-    manager,
-    trigger_requests,
-    trim_marks,
-)
+from siltstone.service.results import CycleRecord, PendingPartition, Tables
 from siltstone.service.settings import ServiceSettings, latest_ms, to_ms
+
+TickAction = Literal["follows", "waits", "watches", "begun", "finished", "trimmed"]
+_OF_MANAGER = ("status", "last_started_at", "ended_at", "cycle_count", "started_at", "trims_after", "trim_due")
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -48,100 +44,25 @@ class Backlog:
 
 @dataclass(frozen=True)
 class Situation:
-    """What the decision depends on."""
+    """What the next step of the leader depends on: the state in the database when a tick begins."""
 
     now_ms: int
-    status: CycleStatus
+    status: schema.CycleStatus
     is_disabled: bool
     is_frozen: bool
     has_requests: bool
     last_started_at: int
     ended_at: int | None
-
-
-def decide(
-    situation: Situation, settings: ServiceSettings, measure: Callable[[], Backlog | None]
-) -> TriggerReason | None:
-    """Return why a cycle begins now, or None if none does. `measure` is called only if nothing else decides."""
-    now_ms = situation.now_ms
-    if situation.status == "STARTED" or situation.is_disabled or situation.is_frozen:
-        return None
-    if situation.has_requests:
-        return "request"
-    if _is_past(situation.last_started_at, settings.interval_seconds, now_ms):
-        return "interval"
-    # After a failure only the interval decides, or a partition that cannot be compacted would start cycles without end.
-    has_paused = situation.ended_at is None or _is_past(situation.ended_at, settings.min_pause_seconds, now_ms)
-    if situation.status == "FAILED" or not has_paused:
-        return None
-    if settings.backlog_bytes is None and settings.backlog_age_seconds is None:
-        return None
-    backlog = measure()
-    return None if backlog is None else _by_backlog(backlog, now_ms, settings)
-
-
-def _is_past(since_ms: int, seconds: float, now_ms: int) -> bool:
-    """Return whether this much time has passed since a stored time; a time in the future counts as long ago."""
-    return now_ms - since_ms > to_ms(seconds) or since_ms > latest_ms(now_ms)
-
-
-def _by_backlog(backlog: Backlog, now_ms: int, settings: ServiceSettings) -> TriggerReason | None:
-    if settings.backlog_bytes is not None and backlog.bytes >= settings.backlog_bytes:
-        return "backlog_bytes"
-    limit = settings.backlog_age_seconds
-    if limit is not None and backlog.oldest_at is not None and now_ms - backlog.oldest_at >= to_ms(limit):
-        return "backlog_age"
-    return None
-
-
-def trim_tables(database: Database, lease: Lease, tables: Tables, keep_alive: Callable[[], None]) -> int:
-    """Trim all partitions up to their marks and answer the requests that wait for it; return the count of deltas.
-
-    A partition that cannot be trimmed now is left for the next time. Raises: LeaseLostError, StorageError.
-    """
-
-    def read(transaction: Transaction) -> list[tuple[str, str, int]]:
-        check_lead(transaction, lease)
-        marks = transaction.execute(select(trim_marks).order_by(trim_marks.c.partition)).all()
-        return [(mark.partition, mark.locator, mark.high_watermark) for mark in marks]
-
-    marks = database.change("read the trim marks", read)
-    trimmed = 0
-    gone = []
-    for partition, locator, watermark in marks:
-        keep_alive()
-        try:
-            count = tables.trim(PartitionLocator.from_serializable(orjson.loads(locator)), watermark)
-        except SiltstoneError as error:
-            _log.warning("partition not trimmed", extra={"partition": partition, "reason": str(error)})
-            continue
-        if count is None:
-            gone.append(partition)
-        trimmed += count or 0
-    _remember(database, lease, trimmed, gone)
-    if trimmed:
-        _log.info("deltas trimmed", extra={"deltas": trimmed})
-    return trimmed
-
-
-def _remember(database: Database, lease: Lease, trimmed: int, gone: list[str]) -> None:
-    def change(transaction: Transaction) -> None:
-        now_ms = check_lead(transaction, lease)
-        for partition in gone:
-            transaction.execute(delete(trim_marks).where(trim_marks.c.partition == partition))
-        transaction.execute(manager.update().values(trim_due=False))
-        current = select(manager.c.cycle_count).scalar_subquery()
-        transaction.execute(
-            cycle_history.update().where(cycle_history.c.cycle_count == current).values(trimmed_deltas=trimmed)
-        )
-        waiting = trigger_requests.c.state == "TRIMMING"
-        transaction.execute(trigger_requests.update().where(waiting).values(state="DONE", ended_at=now_ms))
-
-    database.change("write down what was trimmed", change)
-
-
-TickAction = Literal["follows", "waits", "watches", "begun", "finished", "trimmed"]
-_log = logging.getLogger(__name__)
+    # Of the cycle that runs, or the last one.
+    cycle_count: int = 0
+    started_at: int | None = None
+    trims_after: bool = False
+    trim_due: bool = False
+    # Of its checkpoints: whether some are left to do, are claimed, have expired; when one changed last.
+    has_open: bool = False
+    has_claims: bool = False
+    has_expired: bool = False
+    changed_at: int = 0
 
 
 @dataclass(frozen=True)
@@ -149,24 +70,11 @@ class Tick:
     """What a tick did."""
 
     action: TickAction
-    begun: BegunCycle | None = None
+    # The number of the cycle that it began, and of its partitions.
+    begun: int | None = None
+    partitions: int = 0
     record: CycleRecord | None = None
     evicted: Sequence[str] = ()
-
-
-@dataclass(frozen=True)
-class _View:
-    """The state in the database when a tick begins."""
-
-    now_ms: int
-    manager: ManagerRow | None
-    is_disabled: bool
-    is_frozen: bool
-    has_requests: bool
-    counts: dict[str, int]
-    has_claims: bool
-    has_expired: bool
-    changed_at: int
 
 
 class Leader:
@@ -230,105 +138,174 @@ class Leader:
             raise LeaseLostError(f"{self._name}: lost the lead while it worked; another node goes on")
 
     def _lead(self, lease: Lease) -> Tick:
-        view = self._database.read("read the state of the cycle", self._read)
-        if view.manager is None:
-            bootstrap(self._database, lease)
-            view = self._database.read("read the state of the cycle", self._read)
-            assert view.manager is not None
-        if view.manager.status == "STARTED":
-            return self._watch(lease, view, view.manager)
-        if view.manager.trim_due and view.manager.trims_after and not view.is_disabled:
-            trim_tables(self._database, lease, self._tables, self._keep_alive)
+        situation = self._situation(lease)
+        if situation.status == "STARTED":
+            return self._watch(lease, situation)
+        if situation.trim_due and situation.trims_after and not situation.is_disabled:
+            self._trim(lease)
             return Tick("trimmed")
-        return self._begin_if_due(lease, view, view.manager)
+        return self._begin_if_due(lease, situation)
 
-    def _read(self, transaction: Transaction) -> _View:
-        now_ms = transaction.now_ms()
-        controls = current_controls(transaction, now_ms)
-        by_status = select(checkpoint_status.c.status, func.count()).group_by(checkpoint_status.c.status)
-        claims = transaction.execute(select(active_checkpoints)).all()
-        expired = select(active_checkpoints).where(is_expired(now_ms, self._settings)).limit(1)
-        return _View(
-            now_ms=now_ms,
-            manager=transaction.execute(select(manager)).first(),
-            is_disabled="disable" in controls,
-            is_frozen="freeze" in controls,
-            has_requests=bool(pending_requests(transaction)),
-            counts=dict(transaction.execute(by_status).all()),
-            has_claims=bool(claims),
-            has_expired=transaction.execute(expired).first() is not None,
-            changed_at=transaction.execute(select(func.max(checkpoint_status.c.changed_at))).scalar() or 0,
-        )
+    def _situation(self, lease: Lease) -> Situation:
+        situation = _read_situation(self._database, self._settings)
+        if situation is None:
+            bootstrap(self._database, lease)
+            situation = _read_situation(self._database, self._settings)
+            assert situation is not None
+        return situation
 
-    def _watch(self, lease: Lease, view: _View, row: ManagerRow) -> Tick:
-        if view.is_disabled:
-            return self._finish(lease, row, "the service was disabled")
-        if view.has_expired:
+    def _watch(self, lease: Lease, situation: Situation) -> Tick:
+        if situation.is_disabled:
+            return self._finish(lease, situation, "the service was disabled")
+        evicted = []
+        if situation.has_expired:
             evicted = evict_expired(self._database, lease, self._settings)
-            view = self._database.read("read the state of the cycle", self._read)
-        else:
-            evicted = []
-        if not view.counts.get("IDLE", 0) and not view.counts.get("STARTED", 0):
-            return self._finish(lease, row, None, evicted)
+            situation = self._situation(lease)
+        if not situation.has_open:
+            return self._finish(lease, situation, None, evicted)
         # A leader that has just begun to lead gives workers time, too: they may have been down together with all leaders.
-        times = (view.changed_at, row.started_at, lease.acquired_at)
-        moved_at = max((time_ms for time_ms in times if time_ms <= latest_ms(view.now_ms)), default=0)
-        if not view.has_claims and view.now_ms - moved_at > to_ms(self._settings.stall_seconds):
-            return self._finish(lease, row, "no worker claimed it in time", evicted)
+        times = (situation.changed_at, situation.started_at or 0, lease.acquired_at)
+        moved_at = max((time_ms for time_ms in times if time_ms <= latest_ms(situation.now_ms)), default=0)
+        if not situation.has_claims and situation.now_ms - moved_at > to_ms(self._settings.stall_seconds):
+            return self._finish(lease, situation, "no worker claimed it in time", evicted)
         return Tick("watches", evicted=evicted)
 
-    def _finish(self, lease: Lease, row: ManagerRow, why_early: str | None, evicted: Sequence[str] = ()) -> Tick:
-        record = finish_cycle(self._database, lease, row.cycle_count, why_early=why_early)
+    def _finish(self, lease: Lease, situation: Situation, why_early: str | None, evicted: Sequence[str] = ()) -> Tick:
+        record = finish_cycle(self._database, lease, situation.cycle_count, why_early=why_early)
         if record is None:
             return Tick("watches", evicted=evicted)
+        counts = ("status", "duration_ms", "partitions", "completed", "failed", "unfinished", "rows")
         _log.log(
             logging.INFO if record.status == "COMPLETED" else logging.ERROR,
             "cycle finished",
-            extra={
-                "cycle": record.cycle_count,
-                "status": record.status,
-                "duration_ms": record.duration_ms,
-                **{name: getattr(record, name) for name in ("partitions", "completed", "failed", "unfinished", "rows")},
-            },
+            extra={"cycle": record.cycle_count, **{name: getattr(record, name) for name in counts}},
         )
         prune_history(self._database, lease)
-        if record.status == "COMPLETED" and row.trims_after:
-            trim_tables(self._database, lease, self._tables, self._keep_alive)
+        if record.status == "COMPLETED" and situation.trims_after:
+            self._trim(lease)
         return Tick("finished", record=record, evicted=evicted)
 
-    def _begin_if_due(self, lease: Lease, view: _View, row: ManagerRow) -> Tick:
+    def _begin_if_due(self, lease: Lease, situation: Situation) -> Tick:
         work: list[PendingPartition] = []
 
         def measure() -> Backlog | None:
             # Looking through all tables costs more than a tick may.
             pause_ms = to_ms(self._settings.backlog_check_seconds)
-            if self._measured_at is not None and 0 <= view.now_ms - self._measured_at < pause_ms:
+            if self._measured_at is not None and 0 <= situation.now_ms - self._measured_at < pause_ms:
                 return None
-            self._measured_at = view.now_ms
+            self._measured_at = situation.now_ms
             work[:] = self._tables.find_work(self._keep_alive)
             times = [partition.oldest_at for partition in work if partition.oldest_at is not None]
             return Backlog(sum(partition.bytes for partition in work), min(times, default=None))
 
-        situation = Situation(
-            now_ms=view.now_ms,
-            status=row.status,
-            is_disabled=view.is_disabled,
-            is_frozen=view.is_frozen,
-            has_requests=view.has_requests,
-            last_started_at=row.last_started_at,
-            ended_at=row.ended_at,
-        )
         reason = decide(situation, self._settings, measure)
         if reason is None:
             return Tick("waits")
-        if row.trim_due:
-            trim_tables(self._database, lease, self._tables, self._keep_alive)
+        if situation.trim_due:
+            self._trim(lease)
         pending = work or self._tables.find_work(self._keep_alive)
-        begun = begin_cycle(self._database, lease, largest_first(pending), reason, self._name)
+        # The longest work first.
+        ordered = sorted(pending, key=lambda partition: (-partition.bytes, -partition.deltas, partition.name))
+        begun = begin_cycle(self._database, lease, ordered, reason, self._name)
         if begun is None:
             return Tick("waits")
         _log.info(
             "cycle begun",
-            extra={"cycle": begun.cycle_count, "reason": reason, "partitions": begun.partitions, "node": self._name},
+            extra={"cycle": begun, "reason": reason, "partitions": len(ordered), "node": self._name},
         )
-        return Tick("begun", begun=begun)
+        return Tick("begun", begun=begun, partitions=len(ordered))
+
+    def _trim(self, lease: Lease) -> None:
+        """Trim all partitions up to their marks, and answer the requests that wait for it.
+
+        A partition that cannot be trimmed now is left for the next time. Raises: LeaseLostError, StorageError.
+        """
+        trimmed = 0
+        gone = []
+        for mark in _read_trim_marks(self._database, lease):
+            self._keep_alive()
+            try:
+                locator = PartitionLocator.from_serializable(orjson.loads(mark.locator))
+                count = self._tables.trim(locator, mark.high_watermark)
+            except SiltstoneError as error:
+                _log.warning("partition not trimmed", extra={"partition": mark.partition, "reason": str(error)})
+                continue
+            if count is None:
+                gone.append(mark.partition)
+            trimmed += count or 0
+        _record_trim(self._database, lease, trimmed, gone)
+        if trimmed:
+            _log.info("deltas trimmed", extra={"deltas": trimmed})
+
+
+@in_transaction("read the state of the cycle", reads=True)
+def _read_situation(transaction: Transaction, settings: ServiceSettings) -> Situation | None:
+    """Return the state in the database, or None if there has never been a leader."""
+    now_ms = transaction.now_ms()
+    row = transaction.execute(select(schema.manager)).first()
+    if row is None:
+        return None
+    controls = current_controls(transaction, now_ms)
+    statuses = transaction.execute(select(schema.checkpoint_status.c.status).distinct()).scalars().all()
+    claim = select(schema.active_checkpoints.c.claim_id).limit(1)
+    return Situation(
+        now_ms=now_ms,
+        is_disabled="disable" in controls,
+        is_frozen="freeze" in controls,
+        has_requests=bool(pending_requests(transaction)),
+        has_open="IDLE" in statuses or "STARTED" in statuses,
+        has_claims=transaction.execute(claim).first() is not None,
+        has_expired=transaction.execute(claim.where(is_expired(now_ms, settings))).first() is not None,
+        changed_at=transaction.execute(select(func.max(schema.checkpoint_status.c.changed_at))).scalar() or 0,
+        **{name: getattr(row, name) for name in _OF_MANAGER},
+    )
+
+
+def decide(
+    situation: Situation, settings: ServiceSettings, measure: Callable[[], Backlog | None]
+) -> schema.TriggerReason | None:
+    """Return why a cycle begins now, or None if none does. `measure` is called only if nothing else decides."""
+    now_ms = situation.now_ms
+    if situation.status == "STARTED" or situation.is_disabled or situation.is_frozen:
+        return None
+    if situation.has_requests:
+        return "request"
+    if _is_past(situation.last_started_at, settings.interval_seconds, now_ms):
+        return "interval"
+    # After a failure only the interval decides, or a partition that cannot be compacted would start cycles without end.
+    has_paused = situation.ended_at is None or _is_past(situation.ended_at, settings.min_pause_seconds, now_ms)
+    if situation.status == "FAILED" or not has_paused:
+        return None
+    if settings.backlog_bytes is None and settings.backlog_age_seconds is None:
+        return None
+    backlog = measure()
+    if backlog is None:
+        return None
+    if settings.backlog_bytes is not None and backlog.bytes >= settings.backlog_bytes:
+        return "backlog_bytes"
+    max_age = settings.backlog_age_seconds
+    is_old = max_age is not None and backlog.oldest_at is not None and now_ms - backlog.oldest_at >= to_ms(max_age)
+    return "backlog_age" if is_old else None
+
+
+def _is_past(since_ms: int, seconds: float, now_ms: int) -> bool:
+    """Return whether this much time has passed since a stored time; a time in the future counts as long ago."""
+    return now_ms - since_ms > to_ms(seconds) or since_ms > latest_ms(now_ms)
+
+
+@in_transaction("read the trim marks")
+def _read_trim_marks(transaction: Transaction, lease: Lease) -> Sequence[Row[Any]]:
+    check_lead(transaction, lease)
+    return transaction.execute(select(schema.trim_marks).order_by(schema.trim_marks.c.partition)).all()
+
+
+@in_transaction("write down what was trimmed")
+def _record_trim(transaction: Transaction, lease: Lease, trimmed: int, gone: Sequence[str]) -> None:
+    now_ms = check_lead(transaction, lease)
+    for partition in gone:
+        transaction.execute(delete(schema.trim_marks).filter_by(partition=partition))
+    transaction.execute(schema.manager.update().values(trim_due=False))
+    newest = select(schema.manager.c.cycle_count).scalar_subquery()
+    transaction.execute(schema.cycle_history.update().filter_by(cycle_count=newest).values(trimmed_deltas=trimmed))
+    waiting = schema.trigger_requests.update().filter_by(state="TRIMMING")
+    transaction.execute(waiting.values(state="DONE", ended_at=now_ms))

@@ -1,28 +1,88 @@
-"""A node of the service: its threads and its heartbeat, its Spark, and how its process is stopped."""
+"""A node of the service: its threads and its entry among the nodes; its process: Spark, logs, and how it is stopped."""
 
 import contextlib
 import logging
 import os
 import signal
+import socket
+import sys
 import threading
 import time
+import traceback
+import uuid
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
 
+import orjson
+from sqlalchemy import delete
+
+from siltstone._version import __version__
 from siltstone.errors import InvalidInputError, SiltstoneError
-from siltstone.service.database import Database
+from siltstone.service.database import Database, Transaction, in_transaction
 from siltstone.service.leader import Leader
-from siltstone.service.leases import NodeIdentity, default_node_name, register_node, unregister_node
 from siltstone.service.results import Tables
-from siltstone.service.settings import ServiceSettings
+from siltstone.service.schema import nodes
+from siltstone.service.settings import DAY_SECONDS, ServiceSettings, to_ms
 from siltstone.service.worker import Worker
+from siltstone.text import format_iso_time, mask_secrets, mask_values
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _log = logging.getLogger(__name__)
+_NAME_LIMIT = 200
 _WATCH_SECONDS = 0.5
 _STOP_SPARK_SECONDS = 10.0
+# Loggers of others that tell too much.
+_NOISY = ("py4j", "pyspark", "uvicorn.error", "asyncio")
+_STANDARD = {*vars(logging.makeLogRecord({})), "message", "asctime", "taskName"}
+
+
+@dataclass(frozen=True)
+class NodeIdentity:
+    """A node's name, and what distinguishes this process from others of the same name."""
+
+    name: str
+    incarnation: str = field(default_factory=lambda: uuid.uuid4().hex[:12])
+
+    def __post_init__(self) -> None:
+        if not self.name or len(self.name) > _NAME_LIMIT or not self.name.isprintable() or "#" in self.name:
+            raise InvalidInputError(
+                f"node name {self.name[:40]!r} must have 1 to {_NAME_LIMIT} printable characters, and no #"
+            )
+
+    @property
+    def owner(self) -> str:
+        """What leases and claims of this process are held under."""
+        return f"{self.name}#{self.incarnation}"
+
+
+@in_transaction("register the node")
+def register_node(transaction: Transaction, identity: NodeIdentity, *, is_worker: bool) -> None:
+    """Record that a node is alive, the first time and later; forget those not seen for a day. Raises: StorageError."""
+    now_ms = transaction.now_ms()
+    is_new = transaction.insert_if_absent(
+        nodes,
+        owner=identity.owner,
+        name=identity.name,
+        host=socket.gethostname(),
+        pid=os.getpid(),
+        version=__version__,
+        is_worker=is_worker,
+        started_at=now_ms,
+        seen_at=now_ms,
+    )
+    if is_new:
+        transaction.execute(delete(nodes).where(nodes.c.seen_at < now_ms - to_ms(DAY_SECONDS)))
+    else:
+        transaction.execute(nodes.update().filter_by(owner=identity.owner).values(seen_at=now_ms))
+
+
+@in_transaction("unregister the node")
+def unregister_node(transaction: Transaction, identity: NodeIdentity) -> None:
+    """Record that a node has stopped. Raises: StorageError."""
+    transaction.execute(nodes.update().filter_by(owner=identity.owner).values(stopped_at=transaction.now_ms()))
 
 
 class Node:
@@ -39,7 +99,7 @@ class Node:
     ) -> None:
         if workers < 0:
             raise InvalidInputError(f"cannot run {workers} workers; use 0 for a node that only leads")
-        self.identity = NodeIdentity(name or default_node_name())
+        self.identity = NodeIdentity(name or f"{socket.gethostname()}-{os.getpid()}")
         self.settings = settings or ServiceSettings()
         owner = self.identity.owner
         self.leader = Leader(database, tables, self.settings, owner=owner, name=self.identity.name)
@@ -59,12 +119,11 @@ class Node:
     def start(self) -> None:
         """Register, and begin to lead and to work. Raises: StorageError."""
         register_node(self._database, self.identity, is_worker=bool(self._workers))
-        loops: list[tuple[str, Callable[[], None]]] = [("leader", self._lead)]
-        loops += [
-            (f"worker-{number}", lambda worker=worker: self._work(worker))  # type: ignore[misc]
+        self._threads = [threading.Thread(target=self._lead, name="siltstone-leader", daemon=True)]
+        self._threads += [
+            threading.Thread(target=self._work, args=(worker,), name=f"siltstone-worker-{number}", daemon=True)
             for number, worker in enumerate(self._workers, 1)
         ]
-        self._threads = [threading.Thread(target=loop, name=f"siltstone-{name}", daemon=True) for name, loop in loops]
         for thread in self._threads:
             thread.start()
         _log.info(
@@ -81,11 +140,11 @@ class Node:
         self._stopping.set()
         self._lead_now.set()
         self._work_now.set()
-        for reason, seconds in ((None, grace_seconds), ("the node is stopping", grace_seconds)):
-            if reason is not None:
+        for is_patient in (True, False):
+            if not is_patient:
                 for worker in self._workers:
-                    worker.abandon(reason)
-            deadline = monotonic() + seconds
+                    worker.abandon("the node is stopping")
+            deadline = monotonic() + grace_seconds
             for thread in self._threads:
                 thread.join(max(deadline - monotonic(), 0))
         is_clean = not any(thread.is_alive() for thread in self._threads)
@@ -113,7 +172,7 @@ class Node:
         tick = self.leader.tick()
         if tick.begun is not None:
             self._work_now.set()
-            return tick.begun.partitions == 0
+            return tick.partitions == 0
         return tick.action in ("finished", "trimmed")
 
     def _work(self, worker: Worker) -> None:
@@ -200,3 +259,52 @@ def stopping_signals(stopping: threading.Event) -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+class JsonFormatter(logging.Formatter):
+    """Writes a log record as one line of JSON: time, level, logger, message, and the fields given as `extra`."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line."""
+        line: dict[str, object] = {
+            "time": format_iso_time(int(record.created * 1000)),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": mask_secrets(record.getMessage()),
+            **_extra_fields(record),
+        }
+        if record.exc_info and record.exc_info[0] is not None:
+            line["error"] = mask_secrets("".join(traceback.format_exception(*record.exc_info)).rstrip())
+        return orjson.dumps(
+            line, default=lambda value: mask_secrets(str(value)), option=orjson.OPT_NON_STR_KEYS
+        ).decode()
+
+
+class TextFormatter(logging.Formatter):
+    """Writes a log record as one line for people: time, level, message, then the fields given as `extra`."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line."""
+        moment = format_iso_time(int(record.created * 1000)).partition(".")[0]
+        fields = "".join(f" {name}={value}" for name, value in _extra_fields(record).items() if value is not None)
+        line = f"{moment}Z {record.levelname.lower():<7} {record.getMessage()}{fields}"
+        if record.exc_info:
+            line = f"{line}\n{self.formatException(record.exc_info)}"
+        return mask_secrets(line)
+
+
+def set_up_logs(format: Literal["text", "json"], *, debug: bool = False) -> None:
+    """Send the logs of this process to standard error, without secrets."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonFormatter() if format == "json" else TextFormatter())
+    logging.basicConfig(level=logging.DEBUG if debug else logging.INFO, handlers=[handler], force=True)
+    for name in _NOISY:
+        logging.getLogger(name).setLevel(logging.WARNING)
+    # Its connections break when Spark stops, which is no news.
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)
+
+
+def _extra_fields(record: logging.LogRecord) -> dict[str, object]:
+    names = [name for name in vars(record) if name not in _STANDARD and not name.startswith("_")]
+    fields: dict[str, object] = mask_values({name: getattr(record, name) for name in names})
+    return fields

@@ -40,23 +40,15 @@ class Tables(Protocol):
 
     def find_work(self, keep_alive: KeepAlive) -> Sequence[PendingPartition]:
         """Return the partitions that have something to do; `keep_alive` is called in between. Raises: StorageError."""
-        ...
 
     def compact(self, partition: PartitionLocator, progress: Progress) -> CheckpointResult:
         """Compact one partition. What `progress` raises ends it before the next commit. Raises: SiltstoneError."""
-        ...
 
     def trim(self, partition: PartitionLocator, high_watermark: int) -> int | None:
         """Forget compacted deltas up to a watermark that are past their retention; return how many.
 
         None if the partition is gone. Raises: SiltstoneError.
         """
-        ...
-
-
-def largest_first(pending: Sequence[PendingPartition]) -> list[PendingPartition]:
-    """Order partitions so that the longest work begins first."""
-    return sorted(pending, key=lambda partition: (-partition.bytes, -partition.deltas, partition.name))
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """The tables of the service's database, as SQLAlchemy Core tables. All times are milliseconds of the database's clock."""
 
-from typing import Literal
+from functools import partial
+from typing import Any, Literal
 
 from sqlalchemy import BigInteger, Boolean, Column, Index, Integer, MetaData, String, Table, Text
 
@@ -8,6 +9,8 @@ SCHEMA_VERSION = 2
 SINGLETON = 1
 # What a number of these tables can be at most.
 MAX_NUMBER = (1 << 63) - 1
+# What a checkpoint did: its rounds, and the rows and bytes they read and wrote.
+WORK = ("rounds", "rows", "input_bytes", "written_bytes")
 
 CycleStatus = Literal["IDLE", "STARTED", "COMPLETED", "FAILED"]
 CheckpointStatus = Literal["IDLE", "STARTED", "COMPLETED", "FAILED"]
@@ -18,43 +21,32 @@ TriggerReason = Literal["request", "interval", "backlog_bytes", "backlog_age"]
 metadata = MetaData()
 
 
-def _number(name: str, *, default: int | None = None, primary_key: bool = False) -> Column[int]:
-    return Column(name, BigInteger, primary_key=primary_key, autoincrement=False, nullable=False, default=default)
-
-
-def _optional_number(name: str) -> Column[int]:
-    return Column(name, BigInteger, nullable=True)
-
-
-def _text(name: str, *, primary_key: bool = False) -> Column[str]:
-    return Column(name, Text, primary_key=primary_key, nullable=False)
-
-
-def _optional_text(name: str) -> Column[str]:
-    return Column(name, Text, nullable=True)
+def _columns(kind: type[BigInteger] | type[Text], *names: str, **options: Any) -> list[Column[Any]]:
+    return [Column(name, kind, **options) for name in names]
 
 
 def _singleton() -> Column[int]:
     return Column("id", Integer, primary_key=True, autoincrement=False)
 
 
-def _work() -> list[Column[int]]:
-    """What a checkpoint did: its rounds, and the rows and bytes they read and wrote."""
-    return [_number(name, default=0) for name in ("rounds", "rows", "input_bytes", "written_bytes")]
+_numbers = partial(_columns, BigInteger, autoincrement=False, nullable=False)
+_counters = partial(_numbers, default=0)
+_optional_numbers = partial(_columns, BigInteger)
+_texts = partial(_columns, Text, nullable=False)
+_optional_texts = partial(_columns, Text)
 
-
-schema = Table("siltstone_schema", metadata, _singleton(), _number("version"))
+schema = Table("siltstone_schema", metadata, _singleton(), *_numbers("version"))
 
 leader_lease = Table(
     "siltstone_leader_lease",
     metadata,
     _singleton(),
-    _number("term"),
-    _optional_text("holder"),
-    _number("acquired_at"),
+    *_numbers("term"),
+    *_optional_texts("holder"),
+    *_numbers("acquired_at"),
     # When the lease was last taken or renewed, from which on it lasts; 0 where an earlier version did that.
-    _number("renewed_at", default=0),
-    _number("lease_until"),
+    *_counters("renewed_at"),
+    *_numbers("lease_until"),
 )
 
 manager = Table(
@@ -62,149 +54,122 @@ manager = Table(
     metadata,
     _singleton(),
     Column("status", String(16), nullable=False),
-    _number("cycle_count"),
-    _optional_text("leader"),
-    _optional_text("trigger_reason"),
+    *_numbers("cycle_count"),
+    *_optional_texts("leader", "trigger_reason"),
     Column("trims_after", Boolean, nullable=False, default=False),
     Column("trim_due", Boolean, nullable=False, default=False),
     # The interval is counted from here: the start of the newest cycle, or the first time there was a leader.
-    _number("last_started_at"),
-    _optional_number("started_at"),
-    _optional_number("ended_at"),
-    _optional_number("last_completed_at"),
-    Column("last_result", String(16), nullable=True),
+    *_numbers("last_started_at"),
+    *_optional_numbers("started_at", "ended_at", "last_completed_at"),
+    Column("last_result", String(16)),
     # Totals since the beginning, for metrics: the history forgets.
-    _number("completed_cycles", default=0),
-    _number("failed_cycles", default=0),
-    _number("evictions", default=0),
-    _number("rows", default=0),
-    _number("input_bytes", default=0),
-    _number("written_bytes", default=0),
+    *_counters("completed_cycles", "failed_cycles", "evictions", "rows", "input_bytes", "written_bytes"),
 )
 
 checkpoint_status = Table(
     "siltstone_checkpoint_status",
     metadata,
-    _text("partition", primary_key=True),
-    _number("cycle"),
-    _text("table_name"),
-    _text("locator"),
+    *_texts("partition", primary_key=True),
+    *_numbers("cycle"),
+    *_texts("table_name", "locator"),
     Column("status", String(16), nullable=False),
     # The number of claims in this cycle: with the cycle, what a release is checked against.
-    _number("attempt", default=0),
-    _number("failures", default=0),
-    _optional_text("worker"),
-    _optional_text("claim_id"),
-    _number("backlog_deltas", default=0),
-    _number("backlog_bytes", default=0),
-    _number("retry_at", default=0),
-    _number("changed_at"),
-    _optional_number("started_at"),
-    _optional_number("ended_at"),
-    _optional_text("error"),
-    _optional_number("high_watermark"),
-    *_work(),
+    *_counters("attempt", "failures"),
+    *_optional_texts("worker", "claim_id"),
+    *_counters("backlog_deltas", "backlog_bytes", "retry_at"),
+    *_numbers("changed_at"),
+    *_optional_numbers("started_at", "ended_at"),
+    *_optional_texts("error"),
+    *_optional_numbers("high_watermark"),
+    *_counters(*WORK),
 )
 
 active_checkpoints = Table(
     "siltstone_active_checkpoints",
     metadata,
-    _text("partition", primary_key=True),
-    _number("cycle"),
-    _number("attempt"),
+    *_texts("partition", primary_key=True),
+    *_numbers("cycle", "attempt"),
     Column("claim_id", Text, nullable=False, unique=True),
-    _text("worker"),
-    _number("claimed_at"),
-    _number("sync_heartbeat", default=0),
-    _number("heartbeat_at"),
-    _number("lease_until"),
-    _number("progress", default=0),
-    _number("progress_at"),
-    _number("buckets_done", default=0),
-    _number("buckets_total", default=0),
+    *_texts("worker"),
+    *_numbers("claimed_at"),
+    *_counters("sync_heartbeat"),
+    *_numbers("heartbeat_at", "lease_until"),
+    *_counters("progress"),
+    *_numbers("progress_at"),
+    *_counters("buckets_done", "buckets_total"),
 )
 
 checkpoint_detail = Table(
     "siltstone_checkpoint_detail",
     metadata,
-    _number("cycle", primary_key=True),
-    _text("partition", primary_key=True),
+    *_numbers("cycle", primary_key=True),
+    *_texts("partition", primary_key=True),
     # 0 where a cycle ended before anybody claimed the partition.
-    _number("attempt", primary_key=True),
-    _text("table_name"),
-    _optional_text("worker"),
-    _optional_text("claim_id"),
+    *_numbers("attempt", primary_key=True),
+    *_texts("table_name"),
+    *_optional_texts("worker", "claim_id"),
     Column("status", String(16), nullable=False),
-    _number("started_at"),
-    _optional_number("ended_at"),
-    _optional_text("error"),
-    _optional_number("high_watermark"),
-    *_work(),
+    *_numbers("started_at"),
+    *_optional_numbers("ended_at"),
+    *_optional_texts("error"),
+    *_optional_numbers("high_watermark"),
+    *_counters(*WORK),
 )
 
 cycle_history = Table(
     "siltstone_cycle_history",
     metadata,
-    _number("cycle_count", primary_key=True),
+    *_numbers("cycle_count", primary_key=True),
     Column("status", String(16), nullable=False),
-    _number("start_time_ms"),
-    _number("end_time_ms"),
-    _text("trigger_reason"),
-    _text("leader"),
-    _number("partitions"),
-    _number("completed"),
-    _number("failed"),
-    _number("unfinished"),
-    _number("attempts"),
+    *_numbers("start_time_ms", "end_time_ms"),
+    *_texts("trigger_reason", "leader"),
+    *_numbers("partitions", "completed", "failed", "unfinished", "attempts"),
     # A JSON list of {"partition", "error"}; the errors of a great many are cut off, the count is not.
-    _text("failed_partitions"),
-    _optional_number("trimmed_deltas"),
-    *_work(),
+    *_texts("failed_partitions"),
+    *_optional_numbers("trimmed_deltas"),
+    *_counters(*WORK),
 )
 
 trim_marks = Table(
     "siltstone_trim_marks",
     metadata,
-    _text("partition", primary_key=True),
-    _text("locator"),
-    _number("cycle"),
-    _number("high_watermark"),
+    *_texts("partition", primary_key=True),
+    *_texts("locator"),
+    *_numbers("cycle", "high_watermark"),
 )
 
 controls = Table(
     "siltstone_controls",
     metadata,
-    _text("name", primary_key=True),
-    _number("set_at"),
-    _optional_number("expires_at"),
-    _text("requester"),
+    *_texts("name", primary_key=True),
+    *_numbers("set_at"),
+    *_optional_numbers("expires_at"),
+    *_texts("requester"),
 )
 
 trigger_requests = Table(
     "siltstone_trigger_requests",
     metadata,
-    _text("request_id", primary_key=True),
-    _number("requested_at"),
-    _text("requester"),
+    *_texts("request_id", primary_key=True),
+    *_numbers("requested_at"),
+    *_texts("requester"),
     Column("trim", Boolean, nullable=False),
     Column("state", String(16), nullable=False),
-    _optional_number("cycle"),
-    _optional_text("outcome"),
-    _optional_number("ended_at"),
+    *_optional_numbers("cycle"),
+    *_optional_texts("outcome"),
+    *_optional_numbers("ended_at"),
 )
 
 nodes = Table(
     "siltstone_nodes",
     metadata,
-    _text("owner", primary_key=True),
-    _text("name"),
-    _text("host"),
-    _number("pid"),
-    _text("version"),
+    *_texts("owner", primary_key=True),
+    *_texts("name", "host"),
+    *_numbers("pid"),
+    *_texts("version"),
     Column("is_worker", Boolean, nullable=False),
-    _number("started_at"),
-    _number("seen_at"),
-    _optional_number("stopped_at"),
+    *_numbers("started_at", "seen_at"),
+    *_optional_numbers("stopped_at"),
 )
 
 Index("siltstone_checkpoint_by_status", checkpoint_status.c.cycle, checkpoint_status.c.status)

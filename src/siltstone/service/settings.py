@@ -1,4 +1,4 @@
-"""Stored times, and a clock that may be set back.
+"""The settings of the service; and stored times, with a clock that may be set back.
 
 What the database has written down is past, by its own clock. Where it lies ahead, the clock was set back since, by an unknown
 amount: nobody can wait until it is as late again. So a lease that begins ahead is over, and what is to happen some time after
@@ -9,20 +9,13 @@ from dataclasses import dataclass, fields
 
 from siltstone.errors import InvalidInputError
 
-# Clocks are corrected by a little all the time, and another server after a failover may be a little behind.
-TOLERANCE_MS = 1_000
-
-
-def latest_ms(now_ms: int) -> int:
-    """Return how late a time can be that was stored by now; what is later is from before the clock was set back."""
-    return now_ms + TOLERANCE_MS
-
-
 DAY_SECONDS = 24 * 3600
 FREEZE_SECONDS = 2 * 3600
 HISTORY_LIMIT = 100
 # So that progress on pages is never old.
 _HEARTBEAT_SECONDS = 5.0
+# Clocks are corrected by a little all the time, and another server after a failover may be a little behind.
+_TOLERANCE_MS = 1_000
 
 
 @dataclass(frozen=True)
@@ -80,7 +73,6 @@ def service_settings(
     backlog_age: float | None = None,
 ) -> ServiceSettings:
     """Return the settings for these seconds; a leader is given up sooner than a worker. Raises: InvalidInputError."""
-    defaults = ServiceSettings()
     heartbeat = _HEARTBEAT_SECONDS if tick >= _HEARTBEAT_SECONDS else max(tick, 0.2)
     return ServiceSettings(
         interval_seconds=interval,
@@ -88,7 +80,7 @@ def service_settings(
         leader_lease_seconds=max(0.75 * lease, 4 * tick),
         claim_lease_seconds=lease,
         heartbeat_seconds=min(heartbeat, lease / 4),
-        worker_poll_seconds=min(defaults.worker_poll_seconds, max(tick, 0.05)),
+        worker_poll_seconds=min(ServiceSettings.worker_poll_seconds, max(tick, 0.05)),
         backlog_bytes=backlog_bytes,
         backlog_age_seconds=backlog_age,
         delta_retention_seconds=retention,
@@ -98,3 +90,8 @@ def service_settings(
 def to_ms(seconds: float) -> int:
     """Turn seconds into milliseconds."""
     return round(seconds * 1000)
+
+
+def latest_ms(now_ms: int) -> int:
+    """Return how late a time can be that was stored by now; what is later is from before the clock was set back."""
+    return now_ms + _TOLERANCE_MS

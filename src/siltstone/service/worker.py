@@ -6,7 +6,7 @@ import time
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import orjson
 from sqlalchemy import Row, case, delete, select
@@ -23,13 +23,16 @@ from siltstone.model import PartitionLocator
 from siltstone.rounds.events import BucketMerged, Event, JobAwaited, RoundStarted
 from siltstone.service.controls import current_controls
 from siltstone.service.cycles import cut_error, end_attempt, lock_manager
-from siltstone.service.database import Database, Transaction
+from siltstone.service.database import Database, Transaction, in_transaction
 from siltstone.service.results import CheckpointResult, Tables
 from siltstone.service.schema import active_checkpoints, checkpoint_detail, checkpoint_status
 from siltstone.service.settings import ServiceSettings, latest_ms, to_ms
 from siltstone.text import mask_secrets
 
 ReleaseStatus = Literal["COMPLETED", "FAILED", "ABANDONED"]
+# Trying these again in the same cycle would fail in the same way.
+_LASTING = (InvalidInputError, CorruptionError, NotFoundError, AccessDeniedError)
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -59,127 +62,79 @@ def claim_partition(database: Database, owner: str, settings: ServiceSettings) -
 
     One that this owner has tried before comes last, so that another worker may have it.
     """
-    claim_id = uuid.uuid4().hex
-
-    def change(transaction: Transaction) -> Claim | None:
-        row = lock_manager(transaction, shared=True)
-        if row is None or row.status != "STARTED":
-            return None
-        earlier = transaction.execute(
-            select(checkpoint_status).where(
-                (checkpoint_status.c.claim_id == claim_id) & (checkpoint_status.c.status == "STARTED")
-            )
-        ).first()
-        if earlier is not None:
-            return _to_claim(earlier, owner)
-        now_ms = transaction.now_ms()
-        if "disable" in current_controls(transaction, now_ms):
-            return None
-        free = transaction.execute(
-            select(checkpoint_status)
-            .where(
-                (checkpoint_status.c.cycle == row.cycle_count)
-                & (checkpoint_status.c.status == "IDLE")
-                & ((checkpoint_status.c.retry_at <= now_ms) | (checkpoint_status.c.changed_at > latest_ms(now_ms)))
-            )
-            .order_by(
-                case((checkpoint_status.c.worker == owner, 1), else_=0),
-                checkpoint_status.c.backlog_bytes.desc(),
-                checkpoint_status.c.partition,
-            )
-            .limit(1)
-            .with_for_update(skip_locked=True)
-        ).first()
-        return None if free is None else _claim(transaction, free, owner, claim_id, settings, now_ms)
-
-    return database.change("claim a partition", change)
+    return _claim_partition(database, owner, settings, uuid.uuid4().hex)
 
 
-def _claim(
-    transaction: Transaction,
-    row: Row[tuple[object, ...]],
-    owner: str,
-    claim_id: str,
-    settings: ServiceSettings,
-    now_ms: int,
-) -> Claim | None:
-    attempt = row.attempt + 1
-    free = (checkpoint_status.c.partition == row.partition) & (checkpoint_status.c.status == "IDLE")
+@in_transaction("claim a partition")
+def _claim_partition(transaction: Transaction, owner: str, settings: ServiceSettings, claim_id: str) -> Claim | None:
+    row = lock_manager(transaction, shared=True)
+    if row is None or row.status != "STARTED":
+        return None
+    status = checkpoint_status.c
+    mine = select(checkpoint_status).filter_by(claim_id=claim_id, status="STARTED")
+    earlier = transaction.execute(mine).first()
+    if earlier is not None:
+        return _to_claim(earlier)
+    now_ms = transaction.now_ms()
+    if "disable" in current_controls(transaction, now_ms):
+        return None
+    is_due = (status.retry_at <= now_ms) | (status.changed_at > latest_ms(now_ms))
+    free = transaction.execute(
+        select(checkpoint_status)
+        .filter_by(cycle=row.cycle_count, status="IDLE")
+        .where(is_due)
+        .order_by(case((status.worker == owner, 1), else_=0), status.backlog_bytes.desc(), status.partition)
+        .limit(1)
+        .with_for_update(skip_locked=True)
+    ).first()
+    if free is None:
+        return None
+    attempt = free.attempt + 1
+    identity = {"attempt": attempt, "worker": owner, "claim_id": claim_id}
     taken = transaction.execute(
         checkpoint_status.update()
-        .where(free)
-        .values(
-            status="STARTED", attempt=attempt, worker=owner, claim_id=claim_id, changed_at=now_ms, started_at=now_ms
-        )
+        .filter_by(partition=free.partition, status="IDLE")
+        .values(**identity, status="STARTED", changed_at=now_ms, started_at=now_ms)
     )
     if taken.rowcount != 1:
         return None
-    identity = {"cycle": row.cycle, "partition": row.partition, "attempt": attempt}
-    transaction.execute(
-        active_checkpoints.insert().values(
-            **identity,
-            claim_id=claim_id,
-            worker=owner,
-            claimed_at=now_ms,
+    identity |= {"cycle": free.cycle, "partition": free.partition}
+    lease_until = now_ms + to_ms(settings.claim_lease_seconds)
+    times = {"claimed_at": now_ms, "heartbeat_at": now_ms, "lease_until": lease_until, "progress_at": now_ms}
+    transaction.execute(active_checkpoints.insert().values(**identity, **times))
+    detail = {"table_name": free.table_name, "status": "STARTED", "started_at": now_ms}
+    transaction.execute(checkpoint_detail.insert().values(**identity, **detail))
+    return _to_claim(transaction.execute(mine).one())
+
+
+def _to_claim(row: Row[Any]) -> Claim:
+    locator = PartitionLocator.from_serializable(orjson.loads(row.locator))
+    return Claim(row.cycle, row.partition, row.table_name, locator, row.attempt, row.claim_id, owner=row.worker)
+
+
+@in_transaction("send a heartbeat")
+def send_heartbeat(transaction: Transaction, claim: Claim, beat: Beat, settings: ServiceSettings) -> bool:
+    """Record that a claim is being worked on; False where it is lost. Raises: StorageError."""
+    active = active_checkpoints.c
+    now_ms = transaction.now_ms()
+    has_moved = (active.progress != beat.progress) | (active.progress_at > latest_ms(now_ms))
+    updated = transaction.execute(
+        active_checkpoints.update()
+        .filter_by(claim_id=claim.claim_id)
+        .values(
+            sync_heartbeat=active.sync_heartbeat + 1,
             heartbeat_at=now_ms,
             lease_until=now_ms + to_ms(settings.claim_lease_seconds),
-            progress_at=now_ms,
+            progress_at=case((has_moved, now_ms), else_=active.progress_at),
+            **vars(beat),
         )
     )
-    transaction.execute(
-        checkpoint_detail.insert().values(
-            **identity,
-            table_name=row.table_name,
-            worker=owner,
-            claim_id=claim_id,
-            status="STARTED",
-            started_at=now_ms,
-        )
-    )
-    now_mine = transaction.execute(select(checkpoint_status).where(checkpoint_status.c.partition == row.partition))
-    return _to_claim(now_mine.one(), owner)
+    return bool(updated.rowcount)
 
 
-def _to_claim(row: Row[tuple[object, ...]], owner: str) -> Claim:
-    return Claim(
-        cycle=row.cycle,
-        partition=row.partition,
-        table=row.table_name,
-        locator=PartitionLocator.from_serializable(orjson.loads(row.locator)),
-        attempt=row.attempt,
-        claim_id=row.claim_id,
-        owner=owner,
-    )
-
-
-def send_heartbeat(database: Database, claim: Claim, beat: Beat, settings: ServiceSettings) -> bool:
-    """Record that a claim is being worked on; False where it is lost. Raises: StorageError."""
-
-    def change(transaction: Transaction) -> bool:
-        now_ms = transaction.now_ms()
-        has_moved = (active_checkpoints.c.progress != beat.progress) | (
-            active_checkpoints.c.progress_at > latest_ms(now_ms)
-        )
-        done = transaction.execute(
-            active_checkpoints.update()
-            .where(active_checkpoints.c.claim_id == claim.claim_id)
-            .values(
-                sync_heartbeat=active_checkpoints.c.sync_heartbeat + 1,
-                heartbeat_at=now_ms,
-                lease_until=now_ms + to_ms(settings.claim_lease_seconds),
-                progress_at=case((has_moved, now_ms), else_=active_checkpoints.c.progress_at),
-                progress=beat.progress,
-                buckets_done=beat.buckets_done,
-                buckets_total=beat.buckets_total,
-            )
-        )
-        return bool(done.rowcount)
-
-    return database.change("send a heartbeat", change)
-
-
+@in_transaction("hand a partition back")
 def release_partition(
-    database: Database,
+    transaction: Transaction,
     claim: Claim,
     status: ReleaseStatus,
     settings: ServiceSettings,
@@ -193,51 +148,37 @@ def release_partition(
     A failure that may pass is tried again in this cycle, unless it happened too often. What was ABANDONED does not
     count as a failure. Raises: StorageError.
     """
-    work = {} if result is None else dict(vars(result))
-
-    def change(transaction: Transaction) -> bool:
-        row = lock_manager(transaction, shared=True)
-        if row is None or row.status != "STARTED" or row.cycle_count != claim.cycle:
-            return _was_released(transaction, claim, status)
-        deleted = transaction.execute(delete(active_checkpoints).where(active_checkpoints.c.claim_id == claim.claim_id))
-        if deleted.rowcount != 1:
-            return _was_released(transaction, claim, status)
-        now_ms = transaction.now_ms()
-        mine = (checkpoint_status.c.claim_id == claim.claim_id) & (checkpoint_status.c.status == "STARTED")
-        current = transaction.execute(select(checkpoint_status).where(mine)).one()
-        failures = current.failures + int(status == "FAILED")
-        is_again = status == "ABANDONED" or (status == "FAILED" and may_retry and failures < settings.max_attempts)
-        values = {
-            "status": "IDLE" if is_again else status,
-            "failures": failures,
-            "retry_at": now_ms + to_ms(settings.retry_pause_seconds) * failures if status == "FAILED" else now_ms,
-            "changed_at": now_ms,
-            "ended_at": None if is_again else now_ms,
-            "error": cut_error(error),
-            **work,
-        }
-        transaction.execute(checkpoint_status.update().where(mine).values(**values))
-        end_attempt(transaction, claim.claim_id, status, now_ms, error=error, **work)
-        return True
-
-    return database.change("hand a partition back", change)
+    row = lock_manager(transaction, shared=True)
+    if row is None or row.status != "STARTED" or row.cycle_count != claim.cycle:
+        return _was_released(transaction, claim, status)
+    deleted = transaction.execute(delete(active_checkpoints).filter_by(claim_id=claim.claim_id))
+    if deleted.rowcount != 1:
+        return _was_released(transaction, claim, status)
+    now_ms = transaction.now_ms()
+    held = {"claim_id": claim.claim_id, "status": "STARTED"}
+    current = transaction.execute(select(checkpoint_status).filter_by(**held)).one()
+    failures = current.failures + int(status == "FAILED")
+    is_again = status == "ABANDONED" or (status == "FAILED" and may_retry and failures < settings.max_attempts)
+    work = {} if result is None else vars(result)
+    values = {
+        "status": "IDLE" if is_again else status,
+        "failures": failures,
+        "retry_at": now_ms + to_ms(settings.retry_pause_seconds) * failures if status == "FAILED" else now_ms,
+        "changed_at": now_ms,
+        "ended_at": None if is_again else now_ms,
+        "error": cut_error(error),
+        **work,
+    }
+    transaction.execute(checkpoint_status.update().filter_by(**held).values(**values))
+    end_attempt(transaction, claim.claim_id, status, now_ms, error=error, **work)
+    return True
 
 
 def _was_released(transaction: Transaction, claim: Claim, status: ReleaseStatus) -> bool:
     """Return whether an earlier attempt at this very release was committed and its answer lost."""
-    mine = (
-        (checkpoint_detail.c.cycle == claim.cycle)
-        & (checkpoint_detail.c.partition == claim.partition)
-        & (checkpoint_detail.c.attempt == claim.attempt)
-        & (checkpoint_detail.c.claim_id == claim.claim_id)
-    )
-    recorded = transaction.execute(select(checkpoint_detail.c.status).where(mine)).scalar()
+    identity = {name: getattr(claim, name) for name in ("cycle", "partition", "attempt", "claim_id")}
+    recorded = transaction.execute(select(checkpoint_detail.c.status).filter_by(**identity)).scalar()
     return bool(recorded == status)
-
-
-# Trying these again in the same cycle would fail in the same way.
-_LASTING = (InvalidInputError, CorruptionError, NotFoundError, AccessDeniedError)
-_log = logging.getLogger(__name__)
 
 
 class Heartbeat:
@@ -252,13 +193,14 @@ class Heartbeat:
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self.is_lost = False
+        # Set to make the compaction stop at its next step.
+        self.stop_reason: str | None = None
         self._database = database
         self._claim = claim
         self._settings = settings
         self._monotonic = monotonic
         self._beat_at = monotonic()
         self._done = threading.Event()
-        self._stop_reason: str | None = None
         self._progress = self._buckets_done = self._buckets_total = 0
         self._thread = threading.Thread(target=self._run, name=f"heartbeat {claim.partition}", daemon=True)
 
@@ -269,15 +211,6 @@ class Heartbeat:
     def __exit__(self, *raised: object) -> None:
         self._done.set()
         self._thread.join()
-
-    def abandon(self, reason: str) -> None:
-        """Make the compaction stop at its next step."""
-        self._stop_reason = reason
-
-    @property
-    def is_abandoned(self) -> bool:
-        """Whether the compaction has to stop."""
-        return self._stop_reason is not None
 
     def on_progress(self, event: Event) -> None:
         """Note a step of the compaction, and end it where it has lost the right to go on. Raises: LeaseLostError."""
@@ -290,13 +223,11 @@ class Heartbeat:
         # After a pause of the whole process, the thread may not have noticed yet what happened meanwhile.
         if self._monotonic() - self._beat_at > self._settings.claim_lease_seconds / 2:
             self.beat()
-        if self._stop_reason is not None:
-            raise LeaseLostError(f"{self._claim.partition}: {self._stop_reason}, so nothing more is committed")
-        if self.is_lost:
-            raise LeaseLostError(
-                f"{self._claim.partition}: the claim of cycle {self._claim.cycle}, attempt {self._claim.attempt}, is "
-                "lost, so nothing more is committed"
-            )
+        reason = self.stop_reason
+        if reason is None and self.is_lost:
+            reason = f"the claim of cycle {self._claim.cycle}, attempt {self._claim.attempt}, is lost"
+        if reason is not None:
+            raise LeaseLostError(f"{self._claim.partition}: {reason}, so nothing more is committed")
 
     def beat(self) -> None:
         """Send one heartbeat. A database that is not reached for a whole lease means that the claim is lost."""
@@ -339,49 +270,38 @@ class Worker:
 
     def work(self, claim: Claim) -> bool:
         """Compact a claimed partition and hand it back; False where the claim was lost. Raises: StorageError."""
+        fields = {"cycle": claim.cycle, "partition": claim.partition, "attempt": claim.attempt, "worker": claim.owner}
         with self._watched(claim) as heartbeat:
             try:
                 result = self._tables.compact(claim.locator, heartbeat.on_progress)
             except LeaseLostError as error:
-                return self._give_back(claim, heartbeat, error)
+                _log.warning("checkpoint stopped", extra={**fields, "reason": str(error)})
+                if heartbeat.is_lost or heartbeat.stop_reason is None:
+                    return False
+                return release_partition(self._database, claim, "ABANDONED", self._settings, error=str(error))
             except Exception as error:  # noqa: BLE001 - whatever a compaction fails with is an outcome of the checkpoint
-                return self._fail(claim, error)
-            return self._complete(claim, result)
+                reason = mask_secrets(str(error) or type(error).__name__)
+                _log.error("checkpoint failed", extra={**fields, "reason": reason}, exc_info=error)
+                is_lasting = isinstance(error, _LASTING)
+                return release_partition(
+                    self._database, claim, "FAILED", self._settings, error=reason, may_retry=not is_lasting
+                )
+            is_taken = release_partition(self._database, claim, "COMPLETED", self._settings, result=result)
+            if is_taken:
+                _log.info("checkpoint completed", extra={**fields, **vars(result)})
+            else:
+                _log.warning("late result refused", extra=fields)
+            return is_taken
 
     def abandon(self, reason: str) -> None:
         """Make the compaction that runs stop at its next step and hand its partition back, for others to take."""
         with self._lock:
             self._stop_reason = reason
             if self._current is not None:
-                self._current.abandon(reason)
+                self._current.stop_reason = reason
 
     def _watched(self, claim: Claim) -> Heartbeat:
         with self._lock:
             self._current = Heartbeat(self._database, claim, self._settings)
-            if self._stop_reason is not None:
-                self._current.abandon(self._stop_reason)
+            self._current.stop_reason = self._stop_reason
             return self._current
-
-    def _complete(self, claim: Claim, result: CheckpointResult) -> bool:
-        is_taken = release_partition(self._database, claim, "COMPLETED", self._settings, result=result)
-        if is_taken:
-            _log.info("checkpoint completed", extra={**_fields(claim), **vars(result)})
-        else:
-            _log.warning("late result refused", extra=_fields(claim))
-        return is_taken
-
-    def _fail(self, claim: Claim, error: Exception) -> bool:
-        message = mask_secrets(str(error) or type(error).__name__)
-        _log.error("checkpoint failed", extra={**_fields(claim), "reason": message}, exc_info=error)
-        may_retry = not isinstance(error, _LASTING)
-        return release_partition(self._database, claim, "FAILED", self._settings, error=message, may_retry=may_retry)
-
-    def _give_back(self, claim: Claim, heartbeat: Heartbeat, error: LeaseLostError) -> bool:
-        _log.warning("checkpoint stopped", extra={**_fields(claim), "reason": str(error)})
-        if heartbeat.is_lost or not heartbeat.is_abandoned:
-            return False
-        return release_partition(self._database, claim, "ABANDONED", self._settings, error=str(error))
-
-
-def _fields(claim: Claim) -> dict[str, object]:
-    return {"cycle": claim.cycle, "partition": claim.partition, "attempt": claim.attempt, "worker": claim.owner}

@@ -1,7 +1,7 @@
-"""What forms do: the controls, and logging in and out. Every form must come from a page of ours."""
+"""What forms and programs can do: the controls, logging in and out, and the JSON API."""
 
 from collections.abc import Callable, Mapping
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Literal
 
 from fastapi import APIRouter, Body, Depends, Form, HTTPException, Path, Query, Request
 from fastapi.exceptions import RequestValidationError
@@ -12,27 +12,20 @@ from siltstone.service import Database, controls, cycle_details, cycle_records, 
 from siltstone.service.results import Control, CycleDetails, CycleRecord, NodeInfo, ServiceStatus, TriggerRequest
 from siltstone.service.settings import FREEZE_SECONDS, HISTORY_LIMIT
 from siltstone.table.report import TableDetails, TableReport
-from siltstone.web.access import SESSION_COOKIE, VISIT_COOKIE, is_from_elsewhere
 from siltstone.web.pages import SiteHere, may_control, reader, set_cookie, show, site_of
+from siltstone.web.site import SESSION_COOKIE, VISIT_COOKIE, is_from_elsewhere
 
-
-class Ask(NamedTuple):
-    """Who pressed a button, and for how long a freeze would last."""
-
-    requester: str
-    seconds: float
-
-
-# What each button does, and the notice that says so.
-ACTIONS: Mapping[str, tuple[Callable[[Database, Ask], object], str]] = {
-    "trigger": (lambda database, ask: controls.trigger_cycle(database, requester=ask.requester), "triggered"),
-    "trim": (lambda database, ask: controls.trigger_cycle(database, trim=True, requester=ask.requester), "trimming"),
-    "freeze": (lambda database, ask: controls.freeze(database, seconds=ask.seconds, requester=ask.requester), "frozen"),
-    "unfreeze": (lambda database, ask: controls.unfreeze(database), "unfrozen"),
-    "disable": (lambda database, ask: controls.disable(database, requester=ask.requester), "disabled"),
-    "enable": (lambda database, ask: controls.enable(database), "enabled"),
+# What each button does for a requester, and the notice that says so.
+ACTIONS: Mapping[str, tuple[Callable[[Database, str, float], object], str]] = {
+    "trigger": (lambda database, who, _: controls.trigger_cycle(database, requester=who), "triggered"),
+    "trim": (lambda database, who, _: controls.trigger_cycle(database, trim=True, requester=who), "trimming"),
+    "freeze": (lambda database, who, seconds: controls.freeze(database, seconds=seconds, requester=who), "frozen"),
+    "unfreeze": (lambda database, *_: controls.unfreeze(database), "unfrozen"),
+    "disable": (lambda database, who, _: controls.disable(database, requester=who), "disabled"),
+    "enable": (lambda database, *_: controls.enable(database), "enabled"),
 }
-FREEZES = {"1800": "30 minutes", "7200": "2 hours", "28800": "8 hours", "86400": "1 day"}
+# What the page offers: 30 minutes, 2 hours, 8 hours, 1 day.
+_FREEZES = ("1800", "7200", "28800", "86400")
 
 
 def own_form(request: Request, key: Annotated[str, Form()] = "") -> None:
@@ -42,6 +35,7 @@ def own_form(request: Request, key: Annotated[str, Form()] = "") -> None:
         raise HTTPException(403, "This form is not, or no longer, valid. Reload the page and try again.")
 
 
+# Every form must come from a page of ours.
 router = APIRouter(include_in_schema=False, dependencies=[Depends(own_form)])
 
 
@@ -49,13 +43,13 @@ router = APIRouter(include_in_schema=False, dependencies=[Depends(own_form)])
 def control(request: Request, action: str, site: SiteHere, seconds: Annotated[str, Form()] = "7200") -> Response:
     """Do what a button says."""
     if not may_control(request):
-        return _go_to("/login")
-    if action not in ACTIONS or seconds not in FREEZES:
+        return RedirectResponse("/login", 303)
+    if action not in ACTIONS or seconds not in _FREEZES:
         raise HTTPException(404, "Unknown control.")
     do, notice = ACTIONS[action]
-    do(site.database, Ask(web_requester(request), float(seconds)))
+    do(site.database, web_requester(request), float(seconds))
     site.wake()
-    return _go_to(f"/?done={notice}")
+    return RedirectResponse(f"/?done={notice}", 303)
 
 
 @router.post("/login")
@@ -63,7 +57,7 @@ def login(request: Request, site: SiteHere, token: Annotated[str, Form()] = "") 
     """Let a browser in that shows the token."""
     if not site.access.is_token(token.strip()):
         return show(request, "login.html", code=401, is_wrong=True)
-    response = _go_to("/?done=logged-in")
+    response = RedirectResponse("/?done=logged-in", 303)
     set_cookie(request, response, SESSION_COOKIE, site.access.new_session())
     return response
 
@@ -71,7 +65,7 @@ def login(request: Request, site: SiteHere, token: Annotated[str, Form()] = "") 
 @router.post("/logout")
 def logout() -> Response:
     """Forget the session."""
-    response = _go_to("/?done=logged-out")
+    response = RedirectResponse("/?done=logged-out", 303)
     response.delete_cookie(SESSION_COOKIE, path="/", httponly=True, samesite="strict")
     return response
 
@@ -88,10 +82,6 @@ def show_login(request: Request) -> HTMLResponse:
 def web_requester(request: Request) -> str:
     """Return who asked, for others to see."""
     return f"web from {request.client.host}" if request.client else "web"
-
-
-def _go_to(path: str) -> RedirectResponse:
-    return RedirectResponse(path, 303)
 
 
 def trusted_program(request: Request) -> None:
@@ -190,9 +180,9 @@ def trigger(
 ) -> TriggerRequest:
     """Ask for a cycle as soon as possible; with `trim`, for one that trims afterwards. While one runs, for the next."""
     trim = (details or TriggerDetails()).trim
-    made = controls.trigger_cycle(site.database, trim=trim, requester=web_requester(request))
+    queued = controls.trigger_cycle(site.database, trim=trim, requester=web_requester(request))
     site.wake()
-    return made
+    return queued
 
 
 @steering.post("/freeze", summary="Freeze")
@@ -205,22 +195,22 @@ def freeze(request: Request, site: SiteHere, details: Annotated[FreezeDetails | 
 @steering.post("/unfreeze", summary="Unfreeze")
 def unfreeze(site: SiteHere, details: Annotated[Nothing | None, Body()] = None) -> bool:
     """Allow cycles again; return whether they were frozen."""
-    done = controls.unfreeze(site.database)
+    was_frozen = controls.unfreeze(site.database)
     site.wake()
-    return done
+    return was_frozen
 
 
 @steering.post("/disable", summary="Disable")
 def disable(request: Request, site: SiteHere, details: Annotated[Nothing | None, Body()] = None) -> Control:
     """Start no cycle until enabled again; one that runs is ended as FAILED."""
-    made = controls.disable(site.database, requester=web_requester(request))
+    disablement = controls.disable(site.database, requester=web_requester(request))
     site.wake()
-    return made
+    return disablement
 
 
 @steering.post("/enable", summary="Enable")
 def enable(site: SiteHere, details: Annotated[Nothing | None, Body()] = None) -> bool:
     """Undo a disablement; return whether there was one."""
-    done = controls.enable(site.database)
+    was_disabled = controls.enable(site.database)
     site.wake()
-    return done
+    return was_disabled

@@ -1,4 +1,4 @@
-"""The application and its web server: routes, health, metrics, what a browser is shown when something fails; sockets and limits."""
+"""The web server and its application: addresses, routes, health, what is shown when something fails, and limits of requests."""
 
 import asyncio
 import ipaddress
@@ -7,7 +7,7 @@ import socket
 import threading
 from collections.abc import Collection, Sequence
 from http import HTTPStatus
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import uvicorn
 from fastapi import Depends, FastAPI, Request
@@ -15,18 +15,44 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, PlainTextResponse, Response
 from fastapi.staticfiles import StaticFiles
 from prometheus_client import CONTENT_TYPE_LATEST
+from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from siltstone._version import __version__
 from siltstone.errors import InvalidInputError, NotFoundError, SiltstoneError, StorageError
 from siltstone.service import service_status
 from siltstone.web import api, pages
-from siltstone.web.access import LOOPBACK_HOSTS, Guard, host_name
 from siltstone.web.metrics import render_metrics
 from siltstone.web.site import Site
 
+LOOPBACK_HOSTS = ("localhost", "127.0.0.1", "[::1]")
+_EVERYWHERE = ("0.0.0.0", "::")  # noqa: S104 - known, not bound
+_HEALTH = "/healthz"
+MAX_REQUEST_BYTES = 64 * 1024
+MAX_ANSWERING = 100
+MAX_WAITING = 200
+# For a whole request, headers and body; and for a client to take what it is sent.
+REQUEST_SECONDS = 20.0
+TAKING_SECONDS = 20.0
+KEEP_ALIVE_SECONDS = 15
+_STOP_SECONDS = 10.0
+# What every answer says, unless it says otherwise itself.
+_HEADERS = {
+    "Content-Security-Policy": (
+        "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; connect-src 'self'; "
+        "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+    ),
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    # Other sites learn nothing; ours must see the origin of its own forms, which `no-referrer` would hide.
+    "Referrer-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
+    "Cache-Control": "no-store",
+}
 _log = logging.getLogger(__name__)
 # Our words for each kind of failure: what an exception says may name what nobody outside should know.
 _ANSWERS: tuple[tuple[type[Exception], int, str], ...] = (
@@ -34,6 +60,96 @@ _ANSWERS: tuple[tuple[type[Exception], int, str], ...] = (
     (InvalidInputError, 400, "That cannot be done; check the values."),
     (StorageError, 503, "The database or the store of the lake does not answer. Try again in a moment."),
 )
+
+
+class WebServer:
+    """The pages of a site at an address. Raises: InvalidInputError where the address needs a token, or is taken."""
+
+    def __init__(self, site: Site, *, host: str, port: int, allowed_hosts: Sequence[str] = ()) -> None:
+        check_address(host, has_token=site.access.needs_token)
+        if site.is_private and not site.access.needs_token:
+            raise InvalidInputError("pages cannot be private without a token; use --token-file or SILTSTONE_TOKEN")
+        self._socket = bind(host, port)
+        hosts = {*LOOPBACK_HOSTS, host_name(host), *map(host_name, allowed_hosts)} if is_loopback(host) else None
+        shown = socket.gethostname() if host in _EVERYWHERE else f"[{host}]" if ":" in host else host
+        self.address = f"http://{shown}:{self._socket.getsockname()[1]}/"
+        self._server = uvicorn.Server(
+            uvicorn.Config(
+                create_app(site, hosts=hosts),
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                lifespan="off",
+                ws="none",
+                # A class of its own: the connections of a server know of each other.
+                http=type("ServerConnection", (BoundedConnection,), {"waiting": {}}),
+                timeout_keep_alive=KEEP_ALIVE_SECONDS,
+                timeout_graceful_shutdown=3,
+                h11_max_incomplete_event_size=64 * 1024,
+            )
+        )
+        self._thread = threading.Thread(target=self._run, name="siltstone-web", daemon=True)
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it has been started and not ended."""
+        return self._thread.is_alive()
+
+    def start(self) -> None:
+        """Begin to answer."""
+        self._thread.start()
+        # Connections wait in the socket's queue until the server takes them, so there is nothing to wait for.
+        _log.info("web started", extra={"address": self.address})
+
+    def stop(self) -> None:
+        """Answer what has been asked, and end."""
+        self._server.should_exit = True
+        self._thread.join(_STOP_SECONDS)
+        self._socket.close()
+
+    def _run(self) -> None:
+        try:
+            self._server.run(sockets=[self._socket])
+        except OSError:
+            _log.exception("web ended")
+
+
+def check_address(host: str, *, has_token: bool) -> None:
+    """Refuse to serve controls to others without a token. Raises: InvalidInputError."""
+    if not is_loopback(host) and not has_token:
+        raise InvalidInputError(
+            f"{host}: others reach this address, and could use the controls; use --token-file or SILTSTONE_TOKEN, "
+            "or stay at 127.0.0.1"
+        )
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether only this machine reaches an address."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """Take an address. Raises: InvalidInputError that says why it cannot be had."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        bound = socket.socket(family, kind, protocol)
+    except OSError as error:
+        raise InvalidInputError(f"{host}: not an address of this machine ({error.strerror}); choose --host") from error
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind(address)
+        bound.listen(128)
+    except OSError as error:
+        bound.close()
+        raise InvalidInputError(
+            f"{host}:{port}: cannot listen there ({error.strerror}); choose another --port or --host"
+        ) from error
+    return bound
 
 
 def create_app(site: Site, *, hosts: Collection[str] | None = None) -> ASGIApp:
@@ -50,15 +166,11 @@ def create_app(site: Site, *, hosts: Collection[str] | None = None) -> ASGIApp:
     for router in (pages.router, api.login_page, api.router, api.reading, api.steering):
         app.include_router(router)
     app.mount("/static", StaticFiles(directory=pages.STATIC), name="static")
-    _add_operations(app, site)
     app.add_exception_handler(HTTPException, _refused)
     app.add_exception_handler(RequestValidationError, _misunderstood)
     app.add_exception_handler(SiltstoneError, _failed)
     app.add_exception_handler(Exception, _failed)
-    return Guard(app, hosts=hosts)
 
-
-def _add_operations(app: FastAPI, site: Site) -> None:
     @app.get("/metrics", include_in_schema=False, dependencies=[Depends(pages.reader)])
     def metrics() -> Response:
         return Response(render_metrics(site), media_type=CONTENT_TYPE_LATEST)
@@ -77,6 +189,8 @@ def _add_operations(app: FastAPI, site: Site) -> None:
             return _health(False)
         return _health(site.is_alive())
 
+    return Guard(app, hosts=hosts)
+
 
 def _health(is_well: bool) -> Response:
     return PlainTextResponse("ok\n" if is_well else "failing\n", 200 if is_well else 503)
@@ -85,7 +199,7 @@ def _health(is_well: bool) -> Response:
 def _refused(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     is_ours = error.detail != HTTPStatus(error.status_code).phrase
-    message = error.detail if is_ours else f"{HTTPStatus(error.status_code).phrase}."
+    message = error.detail if is_ours else f"{error.detail}."
     return _answer(request, error.status_code, message, dict(error.headers or {}))
 
 
@@ -94,14 +208,12 @@ def _misunderstood(request: Request, error: Exception) -> Response:
     if not request.url.path.startswith("/api/"):
         # An address with a number that is none is the address of nothing.
         return _answer(request, 404, "No such page.")
-    return _answer(request, 422, " ".join(sorted({_complaint(problem) for problem in error.errors()})))
-
-
-def _complaint(problem: dict[str, Any]) -> str:
-    name = ".".join(map(str, problem["loc"]))
-    if problem["type"] == "extra_forbidden":
-        return f"Unknown {name}; see /api/openapi.json."
-    return f"Check {name}."
+    complaints = set()
+    for problem in error.errors():
+        name = ".".join(map(str, problem["loc"]))
+        is_unknown = problem["type"] == "extra_forbidden"
+        complaints.add(f"Unknown {name}; see /api/openapi.json." if is_unknown else f"Check {name}.")
+    return _answer(request, 422, " ".join(sorted(complaints)))
 
 
 def _failed(request: Request, error: Exception) -> Response:
@@ -123,11 +235,74 @@ def _answer(request: Request, code: int, message: str, headers: dict[str, str] |
     return pages.show(request, "error.html", code=code, title=HTTPStatus(code).phrase, message=message)
 
 
-# For a whole request, headers and body; and for a client to take what it is sent.
-REQUEST_SECONDS = 20.0
-TAKING_SECONDS = 20.0
-KEEP_ALIVE_SECONDS = 15
-MAX_WAITING = 200
+class Guard:
+    """Stands before an application. `hosts` are the names it answers to, or None for any."""
+
+    def __init__(self, app: ASGIApp, *, hosts: Collection[str] | None) -> None:
+        self._app = app
+        self._hosts = hosts
+        self._answering = 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Refuse a request, or hand it on with a bounded body."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+
+        async def secured(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in _HEADERS.items():
+                    headers.setdefault(name, value)
+            await send(message)
+
+        headers = Headers(scope=scope)
+        if self._hosts is not None and host_name(headers.get("host", "")) not in self._hosts:
+            await PlainTextResponse("This host name is not served here.\n", 421)(scope, receive, secured)
+            return
+        length = headers.get("content-length", "0")
+        is_small = length.isdecimal() and len(length) < 10 and int(length) <= MAX_REQUEST_BYTES
+        # What may follow is read before anybody trusts it; a body without a length can be of any size.
+        first = await _read_bounded(receive) if is_small else None
+        if first is None:
+            await PlainTextResponse(f"Requests may have {MAX_REQUEST_BYTES:,} bytes.\n", 413)(scope, receive, secured)
+            return
+        if first["type"] != "http.request":
+            # The client is gone.
+            return
+        if self._answering >= MAX_ANSWERING and scope["path"] != _HEALTH:
+            await PlainTextResponse("Too many requests at once; try again in a moment.\n", 503)(scope, receive, secured)
+            return
+        waiting = [first]
+
+        async def replay() -> Message:
+            return waiting.pop() if waiting else await receive()
+
+        self._answering += 1
+        try:
+            await self._app(scope, replay, secured)
+        finally:
+            self._answering -= 1
+
+
+async def _read_bounded(receive: Receive) -> Message | None:
+    """Return a whole request as one message, or None if it is too large."""
+    body = b""
+    while True:
+        message = await receive()
+        if message["type"] != "http.request":
+            return message
+        body += message.get("body", b"")
+        if len(body) > MAX_REQUEST_BYTES:
+            return None
+        if not message.get("more_body", False):
+            return {"type": "http.request", "body": body, "more_body": False}
+
+
+def host_name(host: str) -> str:
+    """Return a Host header without its port, in small letters."""
+    name, colon, port = host.strip().lower().rpartition(":")
+    return name if colon and port.isdigit() else host.strip().lower()
 
 
 class BoundedConnection(H11Protocol):
@@ -186,107 +361,7 @@ class BoundedConnection(H11Protocol):
         self.waiting.pop(self, None)
         if self._deadline is not None:
             self._deadline.cancel()
-            self._deadline = None
 
     def _stop_taking(self) -> None:
         if self._taking is not None:
             self._taking.cancel()
-            self._taking = None
-
-
-def bounded_connections() -> type[BoundedConnection]:
-    """Return the class of a server's connections, which know of each other."""
-    return type("ServerConnection", (BoundedConnection,), {"waiting": {}})
-
-
-_STOP_SECONDS = 10.0
-_EVERYWHERE = ("0.0.0.0", "::")  # noqa: S104 - known, not bound
-
-
-def is_loopback(host: str) -> bool:
-    """Return whether only this machine reaches an address."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False
-
-
-def bind(host: str, port: int) -> socket.socket:
-    """Take an address. Raises: InvalidInputError that says why it cannot be had."""
-    try:
-        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        bound = socket.socket(family, kind, protocol)
-    except OSError as error:
-        raise InvalidInputError(f"{host}: not an address of this machine ({error.strerror}); choose --host") from error
-    try:
-        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        bound.bind(address)
-        bound.listen(128)
-    except OSError as error:
-        bound.close()
-        raise InvalidInputError(
-            f"{host}:{port}: cannot listen there ({error.strerror}); choose another --port or --host"
-        ) from error
-    return bound
-
-
-class WebServer:
-    """The pages of a site at an address. Raises: InvalidInputError where the address needs a token, or is taken."""
-
-    def __init__(self, site: Site, *, host: str, port: int, allowed_hosts: Sequence[str] = ()) -> None:
-        check_address(host, has_token=site.access.needs_token)
-        if site.is_private and not site.access.needs_token:
-            raise InvalidInputError("pages cannot be private without a token; use --token-file or SILTSTONE_TOKEN")
-        self._socket = bind(host, port)
-        hosts = {*LOOPBACK_HOSTS, host_name(host), *map(host_name, allowed_hosts)} if is_loopback(host) else None
-        shown = socket.gethostname() if host in _EVERYWHERE else f"[{host}]" if ":" in host else host
-        self.address = f"http://{shown}:{self._socket.getsockname()[1]}/"
-        self._server = uvicorn.Server(
-            uvicorn.Config(
-                create_app(site, hosts=hosts),
-                log_config=None,
-                access_log=False,
-                server_header=False,
-                lifespan="off",
-                ws="none",
-                http=bounded_connections(),
-                timeout_keep_alive=KEEP_ALIVE_SECONDS,
-                timeout_graceful_shutdown=3,
-                h11_max_incomplete_event_size=64 * 1024,
-            )
-        )
-        self._thread = threading.Thread(target=self._run, name="siltstone-web", daemon=True)
-
-    @property
-    def is_running(self) -> bool:
-        """Whether it has been started and not ended."""
-        return self._thread.is_alive()
-
-    def start(self) -> None:
-        """Begin to answer."""
-        self._thread.start()
-        # Connections wait in the socket's queue until the server takes them, so there is nothing to wait for.
-        _log.info("web started", extra={"address": self.address})
-
-    def stop(self) -> None:
-        """Answer what has been asked, and end."""
-        self._server.should_exit = True
-        self._thread.join(_STOP_SECONDS)
-        self._socket.close()
-
-    def _run(self) -> None:
-        try:
-            self._server.run(sockets=[self._socket])
-        except OSError:
-            _log.exception("web ended")
-
-
-def check_address(host: str, *, has_token: bool) -> None:
-    """Refuse to serve controls to others without a token. Raises: InvalidInputError."""
-    if not is_loopback(host) and not has_token:
-        raise InvalidInputError(
-            f"{host}: others reach this address, and could use the controls; use --token-file or SILTSTONE_TOKEN, "
-            "or stay at 127.0.0.1"
-        )

@@ -1,48 +1,62 @@
-"""The pages: each one reads what it shows, and hands it to a template."""
+"""The pages: each one reads what it shows, draws its charts, and hands both to a template."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 from fastapi import APIRouter, Depends, HTTPException, Request
 from fastapi.responses import HTMLResponse, Response
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 
+from siltstone import text
 from siltstone._version import __version__
 from siltstone.service import cycle_details, cycle_records, list_nodes, service_status
-from siltstone.text import (
-    format_age,
-    format_bytes,
-    format_count,
-    format_iso_time,
-    format_number,
-    format_partition,
-    format_ratio,
-    format_time,
-)
-from siltstone.web.access import SESSION_COOKIE, SESSION_SECONDS, VISIT_COOKIE
-from siltstone.web.charts import format_short, format_status, history_chart, rows_chart, size_chart, timeline_rows
-from siltstone.web.site import Site
+from siltstone.service.results import Attempt, CycleDetails, CycleRecord
+from siltstone.table.report import TableRound
+from siltstone.web.site import SESSION_COOKIE, SESSION_SECONDS, VISIT_COOKIE, Site
 
 STATIC = Path(__file__).parent / "static"
+# Charts are bars in a box of this size, which pages stretch as they like.
+WIDTH, HEIGHT = 1000.0, 100.0
+_LEAST_HEIGHT = 1.5
+_LEAST_WIDTH = 4.0
+_MAX_SLOT = 40.0
+STATUS_WORDS = {
+    "IDLE": "waiting",
+    "STARTED": "running",
+    "COMPLETED": "completed",
+    "FAILED": "failed",
+    "EXPIRED": "expired",
+    "ABANDONED": "handed back",
+}
 REASON_WORDS = {
     "request": "a request",
     "interval": "the interval",
     "backlog_bytes": "the size of the backlog",
     "backlog_age": "the age of the backlog",
 }
+format_short = partial(text.format_duration, drop_zero=True)
+
+
+def format_status(status: str) -> str:
+    """Return the word for a status."""
+    return STATUS_WORDS.get(status, status.lower())
+
+
 FILTERS: dict[str, Callable[..., str]] = {
-    "bytes": format_bytes,
-    "number": format_number,
-    "ratio": format_ratio,
+    "bytes": text.format_bytes,
+    "number": text.format_number,
+    "ratio": text.format_ratio,
     "duration": format_short,
-    "about": format_age,
-    "time": format_time,
-    "iso": format_iso_time,
+    "about": text.format_age,
+    "time": text.format_time,
+    "iso": text.format_iso_time,
     "status": format_status,
     "reason": lambda reason: REASON_WORDS.get(reason, str(reason)),
-    "of": format_count,
-    "partition": format_partition,
+    "of": text.format_count,
+    "partition": text.format_partition,
 }
 NOTICES = {
     "triggered": "A cycle was asked for; it begins as soon as possible.",
@@ -113,7 +127,7 @@ def show(request: Request, template: str, *, code: int = 200, **values: object) 
     """Fill in a page; its forms are tied to this browser by a cookie."""
     site = site_of(request)
     cookie = request.cookies.get(VISIT_COOKIE, "")
-    visit = cookie if len(cookie) == len(site.access.new_visit()) else site.access.new_visit()
+    visit = site.access.visit(cookie)
     page = _templates.get_template(template).render(
         path=request.url.path,
         node=site.node if may_read(request) else None,
@@ -196,8 +210,118 @@ def table(request: Request, name: str, site: SiteHere) -> HTMLResponse:
 def api(request: Request) -> HTMLResponse:
     """Show what the JSON API offers."""
     operations = [
-        {"method": method.upper(), "path": path, "summary": operation["summary"], "about": operation["description"]}
+        {"method": method.upper(), "path": path, "about": operation["description"]}
         for path, methods in request.app.openapi()["paths"].items()
         for method, operation in methods.items()
     ]
     return show(request, "api.html", operations=operations)
+
+
+@dataclass(frozen=True)
+class Bar:
+    """One bar; `kind` chooses its colour, `title` is shown by pointing at it."""
+
+    x: float
+    y: float
+    width: float
+    height: float
+    kind: str
+    title: str
+    link: str | None = None
+
+
+class Column(NamedTuple):
+    """What a bar of a chart stands for."""
+
+    value: int
+    kind: str
+    title: str
+    link: str | None = None
+
+
+@dataclass(frozen=True)
+class Chart:
+    """Bars with what the eye needs: the top of the scale, its middle, and the sentence that says it all."""
+
+    bars: Sequence[Bar]
+    top: str
+    middle: str
+    summary: str
+    # False where bars begin in the middle, because there are few.
+    is_full: bool = True
+
+
+def history_chart(records: Sequence[CycleRecord]) -> Chart | None:
+    """Draw finished cycles, newest first, as bars of their duration with the newest at the right."""
+    if not records:
+        return None
+    failed = sum(record.status == "FAILED" for record in records)
+    longest = max(records, key=lambda record: record.duration_ms)
+    summary = (
+        f"Durations of the last {len(records)} cycles, of which {failed} failed; the longest, cycle "
+        f"{longest.cycle_count}, took {format_short(longest.duration_ms)}."
+    )
+    columns = [
+        Column(
+            record.duration_ms,
+            record.status.lower(),
+            f"Cycle {record.cycle_count}: {format_status(record.status)} in {format_short(record.duration_ms)}",
+            f"/cycles/{record.cycle_count}",
+        )
+        for record in reversed(records)
+    ]
+    return _chart(columns, format_short, summary)
+
+
+def size_chart(rounds: Sequence[TableRound]) -> Chart | None:
+    """Draw the bytes of a table after each round, oldest first."""
+    return _rounds_chart([(report.round_id, report.table_bytes) for report in rounds], "Size", text.format_bytes)
+
+
+def rows_chart(rounds: Sequence[TableRound]) -> Chart | None:
+    """Draw the rows of a table after each round, oldest first."""
+    return _rounds_chart([(report.round_id, report.table_rows) for report in rounds], "Rows", text.format_number)
+
+
+def timeline_rows(details: CycleDetails, now_ms: int) -> list[tuple[Sequence[Attempt], Sequence[Bar]]]:
+    """Draw each partition's attempts along the time of their cycle, in order of their first one."""
+    start = details.start_time_ms
+    ends = [details.end_time_ms or now_ms, *(attempt.ended_at or now_ms for attempt in details.timeline)]
+    length = max(ends) - start or 1
+    by_partition: dict[str, list[Attempt]] = {}
+    for attempt in details.timeline:
+        by_partition.setdefault(attempt.partition, []).append(attempt)
+    return [
+        (attempts, [_stretch(attempt, start, length, now_ms) for attempt in attempts])
+        for attempts in by_partition.values()
+    ]
+
+
+def _rounds_chart(rounds: Sequence[tuple[int, int | None]], what: str, form: Callable[[int], str]) -> Chart | None:
+    columns = [Column(value, "size", f"Round {number}: {form(value)}") for number, value in rounds if value is not None]
+    if not columns:
+        return None
+    now, most = columns[-1].value, max(column.value for column in columns) or 1
+    summary = f"{what} after each of the last {len(columns)} rounds; now {form(now)}, at most {form(most)}."
+    return _chart(columns, form, summary)
+
+
+def _chart(columns: Sequence[Column], form: Callable[[int], str], summary: str) -> Chart:
+    top = max(column.value for column in columns) or 1
+    slot = min(WIDTH / len(columns), _MAX_SLOT)
+    bars = []
+    for number, column in enumerate(columns):
+        height = max(column.value / top * HEIGHT, _LEAST_HEIGHT)
+        x = WIDTH - (len(columns) - number) * slot + slot * 0.12
+        place = (round(x, 2), round(HEIGHT - height, 2), round(slot * 0.76, 2), round(height, 2))
+        bars.append(Bar(*place, column.kind, column.title, column.link))
+    return Chart(bars, form(top), form(top // 2), summary, is_full=len(columns) * _MAX_SLOT >= WIDTH)
+
+
+def _stretch(attempt: Attempt, start: int, length: int, now_ms: int) -> Bar:
+    ended = attempt.ended_at or now_ms
+    width = max((ended - attempt.started_at) / length * WIDTH, _LEAST_WIDTH)
+    x = min((attempt.started_at - start) / length * WIDTH, WIDTH - width)
+    took = format_short(ended - attempt.started_at)
+    title = f"Attempt {attempt.attempt} by {attempt.worker or 'nobody'}: {format_status(attempt.status)}, {took}"
+    return Bar(round(max(x, 0), 2), 0, round(width, 2), HEIGHT, attempt.status.lower(), title)

@@ -1,25 +1,112 @@
-"""What the pages show: the service, the node that serves them, and tables as read once in a while."""
+"""What the pages show, and to whom: the service, its node, tables as read once in a while; tokens, sessions and forms."""
 
+import hashlib
+import hmac
 import logging
+import secrets
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Generic, TypeVar
+from urllib.parse import urlsplit
 
 from siltstone.errors import InvalidInputError, NotFoundError
 from siltstone.lake import Lake, Table
 from siltstone.service import Database, ServiceSettings
 from siltstone.table.report import TableDetails, TableReport
 from siltstone.text import mask_secrets
-from siltstone.web.access import Access
 
 T = TypeVar("T")
 FRESH_SECONDS = 4.0
 # A lake that takes long to read is read less often, so that reading it is never most of what is done.
 _REST = 10
 _MAX_TABLES = 64
+MIN_TOKEN_LENGTH = 16
+SESSION_COOKIE = "siltstone_session"
+VISIT_COOKIE = "siltstone_visit"
+SESSION_SECONDS = 12 * 3600
+_VISIT_LENGTH = 32
 _log = logging.getLogger(__name__)
+
+
+def read_token(path: str) -> str:
+    """Read a token from a file, without the white space around it. Raises: InvalidInputError."""
+    try:
+        token = Path(path).read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidInputError(f"{path}: the token cannot be read; use a text file") from error
+    if not token:
+        raise InvalidInputError(f"{path}: is empty; write a token into it")
+    return token
+
+
+class Access:
+    """The keys of one process; without a token, whoever reaches the address may use the controls."""
+
+    def __init__(self, token: str | None = None, *, now: Callable[[], float] = time.time) -> None:
+        if token is not None and len(token) < MIN_TOKEN_LENGTH:
+            raise InvalidInputError(
+                f"the token has {len(token)} characters; use at least {MIN_TOKEN_LENGTH}, e.g. from "
+                "`python -c 'import secrets; print(secrets.token_urlsafe())'`"
+            )
+        self._token = token
+        self._secret = secrets.token_bytes(32)
+        self._now = now
+
+    @property
+    def needs_token(self) -> bool:
+        """Whether the controls need the token."""
+        return self._token is not None
+
+    def is_token(self, text: str) -> bool:
+        """Return whether this is the token, in a time that does not depend on it."""
+        if self._token is None:
+            return False
+        digests = [hashlib.sha256(token.encode("utf-8", "replace")).digest() for token in (text, self._token)]
+        return hmac.compare_digest(*digests)
+
+    def is_bearer(self, header: str) -> bool:
+        """Return whether an Authorization header has the token."""
+        scheme, _, value = header.partition(" ")
+        return scheme.lower() == "bearer" and self.is_token(value.strip())
+
+    def new_session(self) -> str:
+        """Return the cookie of a browser that has shown the token."""
+        claim = f"{int(self._now()) + SESSION_SECONDS}.{secrets.token_hex(8)}"
+        return f"{claim}.{self._sign('session', claim)}"
+
+    def is_session(self, cookie: str) -> bool:
+        """Return whether a cookie is a session of ours that has not run out."""
+        claim, _, signature = cookie.rpartition(".")
+        is_ours = hmac.compare_digest(signature.encode(), self._sign("session", claim).encode())
+        return is_ours and int(claim.partition(".")[0]) > self._now()
+
+    def visit(self, cookie: str) -> str:
+        """Return the cookie that forms are tied to: the one a browser has, or a new one."""
+        return cookie if len(cookie) == _VISIT_LENGTH else secrets.token_hex(_VISIT_LENGTH // 2)
+
+    def form_key(self, visit: str) -> str:
+        """Return what a form must send along; another site can neither read nor guess it."""
+        return self._sign("form", visit)
+
+    def is_own_form(self, visit: str, key: str) -> bool:
+        """Return whether a form was made here, for this browser."""
+        is_signed = hmac.compare_digest(key.encode("utf-8", "replace"), self.form_key(visit).encode())
+        return is_signed and len(visit) == _VISIT_LENGTH
+
+    def _sign(self, purpose: str, text: str) -> str:
+        return hmac.new(self._secret, f"{purpose}:{text}".encode("utf-8", "replace"), hashlib.sha256).hexdigest()
+
+
+def is_from_elsewhere(headers: Mapping[str, str]) -> bool:
+    """Return whether a browser says that a request was made by a page of another site; programs say nothing."""
+    site = headers.get("sec-fetch-site")
+    if site is not None:
+        return site not in ("same-origin", "none")
+    origin = headers.get("origin")
+    return origin is not None and urlsplit(origin).netloc.lower() != headers.get("host", "").lower()
 
 
 class _Kept(Generic[T]):
@@ -50,7 +137,7 @@ class LakeReader:
         self.root = mask_secrets(lake.root)
         self._lake = lake
         self._monotonic = monotonic
-        self._tables = _Kept(self._list, monotonic)
+        self._tables = _Kept(lambda: [_in_our_words(table) for table in lake.report()], monotonic)
         self._details: dict[str, _Kept[TableDetails]] = {}
         self._lock = threading.Lock()
 
@@ -76,9 +163,6 @@ class LakeReader:
             kept = self._details.setdefault(name, _Kept(lambda: self._read_table(name), self._monotonic))
         return kept.get()
 
-    def _list(self) -> list[TableReport]:
-        return [_in_our_words(table) for table in self._lake.report()]
-
     def _read_table(self, name: str) -> TableDetails:
         details = Table(self._lake, name).details()
         return replace(details, overview=_in_our_words(details.overview))
@@ -91,14 +175,6 @@ def _in_our_words(overview: TableReport) -> TableReport:
     return replace(overview, problem=f"cannot be read; `siltstone fsck {overview.name}` says why")
 
 
-def _nobody_to_wake() -> None:
-    """Do nothing."""
-
-
-def _always() -> bool:
-    return True
-
-
 @dataclass(frozen=True)
 class Site:
     """Everything a page needs; `wake` makes the node act at once, `is_alive` says whether it still runs."""
@@ -108,7 +184,7 @@ class Site:
     settings: ServiceSettings = field(default_factory=ServiceSettings)
     access: Access = field(default_factory=Access)
     node: str | None = None
-    wake: Callable[[], None] = _nobody_to_wake
-    is_alive: Callable[[], bool] = _always
+    wake: Callable[[], None] = lambda: None
+    is_alive: Callable[[], bool] = lambda: True
     # Whether reading needs the token, too.
     is_private: bool = False

@@ -16,7 +16,7 @@ from siltstone.errors import InvalidInputError
 from siltstone.log.commit import forget_logs
 from siltstone.rows.merge import run_here
 from siltstone.service import JsonFormatter, TextFormatter, controls, list_nodes, open_database, service_settings
-from siltstone.web.access import read_token
+from siltstone.web.site import read_token
 from tests.unit.cli.command_line import Cli
 from tests.unit.rounds.compaction import make_table, rows
 from tests.waiting import LIMIT_SECONDS

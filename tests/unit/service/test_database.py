@@ -11,8 +11,8 @@ from sqlalchemy.engine import make_url
 from siltstone.errors import InvalidInputError, StorageError
 from siltstone.service import database as databases
 from siltstone.service import schema as tables
+from siltstone.service.cycles import take_lead
 from siltstone.service.database import Database, Transaction, default_address, open_database
-from siltstone.service.leases import take_lead
 from siltstone.service.schema import SCHEMA_VERSION, controls, schema
 
 
@@ -187,7 +187,7 @@ def test_a_migration_that_fails_changes_nothing(tmp_path: Path, monkeypatch: pyt
     columns = opened.read(
         "x", lambda transaction: transaction.execute(text("PRAGMA table_info(siltstone_controls)")).all()
     )
-    assert "note" not in [column[1] for column in columns]
+    assert "note" not in [column.name for column in columns]
     opened.close()
 
 
@@ -204,7 +204,7 @@ def test_two_writers_wait_for_each_other(tmp_path: Path) -> None:
     opened.change("x", lambda transaction: transaction.insert_if_absent(controls, name="n", set_at=0, requester=""))
 
     def add(transaction: Transaction) -> None:
-        found = transaction.execute(select(controls.c.set_at)).scalar()
+        found = transaction.execute(select(controls.c.set_at)).scalar_one()
         transaction.execute(controls.update().values(set_at=found + 1))
 
     threads = [threading.Thread(target=lambda: [opened.change("x", add) for _ in range(10)]) for _ in range(4)]

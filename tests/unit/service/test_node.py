@@ -9,9 +9,8 @@ import pytest
 from siltstone.errors import InvalidInputError
 from siltstone.service import controls
 from siltstone.service.database import Database, open_database
-from siltstone.service.history import cycle_details, cycle_records, service_status
-from siltstone.service.leases import NodeIdentity, list_nodes, register_node
-from siltstone.service.node import Node
+from siltstone.service.history import cycle_details, cycle_records, list_nodes, service_status
+from siltstone.service.node import Node, NodeIdentity, register_node
 from siltstone.service.results import TriggerRequest
 from siltstone.service.settings import ServiceSettings
 from tests.unit.service.cycling import FakeTables

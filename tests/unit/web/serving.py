@@ -11,9 +11,8 @@ from siltstone.rows.merge import run_here
 from siltstone.service import Database, LakeTables, ServiceSettings, controls, open_database
 from siltstone.service.leader import Leader
 from siltstone.service.worker import Worker
-from siltstone.web.access import LOOPBACK_HOSTS, Access
-from siltstone.web.app import create_app
-from siltstone.web.site import LakeReader, Site
+from siltstone.web.app import LOOPBACK_HOSTS, create_app
+from siltstone.web.site import Access, LakeReader, Site
 from tests.unit.rounds.compaction import make_table, rows
 
 TOKEN = "a-long-enough-token-for-tests"

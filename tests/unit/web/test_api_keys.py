@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from siltstone.service.leases import NodeIdentity, register_node
+from siltstone.service.node import NodeIdentity, register_node
 from tests.unit.cli.test_json_keys import Shape, differences, shape_of
 from tests.unit.rounds.compaction import make_table, rows
 from tests.unit.web.serving import Service

@@ -8,17 +8,16 @@ import pytest
 
 from siltstone.errors import InvalidInputError
 from siltstone.service import service_status
-from siltstone.web.access import (
-    MAX_REQUEST_BYTES,
+from siltstone.web.app import MAX_REQUEST_BYTES, WebServer, check_address, host_name, is_loopback
+from siltstone.web.site import (
     SESSION_COOKIE,
     SESSION_SECONDS,
     VISIT_COOKIE,
     Access,
-    host_name,
+    LakeReader,
+    Site,
     is_from_elsewhere,
 )
-from siltstone.web.app import WebServer, check_address, is_loopback
-from siltstone.web.site import LakeReader, Site
 from tests.unit.web.serving import HERE, TOKEN, Service
 
 JSON = {"Content-Type": "application/json"}

@@ -9,8 +9,7 @@ from contextlib import ExitStack
 import pytest
 from fastapi.testclient import TestClient
 
-from siltstone.web import access as guard
-from siltstone.web import app as connections
+from siltstone.web import app as serving
 from siltstone.web.app import WebServer, create_app
 from siltstone.web.site import LakeReader, Site
 from tests.unit.web.serving import HERE, Service
@@ -76,13 +75,13 @@ def test_400_clients_that_send_half_a_request_keep_nobody_out(port: int, half_se
 
 @pytest.mark.parametrize("half_sent", HALF_SENT)
 def test_a_request_must_come_to_an_end_in_time(port: int, half_sent: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "REQUEST_SECONDS", 0.05)
+    monkeypatch.setattr(serving, "REQUEST_SECONDS", 0.05)
     with connect(port, half_sent) as client:
         assert read_all(client).count(b"HTTP/1.1 ") <= half_sent.count(b"/healthz")
 
 
 def test_a_client_that_takes_no_answers_is_let_go(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "TAKING_SECONDS", 0.05)
+    monkeypatch.setattr(serving, "TAKING_SECONDS", 0.05)
     with connect(port, b"") as client, pytest.raises((ConnectionResetError, BrokenPipeError)):
         ask_for_ever(client)
     assert ask(port, "/healthz") == 200
@@ -91,7 +90,7 @@ def test_a_client_that_takes_no_answers_is_let_go(port: int, monkeypatch: pytest
 def test_too_many_requests_at_once_are_told_so_and_health_is_not(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(guard, "MAX_ANSWERING", 1)
+    monkeypatch.setattr(serving, "MAX_ANSWERING", 1)
     is_asked, may_answer = threading.Event(), threading.Event()
     site = Site(service.database, LakeReader(service.tables[0].lake))
 
