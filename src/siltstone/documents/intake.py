@@ -4,8 +4,16 @@ import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias, TypeVar
 
-from siltstone.documents.language.builders import Builder
-from siltstone.documents.language.deltas import Conditional, Delta, Literal, MapDelta, SetDelta, conditional, map_delta
+from siltstone.documents.language.deltas import (
+    Builder,
+    Conditional,
+    Delta,
+    Literal,
+    MapDelta,
+    SetDelta,
+    conditional,
+    map_delta,
+)
 from siltstone.documents.language.parser import parse_delta
 from siltstone.documents.language.values import RESERVED
 from siltstone.documents.record import check_change_id, check_tags

@@ -2,8 +2,8 @@
 
 import math
 import re
-from collections.abc import Container
-from typing import Final, NoReturn
+from collections.abc import Callable, Container
+from typing import Final, NoReturn, TypeVar
 
 import orjson
 
@@ -19,6 +19,19 @@ from siltstone.documents.language.values import (
 )
 from siltstone.errors import InvalidInputError
 
+_Item = TypeVar("_Item")
+_BLANKS: Final = re.compile(r"[\x00-\x20]*")
+_STRING: Final = re.compile(r'[\x00-\x20]*"([^"\\\x00-\x1f]*)"')
+_KEY: Final = re.compile(r'[\x00-\x20]*"([^"\\\x00-\x1f]*)"[\x00-\x20]*:')
+_PLAIN: Final = re.compile(r'[^"\\\x00-\x1f]+')
+_HEX: Final = re.compile(r"[0-9a-fA-F]{4}")
+_TOKEN: Final = re.compile(r'[\x00-\x20]*([^\x00-\x20,:\]})>/\\"\[{(<;=#?]+)')
+_NUMBER: Final = re.compile(r"-?(?:0|[1-9][0-9]*)(\.[0-9]*)?([eE][+-]?[0-9]+)?")
+_ESCAPES: Final = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
+_WORDS: Final[dict[str, Json]] = {"true": True, "false": False, "null": None}
+# An integer of more digits does not fit into 64 bits, and Python refuses to convert very long ones.
+_INTEGER_DIGITS: Final = 20
+_SHOWN: Final = 24
 # Less text than this has no room for too many brackets.
 _DEEP_CHARACTERS: Final = 2 * MAX_DEPTH
 _MAX_LEVELS_TRIED: Final = 2000
@@ -30,8 +43,11 @@ def read_plain(text: str) -> Value:
         value: Json = orjson.loads(text)
     except orjson.JSONDecodeError:
         return UNDEFINED
+    around = value
+    if len(text) > _DEEP_CHARACTERS:
+        for _ in range(_SPARE_LEVELS):
+            around = [around]
     try:
-        around = value if len(text) <= _DEEP_CHARACTERS else _surrounded(value)
         written = orjson.dumps(around, option=orjson.OPT_STRICT_INTEGER)
     except orjson.JSONEncodeError:
         if not _fits(value):
@@ -43,12 +59,6 @@ def read_plain(text: str) -> Value:
     # An escape can be a colon too.
     if written.count(b":") != colons or ("\\" in text and "\\u003" in text):
         return UNDEFINED
-    return value
-
-
-def _surrounded(value: Json) -> Json:
-    for _ in range(_SPARE_LEVELS):
-        value = [value]
     return value
 
 
@@ -85,20 +95,6 @@ def _writable_levels() -> int:
 _SPARE_LEVELS: Final = _writable_levels() - MAX_DEPTH
 
 
-_BLANKS: Final = re.compile(r"[\x00-\x20]*")
-_STRING: Final = re.compile(r'[\x00-\x20]*"([^"\\\x00-\x1f]*)"')
-_KEY: Final = re.compile(r'[\x00-\x20]*"([^"\\\x00-\x1f]*)"[\x00-\x20]*:')
-_PLAIN: Final = re.compile(r'[^"\\\x00-\x1f]+')
-_HEX: Final = re.compile(r"[0-9a-fA-F]{4}")
-_TOKEN: Final = re.compile(r'[\x00-\x20]*([^\x00-\x20,:\]})>/\\"\[{(<;=#?]+)')
-_NUMBER: Final = re.compile(r"-?(?:0|[1-9][0-9]*)(\.[0-9]*)?([eE][+-]?[0-9]+)?")
-_ESCAPES: Final = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
-_WORDS: Final[dict[str, Json]] = {"true": True, "false": False, "null": None}
-# An integer of more digits does not fit into 64 bits, and Python refuses to convert very long ones.
-_INTEGER_DIGITS: Final = 20
-_SHOWN: Final = 24
-
-
 class Scanner:
     """A position in a text that moves forward. `what` names the text in errors."""
 
@@ -128,13 +124,8 @@ class Scanner:
         line = text.count("\n", 0, position) + 1
         column = position - (text.rfind("\n", 0, position) + 1) + 1
         before, after = text[max(0, position - _SHOWN) : position], text[position : position + _SHOWN]
-        around = (
-            ("…" if position > _SHOWN else "")
-            + _visible(before)
-            + "<HERE>"
-            + _visible(after)
-            + ("…" if position + _SHOWN < len(text) else "")
-        )
+        start, end = "…" * (position > _SHOWN), "…" * (position + _SHOWN < len(text))
+        around = f"{start}{_visible(before)}<HERE>{_visible(after)}{end}"
         raise InvalidInputError(f"{self.what}, line {line}, column {column}: {reason} in {around}")
 
     def peek(self) -> str:
@@ -162,6 +153,16 @@ class Scanner:
                 self.fail(f"',' or '{close}'")
         self.position += 1
         return character == ","
+
+    def items(self, close: str, take: Callable[[], _Item]) -> list[_Item]:
+        """Take what is between commas, up to the closing bracket."""
+        if self.peek() == close:
+            self.position += 1
+            return []
+        items = [take()]
+        while self.more(close):
+            items.append(take())
+        return items
 
     def enter(self) -> None:
         """Go one level deeper, not too deep."""
