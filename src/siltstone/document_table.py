@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, cast
 import pyarrow as pa
 
 from siltstone.catalog import main as catalog
-from siltstone.documents.cases import ImportResult, imported_rows
 from siltstone.documents.commit import (
     complete_up_to,
     documents_destination,
@@ -21,15 +20,19 @@ from siltstone.documents.commit import (
 from siltstone.documents.intake import (
     ChangeIdLike,
     DeltaLike,
+    ImportResult,
     KeyLike,
     UpdateLike,
     check_key,
     checked_updates,
+    imported_rows,
     table_updates,
 )
 from siltstone.documents.language import Json
 from siltstone.documents.read import (
+    HistoryEntry,
     TimelineEvent,
+    history_of,
     job_of,
     resolved,
     scan_tables,
@@ -40,7 +43,6 @@ from siltstone.documents.read import (
     unabsorbed,
 )
 from siltstone.documents.record import check_change_id
-from siltstone.documents.resolve import HistoryEntry, history_of
 from siltstone.documents.schema import KEY, SCHEMA, StoredRow
 from siltstone.errors import InvalidInputError, NotFoundError
 from siltstone.lake import EngineName, Lake, Table, choose_engine

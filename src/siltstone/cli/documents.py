@@ -299,7 +299,7 @@ def evaluate(
 
     Cases are read as {"delta": text, "on": value}, one a line, and answered as {"content", "deleted"}, one a line.
     """
-    from siltstone.documents.cases import apply_case
+    from siltstone.documents.intake import apply_case
     from siltstone.documents.language import UNDEFINED, parse_delta, parse_value, value_text
     from siltstone.ingest.document_lines import STANDARD_INPUT, read_cases
 
@@ -332,7 +332,7 @@ def expand(shell: Shell, file: CasesFile = None) -> None:
     are complete everywhere; the time up to which nothing is deleted; and the id of a record to write. Each case is
     answered on a line of its own, a bad one by {"error"}; exit code 1 if there was one.
     """
-    from siltstone.documents.cases import expand_case
+    from siltstone.documents.intake import expand_case
     from siltstone.ingest.document_lines import STANDARD_INPUT, read_cases
 
     _answer(read_cases(file or STANDARD_INPUT), lambda line: _dumps(expand_case(_loads(line))))

@@ -13,8 +13,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from siltstone.document_table import Document
-    from siltstone.documents.read import TimelineEvent
-    from siltstone.documents.resolve import HistoryEntry
+    from siltstone.documents.read import HistoryEntry, TimelineEvent
     from siltstone.ingest.dry_run import Written
     from siltstone.log.inspect import Finding
     from siltstone.log.opened import Entry

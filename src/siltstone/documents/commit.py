@@ -10,8 +10,7 @@ import pyarrow as pa
 from siltstone import clock
 from siltstone.catalog import main as catalog
 from siltstone.clock import describe_skew, is_skewed
-from siltstone.documents.cases import ImportResult, check_complete
-from siltstone.documents.intake import ChangeKey, Stored, Update, not_stored, with_own_ids
+from siltstone.documents.intake import ImportResult, Update, check_complete, new_updates
 from siltstone.documents.read import changes_of, check_known, earliest_of, hash_changes, snapshot_of
 from siltstone.documents.record import Row, new_change_id, order_key, to_iso_time, to_ms
 from siltstone.documents.schema import KEY, WRITTEN_SCHEMA, stored_batches, stored_table
@@ -49,8 +48,9 @@ _MAX_WAIT_MS = 1000
 
 def write_updates(name: str, updates: Sequence[Update], *, root: str) -> list[pa.RecordBatch]:
     """Commit updates but for those that are there already; return what was written. Raises: AlreadyExistsError."""
-    own = with_own_ids(name, updates)
-    fresh = not_stored(name, own, _stored_changes(name, own, root))
+    fresh = new_updates(name, updates)
+    if any(update.change_id is not None for update in fresh):
+        fresh = new_updates(name, fresh, snapshot_of(name, root=root).stored_changes(fresh))
     if not fresh:
         return []
 
@@ -61,11 +61,6 @@ def write_updates(name: str, updates: Sequence[Update], *, root: str) -> list[pa
         return Staged(deltas, earliest_of(rows.column("change_id")), batches)
 
     return commit_changes(name, stage, root=root)
-
-
-def _stored_changes(name: str, updates: Sequence[Update], root: str) -> dict[ChangeKey, Stored]:
-    has_ids = any(update.change_id is not None for update in updates)
-    return snapshot_of(name, root=root).stored_changes(updates) if has_ids else {}
 
 
 def write_files(name: str, stage_files: Callable[[StreamLocator], list[Delta]], *, have_ids: bool, root: str) -> int:
@@ -107,7 +102,7 @@ def _count_repeats(name: str, files: Sequence[ManifestEntry], root: str) -> int:
         if np.isin(own, suspects).any()
         for row in read_data_file(root, file).filter(pa.array(np.isin(own, suspects))).to_pylist()
     ]
-    return len(updates) - len(not_stored(name, with_own_ids(name, updates), changes_of(stored, snapshot.name)))
+    return len(updates) - len(new_updates(name, updates, changes_of(stored, snapshot.name)))
 
 
 def import_rows(name: str, rows: Sequence[Row], *, skip_existing: bool, dry_run: bool, root: str) -> ImportResult:

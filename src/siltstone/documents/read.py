@@ -2,7 +2,7 @@
 
 import datetime
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple, cast
 
@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 from siltstone.catalog import main as catalog
 from siltstone.documents.expand import Expansion, effective_record, recent_changes, resolve
 from siltstone.documents.intake import ChangeKey, Stored, Update
+from siltstone.documents.language.parser import parse_value
 from siltstone.documents.language.values import (
     DELETED,
     FIRST_UPDATE_AT,
@@ -230,6 +231,33 @@ def _delta_event(change_id: str, text: str, tags: Sequence[str] | None, expansio
         note = "leaves content and tags as they were"
     at = to_iso_time(change_id)
     return TimelineEvent("delta", change_id, at, text, tuple(tags or ()), is_redundant, is_owned, note)
+
+
+class HistoryEntry(NamedTuple):
+    """One change of a document, with the version and the content after it; content None means deleted."""
+
+    change_id: str
+    at: str
+    version: int
+    delta: str
+    tags: tuple[str, ...]
+    content: dict[str, Json] | None
+
+
+def history_of(changes: Iterable[ArchivedChange]) -> list[HistoryEntry]:
+    """Return changes by time, each once."""
+    distinct = {change.change_id: change for change in changes}
+    return [
+        HistoryEntry(
+            change.change_id,
+            to_iso_time(change.change_id),
+            change.version,
+            change.delta,
+            change.tags,
+            None if change.content is None else parse_value(change.content),  # type: ignore[arg-type]
+        )
+        for change in sorted(distinct.values(), key=lambda change: order_key(change.change_id))
+    ]
 
 
 def row_as_of(row: Row, time_ms: int) -> Row:

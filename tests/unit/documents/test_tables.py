@@ -13,9 +13,9 @@ import pytest
 
 import siltstone
 from siltstone.catalog import main as catalog
-from siltstone.documents.cases import record_fields
 from siltstone.documents.commit import Staged, commit_changes
 from siltstone.documents.expand import expand
+from siltstone.documents.intake import record_fields
 from siltstone.documents.language import Condition, Delta
 from siltstone.documents.merge import run_here
 from siltstone.documents.read import earliest_of
