@@ -43,7 +43,7 @@ from siltstone.documents.read import (
     unabsorbed,
 )
 from siltstone.documents.record import check_change_id
-from siltstone.documents.schema import KEY, SCHEMA, StoredRow
+from siltstone.documents.schema import KEY, SCHEMA, StoredRow, condition_name
 from siltstone.errors import InvalidInputError, NotFoundError
 from siltstone.lake import EngineName, Lake, Table, choose_engine
 from siltstone.log.inspect import Finding
@@ -72,7 +72,6 @@ When = int | datetime.datetime
 """A time: milliseconds since 1970, or a datetime."""
 
 _ROW_GROUP_ROWS = 4096
-_BATCH_KEYS = 1000
 Document = dict[str, Json]
 
 
@@ -251,7 +250,7 @@ class DocumentTable:
 
         With a hold, as they were at its time. Raises: InvalidInputError, CorruptionError.
         """
-        name = self.table.properties.get(DOCUMENTS_NAME.name, self.name)
+        name = condition_name(self.table.properties, self.name)
         held = self._hold(hold)
         tables = (
             scan_tables(job_of(self.name, held, root=self.lake.root), held, include_deleted=include_deleted)

@@ -11,9 +11,9 @@ from siltstone import clock
 from siltstone.catalog import main as catalog
 from siltstone.clock import describe_skew, is_skewed
 from siltstone.documents.intake import ImportResult, Update, check_complete, new_updates
-from siltstone.documents.read import changes_of, check_known, earliest_of, hash_changes, snapshot_of
+from siltstone.documents.read import check_known, snapshot_of
 from siltstone.documents.record import Row, new_change_id, order_key, to_iso_time, to_ms
-from siltstone.documents.schema import KEY, WRITTEN_SCHEMA, stored_batches, stored_table
+from siltstone.documents.schema import KEY, WRITTEN_SCHEMA, changes_of, hash_changes, stored_batches, stored_table
 from siltstone.errors import AlreadyExistsError, ConflictError, InvalidInputError
 from siltstone.model import DEFAULT_STREAM, Delta, ManifestEntry, PartitionLocator, StreamLocator
 from siltstone.model.properties import CLOSED_BEFORE_MS
@@ -82,6 +82,11 @@ def write_files(name: str, stage_files: Callable[[StreamLocator], list[Delta]], 
         return Staged(deltas, earliest, sum(file.record_count for file in files) - repeats)
 
     return commit_changes(name, stage, root=root)
+
+
+def earliest_of(change_ids: pa.ChunkedArray) -> str | None:
+    """Return the earliest of some change ids, or None if there are none."""
+    return min(change_ids.to_pylist(), key=order_key, default=None)
 
 
 def _count_repeats(name: str, files: Sequence[ManifestEntry], root: str) -> int:

@@ -18,16 +18,7 @@ from siltstone.documents.language.conditions import (
     MapCondition,
     Partition,
 )
-from siltstone.documents.language.deltas import (
-    DELETE,
-    NOOP,
-    Delta,
-    Literal,
-    MapDelta,
-    SetDelta,
-    conditional,
-    map_delta,
-)
+from siltstone.documents.language.deltas import DELETE, NOOP, Delta, Literal, MapDelta, SetDelta, conditional, map_delta
 from siltstone.documents.language.scanner import Scanner, read_plain
 from siltstone.documents.language.values import UNDEFINED, Json, identity, value_text
 from siltstone.errors import InvalidInputError
