@@ -6,7 +6,7 @@ import gzip
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import IO, Any, Literal, NamedTuple, Protocol, cast
+from typing import IO, Any, Literal, NamedTuple, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -17,22 +17,20 @@ from siltstone.objects import open_objects
 Compression = Literal["gzip", "bz2"]
 RowProgress = Callable[[int], None]
 
+_INTEGER = r"^-?(0|[1-9][0-9]{0,17})$"
+# More digits than a double holds are an identifier rather than a number, and so is what starts with a zero.
+_NUMBER = r"^-?(0|[1-9][0-9]{0,14})(\.[0-9]+)?([eE][+-]?[0-9]{1,3})?$|^-?(nan|NaN|inf|Infinity)$"
+_TRUTH = r"^(true|false|True|False|TRUE|FALSE)$"
+_DAY = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}"
 
-class InputFile(Protocol):
-    """One file; it can be read several times."""
-
-    name: str
-    null_lines: int
-    """How many lines were null, and so not rows, when the rows were last read."""
-
-    def schema(self, table_schema: pa.Schema, progress: RowProgress) -> pa.Schema:
-        """Return the file's columns, those of the table with its types where the file has none of its own.
-
-        A column without any value has the null type. `progress` gets the number of rows as they are read.
-        """
-
-    def batches(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-        """Yield all rows with the columns of `schema`, which `schema()` returned."""
+_CANDIDATES: list[tuple[pa.DataType, str]] = [
+    (pa.int64(), _INTEGER),
+    (pa.float64(), _NUMBER),
+    (pa.bool_(), _TRUTH),
+    (pa.date32(), _DAY + "$"),
+    (pa.timestamp("us"), _DAY),
+    (pa.timestamp("us", tz="UTC"), _DAY),
+]
 
 
 class Location(NamedTuple):
@@ -64,9 +62,25 @@ class Location(NamedTuple):
         return Path(self.path).open("rb")
 
 
-def format_limit(size: int) -> str:
-    """Return a limit in bytes as text for people."""
-    return f"{size >> 20} MiB" if size >= 1 << 20 else f"{size} bytes"
+class InputFile:
+    """One file; it can be read several times."""
+
+    def __init__(self, location: Location) -> None:
+        self.name = location.name
+        self.null_lines = 0
+        """How many lines were null, and so not rows, when the rows were last read."""
+        self._location = location
+
+    def schema(self, table_schema: pa.Schema, progress: RowProgress) -> pa.Schema:
+        """Return the file's columns, those of the table with its types where the file has none of its own.
+
+        A column without any value has the null type. `progress` gets the number of rows as they are read.
+        """
+        raise NotImplementedError
+
+    def batches(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        """Yield all rows with the columns of `schema`, which `schema()` returned."""
+        raise NotImplementedError
 
 
 @contextlib.contextmanager
@@ -81,29 +95,11 @@ def reading(name: str) -> Iterator[None]:
         raise InvalidInputError(f"{name}: {error}") from error
 
 
-_INTEGER = r"^-?(0|[1-9][0-9]{0,17})$"
-# More digits than a double holds are an identifier rather than a number, and so is what starts with a zero.
-_NUMBER = r"^-?(0|[1-9][0-9]{0,14})(\.[0-9]+)?([eE][+-]?[0-9]{1,3})?$|^-?(nan|NaN|inf|Infinity)$"
-_TRUTH = r"^(true|false|True|False|TRUE|FALSE)$"
-_DAY = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}"
-
-_CANDIDATES: list[tuple[pa.DataType, str]] = [
-    (pa.int64(), _INTEGER),
-    (pa.float64(), _NUMBER),
-    (pa.bool_(), _TRUTH),
-    (pa.date32(), _DAY + "$"),
-    (pa.timestamp("us"), _DAY),
-    (pa.timestamp("us", tz="UTC"), _DAY),
-]
-
-
 class TextColumn:
     """What is known about a column of text so far; a type stays possible while every value converts to it."""
 
     def __init__(self, *, times_only: bool = False) -> None:
-        self._possible = [
-            candidate for candidate in _CANDIDATES if not times_only or pa.types.is_temporal(candidate[0])
-        ]
+        self._possible = [(kind, shape) for kind, shape in _CANDIDATES if not times_only or pa.types.is_temporal(kind)]
         self._has_values = False
 
     def inspect(self, values: "pa.Array[Any] | pa.ChunkedArray[Any]") -> None:
@@ -125,9 +121,9 @@ class TextColumn:
 def _converts(values: Any, kind: pa.DataType, shape: str) -> bool:
     if not pc.all(pc.match_substring_regex(values, shape)).as_py():
         return False
-    if pa.types.is_temporal(kind):
-        try:
+    try:
+        if pa.types.is_temporal(kind):
             values.cast(kind)
-        except pa.ArrowInvalid:
-            return False
+    except pa.ArrowInvalid:
+        return False
     return True

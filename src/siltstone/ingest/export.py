@@ -41,14 +41,10 @@ def check_output(path: str, *, overwrite: bool) -> Format:
 
 def write_rows(batches: Iterable[pa.RecordBatch], schema: pa.Schema, path: str, format: Format) -> tuple[int, int]:
     """Write rows to a local file as they come; return how many there were, and the file's bytes."""
-    writers: dict[Format, Callable[[str, pa.Schema], Any]] = {
-        "parquet": _parquet_writer,
-        "csv": _csv_writer,
-        "jsonl": _json_writer,
-    }
+    open_writer = {"parquet": _parquet_writer, "csv": _csv_writer, "jsonl": _json_writer}[format]
     rows = 0
     with replacing(path) as unfinished:
-        with writers[format](unfinished, schema) as write:
+        with open_writer(unfinished, schema) as write:
             for batch in batches:
                 write(batch)
                 rows += batch.num_rows
@@ -99,11 +95,11 @@ def _csv_values(values: Any, kind: pa.DataType) -> Any:
         return values
     if pa.types.is_duration(values.type):
         return values.cast(kind)
-    return pa.array([None if value is None else _csv_text(plain(value)) for value in values.to_pylist()], kind)
-
-
-def _csv_text(value: object) -> str:
-    return value if isinstance(value, str) else orjson.dumps(value).decode()
+    texts = [
+        value if isinstance(value, str | None) else orjson.dumps(value).decode()
+        for value in map(plain, values.to_pylist())
+    ]
+    return pa.array(texts, kind)
 
 
 @contextlib.contextmanager

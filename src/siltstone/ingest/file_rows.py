@@ -7,7 +7,7 @@ import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import orjson
 import pyarrow as pa
@@ -15,43 +15,14 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from siltstone.errors import InputWarning, InvalidInputError
-from siltstone.ingest.csv import CsvFile
 from siltstone.ingest.data_file import Compression, InputFile, Location, RowProgress
-from siltstone.ingest.json_lines import JsonLinesFile
+from siltstone.ingest.text_file import CsvFile, JsonLinesFile
 from siltstone.model import TableVersion
 from siltstone.model.entities import REMOVALS
 from siltstone.model.schema import evolve, normalize_schema, schema_from_json
 from siltstone.storage.conversion import UnfitValueError, columns_without_index, convert, empty_batch, stored_type
 
-BATCH_ROWS = 1 << 16
-
-
-class ParquetFile:
-    """A Parquet file."""
-
-    def __init__(self, location: Location) -> None:
-        self.name = location.name
-        self.null_lines = 0
-        self._location = location
-
-    @contextlib.contextmanager
-    def _opened(self) -> Iterator[pq.ParquetFile]:
-        with self._location.opened() as stream, pq.ParquetFile(stream) as file:
-            yield file
-
-    def schema(self, table_schema: pa.Schema, progress: RowProgress) -> pa.Schema:
-        """Return the file's own columns, without a pandas index that has no name."""
-        with self._opened() as file:
-            schema = file.schema_arrow
-            return pa.schema([schema.field(name) for name in columns_without_index(schema)])
-
-    def batches(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-        """Yield batches of the file's row groups."""
-        with self._opened() as file:
-            for batch in file.iter_batches(BATCH_ROWS, columns=schema.names):
-                yield batch.select(schema.names)
-
-
+Report = Callable[[str], None]
 Format = Literal["parquet", "csv", "jsonl"]
 STANDARD_INPUT = "-"
 _FORMATS: dict[str, Format] = {
@@ -64,14 +35,18 @@ _FORMATS: dict[str, Format] = {
     ".json": "jsonl",
 }
 _COMPRESSIONS: dict[str, Compression] = {".gz": "gzip", ".bz2": "bz2"}
+BATCH_ROWS = 1 << 16
 
 
 @contextlib.contextmanager
 def open_input(name: str, format: Format | None = None, delimiter: str | None = None) -> Iterator[InputFile]:
     """Open a data file, `-` for JSON lines from standard input. Raises: InvalidInputError."""
     if name != STANDARD_INPUT:
-        if "://" not in name:
-            _check_file(name)
+        is_local = "://" not in name
+        if is_local and Path(name).is_dir():
+            raise InvalidInputError(f"{name}: is a folder; name the files in it, e.g. {name.rstrip('/')}/*.parquet")
+        if is_local and not Path(name).exists():
+            raise InvalidInputError(f"{name}: no such file")
         yield _input_file(Location(name, name, _COMPRESSIONS.get(Path(name).suffix.lower())), format, delimiter)
         return
     # It is read twice, and a pipe can be read once.
@@ -81,19 +56,9 @@ def open_input(name: str, format: Format | None = None, delimiter: str | None = 
         yield _input_file(Location("standard input", copy.name, None), format or "jsonl", delimiter)
 
 
-def _check_file(name: str) -> None:
-    path = Path(name)
-    if path.is_dir():
-        raise InvalidInputError(f"{name}: is a folder; name the files in it, e.g. {name.rstrip('/')}/*.parquet")
-    if not path.exists():
-        raise InvalidInputError(f"{name}: no such file")
-
-
 def _input_file(location: Location, format: Format | None, delimiter: str | None) -> InputFile:
-    suffixes = [suffix.lower() for suffix in Path(location.name).suffixes]
-    if location.compression is not None:
-        suffixes = suffixes[:-1]
-    suffix = suffixes[-1] if suffixes else ""
+    path = Path(location.name.lower())
+    suffix = path.suffix if location.compression is None else path.with_suffix("").suffix
     chosen = format or _FORMATS.get(suffix)
     if chosen is None:
         raise InvalidInputError(f"{location.name}: unknown file format; use --format parquet, csv or jsonl")
@@ -106,7 +71,20 @@ def _input_file(location: Location, format: Format | None, delimiter: str | None
     return JsonLinesFile(location)
 
 
-Report = Callable[[str], None]
+class ParquetFile(InputFile):
+    """A Parquet file."""
+
+    def schema(self, table_schema: pa.Schema, progress: RowProgress) -> pa.Schema:
+        """Return the file's own columns, without a pandas index that has no name."""
+        with self._location.opened() as stream, pq.ParquetFile(stream) as file:
+            schema = file.schema_arrow
+            return pa.schema([schema.field(name) for name in columns_without_index(schema)])
+
+    def batches(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        """Yield batches of the file's row groups."""
+        with self._location.opened() as stream, pq.ParquetFile(stream) as file:
+            for batch in file.iter_batches(BATCH_ROWS, columns=schema.names):
+                yield batch.select(schema.names)
 
 
 def silent(message: str) -> None:
@@ -188,7 +166,12 @@ class FileRows:
             _selected(input_.schema(table_schema, _counter(f"Scanning {input_.name}", progress)), columns)
             for input_ in inputs
         ]
-        self._type_files_of_nulls(table_schema)
+        # Files that have only null lines, and so no columns, get those of the others, or the table's.
+        some = next((schema for schema in self._schemas if len(schema)), table_schema)
+        self._schemas = [
+            schema if len(schema) or not file.null_lines else some
+            for file, schema in zip(inputs, self._schemas, strict=True)
+        ]
         self._type_empty_columns(table_schema)
         self._schema = self._combined(table_schema)
 
@@ -197,30 +180,17 @@ class FileRows:
         """How many lines of the files were null when their rows were read."""
         return sum(input_.null_lines for input_ in self._inputs)
 
-    def _type_files_of_nulls(self, table_schema: pa.Schema) -> None:
-        """Give files that have only null lines, and so no columns, those of the others, or the table's."""
-        columns = next((schema for schema in self._schemas if len(schema)), table_schema)
-        self._schemas = [
-            schema if len(schema) or not file.null_lines else columns
-            for file, schema in zip(self._inputs, self._schemas, strict=True)
-        ]
-
     def _type_empty_columns(self, table_schema: pa.Schema) -> None:
         """Give columns without values the type they have elsewhere; without one they say nothing and are left out."""
-        types = {
-            field.name: field.type
-            for schema in (*self._schemas, table_schema)
-            for field in schema
-            if not _is_empty(field)
-        }
-        empty = {field.name: None for schema in self._schemas for field in schema if _is_empty(field)}
-        for name in empty:
+        fields = [field for schema in (*self._schemas, table_schema) for field in schema]
+        types = {field.name: field.type for field in fields if not pa.types.is_null(field.type)}
+        for name in dict.fromkeys(name for schema in self._schemas for name in schema.names):
             if name not in types:
                 _warn(f"column {name!r} is not in the table and has no values; it is left out")
         self._schemas = [
             pa.schema(
                 [
-                    field.with_type(types[field.name]) if _is_empty(field) else field
+                    field.with_type(types[field.name]) if pa.types.is_null(field.type) else field
                     for field in schema
                     if field.name in types
                 ]
@@ -299,10 +269,6 @@ def _stored(schema: pa.Schema, table_schema: pa.Schema) -> pa.Schema:
 
 def _selected(schema: pa.Schema, columns: Sequence[str] | None) -> pa.Schema:
     return schema if columns is None else pa.schema([field for field in schema if field.name in columns])
-
-
-def _is_empty(field: "pa.Field[Any]") -> bool:
-    return bool(pa.types.is_null(field.type))
 
 
 def _counter(what: str, progress: Report) -> Callable[[int], None]:
