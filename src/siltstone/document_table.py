@@ -127,8 +127,8 @@ class DocumentTable:
         self.lake = lake
         self.table = Table(lake, name)
         # The kind of a table never changes.
-        known = catalog.get_table_version(name, recall=True, root=lake.root)
-        if KIND.of(known.properties, name) != DOCUMENTS_KIND:
+        version = catalog.get_table_version(name, recall=True, root=lake.root)
+        if KIND.of(version.properties, name) != DOCUMENTS_KIND:
             raise InvalidInputError(f"{name}: is a table of rows, not of documents; open it with lake.table({name!r})")
 
     def __repr__(self) -> str:
@@ -176,8 +176,8 @@ class DocumentTable:
                 have_ids="change_id" in frame.columns,
                 root=root,
             )
-        given = table_updates(updates) if isinstance(updates, pa.Table | pa.RecordBatch) else updates
-        checked = list(checked_updates(cast("Iterable[UpdateLike]", given)))
+        rows = table_updates(updates) if isinstance(updates, pa.Table | pa.RecordBatch) else updates
+        checked = list(checked_updates(cast("Iterable[UpdateLike]", rows)))
         return sum(batch.num_rows for batch in write_updates(self.name, checked, root=root))
 
     def import_documents(
@@ -211,11 +211,11 @@ class DocumentTable:
         """Return what became of a change, with the document as it is. Raises: InvalidInputError, CorruptionError."""
         wanted = check_change_id(change_id)
         row = self._stored(key).row
-        found = resolved(self.name, row)
-        document = to_document(found, row)
-        if found.is_pending(wanted, complete_up_to(self.name, root=self.lake.root)):
+        expansion = resolved(self.name, row)
+        document = to_document(expansion, row)
+        if expansion.is_pending(wanted, complete_up_to(self.name, root=self.lake.root)):
             return ChangeStatus("pending", document)
-        return ChangeStatus("redundant" if found.is_redundant(wanted) else "resolved", document)
+        return ChangeStatus("redundant" if expansion.is_redundant(wanted) else "resolved", document)
 
     def timeline(self, key: KeyLike) -> list[TimelineEvent]:
         """Return all that is stored of a document, by time: deltas, compactions, and which deltas are redundant, why.
@@ -240,11 +240,7 @@ class DocumentTable:
         return history_of([*stored.archived, *unabsorbed(self.name, stored.row)])
 
     def scan(
-        self,
-        spark: "SparkSession | None" = None,
-        *,
-        hold: Hold | str | None = None,
-        include_deleted: bool = False,
+        self, spark: "SparkSession | None" = None, *, hold: Hold | str | None = None, include_deleted: bool = False
     ) -> Iterator[Document]:
         """Yield all documents as `get` returns them, in no order; on Spark, if a session is given.
 
@@ -289,8 +285,8 @@ class DocumentTable:
         Runs on the given Spark session, or on one in this process, which is started only if there is something to do;
         with `engine="local"` in this process, without Spark and Java. Raises: CorruptionError, ConflictError where others keep being faster.
         """
-        asked = TableRequest(self.name, self.lake.root, full=full, now_ms=None if now is None else _to_ms(now))
-        results = compact_table(asked, choose_engine(engine, spark, progress), progress)
+        request = TableRequest(self.name, self.lake.root, full=full, now_ms=None if now is None else _to_ms(now))
+        results = compact_table(request, choose_engine(engine, spark, progress), progress)
         return results[0] if results else SessionResult()
 
     def hold(self, *, until: When | datetime.timedelta, reason: str = "", since: When | None = None) -> Hold:
@@ -322,11 +318,7 @@ class DocumentTable:
         return self.table.fsck(deep=deep)
 
     def vacuum(
-        self,
-        *,
-        retention_ms: int = ROUND_RETENTION_MS,
-        orphan_grace_ms: int = ORPHAN_GRACE_MS,
-        dry_run: bool = False,
+        self, *, retention_ms: int = ROUND_RETENTION_MS, orphan_grace_ms: int = ORPHAN_GRACE_MS, dry_run: bool = False
     ) -> VacuumReport:
         """Forget rounds past the retention, and remove files that nothing readable names."""
         return self.table.vacuum(retention_ms=retention_ms, orphan_grace_ms=orphan_grace_ms, dry_run=dry_run)
@@ -346,9 +338,9 @@ class DocumentTable:
         if hold is None:
             return None
         wanted = hold if isinstance(hold, str) else hold.hold_id
-        for each in self.holds():
-            if each.hold_id == wanted:
-                return each
+        for kept in self.holds():
+            if kept.hold_id == wanted:
+                return kept
         raise NotFoundError(f"{self.name}: there is no hold {wanted!r} that is still on; make a new one")
 
 

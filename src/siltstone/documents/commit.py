@@ -32,6 +32,8 @@ from siltstone.table.completion import (
 )
 
 R = TypeVar("R")
+_ATTEMPTS = 20
+_MAX_WAIT_MS = 1000
 
 
 class Staged(NamedTuple, Generic[R]):
@@ -40,10 +42,6 @@ class Staged(NamedTuple, Generic[R]):
     deltas: list[Delta]
     earliest: str | None
     result: R
-
-
-_ATTEMPTS = 20
-_MAX_WAIT_MS = 1000
 
 
 def write_updates(name: str, updates: Sequence[Update], *, root: str) -> list[pa.RecordBatch]:

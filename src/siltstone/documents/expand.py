@@ -48,6 +48,8 @@ MAX_CHANGE_BYTES: Final = 2 << 20
 MAX_ARCHIVE_BYTES: Final = 10 << 20
 BEFORE_ALL_MS: Final = -(1 << 62)
 AFTER_ALL_MS: Final = 1 << 62
+TIMES: Final = {FIRST_UPDATE_AT: "first_update_at", LAST_UPDATE_AT: "last_update_at", LAST_MUTATE_AT: "last_mutate_at"}
+_OF_ROW: Final = {ID: "key", TABLE: "table", PLACEMENT: "placement"}
 
 _Keyed: TypeAlias = tuple[str, str, str, Sequence[str] | None]
 
@@ -119,7 +121,6 @@ def expand(
     Raises: InvalidInputError, CorruptionError.
     """
     pass_ = _Pass(row, time_bound(fct), time_bound(raw), ArchiveBuilder() if keep_history else None)
-    pass_.start()
     if pass_.absorbed:
         pass_.write(new_id if isinstance(new_id, str) else new_id())
     pass_.resolve_rest()
@@ -129,12 +130,12 @@ def expand(
 def recent_changes(row: Row) -> list[ArchivedChange]:
     """Return the changes that no record has absorbed, as history keeps them. Raises: InvalidInputError, CorruptionError."""
     archive = ArchiveBuilder(is_bounded=False)
-    _Pass(row, time_bound(AFTER_ALL_MS), time_bound(AFTER_ALL_MS), archive).start()
+    _Pass(row, time_bound(AFTER_ALL_MS), time_bound(AFTER_ALL_MS), archive)
     return archive.changes
 
 
 class _Pass:
-    """One pass over one row."""
+    """One pass over one row: goes on from the record that counts, if there is one, and absorbs what may be absorbed."""
 
     def __init__(self, row: Row, fct: str, raw: str, archive: "ArchiveBuilder | None") -> None:
         self.fct = fct
@@ -146,30 +147,25 @@ class _Pass:
         if self.is_behind:
             self.doomed += [(order_key(record.change_id), record.change_id) for record in self.obsolete]
         self.resolver = Resolver(row)
-        if self.effective is not None:
-            self.resolver.start_from(self.effective)
         self.written: CompactionRecord | None = None
         self.position = 0
         self.owned = 0
         self.absorbed = 0
         self.resolved: tuple[str, ...] = ()
         self.archive = archive
-
-    def start(self) -> None:
-        """Go on from the record that counts, if there is one, and absorb what may be absorbed."""
-        self.skip_owned()
+        if self.effective is not None:
+            self.resolver.start_from(self.effective)
+            self.skip_owned(self.effective)
         if self.effective is not None and self.effective.compacted_delta is None:
-            self.absorb_legacy()
+            self.absorb_legacy(self.effective)
         elif self.effective is None or self.is_behind:
             self.absorb()
 
-    def skip_owned(self) -> None:
+    def skip_owned(self, record: CompactionRecord) -> None:
         """Go to the first delta after the cutoff; what is up to it is owned by the record, if it is there at all."""
-        if self.effective is None:
-            return
-        assert self.effective.cutoff is not None
-        cutoff = order_key(self.effective.cutoff)
-        is_legacy = self.effective.compacted_delta is None
+        assert record.cutoff is not None
+        cutoff = order_key(record.cutoff)
+        is_legacy = record.compacted_delta is None
         for key, change_id, _, _ in self.changes:
             if key > cutoff or (is_legacy and key == cutoff):
                 break
@@ -191,10 +187,8 @@ class _Pass:
         self.position = position
         self.absorbed = position - start
 
-    def absorb_legacy(self) -> None:
+    def absorb_legacy(self, record: CompactionRecord) -> None:
         """Go on from a record whose content is in the cutoff delta; it and what is absorbed are deleted at once."""
-        record = self.effective
-        assert record is not None
         start = self.position
         cutoff = self.changes[start] if start < len(self.changes) else None
         if cutoff is None or cutoff[1] != record.cutoff:
@@ -354,16 +348,10 @@ class Resolver:
             return self.signature.hex()
         if name == DELETED:
             return self.content is UNDEFINED
-        if name in (ID, TABLE):
-            return self.row.key if name == ID else self.row.table
-        if name == PLACEMENT:
-            return self.row.placement
-        times = {
-            FIRST_UPDATE_AT: self.first_update_at,
-            LAST_UPDATE_AT: self.last_update_at,
-            LAST_MUTATE_AT: self.last_mutate_at,
-        }
-        change_id = times[name]
+        if name in _OF_ROW:
+            value: Json = getattr(self.row, _OF_ROW[name])
+            return value
+        change_id = getattr(self, TIMES[name])
         return None if change_id is None else to_iso_time(change_id)
 
     def partition(self, count: int) -> int:

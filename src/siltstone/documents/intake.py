@@ -4,7 +4,7 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias, TypeVar
 
-from siltstone.documents.expand import Expansion, expand, resolve
+from siltstone.documents.expand import expand, resolve
 from siltstone.documents.language.deltas import (
     Builder,
     Conditional,
@@ -294,10 +294,6 @@ def expand_case(case: object) -> dict[str, object]:
         ctl=fields.optional("ctl", fields.integer),
         new_id=fields.optional("new_id", fields.change_id) or new_change_id,
     )
-    return _expansion_fields(expansion)
-
-
-def _expansion_fields(expansion: Expansion) -> dict[str, object]:
     return {
         "content": None if expansion.content is UNDEFINED else expansion.content,
         "deleted": expansion.deleted,

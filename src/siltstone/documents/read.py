@@ -11,15 +11,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from siltstone.catalog import main as catalog
-from siltstone.documents.expand import Expansion, effective_record, recent_changes, resolve
+from siltstone.documents.expand import TIMES, Expansion, effective_record, recent_changes, resolve
 from siltstone.documents.intake import ChangeKey, Stored, Update
-from siltstone.documents.language.parser import parse_value
 from siltstone.documents.language.values import (
     DELETED,
-    FIRST_UPDATE_AT,
     ID,
-    LAST_MUTATE_AT,
-    LAST_UPDATE_AT,
     SIGNATURE,
     TABLE,
     VERSION,
@@ -64,11 +60,6 @@ from siltstone.table.snapshot import take_snapshot
 _BATCH_KEYS: Final = 1000
 # Spark takes no other unit than microseconds.
 _TIME: Final = pa.timestamp("us", "UTC")
-_TIMES: Final = {
-    FIRST_UPDATE_AT: "first_update_at",
-    LAST_UPDATE_AT: "last_update_at",
-    LAST_MUTATE_AT: "last_mutate_at",
-}
 DOCUMENT_SCHEMA: Final = pa.schema(
     [
         pa.field(KEY, pa.string(), nullable=False),
@@ -187,7 +178,7 @@ def to_document(expansion: Expansion, row: Row) -> dict[str, Json]:
     document: dict[str, Json] = dict(expansion.content) if isinstance(expansion.content, dict) else {}
     document |= {ID: row.key, TABLE: row.table, VERSION: expansion.version}
     document |= {SIGNATURE: expansion.signature, DELETED: expansion.deleted}
-    for name, field in _TIMES.items():
+    for name, field in TIMES.items():
         change_id = getattr(expansion, field)
         if change_id is not None:
             document[name] = to_iso_time(change_id)
@@ -199,7 +190,7 @@ def scanned_document(row: Mapping[str, Any], table: str) -> dict[str, Json]:
     document: dict[str, Json] = {} if row["content"] is None else json.loads(row["content"])
     document |= {ID: row[KEY], TABLE: table, VERSION: row["version"]}
     document |= {SIGNATURE: row["signature"], DELETED: row["deleted"]}
-    for name, column in _TIMES.items():
+    for name, column in TIMES.items():
         at: datetime.datetime | None = row[column]
         if at is not None:
             document[name] = at.replace(tzinfo=None).isoformat(timespec="milliseconds") + "Z"
@@ -263,15 +254,8 @@ def history_of(changes: Iterable[ArchivedChange]) -> list[HistoryEntry]:
     """Return changes by time, each once."""
     distinct = {change.change_id: change for change in changes}
     return [
-        HistoryEntry(
-            change.change_id,
-            to_iso_time(change.change_id),
-            change.version,
-            change.delta,
-            change.tags,
-            None if change.content is None else parse_value(change.content),  # type: ignore[arg-type]
-        )
-        for change in sorted(distinct.values(), key=lambda change: order_key(change.change_id))
+        HistoryEntry(id_, to_iso_time(id_), version, delta, tags, None if content is None else json.loads(content))
+        for id_, version, delta, tags, content in sorted(distinct.values(), key=lambda change: order_key(change[0]))
     ]
 
 
@@ -309,15 +293,6 @@ def known_from_ms(row: Row, time_ms: int) -> int | None:
     ]
     earliest = min(starts, key=order_key, default=record.cutoff)
     return None if order_key(earliest) < bound else to_ms(earliest)
-
-
-def is_gone(row: Row, time_ms: int) -> bool:
-    """Return whether nothing is left of a document that was there at a time."""
-    record, _ = effective_record(row.records)
-    if record is None or record.first is None or order_key(record.first) >= time_bound(time_ms + 1):
-        return False
-    then = row_as_of(row, time_ms)
-    return not then.changes and not then.records
 
 
 def _count(record: CompactionRecord) -> int:
@@ -398,20 +373,33 @@ def _opened(job: RoundJob, number: int, parts: Sequence[bytes]) -> tuple[list[St
 
 def _as_of(table: str, row: Row, hold: Hold) -> Row | None:
     """Return the row as of a hold's time, or None if it did not exist yet. Raises: InvalidInputError."""
-    # A hold without a state of its own has kept from deletion what is of its time, but not what came later.
-    is_known = known_from_ms(row, hold.since_ms) is None if hold.keeps_state else not is_gone(row, hold.since_ms)
+    then = row_as_of(row, hold.since_ms)
+    is_there = bool(then.changes or then.records)
+    if hold.keeps_state:
+        is_known = known_from_ms(row, hold.since_ms) is None
+    else:
+        # It has kept from deletion what is of its time, but not what came later.
+        record, _ = effective_record(row.records)
+        bound = time_bound(hold.since_ms + 1)
+        is_known = is_there or record is None or record.first is None or order_key(record.first) >= bound
     if not is_known:
         raise InvalidInputError(
             f"{table}: document {row.key!r} is not known as of {iso_time(hold.since_ms)} any more, since compaction has "
             "deleted deltas of that time; make a hold of a later time"
         )
-    then = row_as_of(row, hold.since_ms)
-    return then if then.changes or then.records else None
+    return then if is_there else None
 
 
 def _resolved_documents(table: str, rows: Sequence[Row], include_deleted: bool) -> pa.Table:
     documents = [
-        _document(row.key, expansion)
+        {
+            KEY: row.key,
+            "content": None if expansion.deleted else value_text(expansion.content),
+            "version": expansion.version,
+            "signature": expansion.signature,
+            "deleted": expansion.deleted,
+            **{column: _time_of(getattr(expansion, column)) for column in TIMES.values()},
+        }
         for row in rows
         for expansion in [resolved(table, row)]
         if include_deleted or not expansion.deleted
@@ -441,17 +429,6 @@ def _single_records(file: StoredFile, rows: Integers) -> Iterator[pa.Table]:
             ],
             schema=DOCUMENT_SCHEMA,
         )
-
-
-def _document(key: str, expansion: Expansion) -> dict[str, object]:
-    return {
-        KEY: key,
-        "content": None if expansion.deleted else value_text(expansion.content),
-        "version": expansion.version,
-        "signature": expansion.signature,
-        "deleted": expansion.deleted,
-        **{column: _time_of(getattr(expansion, column)) for column in _TIMES.values()},
-    }
 
 
 def _times_of(change_ids: pa.ChunkedArray) -> pa.Array:

@@ -12,7 +12,6 @@ import pyarrow.compute as pc
 from siltstone.documents.intake import WRITTEN, ChangeKey, Stored, Update
 from siltstone.documents.record import ArchivedChange, Change, CompactionRecord, Row
 from siltstone.model.properties import DOCUMENTS_NAME
-from siltstone.rows.columns import Integers
 from siltstone.rows.hashing import Hashes, hash_keys
 
 KEY: Final = "key"
@@ -61,13 +60,14 @@ def grouped(table: pa.Table, name: str) -> Iterator[StoredRow]:
     """
     if not table.num_rows:
         return
-    order, ends = _by_key(table)
+    # The positions of rows by key, in order within one, and where each key's positions end.
+    codes = table.column(KEY).combine_chunks().dictionary_encode().indices.to_numpy(zero_copy_only=False)
+    order = np.argsort(codes, kind="stable")
+    ends = [*(np.flatnonzero(np.diff(codes[order])) + 1).tolist(), len(order)]
     columns = [_plain(table.column(field.name).combine_chunks().take(pa.array(order))) for field in SCHEMA]
     rows = list(zip(order.tolist(), *columns, strict=True))
-    start = 0
-    for end in ends:
+    for start, end in itertools.pairwise([0, *ends]):
         yield _group(rows[start:end], name)
-        start = end
 
 
 def _group(rows: Sequence[tuple[Any, ...]], name: str) -> StoredRow:
@@ -94,14 +94,6 @@ def _group(rows: Sequence[tuple[Any, ...]], name: str) -> StoredRow:
         duplicates,
         list(archived.values()),
     )
-
-
-def _by_key(table: pa.Table) -> tuple[Integers, list[int]]:
-    """Return the positions of rows by key, in order within one, and where each key's positions end."""
-    codes = table.column(KEY).combine_chunks().dictionary_encode().indices.to_numpy(zero_copy_only=False)
-    order = np.argsort(codes, kind="stable")
-    ends = np.flatnonzero(np.diff(codes[order])) + 1
-    return order, [*ends.tolist(), len(order)]
 
 
 def _plain(values: pa.Array) -> list[Any]:

@@ -140,11 +140,10 @@ def open_rows(
         table_schema = table_schema.append(pa.field(op_column, pa.string()))
     with contextlib.ExitStack() as stack:
         inputs = [stack.enter_context(open_input(file, format, delimiter)) for file in files]
-        late = _LateDeletes(op_column, version.sort_keys)
-        rows = FileRows(inputs, table_schema, columns, late, progress)
+        rows = FileRows(inputs, table_schema, columns, op_column, version.sort_keys, progress)
         with _naming(lambda: rows.current):
             yield rows
-        late.warn()
+        rows.warn_of_late_deletes()
 
 
 class FileRows:
@@ -155,17 +154,23 @@ class FileRows:
         inputs: Sequence[InputFile],
         table_schema: pa.Schema,
         columns: Sequence[str] | None,
-        late: "_LateDeletes",
+        op_column: str | None,
+        sort_keys: Sequence[str],
         progress: Report,
     ) -> None:
         self._inputs = inputs
-        self._late = late
+        self._op_column = op_column
+        self._sort_key = sort_keys[0] if op_column is not None and sort_keys else None
+        self._late_deletes = 0
         self._progress = progress
         self.current = inputs[0].name
         self._schemas = [
-            _selected(input_.schema(table_schema, _counter(f"Scanning {input_.name}", progress)), columns)
-            for input_ in inputs
+            input_.schema(table_schema, _counter(f"Scanning {input_.name}", progress)) for input_ in inputs
         ]
+        if columns is not None:
+            self._schemas = [
+                pa.schema([field for field in schema if field.name in columns]) for schema in self._schemas
+            ]
         # Files that have only null lines, and so no columns, get those of the others, or the table's.
         some = next((schema for schema in self._schemas if len(schema)), table_schema)
         self._schemas = [
@@ -221,7 +226,7 @@ class FileRows:
             count = _counter(f"Writing {file.name}", self._progress)
             for batch in file.batches(schema):
                 conformed = self._conformed(batch)
-                self._late.count(conformed)
+                self._count_late_deletes(conformed)
                 yield conformed
                 count(batch.num_rows)
 
@@ -236,25 +241,16 @@ class FileRows:
                 raise InvalidInputError(error.message(field.name, field.type)) from error
         return pa.RecordBatch.from_arrays(columns, schema=self._schema)
 
-
-class _LateDeletes:
-    """Counts the row-level deletes that have no sort key, and so are older than every row that has one."""
-
-    def __init__(self, op_column: str | None, sort_keys: Sequence[str]) -> None:
-        self._op_column = op_column
-        self._sort_key = sort_keys[0] if op_column is not None and sort_keys else None
-        self._count = 0
-
-    def count(self, batch: pa.RecordBatch) -> None:
-        """Count those of a batch."""
+    def _count_late_deletes(self, batch: pa.RecordBatch) -> None:
+        """Count row-level deletes that have no sort key, and so are older than every row that has one."""
         if self._sort_key in batch.schema.names and self._op_column in batch.schema.names:
             is_delete = pc.is_in(convert(batch.column(self._op_column), pa.string()), pa.array(REMOVALS))
-            self._count += pc.sum(pc.and_(is_delete, pc.is_null(batch.column(self._sort_key)))).as_py() or 0
+            self._late_deletes += pc.sum(pc.and_(is_delete, pc.is_null(batch.column(self._sort_key)))).as_py() or 0
 
-    def warn(self) -> None:
-        """Warn, if there are any."""
-        if self._count:
-            deletes = "1 delete has" if self._count == 1 else f"{self._count} deletes have"
+    def warn_of_late_deletes(self) -> None:
+        """Warn of deletes without a sort key, if there were any."""
+        if self._late_deletes:
+            deletes = "1 delete has" if self._late_deletes == 1 else f"{self._late_deletes} deletes have"
             _warn(
                 f"{deletes} no sort key {self._sort_key!r}: older than every row that has one, so that they remove "
                 "none of those; give the sort key, or write a delta of type delete"
@@ -265,10 +261,6 @@ def _stored(schema: pa.Schema, table_schema: pa.Schema) -> pa.Schema:
     """Return a file's columns with the types they are stored with."""
     types = {field.name: field.type for field in table_schema}
     return pa.schema([field.with_type(stored_type(field.type, types.get(field.name), field.name)) for field in schema])
-
-
-def _selected(schema: pa.Schema, columns: Sequence[str] | None) -> pa.Schema:
-    return schema if columns is None else pa.schema([field for field in schema if field.name in columns])
 
 
 def _counter(what: str, progress: Report) -> Callable[[int], None]:

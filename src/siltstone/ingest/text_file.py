@@ -329,16 +329,12 @@ def _parse(chunk: bytes, schema: pa.Schema, unexpected: Any) -> pa.Table:
             )
     columns = {name: table.column(name) for name in table.column_names if unexpected == "infer" or name in schema.names}
     for field in schema:
-        columns[field.name] = _converted(columns[field.name], field.type)
+        values = columns[field.name]
+        if pa.types.is_time(field.type):
+            # Arrow converts times of day only as part of a timestamp.
+            values = pc.binary_join_element_wise("1970-01-01", values, " ").cast(pa.timestamp("us"))
+        columns[field.name] = values.cast(field.type)
     return pa.table(columns)
-
-
-def _converted(values: Any, kind: pa.DataType) -> Any:
-    if pa.types.is_time(kind):
-        # Arrow converts times of day only as part of a timestamp.
-        day: Any = "1970-01-01"
-        values = pc.binary_join_element_wise(day, values, " ").cast(pa.timestamp("us"))
-    return values.cast(kind)
 
 
 def _fails(lines: Sequence[bytes], schema: pa.Schema, unexpected: Any) -> bool:

@@ -87,20 +87,12 @@ class Literal(Delta):
     """A JSON value."""
 
     value: Json
+    is_constant = True
+    never_deletes = True
 
     def apply(self, value: Value = UNDEFINED, intrinsics: Intrinsics | None = None) -> Value:
         """Return the literal's value."""
         return self.value
-
-    @property
-    def is_constant(self) -> bool:
-        """Yes."""
-        return True
-
-    @property
-    def never_deletes(self) -> bool:
-        """Yes."""
-        return True
 
     def _text(self, is_sorted: bool) -> str:
         return value_text(self.value)
@@ -110,14 +102,11 @@ class Literal(Delta):
 class Delete(Delta):
     """`~`."""
 
+    is_constant = True
+
     def apply(self, value: Value = UNDEFINED, intrinsics: Intrinsics | None = None) -> Value:
         """Return nothing."""
         return UNDEFINED
-
-    @property
-    def is_constant(self) -> bool:
-        """Yes."""
-        return True
 
     def _text(self, is_sorted: bool) -> str:
         return "~"

@@ -62,22 +62,16 @@ def read_plain(text: str) -> Value:
     return value
 
 
-def _fits(value: Json) -> bool:
+def _fits(value: Json, levels: int = MAX_DEPTH) -> bool:
     """Look at all members: whether they are not too deep, and integers not too large."""
-    level = [value]
-    for _ in range(MAX_DEPTH):
-        inner: list[Json] = []
-        for value in level:
-            if type(value) is dict:
-                inner.extend(value.values())
-            elif type(value) is list:
-                inner.extend(value)
-            elif type(value) is int and value > MAX_INTEGER:
-                return False
-        if not inner:
-            return True
-        level = inner
-    return not any(isinstance(value, CONTAINERS) or (type(value) is int and value > MAX_INTEGER) for value in level)
+    if not isinstance(value, CONTAINERS):
+        return type(value) is not int or value <= MAX_INTEGER
+    if not levels:
+        return False
+    for member in value.values() if isinstance(value, dict) else value:  # noqa: SIM110, a generator doubles the frames
+        if not _fits(member, levels - 1):
+            return False
+    return True
 
 
 def _writable_levels() -> int:
@@ -210,12 +204,11 @@ class Scanner:
         self.enter()
         self.position += 1
         values: list[Json] = []
-        if self.peek() == "]":
-            self.position += 1
-        else:
+        more = self.peek() != "]"
+        self.position += not more
+        while more:
             values.append(self.value())
-            while self.more("]"):
-                values.append(self.value())
+            more = self.more("]")
         self.depth -= 1
         return values
 
@@ -240,14 +233,12 @@ class Scanner:
         self.enter()
         self.position += 1
         values: dict[str, Json] = {}
-        if self.peek() == "}":
-            self.position += 1
-        else:
-            more = True
-            while more:
-                key = self.key(values)
-                values[key] = self.value()
-                more = self.more("}")
+        more = self.peek() != "}"
+        self.position += not more
+        while more:
+            key = self.key(values)
+            values[key] = self.value()
+            more = self.more("}")
         self.depth -= 1
         return values
 
