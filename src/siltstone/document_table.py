@@ -17,6 +17,7 @@ from siltstone.documents.commit import (
     write_files,
     write_updates,
 )
+from siltstone.documents.expand import naming, recent_changes
 from siltstone.documents.intake import (
     ChangeIdLike,
     DeltaLike,
@@ -40,7 +41,6 @@ from siltstone.documents.read import (
     snapshot_of,
     timeline_of,
     to_document,
-    unabsorbed,
 )
 from siltstone.documents.record import check_change_id
 from siltstone.documents.schema import KEY, SCHEMA, StoredRow, condition_name
@@ -237,7 +237,9 @@ class DocumentTable:
                 f"{KEEP_HISTORY.name}=true to keep those that are compacted from then on"
             )
         stored = self._stored(key)
-        return history_of([*stored.archived, *unabsorbed(self.name, stored.row)])
+        with naming(self.name, stored.row):
+            recent = recent_changes(stored.row)
+        return history_of([*stored.archived, *recent])
 
     def scan(
         self, spark: "SparkSession | None" = None, *, hold: Hold | str | None = None, include_deleted: bool = False

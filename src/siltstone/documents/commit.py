@@ -122,7 +122,13 @@ def import_rows(name: str, rows: Sequence[Row], *, skip_existing: bool, dry_run:
 
     imported = len(fresh)
     if fresh and not dry_run:
-        _refuse_skew(name, root=root)
+        # What is earlier must be sure before the stream is closed.
+        skew_ms = open_objects(root).skew_ms()
+        if skew_ms is not None and is_skewed(skew_ms):
+            raise InvalidInputError(
+                f"{name}: after an import no earlier changes are accepted, and what is earlier is not sure: "
+                f"{describe_skew(skew_ms, root)}"
+            )
         version = catalog.get_table_version(name, root=root)
         stream = StreamLocator(**version.locator, stream=DEFAULT_STREAM)
         close_stream(version, stream, now_ms(root), root=root)
@@ -212,16 +218,6 @@ def latest_ms(name: str, *, root: str) -> int:
 def now_ms(root: str) -> int:
     """Return the time in milliseconds since 1970, that of the store where it has a clock."""
     return open_objects(root).now_ms()
-
-
-def _refuse_skew(name: str, *, root: str) -> None:
-    """Refuse to close a table's stream where this machine's clock and the store's differ. Raises: InvalidInputError."""
-    skew_ms = open_objects(root).skew_ms()
-    if skew_ms is not None and is_skewed(skew_ms):
-        raise InvalidInputError(
-            f"{name}: after an import no earlier changes are accepted, and what is earlier is not sure: "
-            f"{describe_skew(skew_ms, root)}"
-        )
 
 
 def _wait_until(time_ms: int, root: str) -> None:

@@ -5,8 +5,9 @@ absorbed; what it owns is deleted by a later pass only, when the record itself i
 readers agree whatever they see: crashes, racing compactors and deltas that come back change nothing.
 """
 
+import contextlib
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import Final, NamedTuple, TypeAlias
@@ -97,6 +98,15 @@ class Expansion(NamedTuple):
         if to_ms(change_id) <= fct or change_id in self.resolved:
             return False
         return self.base is None or self.base.cutoff is None or order_key(change_id) > order_key(self.base.cutoff)
+
+
+@contextlib.contextmanager
+def naming(table: str, row: Row) -> Iterator[None]:
+    """Name the document in errors about what is stored of it. Raises: CorruptionError."""
+    try:
+        yield
+    except InvalidInputError as error:
+        raise CorruptionError(f"{table}: document {row.key!r}: {error}") from error
 
 
 def resolve(row: Row) -> Expansion:

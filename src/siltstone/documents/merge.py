@@ -7,10 +7,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from siltstone.documents.expand import BEFORE_ALL_MS, Expansion, expand
+from siltstone.documents.expand import BEFORE_ALL_MS, Expansion, expand, naming
 from siltstone.documents.record import ArchivedChange, CompactionRecord, change_id_at, order_key
 from siltstone.documents.schema import KEY, SCHEMA, StoredRow, archive_rows, condition_name, grouped, record_rows
-from siltstone.errors import CorruptionError, InvalidInputError
+from siltstone.errors import InvalidInputError
 from siltstone.model.properties import DOCUMENTS_KIND, KEEP_HISTORY, ROWS_KIND
 from siltstone.model.rounds import Accounting, Bucket
 from siltstone.rows import merge
@@ -35,16 +35,15 @@ def resolve_documents(job: RoundJob, bucket: Bucket, stored: Sequence[StoredFile
     is_visited = job.visits(bucket)
     rows = [file_rows.others for file_rows in split_rows(stored, new)] if is_visited else _touched(job, stored, new)
     read = [file.read_rows(own, SCHEMA) for file, own in zip(stored, rows, strict=True) if len(own)]
-    base_count = sum(map(len, rows))
-    pass_ = _Pass(job, base_count + new.num_rows)
+    pass_ = _Pass(job, sum(map(len, rows)) + new.num_rows)
     for document in grouped(pa.concat_tables([*read, new]), condition_name(job.properties, job.table)):
         pass_.expand(document)
-    dead, gone = pass_.is_gone[:base_count], pass_.is_gone[base_count:]
+    *dead, gone = np.split(pass_.is_gone, np.cumsum([len(own) for own in rows]))
     kept = new.filter(pa.array(~gone))
     # Rows of one document beside each other, in their order: a reader then finds them in one place.
     kept = kept.take(pa.array(np.argsort(hash_keys(kept, [KEY]), kind="stable")))
     return Change(
-        dead=_by_file(rows, dead),
+        dead=[own[flags] for own, flags in zip(rows, dead, strict=True)],
         rows=pa.concat_tables([kept, record_rows(pass_.records), archive_rows(pass_.archived)]),
         accounting=Accounting(
             base_rows=bucket.live_count,
@@ -99,11 +98,6 @@ def _is_current(rows: pa.Table) -> Flags:
     return flags
 
 
-def _by_file(rows: Sequence[Integers], dead: Flags) -> list[Integers]:
-    flags = np.split(dead, np.cumsum([len(row) for row in rows])[:-1]) if rows else []
-    return [file_rows[flag] for file_rows, flag in zip(rows, flags, strict=True)]
-
-
 class _Pass:
     """One round's pass over documents of a bucket; positions count the rows that were stored, then those that came."""
 
@@ -123,7 +117,7 @@ class _Pass:
     def expand(self, stored: StoredRow) -> None:
         """Expand one document, and note what it adds and deletes."""
         row = stored.row
-        try:
+        with naming(self._job.table, row):
             result = expand(
                 row,
                 fct=self._closed_ms,
@@ -132,8 +126,6 @@ class _Pass:
                 new_id=self._new_id,
                 keep_history=self._keeps_history,
             )
-        except InvalidInputError as error:
-            raise CorruptionError(f"{self._job.table}: document {row.key!r}: {error}") from error
         self.is_gone[stored.duplicates] = True
         self.duplicates += len(stored.duplicates)
         if result.write is not None:

@@ -11,8 +11,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from siltstone.catalog import main as catalog
-from siltstone.documents.expand import TIMES, Expansion, effective_record, recent_changes, resolve
+from siltstone.documents.expand import TIMES, Expansion, effective_record, naming, resolve
 from siltstone.documents.intake import ChangeKey, Stored, Update
+from siltstone.documents.language.parser import parse_value
 from siltstone.documents.language.values import (
     DELETED,
     ID,
@@ -254,7 +255,7 @@ def history_of(changes: Iterable[ArchivedChange]) -> list[HistoryEntry]:
     """Return changes by time, each once."""
     distinct = {change.change_id: change for change in changes}
     return [
-        HistoryEntry(id_, to_iso_time(id_), version, delta, tags, None if content is None else json.loads(content))
+        HistoryEntry(id_, to_iso_time(id_), version, delta, tags, None if content is None else parse_value(content))  # type: ignore[arg-type]
         for id_, version, delta, tags, content in sorted(distinct.values(), key=lambda change: order_key(change[0]))
     ]
 
@@ -324,18 +325,8 @@ def job_of(name: str, hold: Hold | None = None, *, root: str) -> RoundJob:
 
 def resolved(table: str, row: Row) -> Expansion:
     """Resolve a document. Raises: CorruptionError that names it."""
-    try:
+    with naming(table, row):
         return resolve(row)
-    except InvalidInputError as error:
-        raise CorruptionError(f"{table}: document {row.key!r}: {error}") from error
-
-
-def unabsorbed(table: str, row: Row) -> list[ArchivedChange]:
-    """Return the changes of a document that no record has absorbed. Raises: CorruptionError that names it."""
-    try:
-        return recent_changes(row)
-    except InvalidInputError as error:
-        raise CorruptionError(f"{table}: document {row.key!r}: {error}") from error
 
 
 def bucket_documents(

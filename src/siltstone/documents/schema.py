@@ -138,12 +138,7 @@ def archive_rows(changes: Sequence[tuple[str, ArchivedChange]]) -> pa.Table:
 def record_rows(records: Sequence[tuple[str, CompactionRecord]]) -> pa.Table:
     """Return records of documents, each with its key, as rows."""
     fields = [
-        {
-            **{name: value for name, value in record._asdict().items() if name in SCHEMA.names},
-            KEY: key,
-            "delta": record.compacted_delta,
-            "tags": list(record.last_tags or ()),
-        }
+        record._asdict() | {KEY: key, "delta": record.compacted_delta, "tags": list(record.last_tags or ())}
         for key, record in records
     ]
     return pa.Table.from_pylist(fields, schema=SCHEMA)

@@ -42,18 +42,24 @@ class Location(NamedTuple):
 
     @contextlib.contextmanager
     def opened(self) -> Iterator[IO[bytes]]:
-        """Open from the start, unpacked.
+        """Open from the start, unpacked; errors of Arrow and the system name the file. Raises: InvalidInputError.
 
         A Python file on purpose: Arrow's CSV reader reads ahead in a thread of its own, also after the file was
         closed. A file of Arrow's then goes on with the bare descriptor, which by that time may be another file's,
         and steals from it; a Python file refuses.
         """
-        with reading(self.name), self._raw() as raw:
-            if self.compression is None:
-                yield raw
-            else:
-                with gzip.open(raw) if self.compression == "gzip" else bz2.open(raw) as unpacked:
-                    yield cast("IO[bytes]", unpacked)
+        try:
+            with self._raw() as raw:
+                if self.compression is None:
+                    yield raw
+                else:
+                    with gzip.open(raw) if self.compression == "gzip" else bz2.open(raw) as unpacked:
+                        yield cast("IO[bytes]", unpacked)
+        except (OSError, EOFError, zlib.error) as error:
+            reason = getattr(error, "strerror", None) or error
+            raise InvalidInputError(f"{self.name}: cannot be read: {reason}") from error
+        except pa.ArrowException as error:
+            raise InvalidInputError(f"{self.name}: {error}") from error
 
     def _raw(self) -> IO[bytes]:
         if "://" in self.path:
@@ -81,18 +87,6 @@ class InputFile:
     def batches(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         """Yield all rows with the columns of `schema`, which `schema()` returned."""
         raise NotImplementedError
-
-
-@contextlib.contextmanager
-def reading(name: str) -> Iterator[None]:
-    """Turn errors of Arrow and the system into errors of ours that name the file."""
-    try:
-        yield
-    except (OSError, EOFError, zlib.error) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise InvalidInputError(f"{name}: cannot be read: {reason}") from error
-    except pa.ArrowException as error:
-        raise InvalidInputError(f"{name}: {error}") from error
 
 
 class TextColumn:

@@ -67,8 +67,8 @@ class Condition(Expression):
 
     @staticmethod
     def equals(value: object) -> "Condition":
-        """Ask for strict equality: 5 is not 5.0."""
-        return as_condition(value)
+        """Ask for strict equality: 5 is not 5.0. A condition stays as it is. Raises: InvalidInputError."""
+        return value if isinstance(value, Condition) else Equal(checked(value))
 
     @staticmethod
     def is_in(*values: object) -> "Condition":
@@ -133,15 +133,15 @@ class Condition(Expression):
     @staticmethod
     def negate(condition: object) -> "Condition":
         """Ask for the opposite."""
-        negated = as_condition(condition)
+        negated = Condition.equals(condition)
         return negated.inner if isinstance(negated, Not) else Not(negated)
 
     @staticmethod
     def all_of(*conditions: object) -> "Condition":
         """Ask for all of these."""
         if len(conditions) == 1:
-            return as_condition(conditions[0])
-        return Combination("and", tuple(map(as_condition, conditions))) if conditions else ALWAYS
+            return Condition.equals(conditions[0])
+        return Combination("and", tuple(map(Condition.equals, conditions))) if conditions else ALWAYS
 
     @staticmethod
     def any_of(*conditions: object) -> "Condition":
@@ -149,7 +149,7 @@ class Condition(Expression):
         values: list[Json] = []
         intrinsics: dict[str, list[Condition]] = {}
         others: list[Condition] = []
-        waiting = list(map(as_condition, conditions))[::-1]
+        waiting = list(map(Condition.equals, conditions))[::-1]
         while waiting:
             condition = waiting.pop()
             if isinstance(condition, Constant):
@@ -173,7 +173,7 @@ class Condition(Expression):
     @staticmethod
     def map(entries: Mapping[str, object]) -> "Condition":
         """Ask for a map whose values are like this; other keys may be there."""
-        return MapCondition({str(checked(key)): as_condition(condition) for key, condition in entries.items()})
+        return MapCondition({str(checked(key)): Condition.equals(condition) for key, condition in entries.items()})
 
     @staticmethod
     def intrinsic(name: str, *conditions: object) -> "Condition":
@@ -184,11 +184,6 @@ class Condition(Expression):
     def partition(count: int, *conditions: object) -> "Condition":
         """Ask in which of `count` partitions the document is. Raises: InvalidInputError."""
         return Partition(count, Condition.any_of(*conditions))
-
-
-def as_condition(value: object) -> Condition:
-    """Return a condition as it is, and of anything else that it must be equal. Raises: InvalidInputError."""
-    return value if isinstance(value, Condition) else Equal(checked(value))
 
 
 @immutable

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final, Self
 
-from siltstone.documents.language.conditions import Condition, Constant, as_condition
+from siltstone.documents.language.conditions import Condition, Constant
 from siltstone.documents.language.values import (
     UNDEFINED,
     Expression,
@@ -317,7 +317,7 @@ class MapBuilder(_CollectionBuilder):
 
     def remove_if(self, key: str, condition: object) -> Self:
         """Remove a key whose value is so."""
-        return self.update(key, conditional([(as_condition(condition), DELETE)]))
+        return self.update(key, conditional([(Condition.equals(condition), DELETE)]))
 
     def retain(self, *keys: str) -> Self:
         """Keep keys as they are, also if the rest is removed."""
@@ -386,7 +386,7 @@ class ConditionalBuilder(Builder):
 
     def when(self, condition: object, then: object) -> Self:
         """Add a condition, or a value to be equal to, and what happens then: a delta, or a value as a literal."""
-        self._branches.append((as_condition(condition), _built(then)))
+        self._branches.append((Condition.equals(condition), _built(then)))
         return self
 
     def otherwise(self, delta: object) -> Self:
