@@ -122,7 +122,7 @@ def import_rows(name: str, rows: Sequence[Row], *, skip_existing: bool, dry_run:
 
     imported = len(fresh)
     if fresh and not dry_run:
-        # What is earlier must be sure before the stream is closed.
+        # Where this machine's clock and the store's differ, the stream is not closed.
         skew_ms = open_objects(root).skew_ms()
         if skew_ms is not None and is_skewed(skew_ms):
             raise InvalidInputError(

@@ -58,7 +58,7 @@ def open_input(name: str, format: Format | None = None, delimiter: str | None = 
 
 def _input_file(location: Location, format: Format | None, delimiter: str | None) -> InputFile:
     path = Path(location.name.lower())
-    suffix = path.suffix if location.compression is None else path.with_suffix("").suffix
+    suffix = path.suffix if location.compression is None else Path(path.stem).suffix
     chosen = format or _FORMATS.get(suffix)
     if chosen is None:
         raise InvalidInputError(f"{location.name}: unknown file format; use --format parquet, csv or jsonl")
@@ -172,9 +172,9 @@ class FileRows:
                 pa.schema([field for field in schema if field.name in columns]) for schema in self._schemas
             ]
         # Files that have only null lines, and so no columns, get those of the others, or the table's.
-        some = next((schema for schema in self._schemas if len(schema)), table_schema)
+        substitute = next((schema for schema in self._schemas if len(schema)), table_schema)
         self._schemas = [
-            schema if len(schema) or not file.null_lines else some
+            schema if len(schema) or not file.null_lines else substitute
             for file, schema in zip(inputs, self._schemas, strict=True)
         ]
         self._type_empty_columns(table_schema)

@@ -342,7 +342,7 @@ class Combination(Condition):
     conditions: tuple[Condition, ...]
 
     def matches(self, value: Value, intrinsics: Intrinsics | None = None) -> bool:
-        """Return whether all are so, or one is; the first answer that decides is the last question."""
+        """Return whether all conditions are met, for `or` whether one is; the first that decides ends it."""
         decisive = self.word == "or"
         for condition in self.conditions:  # No generator, which doubles the frames of deep nesting.
             if condition.matches(value, intrinsics) is decisive:
