@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, cast
 import pyarrow as pa
 
 from siltstone.catalog import main as catalog
-from siltstone.documents.cases import ImportResult, imported_rows
 from siltstone.documents.commit import (
     complete_up_to,
     documents_destination,
@@ -18,18 +17,23 @@ from siltstone.documents.commit import (
     write_files,
     write_updates,
 )
+from siltstone.documents.expand import naming, recent_changes
 from siltstone.documents.intake import (
     ChangeIdLike,
     DeltaLike,
+    ImportResult,
     KeyLike,
     UpdateLike,
     check_key,
     checked_updates,
+    imported_rows,
     table_updates,
 )
 from siltstone.documents.language import Json
 from siltstone.documents.read import (
+    HistoryEntry,
     TimelineEvent,
+    history_of,
     job_of,
     resolved,
     scan_tables,
@@ -37,11 +41,9 @@ from siltstone.documents.read import (
     snapshot_of,
     timeline_of,
     to_document,
-    unabsorbed,
 )
 from siltstone.documents.record import check_change_id
-from siltstone.documents.resolve import HistoryEntry, history_of
-from siltstone.documents.schema import KEY, SCHEMA, StoredRow
+from siltstone.documents.schema import KEY, SCHEMA, StoredRow, condition_name
 from siltstone.errors import InvalidInputError, NotFoundError
 from siltstone.lake import EngineName, Lake, Table, choose_engine
 from siltstone.log.inspect import Finding
@@ -70,7 +72,6 @@ When = int | datetime.datetime
 """A time: milliseconds since 1970, or a datetime."""
 
 _ROW_GROUP_ROWS = 4096
-_BATCH_KEYS = 1000
 Document = dict[str, Json]
 
 
@@ -126,8 +127,8 @@ class DocumentTable:
         self.lake = lake
         self.table = Table(lake, name)
         # The kind of a table never changes.
-        known = catalog.get_table_version(name, recall=True, root=lake.root)
-        if KIND.of(known.properties, name) != DOCUMENTS_KIND:
+        version = catalog.get_table_version(name, recall=True, root=lake.root)
+        if KIND.of(version.properties, name) != DOCUMENTS_KIND:
             raise InvalidInputError(f"{name}: is a table of rows, not of documents; open it with lake.table({name!r})")
 
     def __repr__(self) -> str:
@@ -175,8 +176,8 @@ class DocumentTable:
                 have_ids="change_id" in frame.columns,
                 root=root,
             )
-        given = table_updates(updates) if isinstance(updates, pa.Table | pa.RecordBatch) else updates
-        checked = list(checked_updates(cast("Iterable[UpdateLike]", given)))
+        rows = table_updates(updates) if isinstance(updates, pa.Table | pa.RecordBatch) else updates
+        checked = list(checked_updates(cast("Iterable[UpdateLike]", rows)))
         return sum(batch.num_rows for batch in write_updates(self.name, checked, root=root))
 
     def import_documents(
@@ -210,11 +211,11 @@ class DocumentTable:
         """Return what became of a change, with the document as it is. Raises: InvalidInputError, CorruptionError."""
         wanted = check_change_id(change_id)
         row = self._stored(key).row
-        found = resolved(self.name, row)
-        document = to_document(found, row)
-        if found.is_pending(wanted, complete_up_to(self.name, root=self.lake.root)):
+        expansion = resolved(self.name, row)
+        document = to_document(expansion, row)
+        if expansion.is_pending(wanted, complete_up_to(self.name, root=self.lake.root)):
             return ChangeStatus("pending", document)
-        return ChangeStatus("redundant" if found.is_redundant(wanted) else "resolved", document)
+        return ChangeStatus("redundant" if expansion.is_redundant(wanted) else "resolved", document)
 
     def timeline(self, key: KeyLike) -> list[TimelineEvent]:
         """Return all that is stored of a document, by time: deltas, compactions, and which deltas are redundant, why.
@@ -236,20 +237,18 @@ class DocumentTable:
                 f"{KEEP_HISTORY.name}=true to keep those that are compacted from then on"
             )
         stored = self._stored(key)
-        return history_of([*stored.archived, *unabsorbed(self.name, stored.row)])
+        with naming(self.name, stored.row):
+            recent = recent_changes(stored.row)
+        return history_of([*stored.archived, *recent])
 
     def scan(
-        self,
-        spark: "SparkSession | None" = None,
-        *,
-        hold: Hold | str | None = None,
-        include_deleted: bool = False,
+        self, spark: "SparkSession | None" = None, *, hold: Hold | str | None = None, include_deleted: bool = False
     ) -> Iterator[Document]:
         """Yield all documents as `get` returns them, in no order; on Spark, if a session is given.
 
         With a hold, as they were at its time. Raises: InvalidInputError, CorruptionError.
         """
-        name = self.table.properties.get(DOCUMENTS_NAME.name, self.name)
+        name = condition_name(self.table.properties, self.name)
         held = self._hold(hold)
         tables = (
             scan_tables(job_of(self.name, held, root=self.lake.root), held, include_deleted=include_deleted)
@@ -288,8 +287,8 @@ class DocumentTable:
         Runs on the given Spark session, or on one in this process, which is started only if there is something to do;
         with `engine="local"` in this process, without Spark and Java. Raises: CorruptionError, ConflictError where others keep being faster.
         """
-        asked = TableRequest(self.name, self.lake.root, full=full, now_ms=None if now is None else _to_ms(now))
-        results = compact_table(asked, choose_engine(engine, spark, progress), progress)
+        request = TableRequest(self.name, self.lake.root, full=full, now_ms=None if now is None else _to_ms(now))
+        results = compact_table(request, choose_engine(engine, spark, progress), progress)
         return results[0] if results else SessionResult()
 
     def hold(self, *, until: When | datetime.timedelta, reason: str = "", since: When | None = None) -> Hold:
@@ -321,11 +320,7 @@ class DocumentTable:
         return self.table.fsck(deep=deep)
 
     def vacuum(
-        self,
-        *,
-        retention_ms: int = ROUND_RETENTION_MS,
-        orphan_grace_ms: int = ORPHAN_GRACE_MS,
-        dry_run: bool = False,
+        self, *, retention_ms: int = ROUND_RETENTION_MS, orphan_grace_ms: int = ORPHAN_GRACE_MS, dry_run: bool = False
     ) -> VacuumReport:
         """Forget rounds past the retention, and remove files that nothing readable names."""
         return self.table.vacuum(retention_ms=retention_ms, orphan_grace_ms=orphan_grace_ms, dry_run=dry_run)
@@ -345,9 +340,9 @@ class DocumentTable:
         if hold is None:
             return None
         wanted = hold if isinstance(hold, str) else hold.hold_id
-        for each in self.holds():
-            if each.hold_id == wanted:
-                return each
+        for kept in self.holds():
+            if kept.hold_id == wanted:
+                return kept
         raise NotFoundError(f"{self.name}: there is no hold {wanted!r} that is still on; make a new one")
 
 

@@ -18,8 +18,7 @@ from siltstone.text import format_count, format_duration, format_iso_time, forma
 
 if TYPE_CHECKING:
     from siltstone.document_table import Document
-    from siltstone.documents.read import TimelineEvent
-    from siltstone.documents.resolve import HistoryEntry
+    from siltstone.documents.read import HistoryEntry, TimelineEvent
     from siltstone.table.completion import Hold
 
 CasesFile = Annotated[
@@ -320,7 +319,7 @@ def evaluate(
 
     Cases are read as {"delta": text, "on": value}, one a line, and answered as {"content", "deleted"}, one a line.
     """
-    from siltstone.documents.cases import apply_case
+    from siltstone.documents.intake import apply_case
     from siltstone.documents.language import UNDEFINED, parse_delta, parse_value, value_text
 
     if delta is None:
@@ -352,7 +351,7 @@ def expand(shell: Shell, file: CasesFile = None) -> None:
     are complete everywhere; the time up to which nothing is deleted; and the id of a record to write. Each case is
     answered on a line of its own, a bad one by {"error"}; exit code 1 if there was one.
     """
-    from siltstone.documents.cases import expand_case
+    from siltstone.documents.intake import expand_case
 
     _answer_cases(file or "-", expand_case)
 

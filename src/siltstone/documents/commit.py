@@ -10,11 +10,10 @@ import pyarrow as pa
 from siltstone import clock
 from siltstone.catalog import main as catalog
 from siltstone.clock import describe_skew, is_skewed
-from siltstone.documents.cases import ImportResult, check_complete
-from siltstone.documents.intake import ChangeKey, Stored, Update, not_stored, with_own_ids
-from siltstone.documents.read import changes_of, check_known, earliest_of, hash_changes, snapshot_of
+from siltstone.documents.intake import ImportResult, Update, check_complete, new_updates
+from siltstone.documents.read import check_known, snapshot_of
 from siltstone.documents.record import Row, new_change_id, order_key, to_iso_time, to_ms
-from siltstone.documents.schema import KEY, WRITTEN_SCHEMA, stored_batches, stored_table
+from siltstone.documents.schema import KEY, WRITTEN_SCHEMA, changes_of, hash_changes, stored_batches, stored_table
 from siltstone.errors import AlreadyExistsError, ConflictError, InvalidInputError
 from siltstone.model import DEFAULT_STREAM, Delta, ManifestEntry, PartitionLocator, StreamLocator
 from siltstone.model.properties import CLOSED_BEFORE_MS
@@ -34,6 +33,8 @@ from siltstone.table.completion import (
 )
 
 R = TypeVar("R")
+_ATTEMPTS = 20
+_MAX_WAIT_MS = 1000
 
 
 class Staged(NamedTuple, Generic[R]):
@@ -44,14 +45,11 @@ class Staged(NamedTuple, Generic[R]):
     result: R
 
 
-_ATTEMPTS = 20
-_MAX_WAIT_MS = 1000
-
-
 def write_updates(name: str, updates: Sequence[Update], *, root: str) -> list[pa.RecordBatch]:
     """Commit updates but for those that are there already; return what was written. Raises: AlreadyExistsError."""
-    own = with_own_ids(name, updates)
-    fresh = not_stored(name, own, _stored_changes(name, own, root))
+    fresh = new_updates(name, updates)
+    if any(update.change_id is not None for update in fresh):
+        fresh = new_updates(name, fresh, snapshot_of(name, root=root).stored_changes(fresh))
     if not fresh:
         return []
 
@@ -62,11 +60,6 @@ def write_updates(name: str, updates: Sequence[Update], *, root: str) -> list[pa
         return Staged(deltas, earliest_of(rows.column("change_id")), batches)
 
     return commit_changes(name, stage, root=root)
-
-
-def _stored_changes(name: str, updates: Sequence[Update], root: str) -> dict[ChangeKey, Stored]:
-    has_ids = any(update.change_id is not None for update in updates)
-    return snapshot_of(name, root=root).stored_changes(updates) if has_ids else {}
 
 
 def write_files(name: str, stage_files: Callable[[StreamLocator], list[Delta]], *, have_ids: bool, root: str) -> int:
@@ -90,6 +83,11 @@ def write_files(name: str, stage_files: Callable[[StreamLocator], list[Delta]], 
     return commit_changes(name, stage, root=root)
 
 
+def earliest_of(change_ids: pa.ChunkedArray) -> str | None:
+    """Return the earliest of some change ids, or None if there are none."""
+    return min(change_ids.to_pylist(), key=order_key, default=None)
+
+
 def _count_repeats(name: str, files: Sequence[ManifestEntry], root: str) -> int:
     """Count staged updates that are there already, in these files or stored. Raises: AlreadyExistsError.
 
@@ -108,7 +106,7 @@ def _count_repeats(name: str, files: Sequence[ManifestEntry], root: str) -> int:
         if np.isin(own, suspects).any()
         for row in read_data_file(root, file).filter(pa.array(np.isin(own, suspects))).to_pylist()
     ]
-    return len(updates) - len(not_stored(name, with_own_ids(name, updates), changes_of(stored, snapshot.name)))
+    return len(updates) - len(new_updates(name, updates, changes_of(stored, snapshot.name)))
 
 
 def import_rows(name: str, rows: Sequence[Row], *, skip_existing: bool, dry_run: bool, root: str) -> ImportResult:
@@ -125,7 +123,13 @@ def import_rows(name: str, rows: Sequence[Row], *, skip_existing: bool, dry_run:
 
     imported = len(fresh)
     if fresh and not dry_run:
-        _refuse_skew(name, root=root)
+        # Where this machine's clock and the store's differ, the stream is not closed.
+        skew_ms = open_objects(root).skew_ms()
+        if skew_ms is not None and is_skewed(skew_ms):
+            raise InvalidInputError(
+                f"{name}: after an import no earlier changes are accepted, and what is earlier is not sure: "
+                f"{describe_skew(skew_ms, root)}"
+            )
         version = catalog.get_table_version(name, root=root)
         stream = StreamLocator(**version.locator, stream=DEFAULT_STREAM)
         close_stream(version, stream, now_ms(root), root=root)
@@ -215,16 +219,6 @@ def latest_ms(name: str, *, root: str) -> int:
 def now_ms(root: str) -> int:
     """Return the time in milliseconds since 1970, that of the store where it has a clock."""
     return open_objects(root).now_ms()
-
-
-def _refuse_skew(name: str, *, root: str) -> None:
-    """Refuse to close a table's stream where this machine's clock and the store's differ. Raises: InvalidInputError."""
-    skew_ms = open_objects(root).skew_ms()
-    if skew_ms is not None and is_skewed(skew_ms):
-        raise InvalidInputError(
-            f"{name}: after an import no earlier changes are accepted, and what is earlier is not sure: "
-            f"{describe_skew(skew_ms, root)}"
-        )
 
 
 def _wait_until(time_ms: int, root: str) -> None:

@@ -7,15 +7,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from siltstone.documents.expand import BEFORE_ALL_MS, Expansion, expand
+from siltstone.documents.expand import BEFORE_ALL_MS, Expansion, expand, naming
 from siltstone.documents.record import ArchivedChange, CompactionRecord, change_id_at, order_key
-from siltstone.documents.schema import KEY, NAME_PROPERTY, SCHEMA, StoredRow, archive_rows, grouped, record_rows
-from siltstone.errors import CorruptionError, InvalidInputError
+from siltstone.documents.schema import KEY, SCHEMA, StoredRow, archive_rows, condition_name, grouped, record_rows
+from siltstone.errors import InvalidInputError
 from siltstone.model.properties import DOCUMENTS_KIND, KEEP_HISTORY, ROWS_KIND
 from siltstone.model.rounds import Accounting, Bucket
 from siltstone.rows import merge
 from siltstone.rows.absorb import Change, Marks
-from siltstone.rows.columns import Integers, align, equal_ids
+from siltstone.rows.columns import Flags, Integers, align, equal_ids
 from siltstone.rows.files import StoredFile
 from siltstone.rows.hashing import hash_keys
 from siltstone.rows.job import BucketResult, RoundJob, gather
@@ -31,21 +31,19 @@ _NO_CARD = 1 << 40
 
 def resolve_documents(job: RoundJob, bucket: Bucket, stored: Sequence[StoredFile], parts: Sequence[bytes]) -> Change:
     """Return what a bucket's parts of deltas, and the time, change. Raises: CorruptionError naming the document."""
-    arrived = [align(part.table, SCHEMA) for part in gather(map(decode_part, parts))]
-    new = pa.concat_tables([SCHEMA.empty_table(), *arrived])
+    new = arrived_rows(parts)
     is_visited = job.visits(bucket)
     rows = [file_rows.others for file_rows in split_rows(stored, new)] if is_visited else _touched(job, stored, new)
     read = [file.read_rows(own, SCHEMA) for file, own in zip(stored, rows, strict=True) if len(own)]
-    base_count = sum(map(len, rows))
-    pass_ = _Pass(job, base_count + new.num_rows)
-    for document in grouped(pa.concat_tables([*read, new]), job.properties.get(NAME_PROPERTY, job.table)):
+    pass_ = _Pass(job, sum(map(len, rows)) + new.num_rows)
+    for document in grouped(pa.concat_tables([*read, new]), condition_name(job.properties, job.table)):
         pass_.expand(document)
-    dead, gone = pass_.is_gone[:base_count], pass_.is_gone[base_count:]
+    *dead, gone = np.split(pass_.is_gone, np.cumsum([len(own) for own in rows]))
     kept = new.filter(pa.array(~gone))
     # Rows of one document beside each other, in their order: a reader then finds them in one place.
     kept = kept.take(pa.array(np.argsort(hash_keys(kept, [KEY]), kind="stable")))
     return Change(
-        dead=_by_file(rows, dead),
+        dead=[own[flags] for own, flags in zip(rows, dead, strict=True)],
         rows=pa.concat_tables([kept, record_rows(pass_.records), archive_rows(pass_.archived)]),
         accounting=Accounting(
             base_rows=bucket.live_count,
@@ -56,6 +54,12 @@ def resolve_documents(job: RoundJob, bucket: Bucket, stored: Sequence[StoredFile
         ),
         marks=pass_.marks(bucket, is_whole=is_visited),
     )
+
+
+def arrived_rows(parts: Sequence[bytes]) -> pa.Table:
+    """Return the rows of parts of deltas, in the order in which they were committed."""
+    arrived = [align(part.table, SCHEMA) for part in gather(map(decode_part, parts))]
+    return pa.concat_tables([SCHEMA.empty_table(), *arrived])
 
 
 def _touched(job: RoundJob, stored: Sequence[StoredFile], new: pa.Table) -> list[Integers]:
@@ -88,24 +92,18 @@ def split_rows(stored: Sequence[StoredFile], new: pa.Table) -> list[FileRows]:
     return split
 
 
-def _is_current(rows: pa.Table) -> "np.typing.NDArray[np.bool_]":
+def _is_current(rows: pa.Table) -> Flags:
     """Flag rows that are not archived."""
-    flags: np.typing.NDArray[np.bool_] = np.asarray(pc.fill_null(pc.greater_equal(rows.column("count"), 0), True))
+    flags: Flags = np.asarray(pc.fill_null(pc.greater_equal(rows.column("count"), 0), True))
     return flags
-
-
-def _by_file(rows: Sequence[Integers], dead: "np.typing.NDArray[np.bool_]") -> list[Integers]:
-    flags = np.split(dead, np.cumsum([len(row) for row in rows])[:-1]) if rows else []
-    return [file_rows[flag] for file_rows, flag in zip(rows, flags, strict=True)]
 
 
 class _Pass:
     """One round's pass over documents of a bucket; positions count the rows that were stored, then those that came."""
 
     def __init__(self, job: RoundJob, row_count: int) -> None:
-        closed = BEFORE_ALL_MS if job.closed_before_ms is None else job.closed_before_ms
         self._job = job
-        self._closed_ms = closed
+        self._closed_ms = BEFORE_ALL_MS if job.closed_before_ms is None else job.closed_before_ms
         self._delay_ms = delay_of(job.properties, job.table) or 0
         self._new_id = record_id(job.now_ms, job.seed)
         self._due_at: int | None = None
@@ -119,7 +117,7 @@ class _Pass:
     def expand(self, stored: StoredRow) -> None:
         """Expand one document, and note what it adds and deletes."""
         row = stored.row
-        try:
+        with naming(self._job.table, row):
             result = expand(
                 row,
                 fct=self._closed_ms,
@@ -128,8 +126,6 @@ class _Pass:
                 new_id=self._new_id,
                 keep_history=self._keeps_history,
             )
-        except InvalidInputError as error:
-            raise CorruptionError(f"{self._job.table}: document {row.key!r}: {error}") from error
         self.is_gone[stored.duplicates] = True
         self.duplicates += len(stored.duplicates)
         if result.write is not None:
@@ -142,29 +138,18 @@ class _Pass:
 
     def _delete(self, stored: StoredRow, result: Expansion) -> None:
         doomed = set(result.delete)
-        self.is_gone[
-            [
-                position
-                for position, record in zip(stored.records, stored.row.records, strict=True)
-                if record.change_id in doomed
-            ]
-        ] = True
+        records = zip(stored.records, stored.row.records, strict=True)
+        self.is_gone[[position for position, record in records if record.change_id in doomed]] = True
         # Ids of records and changes are not distinguished in the list; a change goes only if a record owns it.
         cutoff = order_key(result.base.cutoff) if result.base is not None and result.base.cutoff is not None else ""
-        self.is_gone[
-            [
-                position
-                for position, (change_id, _, _) in zip(stored.changes, stored.row.changes, strict=True)
-                if change_id in doomed and order_key(change_id) <= cutoff
-            ]
-        ] = True
+        changes = zip(stored.changes, [change[0] for change in stored.row.changes], strict=True)
+        self.is_gone[[position for position, id_ in changes if id_ in doomed and order_key(id_) <= cutoff]] = True
 
     def _remember(self, due_ms: int) -> None:
         if due_ms <= self._closed_ms and self._job.hold_floor_ms is not None:
             self._is_held = True
             return
-        due_at = due_ms + self._delay_ms
-        self._due_at = due_at if self._due_at is None else min(self._due_at, due_at)
+        self._due_at = _earlier(self._due_at, due_ms + self._delay_ms)
 
     def marks(self, bucket: Bucket, *, is_whole: bool) -> Marks:
         """Return when the bucket will have something to do; what was not read keeps its time."""

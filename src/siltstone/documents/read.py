@@ -2,29 +2,28 @@
 
 import datetime
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal, NamedTuple, cast
+from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from siltstone.catalog import main as catalog
-from siltstone.documents.expand import Expansion, effective_record, recent_changes, resolve
+from siltstone.documents.expand import TIMES, Expansion, effective_record, naming, resolve
 from siltstone.documents.intake import ChangeKey, Stored, Update
+from siltstone.documents.language.parser import parse_value
 from siltstone.documents.language.values import (
     DELETED,
-    FIRST_UPDATE_AT,
     ID,
-    LAST_MUTATE_AT,
-    LAST_UPDATE_AT,
     SIGNATURE,
     TABLE,
     VERSION,
     Json,
+    value_text,
 )
-from siltstone.documents.merge import split_rows
+from siltstone.documents.merge import arrived_rows, split_rows
 from siltstone.documents.record import (
     ArchivedChange,
     CompactionRecord,
@@ -35,15 +34,24 @@ from siltstone.documents.record import (
     to_iso_time,
     to_ms,
 )
-from siltstone.documents.schema import KEY, NAME_PROPERTY, SCHEMA, StoredRow, grouped
+from siltstone.documents.schema import (
+    CHANGE_KEYS,
+    KEY,
+    SCHEMA,
+    StoredRow,
+    changes_of,
+    condition_name,
+    grouped,
+    hash_changes,
+)
 from siltstone.errors import CorruptionError, InvalidInputError
-from siltstone.model import DEFAULT_STREAM, Delta, PartitionLocator
+from siltstone.model import DEFAULT_STREAM, Delta, ManifestEntry, PartitionLocator
 from siltstone.model.rounds import Bucket, RoundCompletion
 from siltstone.rows.columns import Integers, align
 from siltstone.rows.files import StoredFile
 from siltstone.rows.hashing import Hashes, hash_keys
-from siltstone.rows.job import RoundJob, gather
-from siltstone.rows.parts import GatheredParts, decode_part, read_parts
+from siltstone.rows.job import RoundJob
+from siltstone.rows.parts import GatheredParts, read_parts
 from siltstone.storage.parquet import read_data_file
 from siltstone.table.completion import Hold, closed_before, get_round, locate_compacted
 from siltstone.table.followers import read_source
@@ -51,21 +59,21 @@ from siltstone.table.jobs import Keys, merging_job
 from siltstone.table.snapshot import take_snapshot
 
 _BATCH_KEYS: Final = 1000
-_CHANGE_KEYS: Final = pa.schema([SCHEMA.field(name) for name in (KEY, "change_id")])
-
-
-def hash_changes(table: pa.Table | pa.RecordBatch) -> Hashes:
-    """Return a hash of each row's key and change id."""
-    return hash_keys(table, _CHANGE_KEYS.names)
-
-
-def changes_of(table: pa.Table, name: str) -> dict[ChangeKey, Stored]:
-    """Return the changes among the rows of a table."""
-    return {
-        (stored.row.key, change_id): (text, tags)
-        for stored in grouped(table, name)
-        for change_id, text, tags in stored.row.changes
-    }
+# Spark takes no other unit than microseconds.
+_TIME: Final = pa.timestamp("us", "UTC")
+DOCUMENT_SCHEMA: Final = pa.schema(
+    [
+        pa.field(KEY, pa.string(), nullable=False),
+        pa.field("content", pa.string()),
+        pa.field("version", pa.int64(), nullable=False),
+        pa.field("signature", pa.string(), nullable=False),
+        pa.field("deleted", pa.bool_(), nullable=False),
+        pa.field("first_update_at", _TIME),
+        pa.field("last_update_at", _TIME),
+        pa.field("last_mutate_at", _TIME),
+    ]
+)
+"""One row a document: its content as JSON, null where it is deleted, and what is known about it."""
 
 
 @dataclass(frozen=True)
@@ -99,48 +107,50 @@ class Snapshot:
         """Return the rows of some documents, in the order in which they were committed. Raises: CorruptionError."""
         keys_table = pa.table({KEY: pa.array(keys, pa.string())})
         tables = [SCHEMA.empty_table()]
-        if self.completion is not None:
-            tables += self._compacted(self.completion, keys_table)
-        for delta in self.deltas:
-            for entry in delta.manifest.entries:
-                own = pc.is_in(read_data_file(self.root, entry, [KEY]).column(KEY), keys_table.column(KEY))
-                if pc.any(own).as_py():
-                    tables.append(align(read_data_file(self.root, entry).filter(own), SCHEMA))
+        tables += self._compacted(keys_table, SCHEMA)
+        for file in self._delta_files():
+            own = pc.is_in(read_data_file(self.root, file, [KEY]).column(KEY), keys_table.column(KEY))
+            if pc.any(own).as_py():
+                tables.append(align(read_data_file(self.root, file).filter(own), SCHEMA))
         return pa.concat_tables(tables)
 
     def keys_among(self, keys: Sequence[str]) -> set[str]:
         """Return the keys of which anything is stored. Raises: CorruptionError."""
         keys_table = pa.table({KEY: pa.array(keys, pa.string())})
-        schema = pa.schema([SCHEMA.field(KEY)])
-        tables = list(self._compacted(self.completion, keys_table, schema)) if self.completion is not None else []
-        tables += [read_data_file(self.root, entry, [KEY]) for delta in self.deltas for entry in delta.manifest.entries]
+        tables = list(self._compacted(keys_table, pa.schema([SCHEMA.field(KEY)])))
+        tables += [read_data_file(self.root, file, [KEY]) for file in self._delta_files()]
         own = (table.column(KEY).filter(pc.is_in(table.column(KEY), keys_table.column(KEY))) for table in tables)
         return {key for column in own for key in column.to_pylist()}
 
     def changes_among(self, hashes: Hashes) -> pa.Table:
         """Return the rows whose key and change id have one of these hashes, see `hash_changes`. Raises: CorruptionError."""
         tables = [SCHEMA.empty_table()]
-        for bucket in self.completion.buckets if self.completion is not None else ():
+        for bucket in self._buckets():
             # A bucket that is never due has nothing but one record of each document.
             for file in bucket.files if bucket.due_at is not None or bucket.held_at is not None else ():
                 stored = StoredFile(self.root, file)
                 live = np.flatnonzero(stored.live_flags())
-                own = live[np.isin(hash_changes(stored.read_rows(live, _CHANGE_KEYS)), hashes)]
+                own = live[np.isin(hash_changes(stored.read_rows(live, CHANGE_KEYS)), hashes)]
                 if len(own):
                     tables.append(stored.read_rows(own, SCHEMA))
-        for delta in self.deltas:
-            for entry in delta.manifest.entries:
-                is_own = np.isin(hash_changes(read_data_file(self.root, entry, _CHANGE_KEYS.names)), hashes)
-                if is_own.any():
-                    tables.append(align(read_data_file(self.root, entry).filter(pa.array(is_own)), SCHEMA))
+        for entry in self._delta_files():
+            is_own = np.isin(hash_changes(read_data_file(self.root, entry, CHANGE_KEYS.names)), hashes)
+            if is_own.any():
+                tables.append(align(read_data_file(self.root, entry).filter(pa.array(is_own)), SCHEMA))
         return pa.concat_tables(tables)
 
-    def _compacted(
-        self, completion: RoundCompletion, keys_table: pa.Table, schema: pa.Schema = SCHEMA
-    ) -> Iterator[pa.Table]:
+    def _buckets(self) -> Sequence[Bucket]:
+        return self.completion.buckets if self.completion is not None else ()
+
+    def _delta_files(self) -> list[ManifestEntry]:
+        return [entry for delta in self.deltas for entry in delta.manifest.entries]
+
+    def _compacted(self, keys_table: pa.Table, schema: pa.Schema) -> Iterator[pa.Table]:
         hashes = np.unique(hash_keys(keys_table, [KEY]))
-        for bucket in completion.buckets:
-            own = hashes[_is_of(bucket, hashes)]
+        for bucket in self._buckets():
+            own = hashes
+            if bucket.depth:
+                own = hashes[hashes >> np.uint64(64 - bucket.depth) == np.uint64(bucket.bits)]
             if not len(own):
                 continue
             for file in bucket.files:
@@ -151,21 +161,13 @@ class Snapshot:
                     yield table.filter(pc.is_in(table.column(KEY), keys_table.column(KEY)))
 
 
-def _is_of(bucket: Bucket, hashes: Hashes) -> "np.typing.NDArray[np.bool_]":
-    """Flag the hashes of keys that belong into a bucket."""
-    if not bucket.depth:
-        return np.ones(len(hashes), np.bool_)
-    flags: np.typing.NDArray[np.bool_] = hashes >> np.uint64(64 - bucket.depth) == np.uint64(bucket.bits)
-    return flags
-
-
 def snapshot_of(name: str, *, root: str) -> Snapshot:
     """Return the newest state of a table of documents. Raises: NotFoundError, CorruptionError."""
     table = take_snapshot(name, fresh=True, root=root)
-    condition_name = table.version.properties.get(NAME_PROPERTY, name)
+    known_as = condition_name(table.version.properties, name)
     for partition in table.partitions:
-        return Snapshot(root, condition_name, partition.completion, partition.waiting)
-    return Snapshot(root, condition_name)
+        return Snapshot(root, known_as, partition.completion, partition.waiting)
+    return Snapshot(root, known_as)
 
 
 def to_document(expansion: Expansion, row: Row) -> dict[str, Json]:
@@ -175,18 +177,24 @@ def to_document(expansion: Expansion, row: Row) -> dict[str, Json]:
     rename, what a condition on it decided would depend on when it was compacted.
     """
     document: dict[str, Json] = dict(expansion.content) if isinstance(expansion.content, dict) else {}
-    document[ID] = row.key
-    document[TABLE] = row.table
-    document[VERSION] = expansion.version
-    document[SIGNATURE] = expansion.signature
-    document[DELETED] = expansion.deleted
-    for name, change_id in (
-        (FIRST_UPDATE_AT, expansion.first_update_at),
-        (LAST_UPDATE_AT, expansion.last_update_at),
-        (LAST_MUTATE_AT, expansion.last_mutate_at),
-    ):
+    document |= {ID: row.key, TABLE: row.table, VERSION: expansion.version}
+    document |= {SIGNATURE: expansion.signature, DELETED: expansion.deleted}
+    for name, field in TIMES.items():
+        change_id = getattr(expansion, field)
         if change_id is not None:
             document[name] = to_iso_time(change_id)
+    return document
+
+
+def scanned_document(row: Mapping[str, Any], table: str) -> dict[str, Json]:
+    """Return a row of `DOCUMENT_SCHEMA` as the document that `to_document` returns."""
+    document: dict[str, Json] = {} if row["content"] is None else json.loads(row["content"])
+    document |= {ID: row[KEY], TABLE: table, VERSION: row["version"]}
+    document |= {SIGNATURE: row["signature"], DELETED: row["deleted"]}
+    for name, column in TIMES.items():
+        at: datetime.datetime | None = row[column]
+        if at is not None:
+            document[name] = at.replace(tzinfo=None).isoformat(timespec="milliseconds") + "Z"
     return document
 
 
@@ -232,6 +240,26 @@ def _delta_event(change_id: str, text: str, tags: Sequence[str] | None, expansio
     return TimelineEvent("delta", change_id, at, text, tuple(tags or ()), is_redundant, is_owned, note)
 
 
+class HistoryEntry(NamedTuple):
+    """One change of a document, with the version and the content after it; content None means deleted."""
+
+    change_id: str
+    at: str
+    version: int
+    delta: str
+    tags: tuple[str, ...]
+    content: dict[str, Json] | None
+
+
+def history_of(changes: Iterable[ArchivedChange]) -> list[HistoryEntry]:
+    """Return changes by time, each once."""
+    distinct = {change.change_id: change for change in changes}
+    return [
+        HistoryEntry(id_, to_iso_time(id_), version, delta, tags, None if content is None else parse_value(content))  # type: ignore[arg-type]
+        for id_, version, delta, tags, content in sorted(distinct.values(), key=lambda change: order_key(change[0]))
+    ]
+
+
 def row_as_of(row: Row, time_ms: int) -> Row:
     """Return what is stored of a document up to a time; a record counts by its cutoff, whenever it was written."""
     bound = time_bound(time_ms + 1)
@@ -268,35 +296,9 @@ def known_from_ms(row: Row, time_ms: int) -> int | None:
     return None if order_key(earliest) < bound else to_ms(earliest)
 
 
-def is_gone(row: Row, time_ms: int) -> bool:
-    """Return whether nothing is left of a document that was there at a time."""
-    record, _ = effective_record(row.records)
-    if record is None or record.first is None or order_key(record.first) >= time_bound(time_ms + 1):
-        return False
-    then = row_as_of(row, time_ms)
-    return not then.changes and not then.records
-
-
 def _count(record: CompactionRecord) -> int:
     """Return how many deltas a record owns; a legacy one does not count its last."""
     return record.count + (record.compacted_delta is None)
-
-
-# Spark takes no other unit than microseconds.
-_TIME: Final = pa.timestamp("us", "UTC")
-DOCUMENT_SCHEMA: Final = pa.schema(
-    [
-        pa.field(KEY, pa.string(), nullable=False),
-        pa.field("content", pa.string()),
-        pa.field("version", pa.int64(), nullable=False),
-        pa.field("signature", pa.string(), nullable=False),
-        pa.field("deleted", pa.bool_(), nullable=False),
-        pa.field("first_update_at", _TIME),
-        pa.field("last_update_at", _TIME),
-        pa.field("last_mutate_at", _TIME),
-    ]
-)
-"""One row a document: its content as JSON, null where it is deleted, and what is known about it."""
 
 
 def job_of(name: str, hold: Hold | None = None, *, root: str) -> RoundJob:
@@ -323,18 +325,8 @@ def job_of(name: str, hold: Hold | None = None, *, root: str) -> RoundJob:
 
 def resolved(table: str, row: Row) -> Expansion:
     """Resolve a document. Raises: CorruptionError that names it."""
-    try:
+    with naming(table, row):
         return resolve(row)
-    except InvalidInputError as error:
-        raise CorruptionError(f"{table}: document {row.key!r}: {error}") from error
-
-
-def unabsorbed(table: str, row: Row) -> list[ArchivedChange]:
-    """Return the changes of a document that no record has absorbed. Raises: CorruptionError that names it."""
-    try:
-        return recent_changes(row)
-    except InvalidInputError as error:
-        raise CorruptionError(f"{table}: document {row.key!r}: {error}") from error
 
 
 def bucket_documents(
@@ -354,7 +346,7 @@ def bucket_documents(
         tables.insert(-1, file.read_rows(rows.others, SCHEMA))
         for table in _single_records(file, rows.single_records):
             yield table if include_deleted else table.filter(pc.invert(table.column("deleted")))
-    others = grouped(pa.concat_tables(tables), _name(job))
+    others = grouped(pa.concat_tables(tables), condition_name(job.properties, job.table))
     yield _resolved_documents(job.table, [stored_row.row for stored_row in others], include_deleted)
 
 
@@ -362,36 +354,43 @@ def bucket_rows(job: RoundJob, number: int, parts: Sequence[bytes]) -> Iterator[
     """Yield all that is stored of each document of a bucket. Raises: CorruptionError."""
     stored, new = _opened(job, number, parts)
     tables = [file.read_rows(np.flatnonzero(file.live_flags()), SCHEMA) for file in stored]
-    return grouped(pa.concat_tables([*tables, new]), _name(job))
+    return grouped(pa.concat_tables([*tables, new]), condition_name(job.properties, job.table))
 
 
 def _opened(job: RoundJob, number: int, parts: Sequence[bytes]) -> tuple[list[StoredFile], pa.Table]:
     """Return the files of a bucket, and the rows that came for it."""
-    arrived = [align(part.table, SCHEMA) for part in gather(map(decode_part, parts))]
-    stored = [StoredFile(job.root, file) for file in job.buckets[number].files]
-    return stored, pa.concat_tables([SCHEMA.empty_table(), *arrived])
-
-
-def _name(job: RoundJob) -> str:
-    return job.properties.get(NAME_PROPERTY, job.table)
+    return [StoredFile(job.root, file) for file in job.buckets[number].files], arrived_rows(parts)
 
 
 def _as_of(table: str, row: Row, hold: Hold) -> Row | None:
     """Return the row as of a hold's time, or None if it did not exist yet. Raises: InvalidInputError."""
-    # A hold without a state of its own has kept from deletion what is of its time, but not what came later.
-    is_known = known_from_ms(row, hold.since_ms) is None if hold.keeps_state else not is_gone(row, hold.since_ms)
+    then = row_as_of(row, hold.since_ms)
+    is_there = bool(then.changes or then.records)
+    if hold.keeps_state:
+        is_known = known_from_ms(row, hold.since_ms) is None
+    else:
+        # It has kept from deletion what is of its time, but not what came later.
+        record, _ = effective_record(row.records)
+        bound = time_bound(hold.since_ms + 1)
+        is_known = is_there or record is None or record.first is None or order_key(record.first) >= bound
     if not is_known:
         raise InvalidInputError(
             f"{table}: document {row.key!r} is not known as of {iso_time(hold.since_ms)} any more, since compaction has "
             "deleted deltas of that time; make a hold of a later time"
         )
-    then = row_as_of(row, hold.since_ms)
-    return then if then.changes or then.records else None
+    return then if is_there else None
 
 
 def _resolved_documents(table: str, rows: Sequence[Row], include_deleted: bool) -> pa.Table:
     documents = [
-        _document(row.key, expansion)
+        {
+            KEY: row.key,
+            "content": None if expansion.deleted else value_text(expansion.content),
+            "version": expansion.version,
+            "signature": expansion.signature,
+            "deleted": expansion.deleted,
+            **{column: _time_of(getattr(expansion, column)) for column in TIMES.values()},
+        }
         for row in rows
         for expansion in [resolved(table, row)]
         if include_deleted or not expansion.deleted
@@ -415,42 +414,20 @@ def _single_records(file: StoredFile, rows: Integers) -> Iterator[pa.Table]:
                 records.column("count"),
                 records.column("cutoff_signature"),
                 deleted,
-                times_of(records.column("first")),
-                times_of(records.column("cutoff")),
-                times_of(pc.coalesce(records.column("last_content_mutation"), records.column("last_mutation"))),
+                _times_of(records.column("first")),
+                _times_of(records.column("cutoff")),
+                _times_of(pc.coalesce(records.column("last_content_mutation"), records.column("last_mutation"))),
             ],
             schema=DOCUMENT_SCHEMA,
         )
 
 
-def _document(key: str, expansion: Expansion) -> dict[str, object]:
-    from siltstone.documents.language.values import value_text
-
-    return {
-        KEY: key,
-        "content": None if expansion.deleted else value_text(expansion.content),
-        "version": expansion.version,
-        "signature": expansion.signature,
-        "deleted": expansion.deleted,
-        "first_update_at": _time_of(expansion.first_update_at),
-        "last_update_at": _time_of(expansion.last_update_at),
-        "last_mutate_at": _time_of(expansion.last_mutate_at),
-    }
-
-
-def times_of(change_ids: pa.ChunkedArray) -> pa.Array:
-    """Return the times of change ids, null for none."""
+def _times_of(change_ids: pa.ChunkedArray) -> pa.Array:
     return pa.array([_time_of(change_id) for change_id in change_ids.to_pylist()], pa.int64()).cast(_TIME)
 
 
 def _time_of(change_id: str | None) -> int | None:
     return None if change_id is None else to_ms(change_id) * 1000
-
-
-def earliest_of(change_ids: pa.ChunkedArray | pa.Array) -> str | None:
-    """Return the earliest of some change ids, or None if there are none."""
-    ids = change_ids.to_pylist()
-    return min(ids, key=order_key) if ids else None
 
 
 def check_known(name: str, hold: Hold, *, root: str) -> None:
@@ -462,7 +439,7 @@ def check_known(name: str, hold: Hold, *, root: str) -> None:
     job = job_of(name, hold, root=root)
     times = (
         known_from_ms(stored.row, hold.since_ms)
-        for number, parts in parts_by_bucket(job)
+        for number, parts in _parts_by_bucket(job)
         for stored in bucket_rows(job, number, parts)
     )
     earliest = max((time for time in times if time is not None), default=None)
@@ -476,28 +453,11 @@ def check_known(name: str, hold: Hold, *, root: str) -> None:
 
 def scan_tables(job: RoundJob, hold: Hold | None, *, include_deleted: bool) -> Iterator[pa.Table]:
     """Yield all documents in this process, as `bucket_documents` does."""
-    for number, parts in parts_by_bucket(job):
+    for number, parts in _parts_by_bucket(job):
         yield from bucket_documents(job, number, parts, hold=hold, include_deleted=include_deleted)
 
 
-def parts_by_bucket(job: RoundJob) -> Iterator[tuple[int, Sequence[bytes]]]:
-    """Yield each bucket's number with its parts of deltas."""
+def _parts_by_bucket(job: RoundJob) -> Iterator[tuple[int, Sequence[bytes]]]:
     parts = GatheredParts(read_parts(job, job.reads))
     for number in range(len(job.buckets)):
         yield number, parts.take(number)
-
-
-def scanned_document(row: Mapping[str, object], table: str) -> dict[str, Json]:
-    """Return a row of `DOCUMENT_SCHEMA` as the document that `to_document` returns."""
-    document: dict[str, Json] = json.loads(cast("str", row["content"])) if row["content"] is not None else {}
-    document |= {"~id": cast("str", row["key"]), "~table": table, "~version": cast("int", row["version"])}
-    document |= {"~signature": cast("str", row["signature"]), "~deleted": cast("bool", row["deleted"])}
-    for name, column in (
-        ("~firstUpdateAt", "first_update_at"),
-        ("~lastUpdateAt", "last_update_at"),
-        ("~lastMutateAt", "last_mutate_at"),
-    ):
-        at = cast("datetime.datetime | None", row[column])
-        if at is not None:
-            document[name] = at.replace(tzinfo=None).isoformat(timespec="milliseconds") + "Z"
-    return document

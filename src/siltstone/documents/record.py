@@ -14,12 +14,60 @@ from typing import Final, NamedTuple
 from siltstone import clock
 from siltstone.errors import InvalidInputError
 
+MAX_TAGS: Final = 3
+MAX_TAG_LENGTH: Final = 8
 _FORM: Final = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-1[0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{12}")
 _TICKS_PER_MS: Final = 10_000
 # The time of a version-1 UUID counts from the start of the Gregorian calendar.
 _EPOCH_MS: Final = 12_219_292_800_000
 _MAX_TICKS: Final = (1 << 60) - 1
 _UNIX_EPOCH: Final = datetime.datetime(1970, 1, 1)
+
+
+class Change(NamedTuple):
+    """One delta under its change id, never modified. Wherever changes are read, plain tuples will do."""
+
+    change_id: str
+    delta: str
+    tags: Sequence[str] | None = ()
+
+
+class CompactionRecord(NamedTuple):
+    """What was resolved up to a cutoff, under a change id of its own.
+
+    `count` deltas from `first` to `cutoff` resolve to `compacted_delta`, a literal or `~`. Legacy records have none: they
+    do not count the cutoff delta, which then holds the content.
+    """
+
+    change_id: str
+    count: int  # type: ignore[assignment]  # a tuple's own method of that name is not missed
+    first: str | None
+    cutoff: str | None
+    cutoff_signature: str | None
+    last_content_mutation: str | None
+    last_mutation: str | None
+    compacted_delta: str | None
+    last_tags: Sequence[str] | None = ()
+
+
+class Row(NamedTuple):
+    """All that is stored for one document, in any order. Key, table and placement matter to conditions only."""
+
+    changes: Sequence[tuple[str, str, Sequence[str] | None]]
+    records: Sequence[CompactionRecord] = ()
+    key: str = ""
+    table: str = ""
+    placement: str | None = None
+
+
+class ArchivedChange(NamedTuple):
+    """A change that a compaction absorbed, with the version and the content after it; content None means deleted."""
+
+    change_id: str
+    version: int
+    delta: str
+    tags: tuple[str, ...]
+    content: str | None
 
 
 def check_change_id(change_id: str | uuid.UUID) -> str:
@@ -113,56 +161,6 @@ _ids = ChangeIds()
 def new_change_id(now_ms: int | None = None) -> str:
     """Make an id of the present time: unique, and later than all that this process made before."""
     return _ids.new(clock.now_ms() if now_ms is None else now_ms)
-
-
-MAX_TAGS: Final = 3
-MAX_TAG_LENGTH: Final = 8
-
-
-class Change(NamedTuple):
-    """One delta under its change id, never modified. Wherever changes are read, plain tuples will do."""
-
-    change_id: str
-    delta: str
-    tags: Sequence[str] | None = ()
-
-
-class CompactionRecord(NamedTuple):
-    """What was resolved up to a cutoff, under a change id of its own.
-
-    `count` deltas from `first` to `cutoff` resolve to `compacted_delta`, a literal or `~`. Legacy records have none: they
-    do not count the cutoff delta, which then holds the content.
-    """
-
-    change_id: str
-    count: int  # type: ignore[assignment]  # a tuple's own method of that name is not missed
-    first: str | None
-    cutoff: str | None
-    cutoff_signature: str | None
-    last_content_mutation: str | None
-    last_mutation: str | None
-    compacted_delta: str | None
-    last_tags: Sequence[str] | None = ()
-
-
-class Row(NamedTuple):
-    """All that is stored for one document, in any order. Key, table and placement matter to conditions only."""
-
-    changes: Sequence[tuple[str, str, Sequence[str] | None]]
-    records: Sequence[CompactionRecord] = ()
-    key: str = ""
-    table: str = ""
-    placement: str | None = None
-
-
-class ArchivedChange(NamedTuple):
-    """A change that a compaction absorbed, with the version and the content after it; content None means deleted."""
-
-    change_id: str
-    version: int
-    delta: str
-    tags: tuple[str, ...]
-    content: str | None
 
 
 def check_tags(tags: Sequence[str]) -> tuple[str, ...]:

@@ -1,7 +1,7 @@
 """How documents are stored: the columns, and rows put together as documents or made of them."""
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -9,12 +9,11 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from siltstone.documents.intake import WRITTEN, Update
+from siltstone.documents.intake import WRITTEN, ChangeKey, Stored, Update
 from siltstone.documents.record import ArchivedChange, Change, CompactionRecord, Row
 from siltstone.model.properties import DOCUMENTS_NAME
-from siltstone.rows.columns import Integers
+from siltstone.rows.hashing import Hashes, hash_keys
 
-NAME_PROPERTY: Final = DOCUMENTS_NAME.name
 KEY: Final = "key"
 SCHEMA: Final = pa.schema(
     [
@@ -31,7 +30,13 @@ SCHEMA: Final = pa.schema(
     ]
 )
 WRITTEN_SCHEMA: Final = pa.schema([SCHEMA.field(name) for name in WRITTEN])
+CHANGE_KEYS: Final = pa.schema([SCHEMA.field(name) for name in (KEY, "change_id")])
 _BATCH_ROWS: Final = 10_000
+
+
+def condition_name(properties: Mapping[str, str], table: str) -> str:
+    """Return what conditions know a table by: the name that it was created under."""
+    return properties.get(DOCUMENTS_NAME.name, table)
 
 
 class StoredRow(NamedTuple):
@@ -55,62 +60,40 @@ def grouped(table: pa.Table, name: str) -> Iterator[StoredRow]:
     """
     if not table.num_rows:
         return
-    order, ends = _by_key(table)
-    columns = [_plain(table.column(field.name).combine_chunks().take(pa.array(order))) for field in SCHEMA]
-    keys, ids, deltas, tags, counts, *rest = columns
-    positions = order.tolist()
-    start = 0
-    for end in ends:
-        yield _group(name, keys[start], range(start, end), positions, ids, deltas, tags, counts, rest)
-        start = end
-
-
-def _group(
-    name: str,
-    key: str,
-    span: range,
-    positions: list[int],
-    ids: list[str],
-    deltas: list[str],
-    tags: Sequence[Sequence[str] | None],
-    counts: Sequence[int | None],
-    rest: Sequence[Sequence[str | None]],
-) -> StoredRow:
-    changes: dict[str, Change] = {}
-    records: dict[str, CompactionRecord] = {}
-    stored = StoredRow(Row((), (), key, name), [], [], [], [])
-    archived: set[str] = set()
-    for at in span:
-        change_id, count = ids[at], counts[at]
-        if count is None:
-            if change_id in changes:
-                stored.duplicates.append(positions[at])
-                continue
-            changes[change_id] = Change(change_id, deltas[at], tags[at])
-            stored.changes.append(positions[at])
-        elif count < 0:
-            if change_id in archived:
-                stored.duplicates.append(positions[at])
-                continue
-            archived.add(change_id)
-            stored.archived.append(_archived(change_id, -count, deltas[at], tags[at]))
-        elif change_id in records:
-            stored.duplicates.append(positions[at])
-        else:
-            first, cutoff, signature, content_mutation, mutation = (column[at] for column in rest)
-            records[change_id] = CompactionRecord(
-                change_id, count, first, cutoff, signature, content_mutation, mutation, deltas[at], tags[at] or ()
-            )
-            stored.records.append(positions[at])
-    return stored._replace(row=Row(list(changes.values()), list(records.values()), key, name))
-
-
-def _by_key(table: pa.Table) -> tuple[Integers, list[int]]:
-    """Return the positions of rows by key, in order within one, and where each key's positions end."""
+    # The positions of rows by key, in order within one, and where each key's positions end.
     codes = table.column(KEY).combine_chunks().dictionary_encode().indices.to_numpy(zero_copy_only=False)
     order = np.argsort(codes, kind="stable")
-    ends = np.flatnonzero(np.diff(codes[order])) + 1
-    return order, [*ends.tolist(), len(order)]
+    ends = [*(np.flatnonzero(np.diff(codes[order])) + 1).tolist(), len(order)]
+    columns = [_plain(table.column(field.name).combine_chunks().take(pa.array(order))) for field in SCHEMA]
+    rows = list(zip(order.tolist(), *columns, strict=True))
+    for start, end in itertools.pairwise([0, *ends]):
+        yield _group(rows[start:end], name)
+
+
+def _group(rows: Sequence[tuple[Any, ...]], name: str) -> StoredRow:
+    """Return one document; its rows are their positions, then the columns of `SCHEMA`."""
+    changes: dict[str, tuple[int, Change]] = {}
+    records: dict[str, tuple[int, CompactionRecord]] = {}
+    archived: dict[str, ArchivedChange] = {}
+    duplicates: list[int] = []
+    for position, _, change_id, text, tags, count, *rest in rows:
+        earlier: Container[str] = changes if count is None else records if count >= 0 else archived
+        if change_id in earlier:
+            duplicates.append(position)
+        elif count is None:
+            changes[change_id] = position, Change(change_id, text, tags)
+        elif count >= 0:
+            records[change_id] = position, CompactionRecord._make((change_id, count, *rest, text, tags or ()))
+        else:
+            kept = orjson.loads(text)
+            archived[change_id] = ArchivedChange(change_id, -count, kept["delta"], tuple(tags or ()), kept["content"])
+    return StoredRow(
+        Row([change for _, change in changes.values()], [record for _, record in records.values()], rows[0][1], name),
+        [position for position, _ in changes.values()],
+        [position for position, _ in records.values()],
+        duplicates,
+        list(archived.values()),
+    )
 
 
 def _plain(values: pa.Array) -> list[Any]:
@@ -123,9 +106,18 @@ def _plain(values: pa.Array) -> list[Any]:
     return plain
 
 
-def _archived(change_id: str, version: int, text: str, tags: Sequence[str] | None) -> ArchivedChange:
-    kept = orjson.loads(text)
-    return ArchivedChange(change_id, version, kept["delta"], tuple(tags or ()), kept["content"])
+def hash_changes(table: pa.Table | pa.RecordBatch) -> Hashes:
+    """Return a hash of each row's key and change id."""
+    return hash_keys(table, CHANGE_KEYS.names)
+
+
+def changes_of(table: pa.Table, name: str) -> dict[ChangeKey, Stored]:
+    """Return the changes among the rows of a table."""
+    return {
+        (stored.row.key, change_id): (text, tags)
+        for stored in grouped(table, name)
+        for change_id, text, tags in stored.row.changes
+    }
 
 
 def archive_rows(changes: Sequence[tuple[str, ArchivedChange]]) -> pa.Table:
@@ -146,12 +138,7 @@ def archive_rows(changes: Sequence[tuple[str, ArchivedChange]]) -> pa.Table:
 def record_rows(records: Sequence[tuple[str, CompactionRecord]]) -> pa.Table:
     """Return records of documents, each with its key, as rows."""
     fields = [
-        {
-            **{name: value for name, value in record._asdict().items() if name in SCHEMA.names},
-            KEY: key,
-            "delta": record.compacted_delta,
-            "tags": list(record.last_tags or ()),
-        }
+        record._asdict() | {KEY: key, "delta": record.compacted_delta, "tags": list(record.last_tags or ())}
         for key, record in records
     ]
     return pa.Table.from_pylist(fields, schema=SCHEMA)

@@ -6,7 +6,7 @@ import gzip
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import IO, Any, Literal, NamedTuple, Protocol, cast
+from typing import IO, Any, Literal, NamedTuple, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -16,70 +16,6 @@ from siltstone.objects import open_objects
 
 Compression = Literal["gzip", "bz2"]
 RowProgress = Callable[[int], None]
-
-
-class InputFile(Protocol):
-    """One file; it can be read several times."""
-
-    name: str
-    null_lines: int
-    """How many lines were null, and so not rows, when the rows were last read."""
-
-    def schema(self, table_schema: pa.Schema, progress: RowProgress) -> pa.Schema:
-        """Return the file's columns, those of the table with its types where the file has none of its own.
-
-        A column without any value has the null type. `progress` gets the number of rows as they are read.
-        """
-
-    def batches(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-        """Yield all rows with the columns of `schema`, which `schema()` returned."""
-
-
-class Location(NamedTuple):
-    """Where bytes come from; `name` is for messages."""
-
-    name: str
-    path: str
-    compression: Compression | None
-
-    @contextlib.contextmanager
-    def opened(self) -> Iterator[IO[bytes]]:
-        """Open from the start, unpacked.
-
-        A Python file on purpose: Arrow's CSV reader reads ahead in a thread of its own, also after the file was
-        closed. A file of Arrow's then goes on with the bare descriptor, which by that time may be another file's,
-        and steals from it; a Python file refuses.
-        """
-        with reading(self.name), self._raw() as raw:
-            if self.compression is None:
-                yield raw
-            else:
-                with gzip.open(raw) if self.compression == "gzip" else bz2.open(raw) as unpacked:
-                    yield cast("IO[bytes]", unpacked)
-
-    def _raw(self) -> IO[bytes]:
-        if "://" in self.path:
-            folder, _, name = self.path.rpartition("/")
-            return open_objects(folder).open_reader(name)
-        return Path(self.path).open("rb")
-
-
-def format_limit(size: int) -> str:
-    """Return a limit in bytes as text for people."""
-    return f"{size >> 20} MiB" if size >= 1 << 20 else f"{size} bytes"
-
-
-@contextlib.contextmanager
-def reading(name: str) -> Iterator[None]:
-    """Turn errors of Arrow and the system into errors of ours that name the file."""
-    try:
-        yield
-    except (OSError, EOFError, zlib.error) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise InvalidInputError(f"{name}: cannot be read: {reason}") from error
-    except pa.ArrowException as error:
-        raise InvalidInputError(f"{name}: {error}") from error
-
 
 _INTEGER = r"^-?(0|[1-9][0-9]{0,17})$"
 # More digits than a double holds are an identifier rather than a number, and so is what starts with a zero.
@@ -97,13 +33,67 @@ _CANDIDATES: list[tuple[pa.DataType, str]] = [
 ]
 
 
+class Location(NamedTuple):
+    """Where bytes come from; `name` is for messages."""
+
+    name: str
+    path: str
+    compression: Compression | None
+
+    @contextlib.contextmanager
+    def opened(self) -> Iterator[IO[bytes]]:
+        """Open from the start, unpacked; errors of Arrow and the system name the file. Raises: InvalidInputError.
+
+        A Python file on purpose: Arrow's CSV reader reads ahead in a thread of its own, also after the file was
+        closed. A file of Arrow's then goes on with the bare descriptor, which by that time may be another file's,
+        and steals from it; a Python file refuses.
+        """
+        try:
+            with self._raw() as raw:
+                if self.compression is None:
+                    yield raw
+                else:
+                    with gzip.open(raw) if self.compression == "gzip" else bz2.open(raw) as unpacked:
+                        yield cast("IO[bytes]", unpacked)
+        except (OSError, EOFError, zlib.error) as error:
+            reason = getattr(error, "strerror", None) or error
+            raise InvalidInputError(f"{self.name}: cannot be read: {reason}") from error
+        except pa.ArrowException as error:
+            raise InvalidInputError(f"{self.name}: {error}") from error
+
+    def _raw(self) -> IO[bytes]:
+        if "://" in self.path:
+            folder, _, name = self.path.rpartition("/")
+            return open_objects(folder).open_reader(name)
+        return Path(self.path).open("rb")
+
+
+class InputFile:
+    """One file; it can be read several times."""
+
+    def __init__(self, location: Location) -> None:
+        self.name = location.name
+        self.null_lines = 0
+        """How many lines were null, and so not rows, when the rows were last read."""
+        self._location = location
+
+    def schema(self, table_schema: pa.Schema, progress: RowProgress) -> pa.Schema:
+        """Return the file's columns, those of the table with its types where the file has none of its own.
+
+        A column without any value has the null type. `progress` gets the number of rows as they are read.
+        """
+        raise NotImplementedError
+
+    def batches(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        """Yield all rows with the columns of `schema`, which `schema()` returned."""
+        raise NotImplementedError
+
+
 class TextColumn:
     """What is known about a column of text so far; a type stays possible while every value converts to it."""
 
     def __init__(self, *, times_only: bool = False) -> None:
-        self._possible = [
-            candidate for candidate in _CANDIDATES if not times_only or pa.types.is_temporal(candidate[0])
-        ]
+        self._possible = [(kind, shape) for kind, shape in _CANDIDATES if not times_only or pa.types.is_temporal(kind)]
         self._has_values = False
 
     def inspect(self, values: "pa.Array[Any] | pa.ChunkedArray[Any]") -> None:
@@ -125,9 +115,9 @@ class TextColumn:
 def _converts(values: Any, kind: pa.DataType, shape: str) -> bool:
     if not pc.all(pc.match_substring_regex(values, shape)).as_py():
         return False
-    if pa.types.is_temporal(kind):
-        try:
+    try:
+        if pa.types.is_temporal(kind):
             values.cast(kind)
-        except pa.ArrowInvalid:
-            return False
+    except pa.ArrowInvalid:
+        return False
     return True

@@ -109,13 +109,7 @@ def plan_write(
     try:
         with replaced(address, cast("Objects", _ReadOnlyObjects(open_objects(root)))):
             deltas = storage.stage_deltas(
-                data,
-                stream,
-                type=type,
-                delete_columns=delete_columns,
-                op_column=op_column,
-                evolve=evolve,
-                root=address,
+                data, stream, type=type, delete_columns=delete_columns, op_column=op_column, evolve=evolve, root=address
             )
     finally:
         forget_logs(address)

@@ -41,14 +41,9 @@ def check_output(path: str, *, overwrite: bool) -> Format:
 
 def write_rows(batches: Iterable[pa.RecordBatch], schema: pa.Schema, path: str, format: Format) -> tuple[int, int]:
     """Write rows to a local file as they come; return how many there were, and the file's bytes."""
-    writers: dict[Format, Callable[[str, pa.Schema], Any]] = {
-        "parquet": _parquet_writer,
-        "csv": _csv_writer,
-        "jsonl": _json_writer,
-    }
     rows = 0
     with replacing(path) as unfinished:
-        with writers[format](unfinished, schema) as write:
+        with _opened_writer(unfinished, schema, format) as write:
             for batch in batches:
                 write(batch)
                 rows += batch.num_rows
@@ -71,20 +66,24 @@ def replacing(path: str) -> Iterator[str]:
 
 
 @contextlib.contextmanager
-def _parquet_writer(path: str, schema: pa.Schema) -> Iterator[Callable[[pa.RecordBatch], None]]:
-    with pq.ParquetWriter(path, schema, compression="zstd") as writer:
-        yield writer.write_batch
-
-
-@contextlib.contextmanager
-def _csv_writer(path: str, schema: pa.Schema) -> Iterator[Callable[[pa.RecordBatch], None]]:
-    csv_schema = pa.schema([pa.field(field.name, _csv_type(field.type)) for field in schema])
-    with pyarrow.csv.CSVWriter(path, csv_schema) as writer:
-        yield lambda batch: writer.write_batch(
-            pa.RecordBatch.from_arrays(
-                [_csv_values(batch.column(field.name), field.type) for field in csv_schema], schema=csv_schema
+def _opened_writer(path: str, schema: pa.Schema, format: Format) -> Iterator[Callable[[pa.RecordBatch], object]]:
+    """Yield what writes a batch to a file of a format."""
+    if format == "parquet":
+        with pq.ParquetWriter(path, schema, compression="zstd") as parquet:
+            yield parquet.write_batch
+    elif format == "csv":
+        fields = [pa.field(field.name, _csv_type(field.type)) for field in schema]
+        with pyarrow.csv.CSVWriter(path, pa.schema(fields)) as csv:
+            yield lambda batch: csv.write_batch(
+                pa.RecordBatch.from_arrays(
+                    [_csv_values(batch.column(field.name), field.type) for field in fields], schema=pa.schema(fields)
+                )
             )
-        )
+    else:
+        with Path(path).open("wb") as lines:
+            yield lambda batch: lines.writelines(
+                orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE) for row in plain_rows(batch)
+            )
 
 
 def _csv_type(kind: pa.DataType) -> pa.DataType:
@@ -99,21 +98,11 @@ def _csv_values(values: Any, kind: pa.DataType) -> Any:
         return values
     if pa.types.is_duration(values.type):
         return values.cast(kind)
-    return pa.array([None if value is None else _csv_text(plain(value)) for value in values.to_pylist()], kind)
-
-
-def _csv_text(value: object) -> str:
-    return value if isinstance(value, str) else orjson.dumps(value).decode()
-
-
-@contextlib.contextmanager
-def _json_writer(path: str, schema: pa.Schema) -> Iterator[Callable[[pa.RecordBatch], None]]:
-    with Path(path).open("wb") as file:
-
-        def write(batch: pa.RecordBatch) -> None:
-            file.writelines(orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE) for row in plain_rows(batch))
-
-        yield write
+    texts = [
+        value if isinstance(value, str | None) else orjson.dumps(value).decode()
+        for value in map(plain, values.to_pylist())
+    ]
+    return pa.array(texts, kind)
 
 
 def plain_rows(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:

@@ -7,7 +7,7 @@ import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import orjson
 import pyarrow as pa
@@ -15,43 +15,14 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from siltstone.errors import InputWarning, InvalidInputError
-from siltstone.ingest.csv import CsvFile
 from siltstone.ingest.data_file import Compression, InputFile, Location, RowProgress
-from siltstone.ingest.json_lines import JsonLinesFile
+from siltstone.ingest.text_file import CsvFile, JsonLinesFile
 from siltstone.model import TableVersion
 from siltstone.model.entities import REMOVALS
 from siltstone.model.schema import evolve, normalize_schema, schema_from_json
 from siltstone.storage.conversion import UnfitValueError, columns_without_index, convert, empty_batch, stored_type
 
-BATCH_ROWS = 1 << 16
-
-
-class ParquetFile:
-    """A Parquet file."""
-
-    def __init__(self, location: Location) -> None:
-        self.name = location.name
-        self.null_lines = 0
-        self._location = location
-
-    @contextlib.contextmanager
-    def _opened(self) -> Iterator[pq.ParquetFile]:
-        with self._location.opened() as stream, pq.ParquetFile(stream) as file:
-            yield file
-
-    def schema(self, table_schema: pa.Schema, progress: RowProgress) -> pa.Schema:
-        """Return the file's own columns, without a pandas index that has no name."""
-        with self._opened() as file:
-            schema = file.schema_arrow
-            return pa.schema([schema.field(name) for name in columns_without_index(schema)])
-
-    def batches(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-        """Yield batches of the file's row groups."""
-        with self._opened() as file:
-            for batch in file.iter_batches(BATCH_ROWS, columns=schema.names):
-                yield batch.select(schema.names)
-
-
+Report = Callable[[str], None]
 Format = Literal["parquet", "csv", "jsonl"]
 STANDARD_INPUT = "-"
 _FORMATS: dict[str, Format] = {
@@ -64,14 +35,18 @@ _FORMATS: dict[str, Format] = {
     ".json": "jsonl",
 }
 _COMPRESSIONS: dict[str, Compression] = {".gz": "gzip", ".bz2": "bz2"}
+BATCH_ROWS = 1 << 16
 
 
 @contextlib.contextmanager
 def open_input(name: str, format: Format | None = None, delimiter: str | None = None) -> Iterator[InputFile]:
     """Open a data file, `-` for JSON lines from standard input. Raises: InvalidInputError."""
     if name != STANDARD_INPUT:
-        if "://" not in name:
-            _check_file(name)
+        is_local = "://" not in name
+        if is_local and Path(name).is_dir():
+            raise InvalidInputError(f"{name}: is a folder; name the files in it, e.g. {name.rstrip('/')}/*.parquet")
+        if is_local and not Path(name).exists():
+            raise InvalidInputError(f"{name}: no such file")
         yield _input_file(Location(name, name, _COMPRESSIONS.get(Path(name).suffix.lower())), format, delimiter)
         return
     # It is read twice, and a pipe can be read once.
@@ -81,19 +56,9 @@ def open_input(name: str, format: Format | None = None, delimiter: str | None = 
         yield _input_file(Location("standard input", copy.name, None), format or "jsonl", delimiter)
 
 
-def _check_file(name: str) -> None:
-    path = Path(name)
-    if path.is_dir():
-        raise InvalidInputError(f"{name}: is a folder; name the files in it, e.g. {name.rstrip('/')}/*.parquet")
-    if not path.exists():
-        raise InvalidInputError(f"{name}: no such file")
-
-
 def _input_file(location: Location, format: Format | None, delimiter: str | None) -> InputFile:
-    suffixes = [suffix.lower() for suffix in Path(location.name).suffixes]
-    if location.compression is not None:
-        suffixes = suffixes[:-1]
-    suffix = suffixes[-1] if suffixes else ""
+    path = Path(location.name.lower())
+    suffix = path.suffix if location.compression is None else Path(path.stem).suffix
     chosen = format or _FORMATS.get(suffix)
     if chosen is None:
         raise InvalidInputError(f"{location.name}: unknown file format; use --format parquet, csv or jsonl")
@@ -106,7 +71,20 @@ def _input_file(location: Location, format: Format | None, delimiter: str | None
     return JsonLinesFile(location)
 
 
-Report = Callable[[str], None]
+class ParquetFile(InputFile):
+    """A Parquet file."""
+
+    def schema(self, table_schema: pa.Schema, progress: RowProgress) -> pa.Schema:
+        """Return the file's own columns, without a pandas index that has no name."""
+        with self._location.opened() as stream, pq.ParquetFile(stream) as file:
+            schema = file.schema_arrow
+            return pa.schema([schema.field(name) for name in columns_without_index(schema)])
+
+    def batches(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        """Yield batches of the file's row groups."""
+        with self._location.opened() as stream, pq.ParquetFile(stream) as file:
+            for batch in file.iter_batches(BATCH_ROWS, columns=schema.names):
+                yield batch.select(schema.names)
 
 
 def silent(message: str) -> None:
@@ -162,11 +140,10 @@ def open_rows(
         table_schema = table_schema.append(pa.field(op_column, pa.string()))
     with contextlib.ExitStack() as stack:
         inputs = [stack.enter_context(open_input(file, format, delimiter)) for file in files]
-        late = _LateDeletes(op_column, version.sort_keys)
-        rows = FileRows(inputs, table_schema, columns, late, progress)
+        rows = FileRows(inputs, table_schema, columns, op_column, version.sort_keys, progress)
         with _naming(lambda: rows.current):
             yield rows
-        late.warn()
+        rows.warn_of_late_deletes()
 
 
 class FileRows:
@@ -177,18 +154,29 @@ class FileRows:
         inputs: Sequence[InputFile],
         table_schema: pa.Schema,
         columns: Sequence[str] | None,
-        late: "_LateDeletes",
+        op_column: str | None,
+        sort_keys: Sequence[str],
         progress: Report,
     ) -> None:
         self._inputs = inputs
-        self._late = late
+        self._op_column = op_column
+        self._sort_key = sort_keys[0] if op_column is not None and sort_keys else None
+        self._late_deletes = 0
         self._progress = progress
         self.current = inputs[0].name
         self._schemas = [
-            _selected(input_.schema(table_schema, _counter(f"Scanning {input_.name}", progress)), columns)
-            for input_ in inputs
+            input_.schema(table_schema, _counter(f"Scanning {input_.name}", progress)) for input_ in inputs
         ]
-        self._type_files_of_nulls(table_schema)
+        if columns is not None:
+            self._schemas = [
+                pa.schema([field for field in schema if field.name in columns]) for schema in self._schemas
+            ]
+        # Files that have only null lines, and so no columns, get those of the others, or the table's.
+        substitute = next((schema for schema in self._schemas if len(schema)), table_schema)
+        self._schemas = [
+            schema if len(schema) or not file.null_lines else substitute
+            for file, schema in zip(inputs, self._schemas, strict=True)
+        ]
         self._type_empty_columns(table_schema)
         self._schema = self._combined(table_schema)
 
@@ -197,30 +185,17 @@ class FileRows:
         """How many lines of the files were null when their rows were read."""
         return sum(input_.null_lines for input_ in self._inputs)
 
-    def _type_files_of_nulls(self, table_schema: pa.Schema) -> None:
-        """Give files that have only null lines, and so no columns, those of the others, or the table's."""
-        columns = next((schema for schema in self._schemas if len(schema)), table_schema)
-        self._schemas = [
-            schema if len(schema) or not file.null_lines else columns
-            for file, schema in zip(self._inputs, self._schemas, strict=True)
-        ]
-
     def _type_empty_columns(self, table_schema: pa.Schema) -> None:
         """Give columns without values the type they have elsewhere; without one they say nothing and are left out."""
-        types = {
-            field.name: field.type
-            for schema in (*self._schemas, table_schema)
-            for field in schema
-            if not _is_empty(field)
-        }
-        empty = {field.name: None for schema in self._schemas for field in schema if _is_empty(field)}
-        for name in empty:
+        fields = [field for schema in (*self._schemas, table_schema) for field in schema]
+        types = {field.name: field.type for field in fields if not pa.types.is_null(field.type)}
+        for name in dict.fromkeys(name for schema in self._schemas for name in schema.names):
             if name not in types:
                 _warn(f"column {name!r} is not in the table and has no values; it is left out")
         self._schemas = [
             pa.schema(
                 [
-                    field.with_type(types[field.name]) if _is_empty(field) else field
+                    field.with_type(types[field.name]) if pa.types.is_null(field.type) else field
                     for field in schema
                     if field.name in types
                 ]
@@ -251,7 +226,7 @@ class FileRows:
             count = _counter(f"Writing {file.name}", self._progress)
             for batch in file.batches(schema):
                 conformed = self._conformed(batch)
-                self._late.count(conformed)
+                self._count_late_deletes(conformed)
                 yield conformed
                 count(batch.num_rows)
 
@@ -266,25 +241,16 @@ class FileRows:
                 raise InvalidInputError(error.message(field.name, field.type)) from error
         return pa.RecordBatch.from_arrays(columns, schema=self._schema)
 
-
-class _LateDeletes:
-    """Counts the row-level deletes that have no sort key, and so are older than every row that has one."""
-
-    def __init__(self, op_column: str | None, sort_keys: Sequence[str]) -> None:
-        self._op_column = op_column
-        self._sort_key = sort_keys[0] if op_column is not None and sort_keys else None
-        self._count = 0
-
-    def count(self, batch: pa.RecordBatch) -> None:
-        """Count those of a batch."""
+    def _count_late_deletes(self, batch: pa.RecordBatch) -> None:
+        """Count row-level deletes that have no sort key, and so are older than every row that has one."""
         if self._sort_key in batch.schema.names and self._op_column in batch.schema.names:
             is_delete = pc.is_in(convert(batch.column(self._op_column), pa.string()), pa.array(REMOVALS))
-            self._count += pc.sum(pc.and_(is_delete, pc.is_null(batch.column(self._sort_key)))).as_py() or 0
+            self._late_deletes += pc.sum(pc.and_(is_delete, pc.is_null(batch.column(self._sort_key)))).as_py() or 0
 
-    def warn(self) -> None:
-        """Warn, if there are any."""
-        if self._count:
-            deletes = "1 delete has" if self._count == 1 else f"{self._count} deletes have"
+    def warn_of_late_deletes(self) -> None:
+        """Warn of deletes without a sort key, if there were any."""
+        if self._late_deletes:
+            deletes = "1 delete has" if self._late_deletes == 1 else f"{self._late_deletes} deletes have"
             _warn(
                 f"{deletes} no sort key {self._sort_key!r}: older than every row that has one, so that they remove "
                 "none of those; give the sort key, or write a delta of type delete"
@@ -295,14 +261,6 @@ def _stored(schema: pa.Schema, table_schema: pa.Schema) -> pa.Schema:
     """Return a file's columns with the types they are stored with."""
     types = {field.name: field.type for field in table_schema}
     return pa.schema([field.with_type(stored_type(field.type, types.get(field.name), field.name)) for field in schema])
-
-
-def _selected(schema: pa.Schema, columns: Sequence[str] | None) -> pa.Schema:
-    return schema if columns is None else pa.schema([field for field in schema if field.name in columns])
-
-
-def _is_empty(field: "pa.Field[Any]") -> bool:
-    return bool(pa.types.is_null(field.type))
 
 
 def _counter(what: str, progress: Report) -> Callable[[int], None]:

@@ -8,7 +8,7 @@ from pyspark.errors import PythonException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
-from siltstone.documents.intake import batch_updates, check_columns, checked_updates
+from siltstone.documents.intake import check_columns, checked_updates
 from siltstone.documents.read import DOCUMENT_SCHEMA, bucket_documents
 from siltstone.documents.record import new_change_id
 from siltstone.documents.schema import WRITTEN_SCHEMA, stored_batches
@@ -87,7 +87,7 @@ def stage_updates(frame: DataFrame, stream: StreamLocator, *, now_ms: int, root:
 
     def check(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            yield from stored_batches(checked_updates(batch_updates(batch)), lambda: new_change_id(now_ms))
+            yield from stored_batches(checked_updates(batch.to_pylist()), lambda: new_change_id(now_ms))
 
     checked = frame.mapInArrow(with_access(root, check), spark_schema(WRITTEN_SCHEMA))
     try:

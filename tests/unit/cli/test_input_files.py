@@ -10,8 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from siltstone.errors import InvalidInputError
-from siltstone.ingest import csv as input_csv
-from siltstone.ingest import json_lines as input_json
+from siltstone.ingest import text_file
 from siltstone.ingest.file_rows import open_input
 from tests.unit.cli.command_line import Cli
 
@@ -188,8 +187,8 @@ def test_json_tells_a_column_left_out_from_one_that_is_null(tmp_path: Path) -> N
 def test_types_of_new_columns_are_judged_beyond_the_first_block(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(input_csv, "BLOCK_BYTES", 64)
-    monkeypatch.setattr(input_json, "CHUNK_BYTES", 64)
+    monkeypatch.setattr(text_file, "BLOCK_BYTES", 64)
+    monkeypatch.setattr(text_file, "CHUNK_BYTES", 64)
     rows: list[dict[str, object]] = [{"id": number, "late": None} for number in range(100)]
     rows.append({"id": 100, "late": "text"})
     table = tmp_path / "a.csv"
@@ -201,7 +200,7 @@ def test_types_of_new_columns_are_judged_beyond_the_first_block(
 
 
 def test_json_numbers_in_later_chunks_widen_a_new_column(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(input_json, "CHUNK_BYTES", 32)
+    monkeypatch.setattr(text_file, "CHUNK_BYTES", 32)
     path = tmp_path / "a.jsonl"
     path.write_text("".join(f'{{"n": {number}}}\n' for number in [*range(20), 0.5]))
     assert [row["n"] for row in read(str(path))] == [*map(float, range(20)), 0.5]
@@ -213,7 +212,7 @@ def test_json_numbers_in_later_chunks_widen_a_new_column(tmp_path: Path, monkeyp
 def test_the_line_of_a_wrong_value_counts_from_the_start_of_the_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(input_json, "CHUNK_BYTES", 50)
+    monkeypatch.setattr(text_file, "CHUNK_BYTES", 50)
     path = tmp_path / "a.jsonl"
     path.write_text("".join(f'{{"n": {number}}}\n' for number in [*range(76), '"x"', 3]))
     with pytest.raises(InvalidInputError, match="line 77, column 'n': \"x\""):
@@ -255,7 +254,7 @@ def test_quotes_inside_csv_fields_that_are_not_quoted_are_text(tmp_path: Path) -
 def test_quoted_csv_is_followed_across_blocks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block_bytes: int
 ) -> None:
-    monkeypatch.setattr(input_csv, "BLOCK_BYTES", block_bytes)
+    monkeypatch.setattr(text_file, "BLOCK_BYTES", block_bytes)
     rows = [{"id": number, "text": f'"{number}"\r\n,{"x" * (number % 7)}"'} for number in range(60)]
     quoted = [str(row["text"]).replace('"', '""') for row in rows]
     lines = [f'{number},"{text}"\r\n' for number, text in enumerate(quoted)]
@@ -268,7 +267,7 @@ def test_quoted_csv_is_followed_across_blocks(
 
 
 def test_a_csv_row_longer_than_a_block_is_refused_by_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(input_csv, "BLOCK_BYTES", 64)
+    monkeypatch.setattr(text_file, "BLOCK_BYTES", 64)
     path = tmp_path / "a.csv"
     path.write_text("id,text\n" + "1,x\n" * 50 + f"2,{'y' * 1000}\n3,z\n")
     with pytest.raises(InvalidInputError, match=r"a\.csv: the row that starts in line 52 is longer than 64 bytes"):
@@ -282,8 +281,8 @@ def test_a_csv_row_longer_than_a_block_is_refused_by_line(tmp_path: Path, monkey
 def test_a_json_line_longer_than_the_limit_is_refused_without_reading_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str
 ) -> None:
-    monkeypatch.setattr(input_json, "CHUNK_BYTES", 32)
-    monkeypatch.setattr(input_json, "LINE_BYTES_LIMIT", 100)
+    monkeypatch.setattr(text_file, "CHUNK_BYTES", 32)
+    monkeypatch.setattr(text_file, "LINE_BYTES_LIMIT", 100)
     path = tmp_path / "a.jsonl"
     path.write_text('{"n": 1}\n' * 20 + '{"n": "' + "x" * 1000 + end)
     with pytest.raises(InvalidInputError, match=r"a\.jsonl: line 21 is longer than 100 bytes; break it up"):
@@ -301,7 +300,7 @@ def test_a_json_line_of_a_gigabyte_is_refused_before_all_of_it_is_read(tmp_path:
 
 
 def test_null_lines_are_no_rows_and_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(input_json, "CHUNK_BYTES", 16)
+    monkeypatch.setattr(text_file, "CHUNK_BYTES", 16)
     path = tmp_path / "a.jsonl"
     path.write_bytes(b'\xef\xbb\xbfnull\n{"n": 1, "word": "null"}\n null \r\n\nnull\n{"n": null, "word": "x"}\nnull')
     with open_input(str(path)) as file:

@@ -4,7 +4,7 @@ import pickle
 
 import pytest
 
-from siltstone.documents import resolve as history
+from siltstone.documents import expand as history
 from siltstone.documents.expand import expand, resolve
 from siltstone.documents.intake import sanitized
 from siltstone.documents.language import parse_delta

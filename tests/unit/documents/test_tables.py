@@ -13,12 +13,11 @@ import pytest
 
 import siltstone
 from siltstone.catalog import main as catalog
-from siltstone.documents.cases import record_fields
-from siltstone.documents.commit import Staged, commit_changes
+from siltstone.documents.commit import Staged, commit_changes, earliest_of
 from siltstone.documents.expand import expand
+from siltstone.documents.intake import record_fields
 from siltstone.documents.language import Condition, Delta
 from siltstone.documents.merge import run_here
-from siltstone.documents.read import earliest_of
 from siltstone.documents.record import Change, CompactionRecord, Row, new_change_id, to_ms
 from siltstone.errors import AlreadyExistsError, CorruptionError, InvalidInputError, NotFoundError
 from siltstone.log.commit import forget_logs

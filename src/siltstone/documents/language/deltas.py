@@ -1,17 +1,18 @@
-"""Deltas: how a value becomes the next one. Immutable; made already simplified."""
+"""Deltas: how a value becomes the next one; and builders, which make them from Python step by step."""
 
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Final, NoReturn
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final, Self
 
-from siltstone.documents.language.conditions import Condition
-from siltstone.documents.language.questions import Constant
+from siltstone.documents.language.conditions import Condition, Constant
 from siltstone.documents.language.values import (
     UNDEFINED,
+    Expression,
     Intrinsics,
     Json,
     Value,
     checked,
     identity,
+    immutable,
     in_order,
     ordered_keys,
     string_text,
@@ -19,20 +20,12 @@ from siltstone.documents.language.values import (
 )
 from siltstone.errors import InvalidInputError
 
-if TYPE_CHECKING:
-    from siltstone.documents.language.builders import ConditionalBuilder, MapBuilder, SetBuilder
 
-_set = object.__setattr__
-
-
-class Delta:
-    """A change of a value. The static methods make deltas, or builders of them.
-
-    The text of a delta is canonical, but for the order of conditions inside `and(…)` and `or(…)`, which stays as it was
-    written. Deltas are equal if their texts are, whatever that order.
-    """
+class Delta(Expression):
+    """A change of a value. The static methods make deltas, or builders of them."""
 
     __slots__ = ()
+    _noun = "delta"
 
     def apply(self, value: Value = UNDEFINED, intrinsics: Intrinsics | None = None) -> Value:
         """Return what a value becomes; the parts that stay are shared with it. Raises: InvalidInputError."""
@@ -47,22 +40,6 @@ class Delta:
     def never_deletes(self) -> bool:
         """Whether the result is certainly defined."""
         return False
-
-    def __setattr__(self, name: str, value: object) -> NoReturn:
-        raise AttributeError(f"{type(self).__name__} cannot be changed")
-
-    def sorted_text(self) -> str:
-        """Return the text with everything inside `and(…)` and `or(…)` in one order: the same for equal deltas."""
-        return str(self)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Delta) and self.sorted_text() == other.sorted_text()
-
-    def __hash__(self) -> int:
-        return hash(self.sorted_text())
-
-    def __repr__(self) -> str:
-        return f"<delta {self}>"
 
     def __reduce__(self) -> tuple[Callable[[str], "Delta"], tuple[str]]:
         return Delta.parse, (str(self),)
@@ -92,80 +69,58 @@ class Delta:
     @staticmethod
     def map() -> "MapBuilder":
         """Start a delta of a map that keeps the keys it does not mention."""
-        from siltstone.documents.language.builders import MapBuilder
-
         return MapBuilder()
 
     @staticmethod
     def set() -> "SetBuilder":
         """Start a delta of a set that keeps the members it does not mention."""
-        from siltstone.documents.language.builders import SetBuilder
-
         return SetBuilder()
 
     @staticmethod
     def conditional() -> "ConditionalBuilder":
         """Start a delta that depends on conditions."""
-        from siltstone.documents.language.builders import ConditionalBuilder
-
         return ConditionalBuilder()
 
 
+@immutable
 class Literal(Delta):
     """A JSON value."""
 
-    __slots__ = ("value",)
     value: Json
-
-    def __init__(self, value: Json) -> None:
-        _set(self, "value", value)
+    is_constant = True
+    never_deletes = True
 
     def apply(self, value: Value = UNDEFINED, intrinsics: Intrinsics | None = None) -> Value:
         """Return the literal's value."""
         return self.value
 
-    @property
-    def is_constant(self) -> bool:
-        """Yes."""
-        return True
-
-    @property
-    def never_deletes(self) -> bool:
-        """Yes."""
-        return True
-
-    def __str__(self) -> str:
+    def _text(self, is_sorted: bool) -> str:
         return value_text(self.value)
 
 
+@immutable
 class Delete(Delta):
     """`~`."""
 
-    __slots__ = ()
+    is_constant = True
 
     def apply(self, value: Value = UNDEFINED, intrinsics: Intrinsics | None = None) -> Value:
         """Return nothing."""
         return UNDEFINED
 
-    @property
-    def is_constant(self) -> bool:
-        """Yes."""
-        return True
-
-    def __str__(self) -> str:
+    def _text(self, is_sorted: bool) -> str:
         return "~"
 
 
+@immutable
 class Noop(Delta):
     """`..`."""
-
-    __slots__ = ()
 
     def apply(self, value: Value = UNDEFINED, intrinsics: Intrinsics | None = None) -> Value:
         """Return the same value."""
         return value
 
-    def __str__(self) -> str:
+    def _text(self, is_sorted: bool) -> str:
         return ".."
 
 
@@ -173,23 +128,17 @@ DELETE: Final = Delete()
 NOOP: Final = Noop()
 
 
+@immutable
 class MapDelta(Delta):
     """`{..,"key":delta}`, or `{"key":delta}` which drops the keys it does not mention.
 
     Literals are kept apart as plain values, so that the most frequent deltas cost no object per key.
     """
 
-    __slots__ = ("deletes_if_empty", "keeps_rest", "others", "puts")
     puts: dict[str, Json]
     others: dict[str, Delta]
     keeps_rest: bool
     deletes_if_empty: bool
-
-    def __init__(self, puts: dict[str, Json], others: dict[str, Delta], keeps_rest: bool, deletes_if_empty: bool):
-        _set(self, "puts", puts)
-        _set(self, "others", others)
-        _set(self, "keeps_rest", keeps_rest)
-        _set(self, "deletes_if_empty", deletes_if_empty)
 
     def apply(self, value: Value = UNDEFINED, intrinsics: Intrinsics | None = None) -> Value:
         """Return the map after the deltas of its keys; a value that is not a map counts as an empty one."""
@@ -213,37 +162,23 @@ class MapDelta(Delta):
         """Whether an empty map stays."""
         return not self.deletes_if_empty
 
-    def sorted_text(self) -> str:
-        """Return the text, see `Delta`."""
-        return self._text({key: delta.sorted_text() for key, delta in self.others.items()})
-
-    def __str__(self) -> str:
-        return self._text({key: str(delta) for key, delta in self.others.items()})
-
-    def _text(self, others: dict[str, str]) -> str:
+    def _text(self, is_sorted: bool) -> str:
         parts = [".."] if self.keeps_rest else []
-        for key in ordered_keys([*self.puts, *others]):
-            inner = others.get(key)
-            parts.append(f"{string_text(key)}:{value_text(self.puts[key]) if inner is None else inner}")
+        for key in ordered_keys([*self.puts, *self.others]):
+            inner = self.others.get(key)
+            text = value_text(self.puts[key]) if inner is None else inner._text(is_sorted)
+            parts.append(f"{string_text(key)}:{text}")
         return "{" + ",".join(parts) + "}" + "?" * self.deletes_if_empty
 
 
+@immutable
 class SetDelta(Delta):
     """`(..,1,~2)`, or `(1)` which drops the members it does not mention; members go by strict equality."""
 
-    __slots__ = ("added", "deletes_if_empty", "keeps_rest", "removed")
     added: dict[object, Json]
     removed: dict[object, Json]
     keeps_rest: bool
     deletes_if_empty: bool
-
-    def __init__(
-        self, added: dict[object, Json], removed: dict[object, Json], keeps_rest: bool, deletes_if_empty: bool
-    ) -> None:
-        _set(self, "added", added)
-        _set(self, "removed", removed)
-        _set(self, "keeps_rest", keeps_rest)
-        _set(self, "deletes_if_empty", deletes_if_empty)
 
     def apply(self, value: Value = UNDEFINED, intrinsics: Intrinsics | None = None) -> Value:
         """Return the members as a list in order; a value that is not a list counts as an empty one."""
@@ -265,23 +200,19 @@ class SetDelta(Delta):
         """Whether an empty list stays."""
         return not self.deletes_if_empty
 
-    def __str__(self) -> str:
+    def _text(self, is_sorted: bool) -> str:
         parts = [".."] if self.keeps_rest else []
         parts += map(value_text, in_order(self.added.values()))
         parts += [f"~{value_text(member)}" for member in in_order(self.removed.values())]
         return f"({','.join(parts)})" + "?" * self.deletes_if_empty
 
 
+@immutable
 class Conditional(Delta):
     """`if … then … elif … then … else … end`."""
 
-    __slots__ = ("branches", "otherwise")
     branches: tuple[tuple[Condition, Delta], ...]
     otherwise: Delta
-
-    def __init__(self, branches: tuple[tuple[Condition, Delta], ...], otherwise: Delta) -> None:
-        _set(self, "branches", branches)
-        _set(self, "otherwise", otherwise)
 
     def apply(self, value: Value = UNDEFINED, intrinsics: Intrinsics | None = None) -> Value:
         """Return the result of the first delta whose condition is so."""
@@ -295,17 +226,10 @@ class Conditional(Delta):
         """Whether no branch deletes."""
         return self.otherwise.never_deletes and all(delta.never_deletes for _, delta in self.branches)
 
-    def sorted_text(self) -> str:
-        """Return the text, see `Delta`."""
-        branches = [f"{condition.sorted_text()} then {delta.sorted_text()}" for condition, delta in self.branches]
-        return self._text(branches, self.otherwise.sorted_text())
-
-    def __str__(self) -> str:
-        return self._text([f"{condition} then {delta}" for condition, delta in self.branches], str(self.otherwise))
-
-    def _text(self, branches: list[str], otherwise: str) -> str:
-        text = " elif ".join(branches)
-        return f"if {text} end" if self.otherwise is NOOP else f"if {text} else {otherwise} end"
+    def _text(self, is_sorted: bool) -> str:
+        branches = [f"{when._text(is_sorted)} then {then._text(is_sorted)}" for when, then in self.branches]
+        otherwise = "" if self.otherwise is NOOP else f" else {self.otherwise._text(is_sorted)}"
+        return f"if {' elif '.join(branches)}{otherwise} end"
 
 
 def map_delta(puts: dict[str, Json], others: dict[str, Delta], *, keeps_rest: bool, deletes_if_empty: bool) -> Delta:
@@ -313,22 +237,10 @@ def map_delta(puts: dict[str, Json], others: dict[str, Delta], *, keeps_rest: bo
     if deletes_if_empty and (puts or any(other.never_deletes for other in others.values())):
         deletes_if_empty = False
     delta = MapDelta(puts, others, keeps_rest, deletes_if_empty)
-    return _constant(delta.apply()) if delta.is_constant else delta
-
-
-def set_delta(
-    added: Iterable[Json], removed: Iterable[Json] = (), *, keeps_rest: bool, deletes_if_empty: bool
-) -> SetDelta:
-    """Return the delta of a set. Raises: InvalidInputError where a member is mentioned twice."""
-    adding: dict[object, Json] = {}
-    removing: dict[object, Json] = {}
-    for members, values in ((adding, added), (removing, removed)):
-        for value in values:
-            key = identity(value)
-            if key in adding or key in removing:
-                raise InvalidInputError(f"a set can do one thing to a member, but {value_text(value)} occurs twice")
-            members[key] = value
-    return SetDelta(adding, removing, keeps_rest, deletes_if_empty)
+    if not delta.is_constant:
+        return delta
+    value = delta.apply()
+    return DELETE if value is UNDEFINED else Literal(value)
 
 
 def conditional(branches: Iterable[tuple[Condition, Delta]], otherwise: Delta = NOOP) -> Delta:
@@ -347,10 +259,148 @@ def conditional(branches: Iterable[tuple[Condition, Delta]], otherwise: Delta = 
     return Conditional(tuple(kept), otherwise)
 
 
-def as_delta(value: object) -> Delta:
-    """Return a delta as it is, and of anything else the literal."""
-    return value if isinstance(value, Delta) else Delta.literal(value)
+class Builder:
+    """Builds a delta; each step returns the builder itself, and `str(builder)` is the delta's text."""
+
+    def build(self) -> Delta:
+        """Return the delta."""
+        raise NotImplementedError
+
+    def __str__(self) -> str:
+        return str(self.build())
 
 
-def _constant(value: Value) -> Delta:
-    return DELETE if value is UNDEFINED else Literal(value)
+class _CollectionBuilder(Builder):
+    """Builds the delta of a map or a set; what it does not mention is kept, unless said otherwise."""
+
+    def __init__(self) -> None:
+        self._keeps_rest = True
+        self._deletes_if_empty = False
+
+    def remove_rest(self) -> Self:
+        """Drop the keys or members that are not mentioned."""
+        self._keeps_rest = False
+        return self
+
+    def delete_if_empty(self) -> Self:
+        """Delete the map or set if nothing is left in it."""
+        self._deletes_if_empty = True
+        return self
+
+
+class MapBuilder(_CollectionBuilder):
+    """Builds the delta of a map; keys that it does not mention are kept, unless said otherwise."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._entries: dict[str, Delta] = {}
+
+    def put(self, key: str, value: object) -> Self:
+        """Set a key to a JSON value."""
+        return self.update(key, Literal(checked(value)))
+
+    def put_all(self, values: Mapping[str, object]) -> Self:
+        """Set several keys."""
+        for key, value in values.items():
+            self.put(key, value)
+        return self
+
+    def put_if_absent(self, key: str, value: object) -> Self:
+        """Set a key that is not there."""
+        return self.update(key, conditional([(Condition.is_a("undefined"), Literal(checked(value)))]))
+
+    def remove(self, *keys: str) -> Self:
+        """Remove keys."""
+        for key in keys:
+            self.update(key, DELETE)
+        return self
+
+    def remove_if(self, key: str, condition: object) -> Self:
+        """Remove a key whose value is so."""
+        return self.update(key, conditional([(Condition.equals(condition), DELETE)]))
+
+    def retain(self, *keys: str) -> Self:
+        """Keep keys as they are, also if the rest is removed."""
+        for key in keys:
+            self.update(key, NOOP)
+        return self
+
+    def update(self, key: str, delta: Delta | Builder) -> Self:
+        """Apply a delta to a key. Raises: InvalidInputError where the key was mentioned before."""
+        name = checked(key)
+        if not isinstance(name, str):
+            raise InvalidInputError(f"{key!r} is not a key of a map; use a string")
+        if name in self._entries:
+            raise InvalidInputError(f"a map can do one thing to a key, but {name!r} occurs twice")
+        self._entries[name] = _built(delta)
+        return self
+
+    def update_if_exists(self, key: str, delta: Delta | Builder) -> Self:
+        """Apply a delta to a key that is there."""
+        return self.update(key, conditional([(Condition.is_a("defined"), _built(delta))]))
+
+    def build(self) -> Delta:
+        """Return the delta."""
+        puts = {key: delta.value for key, delta in self._entries.items() if isinstance(delta, Literal)}
+        others = {key: delta for key, delta in self._entries.items() if key not in puts}
+        return map_delta(puts, others, keeps_rest=self._keeps_rest, deletes_if_empty=self._deletes_if_empty)
+
+
+class SetBuilder(_CollectionBuilder):
+    """Builds the delta of a set; members that it does not mention are kept, unless said otherwise."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._added: list[Json] = []
+        self._removed: list[Json] = []
+
+    def add(self, *members: object) -> Self:
+        """Add members."""
+        self._added += map(checked, members)
+        return self
+
+    def remove(self, *members: object) -> Self:
+        """Remove members."""
+        self._removed += map(checked, members)
+        return self
+
+    def build(self) -> Delta:
+        """Return the delta. Raises: InvalidInputError where a member is mentioned twice."""
+        added: dict[object, Json] = {}
+        removed: dict[object, Json] = {}
+        for members, values in ((added, self._added), (removed, self._removed)):
+            for value in values:
+                key = identity(value)
+                if key in added or key in removed:
+                    raise InvalidInputError(f"a set can do one thing to a member, but {value_text(value)} occurs twice")
+                members[key] = value
+        return SetDelta(added, removed, self._keeps_rest, self._deletes_if_empty)
+
+
+class ConditionalBuilder(Builder):
+    """Builds a delta of conditions, the first that is so decides."""
+
+    def __init__(self) -> None:
+        self._branches: list[tuple[Condition, Delta]] = []
+        self._otherwise: Delta = NOOP
+
+    def when(self, condition: object, then: object) -> Self:
+        """Add a condition, or a value to be equal to, and what happens then: a delta, or a value as a literal."""
+        self._branches.append((Condition.equals(condition), _built(then)))
+        return self
+
+    def otherwise(self, delta: object) -> Self:
+        """Set what happens if no condition is so; without it, nothing."""
+        self._otherwise = _built(delta)
+        return self
+
+    def build(self) -> Delta:
+        """Return the delta."""
+        return conditional(self._branches, self._otherwise)
+
+
+def _built(delta: object) -> Delta:
+    """Return a delta as it is, that of a builder, and of anything else the literal."""
+    if isinstance(delta, Builder):
+        return delta.build()
+    return delta if isinstance(delta, Delta) else Delta.literal(delta)

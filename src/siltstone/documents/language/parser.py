@@ -1,6 +1,6 @@
 """From text to deltas and conditions.
 
-What is plain JSON, or plain JSON behind `{..,`, is left to `plain`, which is many times faster and reads nothing else than the
+What is plain JSON, or plain JSON behind `{..,`, is left to `read_plain`, which is many times faster and reads nothing else than the
 grammar would. Everything else, and every error, is the business of the grammar.
 """
 
@@ -8,35 +8,17 @@ import re
 from collections.abc import Callable
 from typing import Final, TypeVar
 
-from siltstone.documents.language.conditions import Condition
-from siltstone.documents.language.deltas import (
-    DELETE,
-    NOOP,
-    Delta,
-    Literal,
-    MapDelta,
-    SetDelta,
-    conditional,
-    map_delta,
-)
-from siltstone.documents.language.questions import (
-    ALWAYS,
+from siltstone.documents.language.conditions import (
     COMPARISONS,
-    NEVER,
     STATES,
     Comparison,
+    Condition,
     Equal,
     Intrinsic,
     MapCondition,
     Partition,
-    all_of,
-    any_of,
-    containing,
-    is_a,
-    like,
-    negate,
-    one_of,
 )
+from siltstone.documents.language.deltas import DELETE, NOOP, Delta, Literal, MapDelta, SetDelta, conditional, map_delta
 from siltstone.documents.language.scanner import Scanner, read_plain
 from siltstone.documents.language.values import UNDEFINED, Json, identity, value_text
 from siltstone.errors import InvalidInputError
@@ -44,9 +26,13 @@ from siltstone.errors import InvalidInputError
 _Taken = TypeVar("_Taken")
 _KEEPING: Final = '{..,"'
 _PLAIN_STARTS: Final = frozenset('{["-0123456789tfn')
-_CONTAINMENTS: Final = {"containsAny": "Any", "containsAll": "All", "containsOnly": "Only"}
+_OF_VALUES: Final = {
+    "in": Condition.is_in,
+    "containsAny": Condition.contains_any,
+    "containsAll": Condition.contains_all,
+    "containsOnly": Condition.contains_only,
+}
 _DOTS_AND_MORE: Final = re.compile(r"[\x00-\x20]*\.\.[\x00-\x20]*,")
-_A_DELTA: Final = "a delta"
 _A_CONDITION: Final = "a condition"
 
 
@@ -78,12 +64,7 @@ def parse_deltas(text: str) -> list[Delta]:
     deltas: list[Delta] = []
     if parser.peek() == "[":
         parser.position += 1
-        if parser.peek() == "]":
-            parser.position += 1
-        else:
-            deltas.append(parser.delta())
-            while parser.more("]"):
-                deltas.append(parser.delta())
+        deltas = parser.items("]", parser.delta)
         parser.end()
     while parser.peek():
         deltas.append(parser.delta())
@@ -128,7 +109,7 @@ class _Parser(Scanner):
             self._dots()
             return NOOP
         word = self.token()
-        return self._conditional() if word == "if" else Literal(self.scalar(word, _A_DELTA))
+        return self._conditional() if word == "if" else Literal(self.scalar(word, "a delta"))
 
     def condition(self) -> Condition:
         character = self.peek()
@@ -136,7 +117,7 @@ class _Parser(Scanner):
             return self._map_condition()
         if character in ("~", "+"):
             self.position += 1
-            return is_a("undefined" if character == "~" else "defined")
+            return Condition.is_a("undefined" if character == "~" else "defined")
         if character in ('"', "["):
             return Equal(self.value())
         start = self.position
@@ -217,13 +198,13 @@ class _Parser(Scanner):
     def _conditional(self) -> Delta:
         self.enter()
         branches: list[tuple[Condition, Delta]] = []
-        otherwise: Delta = NOOP
         word = "elif"
         while word == "elif":
             condition = self.condition()
             self._word("then")
             branches.append((condition, self.delta()))
             word = self._word("elif", "else", "end")
+        otherwise: Delta = NOOP
         if word == "else":
             otherwise = self.delta()
             self._word("end")
@@ -254,30 +235,28 @@ class _Parser(Scanner):
 
     def _function(self, name: str, start: int) -> Condition:
         """Take the arguments of a condition that is written like a function."""
-        if name in _CONTAINMENTS:
-            return containing(_CONTAINMENTS[name], self._values(name))
+        if name in _OF_VALUES:
+            return _OF_VALUES[name](*self._arguments(name, self.value))
         if name == "and":
-            return all_of(self._conditions(name))
+            return Condition.all_of(*self._arguments(name, self.condition))
         if name == "or":
-            return any_of(self._conditions(name))
-        if name == "in":
-            return one_of(self._values(name))
+            return Condition.any_of(*self._arguments(name, self.condition))
         if name == "is":
             return self._is()
         if name == "not":
-            return negate(self._one(name, self.condition))
+            return Condition.negate(self._one(name, self.condition))
         if name == "contains":
-            return containing("Any", [self._one(name, self.value)])
+            return Condition.contains(self._one(name, self.value))
         if name in ("alwaysTrue", "alwaysFalse"):
             self._open(name)
             self.take(")")
-            return ALWAYS if name == "alwaysTrue" else NEVER
+            return Condition.always(name == "alwaysTrue")
         if name in COMPARISONS:
             bound = self._one(name, self.value)
             return self._made(start, lambda: Comparison(name, bound))
         if name == "like":
             pattern = self._one(name, self.string)
-            return self._made(start, lambda: like(pattern))
+            return self._made(start, lambda: Condition.like(pattern))
         if name == "intrinsic":
             return self._intrinsic(start)
         if name == "partition":
@@ -296,7 +275,7 @@ class _Parser(Scanner):
         self._open("intrinsic")
         name = self.string("the name of an intrinsic in double quotes")
         self.take(":")
-        inner = any_of(self._rest_of_conditions())
+        inner = self._inner()
         return self._made(start, lambda: Intrinsic(name, inner))
 
     def _partition(self, start: int) -> Condition:
@@ -307,7 +286,7 @@ class _Parser(Scanner):
         if type(count) is not int:
             self.fail("the number of partitions", at=position)
         self.take(":")
-        inner = any_of(self._rest_of_conditions())
+        inner = self._inner()
         return self._made(start, lambda: Partition(count, inner))
 
     def _is(self) -> Condition:
@@ -318,7 +297,7 @@ class _Parser(Scanner):
         if state not in STATES:
             self.fail(f"one of {', '.join(STATES)}", at=start)
         self.take(")")
-        return is_a(state)
+        return Condition.is_a(state)
 
     def _open(self, name: str) -> None:
         self.take("(", f"'(' after {name}")
@@ -329,25 +308,13 @@ class _Parser(Scanner):
         self.take(")")
         return taken
 
-    def _values(self, name: str) -> list[Json]:
+    def _arguments(self, name: str, take: Callable[[], _Taken]) -> list[_Taken]:
         self._open(name)
-        if self.peek() == ")":
-            self.position += 1
-            return []
-        values = [self.value()]
-        while self.more(")"):
-            values.append(self.value())
-        return values
+        return self.items(")", take)
 
-    def _conditions(self, name: str) -> list[Condition]:
-        self._open(name)
-        if self.peek() == ")":
-            self.position += 1
-            return []
-        return self._rest_of_conditions()
-
-    def _rest_of_conditions(self) -> list[Condition]:
+    def _inner(self) -> Condition:
+        """Take at least one condition, of which any has to hold, and the closing bracket."""
         conditions = [self.condition()]
         while self.more(")"):
             conditions.append(self.condition())
-        return conditions
+        return Condition.any_of(*conditions)

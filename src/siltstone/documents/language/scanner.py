@@ -2,8 +2,8 @@
 
 import math
 import re
-from collections.abc import Container
-from typing import Final, NoReturn
+from collections.abc import Callable, Container
+from typing import Final, NoReturn, TypeVar
 
 import orjson
 
@@ -19,6 +19,19 @@ from siltstone.documents.language.values import (
 )
 from siltstone.errors import InvalidInputError
 
+_Item = TypeVar("_Item")
+_BLANKS: Final = re.compile(r"[\x00-\x20]*")
+_STRING: Final = re.compile(r'[\x00-\x20]*"([^"\\\x00-\x1f]*)"')
+_KEY: Final = re.compile(r'[\x00-\x20]*"([^"\\\x00-\x1f]*)"[\x00-\x20]*:')
+_PLAIN: Final = re.compile(r'[^"\\\x00-\x1f]+')
+_HEX: Final = re.compile(r"[0-9a-fA-F]{4}")
+_TOKEN: Final = re.compile(r'[\x00-\x20]*([^\x00-\x20,:\]})>/\\"\[{(<;=#?]+)')
+_NUMBER: Final = re.compile(r"-?(?:0|[1-9][0-9]*)(\.[0-9]*)?([eE][+-]?[0-9]+)?")
+_ESCAPES: Final = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
+_WORDS: Final[dict[str, Json]] = {"true": True, "false": False, "null": None}
+# An integer of more digits does not fit into 64 bits, and Python refuses to convert very long ones.
+_INTEGER_DIGITS: Final = 20
+_SHOWN: Final = 24
 # Less text than this has no room for too many brackets.
 _DEEP_CHARACTERS: Final = 2 * MAX_DEPTH
 _MAX_LEVELS_TRIED: Final = 2000
@@ -30,8 +43,11 @@ def read_plain(text: str) -> Value:
         value: Json = orjson.loads(text)
     except orjson.JSONDecodeError:
         return UNDEFINED
+    around = value
+    if len(text) > _DEEP_CHARACTERS:
+        for _ in range(_SPARE_LEVELS):
+            around = [around]
     try:
-        around = value if len(text) <= _DEEP_CHARACTERS else _surrounded(value)
         written = orjson.dumps(around, option=orjson.OPT_STRICT_INTEGER)
     except orjson.JSONEncodeError:
         if not _fits(value):
@@ -46,28 +62,16 @@ def read_plain(text: str) -> Value:
     return value
 
 
-def _surrounded(value: Json) -> Json:
-    for _ in range(_SPARE_LEVELS):
-        value = [value]
-    return value
-
-
-def _fits(value: Json) -> bool:
+def _fits(value: Json, levels: int = MAX_DEPTH) -> bool:
     """Look at all members: whether they are not too deep, and integers not too large."""
-    level = [value]
-    for _ in range(MAX_DEPTH):
-        inner: list[Json] = []
-        for value in level:
-            if type(value) is dict:
-                inner.extend(value.values())
-            elif type(value) is list:
-                inner.extend(value)
-            elif type(value) is int and value > MAX_INTEGER:
-                return False
-        if not inner:
-            return True
-        level = inner
-    return not any(isinstance(value, CONTAINERS) or (type(value) is int and value > MAX_INTEGER) for value in level)
+    if not isinstance(value, CONTAINERS):
+        return type(value) is not int or value <= MAX_INTEGER
+    if not levels:
+        return False
+    for member in value.values() if isinstance(value, dict) else value:  # noqa: SIM110, a generator doubles the frames
+        if not _fits(member, levels - 1):
+            return False
+    return True
 
 
 def _writable_levels() -> int:
@@ -83,20 +87,6 @@ def _writable_levels() -> int:
 
 
 _SPARE_LEVELS: Final = _writable_levels() - MAX_DEPTH
-
-
-_BLANKS: Final = re.compile(r"[\x00-\x20]*")
-_STRING: Final = re.compile(r'[\x00-\x20]*"([^"\\\x00-\x1f]*)"')
-_KEY: Final = re.compile(r'[\x00-\x20]*"([^"\\\x00-\x1f]*)"[\x00-\x20]*:')
-_PLAIN: Final = re.compile(r'[^"\\\x00-\x1f]+')
-_HEX: Final = re.compile(r"[0-9a-fA-F]{4}")
-_TOKEN: Final = re.compile(r'[\x00-\x20]*([^\x00-\x20,:\]})>/\\"\[{(<;=#?]+)')
-_NUMBER: Final = re.compile(r"-?(?:0|[1-9][0-9]*)(\.[0-9]*)?([eE][+-]?[0-9]+)?")
-_ESCAPES: Final = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
-_WORDS: Final[dict[str, Json]] = {"true": True, "false": False, "null": None}
-# An integer of more digits does not fit into 64 bits, and Python refuses to convert very long ones.
-_INTEGER_DIGITS: Final = 20
-_SHOWN: Final = 24
 
 
 class Scanner:
@@ -128,13 +118,8 @@ class Scanner:
         line = text.count("\n", 0, position) + 1
         column = position - (text.rfind("\n", 0, position) + 1) + 1
         before, after = text[max(0, position - _SHOWN) : position], text[position : position + _SHOWN]
-        around = (
-            ("…" if position > _SHOWN else "")
-            + _visible(before)
-            + "<HERE>"
-            + _visible(after)
-            + ("…" if position + _SHOWN < len(text) else "")
-        )
+        start, end = "…" * (position > _SHOWN), "…" * (position + _SHOWN < len(text))
+        around = f"{start}{_visible(before)}<HERE>{_visible(after)}{end}"
         raise InvalidInputError(f"{self.what}, line {line}, column {column}: {reason} in {around}")
 
     def peek(self) -> str:
@@ -162,6 +147,16 @@ class Scanner:
                 self.fail(f"',' or '{close}'")
         self.position += 1
         return character == ","
+
+    def items(self, close: str, take: Callable[[], _Item]) -> list[_Item]:
+        """Take what is between commas, up to the closing bracket."""
+        if self.peek() == close:
+            self.position += 1
+            return []
+        items = [take()]
+        while self.more(close):
+            items.append(take())
+        return items
 
     def enter(self) -> None:
         """Go one level deeper, not too deep."""
@@ -209,12 +204,11 @@ class Scanner:
         self.enter()
         self.position += 1
         values: list[Json] = []
-        if self.peek() == "]":
-            self.position += 1
-        else:
+        more = self.peek() != "]"
+        self.position += not more
+        while more:
             values.append(self.value())
-            while self.more("]"):
-                values.append(self.value())
+            more = self.more("]")
         self.depth -= 1
         return values
 
@@ -239,14 +233,12 @@ class Scanner:
         self.enter()
         self.position += 1
         values: dict[str, Json] = {}
-        if self.peek() == "}":
-            self.position += 1
-        else:
-            more = True
-            while more:
-                key = self.key(values)
-                values[key] = self.value()
-                more = self.more("}")
+        more = self.peek() != "}"
+        self.position += not more
+        while more:
+            key = self.key(values)
+            values[key] = self.value()
+            more = self.more("}")
         self.depth -= 1
         return values
 

@@ -1,30 +1,61 @@
-"""Values of JSON and the intrinsic fields of a document: types, order, and their text."""
+"""What the language is made of: values of JSON, the intrinsic fields of a document, and expressions; their order and text."""
 
 import enum
 import math
 import re
 import uuid
 from collections.abc import Iterable
-from typing import Final, Protocol, TypeAlias, Union
+from dataclasses import dataclass
+from typing import ClassVar, Final, NoReturn, Protocol, TypeAlias, TypeVar, Union, dataclass_transform
 
 import orjson
 
 from siltstone.errors import InvalidInputError
 
-_CONTAINERS: Final = (dict, list)
+Json: TypeAlias = Union[bool, int, float, str, list["Json"], dict[str, "Json"], None]  # noqa: UP007
+
+
+class Undefined(enum.Enum):
+    """The value of what is not there: different from null."""
+
+    UNDEFINED = "undefined"
+
+    def __repr__(self) -> str:
+        return "UNDEFINED"
+
+
+UNDEFINED: Final = Undefined.UNDEFINED
+Value: TypeAlias = Union[Json, Undefined]  # noqa: UP007
+
+MAX_DEPTH: Final = 200
+MIN_INTEGER: Final = -(1 << 63)
+MAX_INTEGER: Final = (1 << 63) - 1
+CONTAINERS: Final = (dict, list)
 _PLAIN: Final = frozenset({str, int, bool, type(None)})
 _ESCAPED: Final = re.compile(r'["\\\x00-\x1f]')
-_ESCAPES: Final = {
-    '"': '\\"',
-    "\\": "\\\\",
-    "\b": "\\b",
-    "\f": "\\f",
-    "\n": "\\n",
-    "\r": "\\r",
-    "\t": "\\t",
-}
+_ESCAPES: Final = {'"': '\\"', "\\": "\\\\", "\b": "\\b", "\f": "\\f", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
 _FIXED_FROM: Final = 1e-3
 _FIXED_BELOW: Final = 1e7
+_Identity: TypeAlias = str | tuple[type, object] | None
+_RANKS: Final = {type(None): 0, bool: 1, list: 2, dict: 3, int: 4, float: 4, str: 5}
+
+ID: Final = "~id"
+TABLE: Final = "~table"
+VERSION: Final = "~version"
+SIGNATURE: Final = "~signature"
+DELETED: Final = "~deleted"
+FIRST_UPDATE_AT: Final = "~firstUpdateAt"
+LAST_UPDATE_AT: Final = "~lastUpdateAt"
+LAST_MUTATE_AT: Final = "~lastMutateAt"
+PLACEMENT: Final = "~placement"
+TAGS: Final = "~tags"
+
+# A version depends on which deltas have been seen so far, so no condition may rest on it.
+ASKABLE: Final = (ID, TABLE, SIGNATURE, DELETED, FIRST_UPDATE_AT, LAST_UPDATE_AT, LAST_MUTATE_AT, PLACEMENT)
+RESERVED: Final = frozenset({*ASKABLE, VERSION, TAGS})
+
+_MASK: Final = 0xFFFFFFFF
+_C = TypeVar("_C")
 
 
 def value_text(value: object) -> str:
@@ -69,7 +100,7 @@ def ordered_keys(keys: dict[str, object] | list[str]) -> list[str]:
     """Return keys in order: those that start with `~` first, then by UTF-16 code units."""
     ordered = sorted(keys)
     if not "".join(ordered).isascii():
-        ordered.sort(key=lambda key: key.encode("utf-16-be"))
+        ordered.sort(key=utf16)
     if any(key.startswith("~") for key in ordered):
         ordered.sort(key=lambda key: not key.startswith("~"))
     return ordered
@@ -77,7 +108,7 @@ def ordered_keys(keys: dict[str, object] | list[str]) -> list[str]:
 
 def _is_plain(value: object) -> bool:
     """Return whether there is a map or list, and no double in it, which orjson writes in another form."""
-    if not isinstance(value, _CONTAINERS):
+    if not isinstance(value, CONTAINERS):
         return False
     members = value.values() if isinstance(value, dict) else value
     kinds = set(map(type, members))
@@ -86,7 +117,7 @@ def _is_plain(value: object) -> bool:
     if float in kinds:
         return False
     for member in members:  # noqa: SIM110, a generator doubles the frames of deep nesting
-        if isinstance(member, _CONTAINERS) and not _is_plain(member):
+        if isinstance(member, CONTAINERS) and not _is_plain(member):
             return False
     return True
 
@@ -100,32 +131,7 @@ def _plain_text(value: object) -> str | None:
 
 
 def _escape(match: re.Match[str]) -> str:
-    character = match[0]
-    return _ESCAPES.get(character) or f"\\u{ord(character):04X}"
-
-
-Json: TypeAlias = Union[bool, int, float, str, list["Json"], dict[str, "Json"], None]  # noqa: UP007
-
-MAX_DEPTH: Final = 200
-CONTAINERS: Final = (dict, list)
-MIN_INTEGER: Final = -(1 << 63)
-MAX_INTEGER: Final = (1 << 63) - 1
-
-
-class Undefined(enum.Enum):
-    """The value of what is not there: different from null."""
-
-    UNDEFINED = "undefined"
-
-    def __repr__(self) -> str:
-        return "UNDEFINED"
-
-
-UNDEFINED: Final = Undefined.UNDEFINED
-Value: TypeAlias = Union[Json, Undefined]  # noqa: UP007
-
-_Identity: TypeAlias = str | tuple[type, object] | None
-_RANKS: Final = {type(None): 0, bool: 1, list: 2, dict: 3, int: 4, float: 4, str: 5}
+    return _ESCAPES.get(match[0]) or f"\\u{ord(match[0]):04X}"
 
 
 def strictly_equal(one: Value, other: Value) -> bool:
@@ -238,33 +244,6 @@ def _shown(value: object) -> str:
     return shown if len(shown) <= 40 else shown[:40] + "…"
 
 
-ID: Final = "~id"
-TABLE: Final = "~table"
-VERSION: Final = "~version"
-SIGNATURE: Final = "~signature"
-DELETED: Final = "~deleted"
-FIRST_UPDATE_AT: Final = "~firstUpdateAt"
-LAST_UPDATE_AT: Final = "~lastUpdateAt"
-LAST_MUTATE_AT: Final = "~lastMutateAt"
-PLACEMENT: Final = "~placement"
-TAGS: Final = "~tags"
-
-# A version depends on which deltas have been seen so far, so no condition may rest on it.
-ASKABLE: Final = (
-    ID,
-    TABLE,
-    SIGNATURE,
-    DELETED,
-    FIRST_UPDATE_AT,
-    LAST_UPDATE_AT,
-    LAST_MUTATE_AT,
-    PLACEMENT,
-)
-RESERVED: Final = frozenset({*ASKABLE, VERSION, TAGS})
-
-_MASK: Final = 0xFFFFFFFF
-
-
 class Intrinsics(Protocol):
     """A document as it was before the delta that asks."""
 
@@ -298,3 +277,41 @@ def _murmur3(data: bytes) -> int:
 
 def _rotated(word: int, bits: int) -> int:
     return (word << bits | word >> 32 - bits) & _MASK
+
+
+class Expression:
+    """A condition or a delta: immutable, and made already simplified.
+
+    The text is canonical, but for the order of conditions inside `and(…)` and `or(…)`, which stays as it was written.
+    Two of a kind are equal if their texts are, whatever that order.
+    """
+
+    __slots__ = ()
+    _noun: ClassVar[str]
+
+    def _text(self, is_sorted: bool) -> str:
+        """Return the text; sorted, what is inside `and(…)` and `or(…)` is in one order: the same for equal ones."""
+        raise NotImplementedError
+
+    def __setattr__(self, name: str, value: object) -> NoReturn:
+        raise AttributeError(f"{type(self).__name__} cannot be changed")
+
+    def __str__(self) -> str:
+        return self._text(False)
+
+    def __repr__(self) -> str:
+        return f"<{self._noun} {self}>"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Expression) and self._noun == other._noun and self._text(True) == other._text(True)
+
+    def __hash__(self) -> int:
+        return hash(self._text(True))
+
+
+@dataclass_transform(eq_default=False, frozen_default=True)
+def immutable(cls: type[_C]) -> type[_C]:
+    """Make a dataclass of a kind of expression, with slots; it is equal, printed and kept from changes as its base says."""
+    made = dataclass(frozen=True, slots=True, eq=False, repr=False)(cls)
+    made.__setattr__ = Expression.__setattr__  # type: ignore[assignment, method-assign]
+    return made
