@@ -22,8 +22,7 @@ from siltstone.ingest.file_rows import Format, Report, open_rows, silent
 from siltstone.log.inspect import Finding, verify_opened
 from siltstone.log.opened import KeyedLog, OpenedLog
 from siltstone.maintenance.fsck import check_deltas, check_partition, check_registered
-from siltstone.maintenance.recovery import PartitionRepair, repair
-from siltstone.maintenance.rollback import roll_back
+from siltstone.maintenance.recovery import PartitionRepair, repair, roll_back
 from siltstone.maintenance.vacuum import (
     DROPPED_RETENTION_MS,
     ORPHAN_GRACE_MS,
@@ -53,9 +52,8 @@ from siltstone.model.rounds import RoundCompletion
 from siltstone.model.schema import normalize_schema, schema_from_json, schema_to_json
 from siltstone.objects import canonical_root, local_folder, open_objects
 from siltstone.rounds.events import Progress
-from siltstone.rounds.preview import Plan, preview_table
 from siltstone.rounds.request import TableRequest
-from siltstone.rounds.session import Compacted, compact_table
+from siltstone.rounds.session import Compacted, Plan, compact_table, preview_table
 from siltstone.rows.job import Engine
 from siltstone.spark.compaction import Spark, engine_on
 from siltstone.storage import object_store as storage
@@ -801,7 +799,7 @@ def _stage_on_spark(
     evolve: bool,
     root: str,
 ) -> list[Delta]:
-    from siltstone.spark.write import stage_on_spark
+    from siltstone.spark.frames import stage_on_spark
 
     return stage_on_spark(
         frame, stream, type=type, delete_columns=delete_columns, op_column=op_column, evolve=evolve, root=root

@@ -7,17 +7,21 @@ import pyarrow as pa
 
 from siltstone.errors import CorruptionError
 from siltstone.log.inspect import Finding
-from siltstone.maintenance.rollback import reachable_rounds
 from siltstone.model import Delta, ManifestEntry
 from siltstone.model.rounds import Bucket, RoundCompletion
 from siltstone.model.schema import nullable, schema_from_json
 from siltstone.objects import open_objects
-from siltstone.rows.columns import equal_ids
+from siltstone.rows.columns import equal_ids, hash_keys
 from siltstone.rows.files import StoredFile
-from siltstone.rows.hashing import hash_keys
 from siltstone.storage.parquet import read_data_file
-from siltstone.table.completion import Destination, current_completion, current_entry, find_problems
-from siltstone.table.followers import refuse_lost_commits, unregistered_destinations
+from siltstone.table.completion import Destination, current_completion, current_entry, find_problems, list_rounds
+from siltstone.table.followers import (
+    own_partition,
+    refuse_lost_commits,
+    round_source,
+    trimmed_position,
+    unregistered_destinations,
+)
 
 _REBASE = "restore it from a copy, or rebase the partition"
 _REPAIR = "restore it from a copy, or run siltstone repair"
@@ -58,6 +62,21 @@ def _check_trimmed(destination: Destination, completion: RoundCompletion) -> lis
         f"roll back to round {reachable[-1]}, which has them" if reachable else "rebase it from rows that have them"
     )
     return [Finding("trimmed", str(destination.locator), message, action)]
+
+
+def reachable_rounds(destination: Destination) -> list[int]:
+    """Return the rounds, oldest first, after which all deltas of their source are still there."""
+    root, own = destination.root, own_partition(destination.locator)
+    trimmed: dict[str, int] = {}
+    reachable = []
+    for entry in list_rounds(destination):
+        folder = str(entry["source_folder"])
+        if folder not in trimmed:
+            source = round_source(entry, own, root=root)
+            trimmed[folder] = 0 if source is None else trimmed_position(source, root=root)
+        if trimmed[folder] <= int(entry["high_watermark"]):
+            reachable.append(int(entry["round_id"]))
+    return reachable
 
 
 def check_registered(name: str, *, root: str) -> list[Finding]:

@@ -16,8 +16,7 @@ from siltstone.log.horizon import new_round_name
 from siltstone.model import ManifestEntry, MergeEngine
 from siltstone.model.rounds import Bucket
 from siltstone.objects import open_objects
-from siltstone.rows.columns import Flags, Integers, align, are_among
-from siltstone.rows.hashing import hash_keys
+from siltstone.rows.columns import Flags, Integers, align, are_among, hash_keys
 from siltstone.rows.job import RoundJob
 from siltstone.storage.parquet import open_writer, read_data_file
 

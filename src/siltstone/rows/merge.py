@@ -11,7 +11,7 @@ from siltstone.errors import InvalidInputError
 from siltstone.model.properties import ROWS_KIND
 from siltstone.model.rounds import Accounting, Bucket
 from siltstone.rows.absorb import Change, absorb
-from siltstone.rows.columns import Flags, Integers, align, equal_ids, sort_ranks
+from siltstone.rows.columns import NULL_HASH, Flags, Hashes, Integers, align, equal_ids, hash_keys, is_exact, sort_ranks
 from siltstone.rows.files import StoredFile
 from siltstone.rows.fold import (
     NONE,
@@ -25,7 +25,6 @@ from siltstone.rows.fold import (
     fold_appended,
     read_tombstones,
 )
-from siltstone.rows.hashing import NULL_HASH, Hashes, hash_keys, is_exact
 from siltstone.rows.job import BucketResult, Merge, Part, RoundJob, gather
 from siltstone.rows.parts import GatheredParts, decode_part, read_parts, removal_flags
 

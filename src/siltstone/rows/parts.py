@@ -11,9 +11,8 @@ import pyarrow.compute as pc
 
 from siltstone.errors import CorruptionError
 from siltstone.model.entities import REMOVALS
-from siltstone.rows.columns import Flags, align
+from siltstone.rows.columns import Flags, align, hash_keys, hash_sequence
 from siltstone.rows.files import read_vector
-from siltstone.rows.hashing import hash_keys, hash_sequence
 from siltstone.rows.job import Part, ReadTask, RoundJob, bucket_starts
 from siltstone.storage.parquet import DAMAGE_ERRORS, open_parquet
 

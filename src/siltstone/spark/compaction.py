@@ -77,8 +77,8 @@ def engine_on(spark: Spark, progress: Progress | None = None) -> Engine:
     """
 
     def run(job: RoundJob) -> Iterator[BucketResult]:
-        from siltstone.spark.merge import spark_engine
         from siltstone.spark.session import local_session
+        from siltstone.spark.tasks import spark_engine
 
         session = spark() if callable(spark) else spark
         return spark_engine(session or local_session(), progress)(job)

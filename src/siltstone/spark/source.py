@@ -31,8 +31,7 @@ from siltstone.model.locators import did_you_mean
 from siltstone.model.rounds import CompactedFile
 from siltstone.model.schema import check_known
 from siltstone.objects import canonical_root, share_access
-from siltstone.spark.merge import merge_tasks
-from siltstone.spark.tasks import handed_over, spark_schema
+from siltstone.spark.tasks import handed_over, merge_tasks, spark_schema
 from siltstone.table import where
 from siltstone.table.scan import MergeTask, Scan
 from siltstone.table.snapshot import parse_moment, take_snapshot

@@ -10,8 +10,7 @@ from rich.text import Text
 from siltstone.cli.render.parts import Shown, grid_of, indented, new_facts, new_grid, render, to_text
 from siltstone.cli.results import DeltaList, RoundList, TableChanged, TableList
 from siltstone.ingest.dry_run import Written
-from siltstone.rounds.preview import Plan, RoundPreview
-from siltstone.rounds.session import Compacted
+from siltstone.rounds.session import Compacted, Plan, RoundPreview
 from siltstone.table.report import DeltaReport, RoundDetails, RoundReport, TableDescription
 from siltstone.text import format_bytes, format_count, format_number, format_partition, format_time
 
