@@ -1,6 +1,9 @@
-"""Data frames."""
+"""Tables as data frames, and data frames into deltas: executors read and write the files, the driver commits them."""
 
+import datetime
+import functools
 import json
+import operator
 import re
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
@@ -8,32 +11,27 @@ from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.errors import PythonException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sf
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import StructType
 
 from siltstone.documents.intake import batch_updates, check_columns, checked_updates
 from siltstone.documents.read import DOCUMENT_SCHEMA, bucket_documents
 from siltstone.documents.record import new_change_id
 from siltstone.documents.schema import WRITTEN_SCHEMA, stored_batches
-from siltstone.errors import ConflictError
+from siltstone.errors import ConflictError, InvalidInputError
 from siltstone.model import Delta, DeltaType, Manifest, StreamLocator
 from siltstone.model.rounds import CompactedFile
 from siltstone.objects import local_path
+from siltstone.rows.columns import align
 from siltstone.rows.files import StoredFile
 from siltstone.rows.job import RoundJob
-from siltstone.spark.tasks import (
-    every_bucket,
-    gathered_by_bucket,
-    handed_over,
-    merge_tasks,
-    read_on_spark,
-    spark_schema,
-    taken_back,
-    translated,
-    with_access,
-)
+from siltstone.spark.tasks import map_buckets, translated, with_access
 from siltstone.storage import object_store as storage
+from siltstone.table import where
 from siltstone.table.completion import Hold
 from siltstone.table.scan import MergeTask, RowReader, Scan
 
@@ -42,65 +40,123 @@ _METADATA = "_metadata"
 _MAX_BROADCAST_ROWS = 4_000_000
 _ROW_BITS = 32
 _PATTERN = re.compile(r"[][{}*?\\]")
+_MIDNIGHT_DISTANCE = pa.duration("us")
+_DAY_MICROSECONDS = 24 * 3600 * 1_000_000
+_MAX_PARTS = 100
+_COMPARE = {
+    "=": operator.eq,
+    "!=": operator.ne,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
 
 
 def read_scan(spark: SparkSession, scan: Scan) -> DataFrame:
-    """Return the rows of a scan as a data frame. Raises: CorruptionError."""
+    """Return the rows of a scan as a data frame: by Spark's own Parquet reader where the JVM reaches the files.
+
+    Raises: CorruptionError.
+    """
     # Batches without a column would lose their rows on the way to Spark.
     is_bare = not scan.columns
     if is_bare:
         scan = replace(scan, columns=tuple(scan.snapshot.version.schema.names[:1]))
     rows = _read_files(spark, scan.reader, scan.compacted_files)
-    for task in scan.merges:
-        rows = rows.unionByName(_read_merged(spark, scan.reader, task))
+    for merge in scan.merges:
+        rows = rows.unionByName(_read_merged(spark, scan.reader, merge))
     return rows.select() if is_bare else rows
 
 
 def _read_files(spark: SparkSession, reader: RowReader, files: Sequence[CompactedFile]) -> DataFrame:
-    """Return the rows of files: by Spark's own reader where that gives the same, which has no filters of ours."""
+    """Return the rows of files: by Spark's own reader where that gives the same."""
     if not files:
         return spark.createDataFrame([], spark_schema(_chosen(reader)))
-    if reader.where is not None or _native_paths(reader.root, files) is None:
+    condition = _native_filter(reader)
+    if (reader.where is not None and condition is None) or _native_paths(reader.root, files) is None:
         return _read_in_python(spark, reader, files)
+
+    def wanted(rows: DataFrame) -> DataFrame:
+        named = rows.toDF(*reader.named.names)
+        return named if condition is None else named.where(condition).select(*map(_column_named, reader.columns))
+
     whole = [file for file in files if file.deletion_vector is None]
     with_deletes = [file for file in files if file.deletion_vector is not None]
     frames = []
     if whole:
-        frames.append(_read_natively(spark, reader, whole).toDF(*reader.named.names))
+        frames.append(wanted(_read_natively(spark, reader, whole)))
     if with_deletes:
         is_native = (
             _are_distinguishable(with_deletes)
-            and sum(_dead_count(file) for file in with_deletes) <= _MAX_BROADCAST_ROWS
+            and sum(file.record_count - file.live_count for file in with_deletes) <= _MAX_BROADCAST_ROWS
             # A column of this name hides the one in which Spark has a row's file and position.
             and _METADATA not in map(str.lower, reader.stored.names)
         )
-        frames.append((_read_live_natively if is_native else _read_in_python)(spark, reader, with_deletes))
+        if is_native:
+            frames.append(wanted(_read_live_natively(spark, reader, with_deletes)))
+        else:
+            frames.append(_read_in_python(spark, reader, with_deletes))
     return frames[0] if len(frames) == 1 else frames[0].unionByName(frames[1])
 
 
-def _read_merged(spark: SparkSession, reader: RowReader, task: MergeTask) -> DataFrame:
+def _read_merged(spark: SparkSession, reader: RowReader, merge: MergeTask) -> DataFrame:
     """Return the rows that a round would leave in some buckets; nothing is written."""
-    job = task.job
-    parts = read_on_spark(spark, job).unionByName(every_bucket(spark, job))
-    if len(task.buckets) < len(job.buckets):
-        parts = parts.where(sf.col("bucket").isin(list(task.buckets)))
-    tasks = max(1, min(len(task.buckets), merge_tasks(job, is_full=True)))
+    job = merge.job
 
-    def merge(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for number, bucket_parts in gathered_by_bucket(batches):
-            yield from _handed(reader, reader.read_bucket(job, number, bucket_parts))
+    def read(number: int, parts: list[bytes]) -> Iterator[pa.RecordBatch]:
+        yield from handed_batches(reader, reader.read_bucket(job, number, parts))
 
-    shuffled = parts.repartitionById(tasks, sf.col("bucket") % tasks)
-    return shuffled.mapInArrow(with_access(job.root, merge), spark_schema(_chosen(reader)))
+    return map_buckets(spark, job, merge.buckets, read, spark_schema(_chosen(reader)))
+
+
+def handed_batches(reader: RowReader, tables: Iterable[pa.Table]) -> Iterator[pa.RecordBatch]:
+    """Yield what a reader has read in the types in which Spark is given it."""
+    for table in tables:
+        yield from _handed_over(table, _chosen(reader)).to_batches()
 
 
 def _chosen(reader: RowReader) -> pa.Schema:
     return pa.schema([reader.named.field(name) for name in reader.columns])
 
 
-def _handed(reader: RowReader, tables: Iterable[pa.Table]) -> Iterator[pa.RecordBatch]:
-    for table in tables:
-        yield from handed_over(table, _chosen(reader)).to_batches()
+def _native_filter(reader: RowReader) -> Column | None:
+    """Return a filter as Spark's own where that keeps the same rows; None where it might not, or an index finds them."""
+    if reader.where is None or reader.hashes is not None:
+        return None
+    tree = reader.where.tree
+    column = _as_column(tree, reader.named)
+    # An Arrow expression can mean something else than its tree where values are null.
+    return column if column is not None and tree.expression().equals(reader.where.expression) else None
+
+
+def _as_column(node: where.Node, schema: pa.Schema) -> Column | None:
+    """Return a filter on types that both compare alike; to Spark, NaN equals itself and is greater than any number."""
+    if isinstance(node, where.Not):
+        part = _as_column(node.part, schema)
+        return None if part is None else ~part
+    if isinstance(node, where.And | where.Or):
+        parts = [column for part in node.parts if (column := _as_column(part, schema)) is not None]
+        # Very long ones would nest too deeply.
+        if len(parts) < len(node.parts) or len(parts) > _MAX_PARTS:
+            return None
+        return functools.reduce(operator.and_ if isinstance(node, where.And) else operator.or_, parts)
+    if isinstance(node, where.IsNull):
+        return _column_named(node.column).isNull()
+    if not isinstance(node, where.Comparison | where.In):
+        return None
+    kind = schema.field(node.column).type
+    is_ordered = pa.types.is_signed_integer(kind) or pa.types.is_string(kind) or pa.types.is_date32(kind)
+    if not is_ordered and not (pa.types.is_boolean(kind) and getattr(node, "operator", "=") in ("=", "!=")):
+        return None
+    column = _column_named(node.column)
+    if isinstance(node, where.In):
+        return column.isin([value.as_py() for value in node.values]) if len(node.values) <= _MAX_PARTS else None
+    compared: Column = _COMPARE[node.operator](column, sf.lit(node.value.as_py()))
+    return compared
+
+
+def _column_named(name: str) -> Column:
+    return sf.col(f"`{name.replace('`', '``')}`")
 
 
 def _native_paths(root: str, files: Sequence[CompactedFile]) -> list[str] | None:
@@ -126,8 +182,7 @@ def _read_live_natively(spark: SparkSession, reader: RowReader, files: Sequence[
     number = sf.shiftleft(sf.crc32(sf.col(f"{_METADATA}.file_name").cast("binary")), _ROW_BITS)
     numbered = rows.select("*", number.bitwiseOR(sf.col(f"{_METADATA}.row_index")).alias(_DEAD))
     dead = spark.createDataFrame(_dead_rows(reader.root, files))
-    live = numbered.join(sf.broadcast(dead), on=_DEAD, how="left_anti").drop(_DEAD)
-    return live.toDF(*reader.named.names)
+    return numbered.join(sf.broadcast(dead), on=_DEAD, how="left_anti").drop(_DEAD)
 
 
 def _dead_rows(root: str, files: Sequence[CompactedFile]) -> pa.Table:
@@ -151,15 +206,11 @@ def _are_distinguishable(files: Sequence[CompactedFile]) -> bool:
     )
 
 
-def _dead_count(file: CompactedFile) -> int:
-    return file.record_count - file.live_count
-
-
 def _read_in_python(spark: SparkSession, reader: RowReader, files: Sequence[CompactedFile]) -> DataFrame:
     def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for number in batch.column("id").to_pylist():
-                yield from _handed(reader, reader.read_file(files[number]))
+                yield from handed_batches(reader, reader.read_file(files[number]))
 
     tasks = spark.range(0, len(files), 1, max(1, len(files)))
     return tasks.mapInArrow(with_access(reader.root, read), spark_schema(_chosen(reader)))
@@ -247,13 +298,69 @@ def documents_on_spark(
 
     With a hold, they are as of its time, where the job starts from its state.
     """
-    parts = read_on_spark(spark, job).unionByName(every_bucket(spark, job))
-    tasks = min(len(job.buckets), merge_tasks(job, is_full=True))
 
-    def resolve(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for number, bucket_parts in gathered_by_bucket(batches):
-            for table in bucket_documents(job, number, bucket_parts, hold=hold, include_deleted=include_deleted):
-                yield from table.to_batches()
+    def resolve(number: int, parts: list[bytes]) -> Iterator[pa.RecordBatch]:
+        for table in bucket_documents(job, number, parts, hold=hold, include_deleted=include_deleted):
+            yield from table.to_batches()
 
-    shuffled = parts.repartitionById(tasks, sf.col("bucket") % tasks)
-    return shuffled.mapInArrow(with_access(job.root, resolve), spark_schema(DOCUMENT_SCHEMA))
+    return map_buckets(spark, job, range(len(job.buckets)), resolve, spark_schema(DOCUMENT_SCHEMA))
+
+
+def spark_schema(schema: pa.Schema) -> StructType:
+    """Return the Spark types of a table's columns."""
+    return from_arrow_schema(_handed_schema(schema), prefer_timestamp_ntz=True)
+
+
+def _handed_schema(schema: pa.Schema) -> pa.Schema:
+    """Return the Arrow types in which Spark is given a table's columns."""
+    handed = [field.with_type(_with_times_as(field.type, _MIDNIGHT_DISTANCE)) for field in schema]
+    return pa.schema([field.remove_metadata() for field in handed])
+
+
+def _handed_over(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Bring rows to a table's schema, and then to the types in which Spark is given them."""
+    aligned = align(table, schema)
+    columns = [_column(aligned.column(field.name), field.type) for field in schema]
+    return pa.Table.from_arrays(columns, names=schema.names)
+
+
+def taken_back(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """Return rows that come from Spark with intervals as times where the table has these. Raises: InvalidInputError."""
+    times = {field.name for field in schema if pa.types.is_time(field.type)}
+    for position, field in enumerate(batch.schema):
+        if field.name in times and pa.types.is_duration(field.type):
+            array = _time_of_day(batch.column(position), field.name)
+            batch = batch.set_column(position, field.with_type(array.type), array)
+    return batch
+
+
+def _time_of_day(array: "pa.Array[object]", name: str) -> "pa.Array[object]":
+    since_midnight = array.cast(_MIDNIGHT_DISTANCE).cast(pa.int64())
+    for bound in pc.min_max(since_midnight).as_py().values():
+        if bound is not None and not 0 <= bound < _DAY_MICROSECONDS:
+            raise InvalidInputError(
+                f"column {name!r} has {datetime.timedelta(microseconds=bound)}, which is not a time of day; "
+                "give an interval since midnight of less than 24 hours"
+            )
+    return since_midnight.cast(pa.time64("us"))
+
+
+def _column(column: "pa.ChunkedArray[object]", kind: pa.DataType) -> "pa.ChunkedArray[object]":
+    handed = _with_times_as(kind, _MIDNIGHT_DISTANCE)
+    # Arrow casts times to intervals by way of their numbers only.
+    return column if handed.equals(kind) else column.cast(_with_times_as(kind, pa.int64())).cast(handed)
+
+
+def _with_times_as(kind: pa.DataType, time: pa.DataType) -> pa.DataType:
+    if pa.types.is_time(kind):
+        return time
+    if pa.types.is_list(kind):
+        return pa.list_(kind.value_field.with_type(_with_times_as(kind.value_type, time)))
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(_with_times_as(field.type, time)) for field in kind])
+    if pa.types.is_map(kind):
+        return pa.map_(
+            kind.key_field.with_type(_with_times_as(kind.key_type, time)),
+            kind.item_field.with_type(_with_times_as(kind.item_type, time)),
+        )
+    return kind
