@@ -7,7 +7,7 @@ import pyarrow as pa
 
 from siltstone.errors import CorruptionError
 from siltstone.log.inspect import Finding
-from siltstone.model import Delta, ManifestEntry
+from siltstone.model import Delta
 from siltstone.model.rounds import Bucket, RoundCompletion
 from siltstone.model.schema import nullable, schema_from_json
 from siltstone.objects import open_objects
@@ -98,8 +98,12 @@ def check_deltas(root: str, deltas: Sequence[Delta], *, deep: bool = False) -> l
     findings = []
     for delta in deltas:
         for entry in delta.manifest.entries:
-            problem = _file_problem(root, entry)
-            if problem is None and deep:
+            info, problem = open_objects(root).info(entry.uri), None
+            if info is None:
+                problem = "the file is missing"
+            elif info.size != entry.content_length:
+                problem = f"has {info.size} bytes instead of {entry.content_length}"
+            elif deep:
                 try:
                     read_data_file(root, entry)
                 except CorruptionError as error:
@@ -107,13 +111,6 @@ def check_deltas(root: str, deltas: Sequence[Delta], *, deep: bool = False) -> l
             if problem is not None:
                 findings.append(Finding("delta-file", entry.uri, problem, "restore it from a copy"))
     return findings
-
-
-def _file_problem(root: str, entry: ManifestEntry) -> str | None:
-    stored = open_objects(root).info(entry.uri)
-    if stored is None:
-        return "the file is missing"
-    return None if stored.size == entry.content_length else f"has {stored.size} bytes instead of {entry.content_length}"
 
 
 def check_bucket(

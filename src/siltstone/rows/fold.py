@@ -21,6 +21,7 @@ from siltstone.rows.job import RoundJob
 from siltstone.storage.parquet import open_writer, read_data_file
 
 NONE = -1
+_SINCE = "_siltstone_since"
 
 
 @dataclass(frozen=True)
@@ -81,8 +82,8 @@ class FoldInput:
 class FoldResult:
     """Per key: the row that is current, or NONE; whether a tombstone is left; the rank of either.
 
-    `tombstone_rows` has the row-level delete that left the tombstone, NONE where it is older. For partial updates, `sources` has per column and
-    key the row that its value comes from.
+    `tombstone_rows` has the row-level delete that left the tombstone, NONE where it is older. For partial updates,
+    `sources` has per column and key the row that its value comes from.
     """
 
     winners: Integers
@@ -123,23 +124,21 @@ def fold(inputs: FoldInput, engine: MergeEngine) -> FoldResult:
     return state
 
 
-def fold_appended(inputs: FoldInput, seen_at: Integers, removed_at: Integers) -> Flags:
-    """Return which rows are left in tables that keep all rows of a key.
-
-    `seen_at` numbers the run of each row (NONE for compacted ones); `removed_at` is, per key, the number of the last
-    row-level delete, counted like rows, or NONE.
-    """
-    rows = np.arange(inputs.base_count + len(inputs.delta_keys))
+def fold_appended(inputs: FoldInput) -> Flags:
+    """Return which rows are left in tables that keep all rows of a key."""
     keys = np.concatenate([inputs.base_keys, inputs.delta_keys])
+    rows = np.arange(len(keys))
     alive = np.concatenate([np.ones(inputs.base_count, np.bool_), ~inputs.removals])
-    if len(removed_at):
-        alive &= rows > removed_at[keys]
-    for number, run in enumerate(inputs.runs):
-        if not isinstance(run, DeleteRun):
+    removals = _last_removals(inputs.delta_keys, rows[inputs.base_count :], inputs.removals, inputs.key_count)
+    alive &= rows > removals[keys]
+    seen = inputs.base_count
+    for run in inputs.runs:
+        if isinstance(run, RowsRun):
+            seen = inputs.base_count + run.stop
             continue
         hits = np.isin(keys, run.keys) if run.keys is not None else run.hits
         assert hits is not None
-        alive &= ~(hits & (seen_at < number))
+        alive &= ~(hits & (rows < seen))
     return alive
 
 
@@ -242,9 +241,6 @@ def _last_of_each(sorted_keys: Integers) -> Flags:
     return np.concatenate([sorted_keys[1:] != sorted_keys[:-1], [True]]) if len(sorted_keys) else np.zeros(0, np.bool_)
 
 
-SINCE = "_siltstone_since"
-
-
 @dataclass(frozen=True)
 class Tombstones:
     """The tombstones of a bucket: key and sort columns, and since when."""
@@ -255,11 +251,11 @@ class Tombstones:
         """Return the tombstones after a fold: old ones that still stand and have not expired, and new ones."""
         keys = inputs.tombstone_keys
         stand = result.is_tombstone[keys] & (result.tombstone_rows[keys] == NONE)
-        young = pc.greater_equal(self.table.column(SINCE), job.expiry_ms - job.tombstone_retention_ms)
+        young = pc.greater_equal(self.table.column(_SINCE), job.expiry_ms - job.tombstone_retention_ms)
         kept = self.table.filter(pc.and_(pa.array(stand), young))
         new = result.tombstone_rows[result.is_tombstone & (result.tombstone_rows != NONE)] - inputs.base_count
         added = rows.take(pa.array(new)).select([*job.primary_keys, *_sort_columns(job)])
-        added = added.append_column(SINCE, pa.array(np.full(len(new), job.now_ms, np.int64)))
+        added = added.append_column(_SINCE, pa.array(np.full(len(new), job.now_ms, np.int64)))
         return Tombstones(pa.concat_tables([kept, align(added, kept.schema)]))
 
     def of_bucket(self, job: RoundJob, bucket: Bucket) -> "Tombstones":
@@ -293,7 +289,7 @@ def write_tombstones(job: RoundJob, tombstones: Tombstones) -> ManifestEntry | N
 
 def _schema(job: RoundJob) -> pa.Schema:
     columns = [job.schema.field(name) for name in (*job.primary_keys, *_sort_columns(job))]
-    return pa.schema([*columns, pa.field(SINCE, pa.int64())])
+    return pa.schema([*columns, pa.field(_SINCE, pa.int64())])
 
 
 def _sort_columns(job: RoundJob) -> list[str]:

@@ -70,20 +70,6 @@ class ReadOptions:
     fresh: bool = False
 
 
-def is_creation(options: Mapping[str, str]) -> bool:
-    """Return whether Spark asks on behalf of CREATE TABLE: it passes all it has about the table."""
-    return options.get("provider", "").lower() == FORMAT
-
-
-def options_of_creation(options: Mapping[str, str]) -> dict[str, str]:
-    """Return the options of CREATE TABLE among what Spark passes."""
-    created = {
-        name.removeprefix(_CREATED_PREFIX): text for name, text in options.items() if name.startswith(_CREATED_PREFIX)
-    }
-    location = options.get("location")
-    return created if location is None else {_PATH: location, **created}
-
-
 def read_options(options: Mapping[str, str]) -> ReadOptions:
     """Check options, by names in lower case as Spark passes them. Raises: InvalidInputError."""
     texts: dict[str, str] = {}
@@ -148,9 +134,13 @@ class SiltstoneSource(DataSource):
     def schema(self) -> StructType:
         """Return the columns asked for. Raises: InvalidInputError, NotFoundError."""
         passed = dict(self.options)
-        if not is_creation(passed):
+        # On behalf of CREATE TABLE, Spark passes all it has about the table.
+        if passed.get("provider", "").lower() != FORMAT:
             return spark_schema(_columns(read_options(passed)))
-        kept = options_of_creation(passed)
+        kept = {_PATH: passed["location"]} if "location" in passed else {}
+        for name, text in passed.items():
+            if name.startswith(_CREATED_PREFIX):
+                kept[name.removeprefix(_CREATED_PREFIX)] = text
         options = read_options(kept)
         first, *others = spark_schema(_columns(options))
         metadata = {FORMAT: {**kept, "root": options.root}}
