@@ -15,7 +15,7 @@ from siltstone.model.rounds import MAX_DEPTH, Accounting, Bucket, CompactedFile
 from siltstone.objects import open_objects
 from siltstone.rows.columns import Hashes, Integers, align, hash_keys
 from siltstone.rows.files import StoredFile, write_index, write_vector
-from siltstone.rows.fold import Tombstones, write_tombstones
+from siltstone.rows.fold import write_tombstones
 from siltstone.rows.job import Action, BucketResult, RoundJob
 from siltstone.storage.parquet import ROW_GROUP_ROWS, open_writer
 
@@ -37,7 +37,7 @@ class Change:
     dead: list[Integers]
     rows: pa.Table
     accounting: Accounting
-    tombstones: Tombstones | None = None
+    tombstones: pa.Table | None = None
     marks: Marks | None = None
 
     @property
@@ -78,7 +78,7 @@ def absorb(job: RoundJob, number: int, stored: Sequence[StoredFile], change: Cha
         buckets, written = [Bucket(**bucket)], []
     for child in buckets:
         if change.tombstones is not None:
-            child.tombstones = write_tombstones(job, change.tombstones.of_bucket(job, child))
+            child.tombstones = write_tombstones(job, child, change.tombstones)
         if change.marks is not None:
             child.due_at, child.held_at = change.marks if child.files else (None, None)
     accounting = change.accounting

@@ -241,56 +241,43 @@ def _last_of_each(sorted_keys: Integers) -> Flags:
     return np.concatenate([sorted_keys[1:] != sorted_keys[:-1], [True]]) if len(sorted_keys) else np.zeros(0, np.bool_)
 
 
-@dataclass(frozen=True)
-class Tombstones:
-    """The tombstones of a bucket: key and sort columns, and since when."""
-
-    table: pa.Table
-
-    def after(self, job: RoundJob, inputs: FoldInput, result: FoldResult, rows: pa.Table) -> "Tombstones":
-        """Return the tombstones after a fold: old ones that still stand and have not expired, and new ones."""
-        keys = inputs.tombstone_keys
-        stand = result.is_tombstone[keys] & (result.tombstone_rows[keys] == NONE)
-        young = pc.greater_equal(self.table.column(_SINCE), job.expiry_ms - job.tombstone_retention_ms)
-        kept = self.table.filter(pc.and_(pa.array(stand), young))
-        new = result.tombstone_rows[result.is_tombstone & (result.tombstone_rows != NONE)] - inputs.base_count
-        added = rows.take(pa.array(new)).select([*job.primary_keys, *_sort_columns(job)])
-        added = added.append_column(_SINCE, pa.array(np.full(len(new), job.now_ms, np.int64)))
-        return Tombstones(pa.concat_tables([kept, align(added, kept.schema)]))
-
-    def of_bucket(self, job: RoundJob, bucket: Bucket) -> "Tombstones":
-        """Return those whose key belongs to a bucket."""
-        if not bucket.depth:
-            return self
-        hashes = hash_keys(self.table, job.primary_keys)
-        inside = hashes >> np.uint64(64 - bucket.depth) == np.uint64(bucket.bits)
-        return Tombstones(self.table.filter(pa.array(inside)))
-
-
-def read_tombstones(job: RoundJob, bucket: Bucket) -> Tombstones:
-    """Read a bucket's tombstones. Raises: CorruptionError."""
-    schema = _schema(job)
+def read_tombstones(job: RoundJob, bucket: Bucket) -> pa.Table:
+    """Return a bucket's tombstones: key and sort columns, and since when. Raises: CorruptionError."""
+    schema = _tombstone_schema(job)
     if bucket.tombstones is None:
-        return Tombstones(schema.empty_table())
-    return Tombstones(align(read_data_file(job.root, bucket.tombstones), schema))
+        return schema.empty_table()
+    return align(read_data_file(job.root, bucket.tombstones), schema)
 
 
-def write_tombstones(job: RoundJob, tombstones: Tombstones) -> ManifestEntry | None:
-    """Write tombstones under a new name; return None if there are none."""
-    if not tombstones.table.num_rows:
+def tombstones_after(
+    tombstones: pa.Table, job: RoundJob, inputs: FoldInput, result: FoldResult, rows: pa.Table
+) -> pa.Table:
+    """Return the tombstones after a fold: old ones that still stand and have not expired, and new ones of delta rows."""
+    keys = inputs.tombstone_keys
+    stand = result.is_tombstone[keys] & (result.tombstone_rows[keys] == NONE)
+    young = pc.greater_equal(tombstones.column(_SINCE), job.expiry_ms - job.tombstone_retention_ms)
+    kept = tombstones.filter(pc.and_(pa.array(stand), young))
+    new = result.tombstone_rows[result.is_tombstone & (result.tombstone_rows != NONE)] - inputs.base_count
+    since = pa.array(np.full(len(new), job.now_ms, np.int64))
+    added = rows.take(pa.array(new)).select(kept.schema.names[:-1]).append_column(_SINCE, since)
+    return pa.concat_tables([kept, align(added, kept.schema)])
+
+
+def write_tombstones(job: RoundJob, bucket: Bucket, tombstones: pa.Table) -> ManifestEntry | None:
+    """Write those tombstones whose key belongs to a bucket under a new name; return None if there are none."""
+    if bucket.depth:
+        hashes = hash_keys(tombstones, job.primary_keys)
+        tombstones = tombstones.filter(pa.array(hashes >> np.uint64(64 - bucket.depth) == np.uint64(bucket.bits)))
+    if not tombstones.num_rows:
         return None
     path = f"{job.folder}/{new_round_name(job.began)}.tombstones"
     with open_objects(job.root).open_writer(path) as file:
-        with open_writer(file, tombstones.table, _schema(job)) as writer:
-            writer.write_table(tombstones.table)
+        with open_writer(file, tombstones, _tombstone_schema(job)) as writer:
+            writer.write_table(tombstones)
         size = file.tell()
-    return ManifestEntry(uri=path, record_count=tombstones.table.num_rows, content_length=size)
+    return ManifestEntry(uri=path, record_count=tombstones.num_rows, content_length=size)
 
 
-def _schema(job: RoundJob) -> pa.Schema:
-    columns = [job.schema.field(name) for name in (*job.primary_keys, *_sort_columns(job))]
-    return pa.schema([*columns, pa.field(_SINCE, pa.int64())])
-
-
-def _sort_columns(job: RoundJob) -> list[str]:
-    return [name for name in job.sort_keys if name not in job.primary_keys]
+def _tombstone_schema(job: RoundJob) -> pa.Schema:
+    names = dict.fromkeys([*job.primary_keys, *job.sort_keys])
+    return pa.schema([*map(job.schema.field, names), pa.field(_SINCE, pa.int64())])

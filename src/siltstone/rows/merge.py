@@ -21,10 +21,10 @@ from siltstone.rows.fold import (
     FoldResult,
     Match,
     RowsRun,
-    Tombstones,
     fold,
     fold_appended,
     read_tombstones,
+    tombstones_after,
 )
 from siltstone.rows.job import BucketResult, Merge, Part, RoundJob, gather
 from siltstone.rows.parts import REMOVAL, GatheredParts, decode_part, read_parts
@@ -171,12 +171,12 @@ def _matching_rows(job: RoundJob, file: StoredFile, delete: Part) -> Integers:
     return np.concatenate(matching)
 
 
-def _fold_input(job: RoundJob, deltas: _Deltas, base: _Base, tombstones: Tombstones) -> FoldInput:
+def _fold_input(job: RoundJob, deltas: _Deltas, base: _Base, tombstones: pa.Table) -> FoldInput:
     keys, count = _key_ids(job, deltas, base, tombstones)
     base_keys, delta_keys, tombstone_keys, *delete_keys = keys
     ranks, tombstone_ranks = None, np.zeros(len(tombstone_keys), np.int64)
     if job.sort_keys:
-        *row_ranks, tombstone_ranks = sort_ranks([base.table, deltas.rows, tombstones.table], job.sort_keys)
+        *row_ranks, tombstone_ranks = sort_ranks([base.table, deltas.rows, tombstones], job.sort_keys)
         ranks = np.concatenate(row_ranks)
     by_key = iter(delete_keys)
     runs: list[RowsRun | DeleteRun] = []
@@ -202,7 +202,7 @@ def _fold_input(job: RoundJob, deltas: _Deltas, base: _Base, tombstones: Tombsto
     )
 
 
-def _key_ids(job: RoundJob, deltas: _Deltas, base: _Base, tombstones: Tombstones) -> tuple[list[Integers], int]:
+def _key_ids(job: RoundJob, deltas: _Deltas, base: _Base, tombstones: pa.Table) -> tuple[list[Integers], int]:
     """Number the keys of base, deltas, tombstones and each delete by key, in this order."""
     base_count = sum(map(len, base.rows))
     if not job.primary_keys:
@@ -211,8 +211,8 @@ def _key_ids(job: RoundJob, deltas: _Deltas, base: _Base, tombstones: Tombstones
         return [np.arange(base_count), np.arange(base_count, total), np.zeros(0, np.int64)], total
     deletes = [delete.table for delete in deltas.key_deletes]
     if base.hashes is None:
-        return equal_ids([base.table, deltas.rows, tombstones.table, *deletes], job.primary_keys)
-    others = (hash_keys(table, job.primary_keys) for table in (tombstones.table, *deletes))
+        return equal_ids([base.table, deltas.rows, tombstones, *deletes], job.primary_keys)
+    others = (hash_keys(table, job.primary_keys) for table in (tombstones, *deletes))
     hashes = [base.hashes, deltas.hashes, *others]
     distinct, ids = np.unique(np.concatenate(hashes), return_inverse=True)
     return list(np.split(ids, np.cumsum([len(hash_) for hash_ in hashes])[:-1])), len(distinct)
@@ -236,7 +236,7 @@ def _matches(job: RoundJob, deltas: _Deltas, base: _Base, delete: Part) -> tuple
     return tuple(matches)
 
 
-def _change(job: RoundJob, bucket: Bucket, deltas: _Deltas, base: _Base, tombstones: Tombstones) -> Change:
+def _change(job: RoundJob, bucket: Bucket, deltas: _Deltas, base: _Base, tombstones: pa.Table) -> Change:
     inputs = _fold_input(job, deltas, base, tombstones)
     result = fold(inputs, job.merge_engine)
     base_count = inputs.base_count
@@ -257,7 +257,7 @@ def _change(job: RoundJob, bucket: Bucket, deltas: _Deltas, base: _Base, tombsto
         dead=_by_file(base, dead),
         rows=_new_rows(job, deltas, base, result, new),
         accounting=accounting,
-        tombstones=tombstones.after(job, inputs, result, deltas.rows) if job.sort_keys else None,
+        tombstones=tombstones_after(tombstones, job, inputs, result, deltas.rows) if job.sort_keys else None,
     )
 
 
@@ -277,7 +277,7 @@ def _new_rows(job: RoundJob, deltas: _Deltas, base: _Base, result: FoldResult, n
     return pa.Table.from_arrays(columns, names=job.schema.names)
 
 
-def _appended_change(job: RoundJob, bucket: Bucket, deltas: _Deltas, base: _Base, tombstones: Tombstones) -> Change:
+def _appended_change(job: RoundJob, bucket: Bucket, deltas: _Deltas, base: _Base, tombstones: pa.Table) -> Change:
     inputs = _fold_input(job, deltas, base, tombstones)
     alive = fold_appended(inputs)
     dead = ~alive[: inputs.base_count]
