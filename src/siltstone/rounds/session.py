@@ -5,7 +5,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, overload
+from typing import overload
 
 from siltstone.errors import ConflictError, CorruptionError
 from siltstone.log.horizon import announced
@@ -35,8 +35,6 @@ _log = logging.getLogger(__name__)
 
 _CONFLICTS = 20
 _STEPS = ("tasks", "merge", "write")
-_ROW_COUNTS = ("delta_rows", "superseded_rows", "deleted_rows", "duplicate_rows")
-_TOTALS = ("deltas", *_ROW_COUNTS, "input_bytes", "written_bytes", "carried_bytes")
 
 
 @dataclass(frozen=True)
@@ -110,17 +108,27 @@ def compact_table(request: TableRequest, engine: Engine, progress: Progress | No
     rounds = [report_round(completion) for result in results for completion in result.rounds]
     current = [result.current for result in results if result.current is not None]
     live_rows, dead_rows = sum(round_.live_rows for round_ in current), sum(round_.dead_rows for round_ in current)
-    totals: dict[str, Any] = {name: sum(getattr(round_, name) for round_ in rounds) for name in _TOTALS}
+
+    def total(name: str) -> int:
+        return sum(getattr(round_, name) for round_ in rounds)
+
     return Compacted(
-        **totals,
         table=request.name,
         partitions=len(results),
         stream_position=max((plan.source.newest_position for plan in plans), default=0),
         rounds=rounds,
+        deltas=total("deltas"),
+        delta_rows=total("delta_rows"),
+        superseded_rows=total("superseded_rows"),
+        deleted_rows=total("deleted_rows"),
+        duplicate_rows=total("duplicate_rows"),
         live_rows=live_rows,
         dead_rows=dead_rows,
         read_amplification=ratio(live_rows + dead_rows, live_rows),
-        write_amplification=ratio(totals["written_bytes"], totals["input_bytes"]),
+        input_bytes=total("input_bytes"),
+        written_bytes=total("written_bytes"),
+        carried_bytes=total("carried_bytes"),
+        write_amplification=ratio(total("written_bytes"), total("input_bytes")),
         conflicts=sum(result.conflicts for result in results),
         seconds={
             "plan": planned_at - started,
