@@ -167,7 +167,7 @@ class DocumentTable:
         """
         root = self.lake.root
         if updates.__class__.__module__.startswith("pyspark."):
-            from siltstone.spark.write import stage_updates
+            from siltstone.spark.frames import stage_updates
 
             frame = cast("DataFrame", updates)
             return write_files(
@@ -267,7 +267,7 @@ class DocumentTable:
         In SQL, `get_json_object(content, '$.path')` or `parse_json(content)` look into it. With a hold, documents are as
         they were at its time. Raises: InvalidInputError, CorruptionError.
         """
-        from siltstone.spark.write import documents_on_spark
+        from siltstone.spark.frames import documents_on_spark
 
         held = self._hold(hold)
         return documents_on_spark(

@@ -21,8 +21,7 @@ from siltstone.ingest.dry_run import Written, plan_write, sum_up, written_before
 from siltstone.ingest.file_rows import Format, Report, open_rows, silent
 from siltstone.log.inspect import Finding, KeyedLog, verify_log
 from siltstone.maintenance.fsck import check_deltas, check_partition, check_registered
-from siltstone.maintenance.recovery import PartitionRepair, repair
-from siltstone.maintenance.rollback import roll_back
+from siltstone.maintenance.recovery import PartitionRepair, repair, roll_back
 from siltstone.maintenance.vacuum import (
     DROPPED_RETENTION_MS,
     ORPHAN_GRACE_MS,
@@ -51,9 +50,8 @@ from siltstone.model.rounds import RoundCompletion
 from siltstone.model.schema import schema_from_json
 from siltstone.objects import canonical_root, local_folder, open_objects
 from siltstone.rounds.events import Progress
-from siltstone.rounds.preview import Plan, preview_table
 from siltstone.rounds.request import TableRequest
-from siltstone.rounds.session import Compacted, compact_table
+from siltstone.rounds.session import Compacted, Plan, compact_table, preview_table
 from siltstone.rows.job import Engine
 from siltstone.spark.compaction import Spark, engine_on
 from siltstone.storage import object_store as storage
@@ -400,7 +398,7 @@ class Table:
                 root=root,
             )
         if data.__class__.__module__.startswith("pyspark."):
-            from siltstone.spark.write import stage_on_spark
+            from siltstone.spark.frames import stage_on_spark
 
             def stage(stream: StreamLog) -> list[Delta]:
                 return stage_on_spark(

@@ -31,7 +31,7 @@ from siltstone.rounds.events import BucketMerged, Event, JobAwaited, RoundCommit
 from siltstone.rows.job import Settings
 from siltstone.rows.merge import run_here
 from siltstone.spark.compaction import compact_partition
-from siltstone.spark.merge import spark_engine
+from siltstone.spark.tasks import spark_engine
 
 FEW = replace(MINOR, bucket_rows=40)
 
@@ -148,7 +148,7 @@ def test_a_file_of_many_row_groups_that_is_read_in_shares(
     spark: SparkSession, local_root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("siltstone.storage.parquet.ROW_GROUP_ROWS", 50)
-    monkeypatch.setattr("siltstone.spark.merge._BYTES_PER_TASK", 1500)
+    monkeypatch.setattr("siltstone.spark.tasks._BYTES_PER_TASK", 1500)
     table = make_table(local_root)
     check_both(
         spark,

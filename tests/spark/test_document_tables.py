@@ -12,7 +12,7 @@ import siltstone
 from siltstone import clock
 from siltstone.documents.record import Change, change_id_at, to_ms
 from siltstone.errors import AlreadyExistsError, InvalidInputError
-from siltstone.spark.merge import spark_engine
+from siltstone.spark.tasks import spark_engine
 
 Updates = list[tuple[str, str, list[str], str | None]]
 COLUMNS = "key string, delta string, tags array<string>, change_id string"

@@ -4,6 +4,7 @@ import datetime
 import decimal
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -191,6 +192,21 @@ def test_a_commit_is_seen_in_all_partitions_although_one_only_is_compacted(
     same_rows(rows(table.to_spark(spark, ["n"])), [{"n": 2}] * 3)
 
 
+def test_partitions_that_a_filter_rules_out_are_not_opened(spark: SparkSession, local_root: str) -> None:
+    register(spark)
+    table = siltstone.open(local_root).create_table(
+        "shop.stock", schema={"zone": "string", "n": "int64"}, primary_keys=["zone"], partition_keys=["zone"]
+    )
+    table.write(pa.table({"zone": ["asia", "us"], "n": [1, 2]}))
+    for source in table._sources():
+        run_session(Request(source, compacted_partition(source), ("zone",), local_root), run_here)
+    (completion,) = Path(local_root).glob("**/compacted/asia/rounds/*.json")
+    completion.unlink()
+    assert rows(load(spark, table).where("zone = 'us'")) == [{"zone": "us", "n": 2}]
+    with pytest.raises(Exception, match="the round completion file is missing"):
+        load(spark, table).where("n = 2").collect()
+
+
 def test_filters_mean_what_they_mean_to_spark_with_and_without_push_down(
     spark_either_way: SparkSession, local_root: str
 ) -> None:
@@ -235,3 +251,77 @@ def test_a_scan_is_filtered_where_executors_read_it(spark: SparkSession, table: 
                 same_rows(rows(frame), scan.to_arrow().to_pylist())
     expression = table.scan(["id"], pc.field("id") * 2 > 36).to_spark(spark)
     same_rows(rows(expression), [{"id": 19}, {"id": 20}])
+
+
+@pytest.mark.parametrize(
+    ("where", "is_native"),
+    [
+        ("small > -3 and small <= 5", True),
+        ("not small = 5", True),
+        ("small != 127 or word is null", True),
+        ("big in (1, 9223372036854775807) or not flag = true", True),
+        ("not (word in ('é', 'Z') and flag = false)", True),
+        ("word >= 'a' and word < 'é'", True),
+        ("word = ''", True),
+        ("day between '1582-10-04' and '2026-03-08'", True),
+        ('"odd `name.x" is null or "odd `name.x" = \'y\'', True),
+        ("tags is not null and x is null", True),
+        ("not (small < 0 or day is null)", True),
+        ("x > 1", False),
+        ("x is not nan", False),
+        ("word like 'a%'", False),
+        ("id = 3", False),
+        (pc.field("small") > 0, False),
+        (~((pc.field("big") > 0) & (pc.field("word") == "Z")), True),
+        (pc.field("big") * 0 == 0, False),
+    ],
+    ids=str,
+)
+def test_a_filter_that_means_the_same_to_spark_is_left_to_spark(
+    spark: SparkSession, odd_values: siltstone.Table, where: Any, is_native: bool
+) -> None:
+    for columns in (None, ["id"], ["word", "small"]):
+        scan = odd_values.scan(columns, where)
+        frame = scan.to_spark(spark)
+        assert frame.columns == list(scan.columns)
+        same_rows(rows(frame), scan.to_arrow().to_pylist())
+        is_in_python = "MapInArrow" in frame._jdf.queryExecution().toString()
+        assert is_in_python is not is_native
+
+
+@pytest.fixture(scope="module")
+def odd_values(tmp_path_factory: pytest.TempPathFactory) -> siltstone.Table:
+    """A table with odd values of many types, in many row groups and two files, with dead rows and a column of later."""
+    lake = siltstone.open(tmp_path_factory.mktemp("odd"))
+    types = {"id": "int64", "small": "int8", "big": "int64", "flag": "bool", "word": "string", "day": "date"}
+    table = lake.create_table(
+        "shop.odd",
+        schema=[
+            {"name": name, "type": kind} for name, kind in {**types, "x": "double", "tags": {"list": "string"}}.items()
+        ],
+        primary_keys=["id"],
+        properties={"row_group_rows": "7"},
+    )
+    choices: dict[str, list[Any]] = {
+        "small": [None, -128, -3, 0, 5, 127],
+        "big": [1, None, -(1 << 63), (1 << 63) - 1],
+        "flag": [True, None, False],
+        "word": ["", "a", None, "Z", "é", "e\u0301", "\U0001f642", "\uffff", "a\0"],
+        "day": [datetime.date(1, 1, 1), None, datetime.date(1582, 10, 4), datetime.date(2026, 3, 8)],
+        "x": [0.0, -0.0, float("nan"), None, 1.5],
+        "tags": [None, [], ["t"]],
+    }
+    made = [
+        {"id": number, **{name: values[number % len(values)] for name, values in choices.items()}}
+        for number in range(200)
+    ]
+    table.write(pa.Table.from_pylist(made[:150], schema=table.schema))
+    compact(table, MINOR)
+    table.alter(add_columns={"odd `name.x": "string"})
+    later = [{**row, "odd `name.x": "y"} for row in made[140:]]
+    table.write(pa.Table.from_pylist(later, schema=table.schema))
+    table.write(pa.table({"id": range(0, 150, 11)}), type="delete")
+    compact(table, MINOR)
+    (bucket,) = completion_of(table).buckets
+    assert [file.deletion_vector is None for file in bucket.files] == [False, True]
+    return table

@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 import siltstone
 from siltstone.model.schema import _SIMPLE
-from siltstone.spark import read as reading
+from siltstone.spark import frames as reading
 from siltstone.spark.source import register
 from siltstone.testing.oracle import comparable
 

@@ -15,8 +15,7 @@ if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
-    from siltstone.rounds.preview import Plan, RoundPreview
-    from siltstone.rounds.session import Compacted
+    from siltstone.rounds.session import Compacted, Plan, RoundPreview
     from siltstone.table.report import RoundDetails, RoundReport
 
 To = Annotated[int | None, option("--to POSITION", "The last stream position to take, else all.", min=0)]

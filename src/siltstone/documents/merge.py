@@ -15,9 +15,8 @@ from siltstone.model.properties import DOCUMENTS_KIND, KEEP_HISTORY, ROWS_KIND
 from siltstone.model.rounds import Accounting, Bucket
 from siltstone.rows import merge
 from siltstone.rows.absorb import Change, Marks
-from siltstone.rows.columns import Flags, Integers, align, equal_ids
+from siltstone.rows.columns import Flags, Integers, align, equal_ids, hash_keys
 from siltstone.rows.files import StoredFile
-from siltstone.rows.hashing import hash_keys
 from siltstone.rows.job import BucketResult, RoundJob, gather
 from siltstone.rows.parts import decode_part
 from siltstone.table.completion import delay_of

@@ -47,9 +47,8 @@ from siltstone.documents.schema import (
 from siltstone.errors import CorruptionError, InvalidInputError
 from siltstone.model import DEFAULT_STREAM, Delta, ManifestEntry, PartitionLocator
 from siltstone.model.rounds import Bucket, RoundCompletion
-from siltstone.rows.columns import Integers, align
+from siltstone.rows.columns import Hashes, Integers, align, hash_keys
 from siltstone.rows.files import StoredFile
-from siltstone.rows.hashing import Hashes, hash_keys
 from siltstone.rows.job import RoundJob
 from siltstone.rows.parts import GatheredParts, read_parts
 from siltstone.storage.parquet import read_data_file

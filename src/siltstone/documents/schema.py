@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from siltstone.documents.intake import WRITTEN, ChangeKey, Stored, Update
 from siltstone.documents.record import ArchivedChange, Change, CompactionRecord, Row
 from siltstone.model.properties import DOCUMENTS_NAME
-from siltstone.rows.hashing import Hashes, hash_keys
+from siltstone.rows.columns import Hashes, hash_keys
 
 KEY: Final = "key"
 SCHEMA: Final = pa.schema(

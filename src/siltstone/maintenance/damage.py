@@ -2,15 +2,15 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal, NamedTuple
 
 from siltstone.errors import CorruptionError
 from siltstone.log.state import Entry
 from siltstone.maintenance.fsck import check_bucket
-from siltstone.model import Delta, PartitionLocator, PartitionValue, TableVersion
+from siltstone.model import Delta, TableVersion
 from siltstone.model.properties import KIND, ROWS_KIND
 from siltstone.model.rounds import Bucket, RoundCompletion
-from siltstone.storage import object_store as storage
 from siltstone.table.completion import (
     Destination,
     bucket_objects,
@@ -20,9 +20,9 @@ from siltstone.table.completion import (
     read_completion,
     read_state,
 )
-from siltstone.table.followers import own_partition, read_sources, round_source
+from siltstone.table.followers import SourceState, own_partition, read_source, round_source
 
-Cure = Literal["index", "round", "deltas", "loss"]
+_RULES = ("source_folder", "primary_keys", "sort_keys", "merge_engine", "drop_duplicates")
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class BucketRepair:
     first_hash: str
     last_hash: str
     damaged: list[str]
-    cure: Cure
+    cure: Literal["index", "round", "deltas", "loss"]
     from_round: int | None = None
     deltas: int = 0
     lost_rows: int = 0
@@ -88,32 +88,57 @@ class Region:
 
 @dataclass(frozen=True)
 class RepairPlan:
-    """All that is to be done for a partition."""
+    """All that is to be done for a partition; `source` is what it was compacted from."""
 
     destination: Destination
     completion: RoundCompletion
     damages: dict[str, Damage]
     regions: list[Region]
-    source: PartitionLocator
-    version: TableVersion
-    deltas: list[Delta]
-    repairs: list[BucketRepair]
-    holds: list[Entry]
-    why_lost: str
+    source: SourceState
+    holds: tuple[Entry, ...]
 
     @property
     def round_id(self) -> int:
         """The number of the round that repairs."""
         return self.completion.round_id + 1
 
-    @property
-    def values(self) -> list[PartitionValue]:
-        """The values of the partition."""
-        return list(self.destination.locator.partition_values)
-
     def since(self, position: int) -> list[Delta]:
-        """Return the deltas after a position."""
-        return [delta for delta in self.deltas if delta.stream_position > position]
+        """Return the compacted deltas after a position."""
+        return self.source.between(position, self.completion.high_watermark)
+
+    def lost_rows(self, region: Region, after: Iterable[Bucket]) -> int:
+        """Return how many rows of a range are lost if it becomes these buckets; gained ones count as less than none."""
+        return _live_count(self._inside(region)) - _live_count(after)
+
+    @cached_property
+    def repairs(self) -> list[BucketRepair]:
+        """What is done for each region, in their order, and then for each bucket that needs a new index only."""
+        repairs = [self._describe(region) for region in self.regions]
+        for bucket in self.completion.buckets:
+            damage = self.damages.get(bucket.name)
+            if damage is not None and not any(region.has(bucket) for region in self.regions):
+                first, last = f"{bucket.first_hash:016x}", f"{_end_hash(bucket) - 1:016x}"
+                repairs.append(BucketRepair(bucket.name, first, last, damage.uris, "index"))
+        return repairs
+
+    def _describe(self, region: Region) -> BucketRepair:
+        inside = self._inside(region)
+        damaged = [(bucket, self.damages[bucket.name]) for bucket in inside if bucket.name in self.damages]
+        lost_tombstones = sum(bucket.tombstone_count for bucket, damage in damaged if damage.tombstones)
+        return BucketRepair(
+            bucket=(region.buckets if len(region.buckets) == 1 else inside)[0].name,
+            first_hash=f"{region.first_hash:016x}",
+            last_hash=f"{region.end_hash - 1:016x}",
+            damaged=[uri for _, damage in damaged for uri in damage.uris],
+            cure="loss" if region.is_loss else "deltas" if region.round_id is None else "round",
+            from_round=region.round_id,
+            deltas=len(self.since(region.position)),
+            lost_rows=self.lost_rows(region, region.buckets) if region.is_loss else 0,
+            lost_tombstones=lost_tombstones if region.is_loss else 0,
+        )
+
+    def _inside(self, region: Region) -> list[Bucket]:
+        return [bucket for bucket in self.completion.buckets if region.has(bucket)]
 
 
 def plan_repair(destination: Destination) -> RepairPlan | None:
@@ -125,20 +150,15 @@ def plan_repair(destination: Destination) -> RepairPlan | None:
     damages = _damages(destination, completion, completion.buckets)
     if not damages:
         return None
-    source = round_source(completion, own_partition(destination.locator), root=destination.root)
-    if source is None:
+    partition = round_source(completion, own_partition(destination.locator), root=destination.root)
+    if partition is None:
         raise CorruptionError(
             f"{destination.locator}: damaged, and the table whose deltas it was compacted from was dropped; roll back "
             "to a round that is whole, or rebase it from elsewhere"
         )
-    state = read_sources(storage.locate_stream(source, root=destination.root), [source], {})[source.partition_id]
-    trimmed, deltas = state.trimmed_position, state.between(0, completion.high_watermark)
-    regions = _regions(destination, completion, damages, _Stream(deltas, trimmed), state.version)
-    holds = list(read_state(destination).holds)
-    why_lost = f"deltas up to {trimmed} are trimmed" if trimmed else "the rows came from elsewhere than the deltas"
-    plan = RepairPlan(destination, completion, damages, regions, source, state.version, deltas, [], holds, why_lost)
-    plan.repairs.extend(_describe(plan))
-    return plan
+    source = read_source(partition, root=destination.root)
+    regions = _regions(destination, completion, damages, source)
+    return RepairPlan(destination, completion, damages, regions, source, read_state(destination).holds)
 
 
 def _damages(destination: Destination, completion: RoundCompletion, buckets: Sequence[Bucket]) -> dict[str, Damage]:
@@ -148,8 +168,7 @@ def _damages(destination: Destination, completion: RoundCompletion, buckets: Seq
     for bucket in buckets:
         findings = check_bucket(destination, completion, bucket, missing, deep=True)
         bad = {finding.file for finding in findings} | missing
-        named = bucket_objects([bucket])
-        uris = [uri for uri in named if uri in bad]
+        uris = [uri for uri in bucket_objects([bucket]) if uri in bad]
         if not uris:
             continue
         files = [
@@ -163,45 +182,23 @@ def _damages(destination: Destination, completion: RoundCompletion, buckets: Seq
     return damages
 
 
-class _Stream(NamedTuple):
-    """The deltas that are there, up to the watermark, and the position up to which they are trimmed."""
-
-    deltas: list[Delta]
-    trimmed: int
-
-    def count_between(self, after: int, upto: int) -> int:
-        return sum(after < delta.stream_position <= upto for delta in self.deltas)
-
-
-class _Candidate(NamedTuple):
-    """A state from which the current one can be had by applying deltas; None is the one before the first round."""
-
-    destination: Destination
-    completion: RoundCompletion | None
-
-
 def _regions(
-    destination: Destination,
-    completion: RoundCompletion,
-    damages: dict[str, Damage],
-    stream: _Stream,
-    version: TableVersion,
+    destination: Destination, completion: RoundCompletion, damages: dict[str, Damage], source: SourceState
 ) -> list[Region]:
     waiting = [bucket for bucket in completion.buckets if bucket.name in damages and damages[bucket.name].needs_rows]
     regions: list[Region] = []
-    for candidate in _candidates(destination, completion, stream) if waiting else ():
+    for candidate in _candidates(destination, completion, source) if waiting else ():
         for bucket in list(waiting):
-            region = _region_of(bucket, candidate)
+            region = _region_of(bucket, destination, candidate)
             if region is not None:
                 regions.append(region)
                 waiting.remove(bucket)
         if not waiting:
             break
-    can_apply = _can_apply(completion, version)
+    position = source.trimmed_position if _can_apply(completion, source.version) else completion.high_watermark
     for bucket in waiting:
-        kept = _without_lost(bucket, damages[bucket.name])
-        position = stream.trimmed if can_apply else completion.high_watermark
-        regions.append(Region([kept], position, None, True, {bucket.name: damages[bucket.name]}))
+        damage = damages[bucket.name]
+        regions.append(Region([_without_lost(bucket, damage)], position, None, True, {bucket.name: damage}))
     # The widest range wins: all that is inside it is made anew with it.
     regions.sort(key=lambda region: region.first_hash - region.end_hash)
     chosen: list[Region] = []
@@ -225,55 +222,53 @@ def _can_apply(completion: RoundCompletion, version: TableVersion) -> bool:
     )
 
 
-def _candidates(destination: Destination, completion: RoundCompletion, stream: _Stream) -> Iterator[_Candidate]:
-    """Yield earlier states of which the current one is the outcome, newest first."""
-    yield from (_Candidate(destination, before) for before in _ancestors(destination, completion, stream))
-    if not stream.trimmed and completion.rebase_source_partition_locator is None:
-        yield _Candidate(destination, None)
-
-
-def _ancestors(destination: Destination, completion: RoundCompletion, stream: _Stream) -> Iterator[RoundCompletion]:
-    """Yield the rounds that lead to one, newest first, while all deltas since are there.
+def _candidates(
+    destination: Destination, completion: RoundCompletion, source: SourceState
+) -> Iterator[RoundCompletion | None]:
+    """Yield earlier rounds from which deltas that are all there lead to this one, newest first; None is before the first.
 
     Rounds that began anew from elsewhere end this; so does what cannot be read, since nobody knows whether it did.
     """
-    entries = {int(entry["round_id"]): entry for entry in list_rounds(destination)}
-    later = completion
-    while True:
-        back_to = later.get("rolled_back_to")
-        before_id = back_to if back_to is not None else later.previous_round_id
-        if before_id is None or before_id not in entries:
-            return
-        try:
-            before = read_completion(destination, entries[before_id])
-        except CorruptionError:
-            return
-        if back_to is None and not _is_outcome(later, before, stream):
-            return
-        if before.high_watermark < stream.trimmed or not _has_same_rules(before, completion):
-            return
+    entries: dict[int | None, Entry] = {int(entry["round_id"]): entry for entry in list_rounds(destination)}
+    before = _round_before(destination, completion, entries, source)
+    while (
+        before is not None
+        and before.high_watermark >= source.trimmed_position
+        and all(before[name] == completion[name] for name in _RULES)
+    ):
         yield before
-        later = before
+        before = _round_before(destination, before, entries, source)
+    if not source.trimmed_position and completion.rebase_source_partition_locator is None:
+        yield None
 
 
-def _is_outcome(later: RoundCompletion, before: RoundCompletion, stream: _Stream) -> bool:
+def _round_before(
+    destination: Destination, later: RoundCompletion, entries: dict[int | None, Entry], source: SourceState
+) -> RoundCompletion | None:
+    """Return the round of which a later one is the outcome, None where it is not known to be."""
+    back_to = later.get("rolled_back_to")
+    entry = entries.get(later.previous_round_id if back_to is None else back_to)
+    if entry is None:
+        return None
+    try:
+        before = read_completion(destination, entry)
+    except CorruptionError:
+        return None
+    return before if back_to is not None or _is_outcome(later, before, source) else None
+
+
+def _is_outcome(later: RoundCompletion, before: RoundCompletion, source: SourceState) -> bool:
     """Return whether a round is what the deltas since made of the one before it, and did not begin anew."""
     began_anew = later.rebase_source_partition_locator is not None and not later.accounting.base_rows
     return (
         not began_anew
         and later.accounting.base_rows == before.live_rows
-        and later.delta_count == stream.count_between(before.high_watermark, later.high_watermark)
+        and later.delta_count == len(source.between(before.high_watermark, later.high_watermark))
     )
 
 
-def _has_same_rules(left: RoundCompletion, right: RoundCompletion) -> bool:
-    names = ("source_folder", "primary_keys", "sort_keys", "merge_engine", "drop_duplicates")
-    return all(left[name] == right[name] for name in names)
-
-
-def _region_of(bucket: Bucket, candidate: _Candidate) -> Region | None:
-    """Return what a state has of the range of a bucket, or None if that is damaged too."""
-    destination, completion = candidate
+def _region_of(bucket: Bucket, destination: Destination, completion: RoundCompletion | None) -> Region | None:
+    """Return what a round has of the range of a bucket, or None if that is damaged too."""
     if completion is None:
         return Region([Bucket(depth=0, bits=0)], 0, None, False, {})
     overlapping = [
@@ -296,37 +291,5 @@ def _end_hash(bucket: Bucket) -> int:
     return bucket.first_hash + (1 << (64 - bucket.depth))
 
 
-def _describe(plan: RepairPlan) -> Iterator[BucketRepair]:
-    for region in plan.regions:
-        inside = [bucket for bucket in plan.completion.buckets if region.has(bucket)]
-        yield BucketRepair(
-            bucket=_region_name(region, inside),
-            first_hash=f"{region.first_hash:016x}",
-            last_hash=f"{region.end_hash - 1:016x}",
-            damaged=[uri for bucket in inside if bucket.name in plan.damages for uri in plan.damages[bucket.name].uris],
-            cure="loss" if region.is_loss else "deltas" if region.round_id is None else "round",
-            from_round=region.round_id,
-            deltas=len(plan.since(region.position)),
-            lost_rows=sum(bucket.live_count for bucket in inside) - sum(bucket.live_count for bucket in region.buckets)
-            if region.is_loss
-            else 0,
-            lost_tombstones=_lost_tombstones(inside, plan.damages) if region.is_loss else 0,
-        )
-    for bucket in plan.completion.buckets:
-        damage = plan.damages.get(bucket.name)
-        if damage is not None and not any(region.has(bucket) for region in plan.regions):
-            yield BucketRepair(
-                bucket.name, f"{bucket.first_hash:016x}", f"{_end_hash(bucket) - 1:016x}", damage.uris, "index"
-            )
-
-
-def _region_name(region: Region, inside: Sequence[Bucket]) -> str:
-    return (region.buckets if len(region.buckets) == 1 else inside)[0].name
-
-
-def _lost_tombstones(buckets: Iterable[Bucket], damages: dict[str, Damage]) -> int:
-    return sum(
-        bucket.tombstones.record_count
-        for bucket in buckets
-        if bucket.tombstones is not None and bucket.name in damages and damages[bucket.name].tombstones
-    )
+def _live_count(buckets: Iterable[Bucket]) -> int:
+    return sum(bucket.live_count for bucket in buckets)

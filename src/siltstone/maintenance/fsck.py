@@ -7,17 +7,21 @@ import pyarrow as pa
 
 from siltstone.errors import CorruptionError
 from siltstone.log.inspect import Finding
-from siltstone.maintenance.rollback import reachable_rounds
-from siltstone.model import Delta, ManifestEntry
+from siltstone.model import Delta
 from siltstone.model.rounds import Bucket, RoundCompletion
 from siltstone.model.schema import nullable, schema_from_json
 from siltstone.objects import open_objects
-from siltstone.rows.columns import equal_ids
+from siltstone.rows.columns import equal_ids, hash_keys
 from siltstone.rows.files import StoredFile
-from siltstone.rows.hashing import hash_keys
 from siltstone.storage.parquet import read_data_file
-from siltstone.table.completion import Destination, current_completion, current_entry, find_problems
-from siltstone.table.followers import refuse_lost_commits, unregistered_destinations
+from siltstone.table.completion import Destination, current_completion, current_entry, find_problems, list_rounds
+from siltstone.table.followers import (
+    own_partition,
+    refuse_lost_commits,
+    round_source,
+    trimmed_position,
+    unregistered_destinations,
+)
 
 _REBASE = "restore it from a copy, or rebase the partition"
 _REPAIR = "restore it from a copy, or run siltstone repair"
@@ -60,6 +64,21 @@ def _check_trimmed(destination: Destination, completion: RoundCompletion) -> lis
     return [Finding("trimmed", str(destination.locator), message, action)]
 
 
+def reachable_rounds(destination: Destination) -> list[int]:
+    """Return the rounds, oldest first, after which all deltas of their source are still there."""
+    root, own = destination.root, own_partition(destination.locator)
+    trimmed: dict[str, int] = {}
+    reachable = []
+    for entry in list_rounds(destination):
+        folder = str(entry["source_folder"])
+        if folder not in trimmed:
+            source = round_source(entry, own, root=root)
+            trimmed[folder] = 0 if source is None else trimmed_position(source, root=root)
+        if trimmed[folder] <= int(entry["high_watermark"]):
+            reachable.append(int(entry["round_id"]))
+    return reachable
+
+
 def check_registered(name: str, *, root: str) -> list[Finding]:
     """Find compacted partitions of a table that the table does not know, so that nobody reads their rows."""
     try:
@@ -79,8 +98,12 @@ def check_deltas(root: str, deltas: Sequence[Delta], *, deep: bool = False) -> l
     findings = []
     for delta in deltas:
         for entry in delta.manifest.entries:
-            problem = _file_problem(root, entry)
-            if problem is None and deep:
+            info, problem = open_objects(root).info(entry.uri), None
+            if info is None:
+                problem = "the file is missing"
+            elif info.size != entry.content_length:
+                problem = f"has {info.size} bytes instead of {entry.content_length}"
+            elif deep:
                 try:
                     read_data_file(root, entry)
                 except CorruptionError as error:
@@ -88,13 +111,6 @@ def check_deltas(root: str, deltas: Sequence[Delta], *, deep: bool = False) -> l
             if problem is not None:
                 findings.append(Finding("delta-file", entry.uri, problem, "restore it from a copy"))
     return findings
-
-
-def _file_problem(root: str, entry: ManifestEntry) -> str | None:
-    stored = open_objects(root).info(entry.uri)
-    if stored is None:
-        return "the file is missing"
-    return None if stored.size == entry.content_length else f"has {stored.size} bytes instead of {entry.content_length}"
 
 
 def check_bucket(

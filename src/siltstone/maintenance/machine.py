@@ -12,11 +12,14 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from siltstone.errors import AlreadyExistsError, InvalidInputError, SiltstoneError, StorageError
 from siltstone.java import MIN_JAVA, find_java
 from siltstone.text import format_bytes, mask_secrets
+
+if TYPE_CHECKING:
+    from siltstone.objects import Objects
 
 PROBE_FOLDER = ".doctor"
 MIN_PYTHON = (3, 11)
@@ -65,9 +68,8 @@ def _java() -> Check:
     if java.major < MIN_JAVA:
         return Check("java", "failed", java.detail, java.fix)
     if java.major > MAX_TESTED_JAVA:
-        return Check(
-            "java", "warning", java.detail, f"if Spark fails to start, use Java {MIN_JAVA} or {MAX_TESTED_JAVA}"
-        )
+        fix = f"if Spark fails to start, use Java {MIN_JAVA} or {MAX_TESTED_JAVA}"
+        return Check("java", "warning", java.detail, fix)
     return Check("java", "ok", java.detail)
 
 
@@ -110,17 +112,22 @@ def check_root(root: str) -> Iterator[Check]:
         return
     yield Check("root", "ok", f"{mask_secrets(address)}{' (does not exist yet)' if is_new else ''}")
     probe = f"{PROBE_FOLDER}/{uuid.uuid4().hex}"
-    made = _missing_folders(folder, probe)
+    inner = [] if folder is None else [folder / probe, *(folder / probe).parents]
+    made = [parent for parent in inner if not parent.exists()]
     try:
-        yield _writable(address, probe)
-        yield _create_if_absent(address, probe)
-        yield _clock(address, probe)
+        yield _writable(objects, probe)
+        yield _create_if_absent(objects, probe)
+        yield _clock(objects, probe)
     except InvalidInputError as error:
         yield Check("create-if-absent", "failed", str(error), _NO_CONDITIONS_FIX)
     except SiltstoneError as error:
         yield Check("root writable", "failed", str(error), "make the root writable, or choose another one")
     finally:
-        _clean_up(address, probe, made)
+        with contextlib.suppress(SiltstoneError):
+            objects.delete([info.path for info in objects.list_objects(probe, recursive=True)])
+        for parent in made:
+            with contextlib.suppress(OSError):
+                parent.rmdir()
     if folder is not None:
         yield _disk(folder)
 
@@ -141,29 +148,7 @@ def _s3() -> Check:
     return Check("s3", "ok", f"{settings.endpoint or 'AWS'}, region {region}, as {who}")
 
 
-def _missing_folders(folder: Path | None, probe: str) -> list[Path]:
-    """Return the folders that the probe will make, innermost first."""
-    if folder is None:
-        return []
-    inner = folder / probe
-    return [parent for parent in (inner, *inner.parents) if not parent.exists()]
-
-
-def _clean_up(root: str, probe: str, made: list[Path]) -> None:
-    from siltstone.objects import open_objects
-
-    with contextlib.suppress(SiltstoneError):
-        objects = open_objects(root)
-        objects.delete([info.path for info in objects.list_objects(probe, recursive=True)])
-    for folder in made:
-        with contextlib.suppress(OSError):
-            folder.rmdir()
-
-
-def _writable(root: str, probe: str) -> Check:
-    from siltstone.objects import open_objects
-
-    objects = open_objects(root)
+def _writable(objects: "Objects", probe: str) -> Check:
     started = time.monotonic()
     objects.create(f"{probe}/written", b"probe")
     seconds = time.monotonic() - started
@@ -172,13 +157,9 @@ def _writable(root: str, probe: str) -> Check:
     return Check("root writable", "ok", f"a durable write takes {seconds * 1000:.0f} ms")
 
 
-def _create_if_absent(root: str, probe: str) -> Check:
+def _create_if_absent(objects: "Objects", probe: str) -> Check:
     """Try what every commit relies on: of all who create an object, one does."""
-    from siltstone.objects import open_objects
-
-    objects = open_objects(root)
-    name = "create-if-absent"
-    fix = _NO_CONDITIONS_FIX
+    name, fix = "create-if-absent", _NO_CONDITIONS_FIX
     with contextlib.suppress(AlreadyExistsError):
         objects.create(f"{probe}/written", b"again")
         return Check(name, "failed", "an object was created a second time", fix)
@@ -197,11 +178,9 @@ def _create_if_absent(root: str, probe: str) -> Check:
     return Check(name, "ok", f"a second creation is refused; of {RACERS} racing ones, one succeeded")
 
 
-def _clock(root: str, probe: str) -> Check:
+def _clock(objects: "Objects", probe: str) -> Check:
     from siltstone.clock import is_skewed, measure
-    from siltstone.objects import open_objects
 
-    objects = open_objects(root)
     if time.gmtime().tm_year < _EARLIEST_YEAR:
         return Check("clock", "failed", time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime()), _CLOCK_FIX)
 

@@ -1,9 +1,9 @@
-"""Repairing a compacted partition whose files are damaged, by a round of its own that brings back what can be.
+"""Bringing a compacted partition back: a repair makes damaged files anew, a rollback returns to an earlier round.
 
-An index is built anew from its data file. A bucket with a lost data file, deletion vector or tombstones is taken from
-the last round that has it whole and after which no delta is trimmed, and the deltas since are applied to it, and to no
-other. Where there is no such round, the rows of the lost files are lost; what deltas that are still there say about
-them is applied, unless that could bring back a row as it never was.
+A repair is a round of its own. An index is built anew from its data file. A bucket with a lost data file, deletion
+vector or tombstones is taken from the last round that has it whole and after which no delta is trimmed, and the deltas
+since are applied to it, and to no other. Where there is no such round, the rows of the lost files are lost; what deltas
+that are still there say about them is applied, unless that could bring back a row as it never was.
 """
 
 from collections.abc import Sequence
@@ -15,22 +15,26 @@ import pyarrow as pa
 from siltstone.errors import ConflictError, CorruptionError, InvalidInputError
 from siltstone.log.horizon import announced, new_round_name
 from siltstone.maintenance.damage import BucketRepair, Damage, Region, RepairPlan, plan_repair
+from siltstone.maintenance.fsck import reachable_rounds
 from siltstone.model import PartitionValue
 from siltstone.model.properties import ROWS_KIND
 from siltstone.model.rounds import Accounting, Bucket, CompactedFile, RoundCompletion
 from siltstone.model.schema import nullable, schema_from_json
 from siltstone.objects import open_objects
-from siltstone.rows.files import StoredFile
-from siltstone.rows.hashing import hash_keys
-from siltstone.rows.index import write_index
+from siltstone.rows.columns import hash_keys
+from siltstone.rows.files import StoredFile, write_index
 from siltstone.rows.job import Merge, RoundJob
 from siltstone.rows.parts import GatheredParts, read_parts
 from siltstone.table.completion import (
     Destination,
     bucket_objects,
     commit_round,
+    current_entry,
+    find_problems,
+    get_round,
     write_completion,
 )
+from siltstone.table.followers import follow, own_partition, round_source
 from siltstone.table.jobs import Keys, delta_reads, make_job, source_columns, version_of
 
 _CONFLICTS = 20
@@ -65,7 +69,10 @@ def repair(
     """
     plans = [plan for plan in map(plan_repair, destinations) if plan is not None]
     if dry_run:
-        return [PartitionRepair(plan.values, True, plan.round_id, plan.repairs) for plan in plans]
+        return [
+            PartitionRepair(plan.destination.locator.partition_values, True, plan.round_id, plan.repairs)
+            for plan in plans
+        ]
     for plan in plans:
         _refuse_loss(plan, accept_loss=accept_loss)
     done = [_repair_one(plan, merge, accept_loss=accept_loss) for plan in plans]
@@ -88,10 +95,12 @@ def _repair_one(plan: RepairPlan, merge: Merge, *, accept_loss: bool) -> Partiti
 def _refuse_loss(plan: RepairPlan, *, accept_loss: bool) -> None:
     lost = [repair for repair in plan.repairs if repair.cure == "loss"]
     if lost and not accept_loss:
+        trimmed = plan.source.trimmed_position
+        why = f"deltas up to {trimmed} are trimmed" if trimmed else "the rows came from elsewhere than the deltas"
         raise InvalidInputError(
             f"{plan.destination.locator}: up to {sum(repair.lost_rows for repair in lost)} rows with key hashes from "
             f"{lost[0].first_hash} to {lost[0].last_hash}{' and elsewhere' if len(lost) > 1 else ''} cannot be brought "
-            f"back: their files are damaged, no round that is kept has them whole, and {plan.why_lost}. Restore "
+            f"back: their files are damaged, no round that is kept has them whole, and {why}. Restore "
             f"{lost[0].damaged[0]} from a copy, rebase from rows that have them, or accept the loss (`siltstone repair "
             "--accept-loss`)"
         )
@@ -106,7 +115,7 @@ class _Repair:
         self._merge = merge
         self._root = plan.destination.root
         self._written: list[str] = []
-        self._columns = source_columns(plan.version, version_of(plan.destination.locator, root=self._root))
+        self._columns = source_columns(plan.source.version, version_of(plan.destination.locator, root=self._root))
 
     def run(self) -> PartitionRepair:
         """Raises: ConflictError, CorruptionError; then what was written is removed again."""
@@ -125,20 +134,16 @@ class _Repair:
             if not any(region.has(bucket) for region in plan.regions):
                 buckets.append(self._with_indices(before, bucket, plan.damages.get(bucket.name)))
         buckets.sort(key=lambda bucket: bucket.first_hash)
-        repairs = [
-            BucketRepair(**{**vars(repair), "lost_rows": self._lost(region, after) if region.is_loss else 0})
-            for repair, region, after in zip(plan.repairs, plan.regions, made, strict=False)
-        ] + plan.repairs[len(plan.regions) :]
+        repairs = list(plan.repairs)
+        for number, (region, after) in enumerate(zip(plan.regions, made, strict=True)):
+            lost_rows = plan.lost_rows(region, after) if region.is_loss else 0
+            repairs[number] = replace(repairs[number], lost_rows=lost_rows)
         completion = self._complete(buckets, repairs)
         written = write_completion(plan.destination, completion, self._began)
         self._written.append(written.uri)
         needed = [region.round_id for region in plan.regions if region.round_id is not None]
         commit_round(plan.destination, completion, written, before.round_id, needs=needed, holds=plan.holds)
-        return PartitionRepair(plan.values, False, completion.round_id, repairs)
-
-    def _lost(self, region: Region, after: Sequence[Bucket]) -> int:
-        inside = [bucket for bucket in self._plan.completion.buckets if region.has(bucket)]
-        return sum(bucket.live_count for bucket in inside) - sum(bucket.live_count for bucket in after)
+        return PartitionRepair(plan.destination.locator.partition_values, False, completion.round_id, repairs)
 
     def _make(self, region: Region) -> list[Bucket]:
         """Make a range anew. Raises: CorruptionError where its rows are not as many as there were."""
@@ -146,7 +151,9 @@ class _Repair:
         base = [
             self._with_indices(plan.completion, bucket, region.damages.get(bucket.name)) for bucket in region.buckets
         ]
-        others = [_emptied(bucket) for bucket in plan.completion.buckets if not region.has(bucket)]
+        others = [
+            Bucket(depth=bucket.depth, bits=bucket.bits) for bucket in plan.completion.buckets if not region.has(bucket)
+        ]
         state = RoundCompletion.from_serializable({**plan.completion.to_serializable(), "buckets": [*base, *others]})
         job = self._job(state, region.position)
         numbers = {number for number, bucket in enumerate(job.buckets) if region.has(bucket)}
@@ -157,7 +164,7 @@ class _Repair:
             made += [job.buckets[number]] if result is None else result.buckets
         kept = set(bucket_objects(base))
         self._written += [uri for uri in bucket_objects(made) if uri not in kept]
-        lost = self._lost(region, made)
+        lost = plan.lost_rows(region, made)
         if job.kind == ROWS_KIND and (lost < 0 or (lost and not region.is_loss)):
             raise CorruptionError(
                 f"{plan.destination.locator}: bucket {region.buckets[0].name} would have {-lost:+d} rows after its repair, "
@@ -171,7 +178,7 @@ class _Repair:
         reads = delta_reads(plan.since(position), self._columns)
         schema = self._columns.schema_after(position)
         keys = Keys(tuple(state.primary_keys))
-        job = make_job(plan.destination, state, reads, self._columns, keys, plan.version, schema)
+        job = make_job(plan.destination, state, reads, self._columns, keys, plan.source.version, schema)
         return replace(job, began=self._began)
 
     def _with_indices(self, completion: RoundCompletion, bucket: Bucket, damage: Damage | None) -> Bucket:
@@ -229,5 +236,61 @@ class _Repair:
         )
 
 
-def _emptied(bucket: Bucket) -> Bucket:
-    return Bucket(depth=bucket.depth, bits=bucket.bits)
+def roll_back(destination: Destination, round_id: int, *, dry_run: bool = False) -> RoundCompletion:
+    """Make the state after an earlier round current again, by a new round that says so; deltas since are read anew.
+
+    The current round is not read, so that this also cures a damaged one. A dry run returns what would be current.
+    A round after which deltas are trimmed is refused: it could never be compacted further.
+    Raises: NotFoundError, InvalidInputError, ConflictError, CorruptionError.
+    """
+    began = destination.log.read(lambda state: state.batch_id)
+    target = get_round(destination, round_id)
+    current = current_entry(destination)
+    assert current is not None
+    current_id = int(current["round_id"])
+    if current_id == round_id:
+        raise InvalidInputError(f"{destination.locator}: round {round_id} is the current one; choose an earlier one")
+    _refuse_trimmed(destination, target)
+    problems = find_problems(destination, target.buckets)
+    if problems:
+        bad, problem = problems[0]
+        raise InvalidInputError(
+            f"{destination.locator}: {bad.uri} of round {round_id} is gone or damaged ({problem}); choose a later round"
+        )
+    completion = RoundCompletion.from_serializable(
+        {
+            **target.to_serializable(),
+            "round_id": current_id + 1,
+            "previous_round_id": current_id,
+            "rolled_back_to": round_id,
+            "completed_at": open_objects(destination.root).now_ms(),
+        }
+    )
+    if dry_run:
+        return completion
+    source = round_source(target, own_partition(destination.locator), root=destination.root)
+    if source is not None and follow(destination, source, target.high_watermark):
+        # Until this was recorded, a trim may have gone by the watermark of the current round.
+        _refuse_trimmed(destination, target)
+    written = write_completion(destination, completion, began)
+    try:
+        # A vacuum may forget the target, and remove its files, while it is being read.
+        commit_round(destination, completion, written, current_id, needs=[round_id])
+    except ConflictError:
+        open_objects(destination.root).delete([written.uri])
+        raise
+    return completion
+
+
+def _refuse_trimmed(destination: Destination, target: RoundCompletion) -> None:
+    """Refuse a round after which deltas are trimmed, naming the oldest one that can be reached."""
+    reachable = reachable_rounds(destination)
+    if target.round_id in reachable:
+        return
+    others = (
+        f"the oldest round that can be reached is {reachable[0]}" if reachable else "no round that is kept has them"
+    )
+    raise InvalidInputError(
+        f"{destination.locator}: round {target.round_id} is compacted up to position {target.high_watermark}, and deltas "
+        f"after it are trimmed, so that it could not be compacted further; {others}"
+    )

@@ -8,10 +8,10 @@ from functools import partial
 
 from siltstone.errors import CommitUnknownError, StorageError
 from siltstone.log.batches import MAX_BATCH_ID, batch_id_from_name
-from siltstone.log.commit import CONFIRMED_KEY, Changes, Commit, CommitLog, commit_log
+from siltstone.log.commit import CONFIRMED_KEY, Commit, CommitLog, commit_log
 from siltstone.log.horizon import HORIZON_KEY, WORK_PREFIX, began_at, raise_horizon
 from siltstone.log.proof import refuse_unproven
-from siltstone.log.state import Entry, LogState
+from siltstone.log.state import LogState
 from siltstone.log.wire import COMMIT_KEY
 from siltstone.model import PartitionLocator
 from siltstone.objects import ObjectInfo, find_leftovers, give_up_reserve, keep_reserve, open_objects
@@ -41,9 +41,9 @@ from siltstone.table.followers import (
 DAY_MS = 24 * 3600 * 1000
 ROUND_RETENTION_MS = 7 * DAY_MS
 ORPHAN_GRACE_MS = DAY_MS
+DROPPED_RETENTION_MS = 7 * DAY_MS
 _LOG = "log"
 _DELTAS = "delta/"
-_ANY_BATCH = MAX_BATCH_ID
 
 
 @dataclass
@@ -59,14 +59,6 @@ class VacuumReport:
     skipped_links: list[str] = field(default_factory=list)
     # Why nothing expired, where this machine's clock or the store's may be wrong.
     unsure_time: str | None = None
-
-    def add(self, files: Iterable[ObjectInfo]) -> None:
-        """Count files as removed, each of them once."""
-        removed = set(self.removed_files)
-        for file in files:
-            if file.path not in removed:
-                self.removed_files.append(file.path)
-                self.removed_bytes += file.size
 
 
 def vacuum(
@@ -90,28 +82,28 @@ def vacuum(
     is_confirmed = confirm_time and not dry_run
     if is_confirmed:
         version_log(root, folder).confirm_time()
-    vacuumed = partial(
-        _vacuum,
-        folder,
-        root=root,
-        retention_ms=retention_ms,
-        orphan_grace_ms=orphan_grace_ms,
-        is_confirmed=is_confirmed,
-        dry_run=dry_run,
-    )
+    run = partial(_vacuum, root, folder, retention_ms, orphan_grace_ms, is_confirmed=is_confirmed, dry_run=dry_run)
     try:
-        report = vacuumed()
+        report = run()
     except (StorageError, CommitUnknownError) as error:
         if not _is_out_of_space(error) or not give_up_reserve(root):
             raise
-        report = vacuumed()
+        report = run()
     if not dry_run:
         keep_reserve(root)
     return report
 
 
+def _is_out_of_space(error: BaseException | None) -> bool:
+    while error is not None:
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            return True
+        error = error.__cause__
+    return False
+
+
 def _vacuum(
-    folder: str, *, root: str, retention_ms: int, orphan_grace_ms: int, is_confirmed: bool, dry_run: bool
+    root: str, folder: str, retention_ms: int, orphan_grace_ms: int, *, is_confirmed: bool, dry_run: bool
 ) -> VacuumReport:
     log = version_log(root, folder)
     now_ms = log.expiry_ms(is_confirmed=is_confirmed)
@@ -138,8 +130,9 @@ def _vacuum(
     if not dry_run:
         doomed = _refused(sweep, doomed)
         open_objects(root).delete([file.path for file in doomed])
-    report.add(doomed)
-    report.kept_files = len(sweep.listed) - len({file.path for file in sweep.listed} & set(report.removed_files))
+    report.removed_files = [file.path for file in doomed]
+    report.removed_bytes = sum(file.size for file in doomed)
+    report.kept_files = len({file.path for file in sweep.listed} - set(report.removed_files))
     return report
 
 
@@ -155,7 +148,7 @@ def _refused(sweep: "_Sweep", doomed: Sequence[ObjectInfo]) -> list[ObjectInfo]:
     return [
         file
         for file in doomed
-        if file.path not in named and began_at(file.path).batch_id < horizons.get(file.path, _ANY_BATCH)
+        if file.path not in named and began_at(file.path).batch_id < horizons.get(file.path, MAX_BATCH_ID)
     ]
 
 
@@ -171,9 +164,7 @@ class _Sweep:
         self.named_by_deltas = _named_by_deltas(root, folder)
         with_logs = list(_destinations(root, folder, self.listed))
         self.destinations = [destination for destination in with_logs if not _is_foreign(destination)]
-        self._kept_folders = tuple(
-            f"{destination.folder}/" for destination in with_logs if destination not in self.destinations
-        )
+        self._kept_folders = tuple(f"{place.folder}/" for place in with_logs if place not in self.destinations)
 
     def by_log(self, files: Iterable[ObjectInfo]) -> dict[CommitLog, list[ObjectInfo]]:
         """Return the files by the log that they would be committed to; half-written ones could be to none."""
@@ -186,30 +177,25 @@ class _Sweep:
 
     def _log_of(self, path: str) -> CommitLog:
         folder = "/".join(path.split("/")[: self.folder.count("/") + 3])
-        is_of_old_round = began_at(path).batch_id < 0 and folder in (
-            destination.folder for destination in self.destinations
-        )
-        if began_at(path).is_round or is_of_old_round:
+        began = began_at(path)
+        if began.is_round or (began.batch_id < 0 and folder in {place.folder for place in self.destinations}):
             return commit_log(self.root, f"{folder}/{_LOG}")  # which a first round has not made yet
         return version_log(self.root, self.folder)
 
     def unnamed(self, named: Container[str]) -> list[ObjectInfo]:
         """Return the files that are old enough and not among those that are named."""
-        candidates = [file for file in self.listed if not _is_log(file.path, self.folder) and file.path not in named]
-        candidates = [file for file in candidates if not file.path.startswith(self._kept_folders)]
+        unnamed = [
+            file
+            for file in self.listed
+            if not _is_log(file.path, self.folder)
+            and file.path not in named
+            and not file.path.startswith(self._kept_folders)
+        ]
         return [
             file
-            for file in [*candidates, *self.leftovers.half_written]
+            for file in [*unnamed, *self.leftovers.half_written]
             if file.modified_ms <= self._before_ms and not self.leftovers.are_beyond_a_link(file.path)
         ]
-
-
-def _is_out_of_space(error: BaseException | None) -> bool:
-    while error is not None:
-        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-            return True
-        error = error.__cause__
-    return False
 
 
 def _is_log(path: str, folder: str) -> bool:
@@ -289,9 +275,6 @@ def _forget_rounds(destination: Destination, expired: Sequence[int], now_ms: int
     return destination.log.commit("expire rounds", prepare).result
 
 
-DROPPED_RETENTION_MS = 7 * DAY_MS
-
-
 @dataclass
 class DroppedReport:
     """What was removed of dropped tables, or would be in a dry run; `waiting` are folders within the retention."""
@@ -338,15 +321,16 @@ def vacuum_dropped(
         report.skipped_links += leftovers.links
         files = [*objects.list_objects(folder, recursive=True), *leftovers.half_written]
         files = [file for file in files if not leftovers.are_beyond_a_link(file.path)]
-        if leftovers.links and not files:
-            continue
         if not files:
-            forgotten.append(dropped_key(folder))
+            if not leftovers.links:
+                forgotten.append(dropped_key(folder))
             continue
-        if dropped_key(folder) not in remembered and any(_is_batch(file.path) for file in files):
+        entry = remembered.get(dropped_key(folder))
+        if entry is None and any(_is_batch(file.path) for file in files):
             report.unclaimed.append(folder)
             continue
-        if _dropped_at(remembered.get(dropped_key(folder)), files) > now_ms - retention_ms:
+        dropped_at = int(entry["dropped_at"]) if entry is not None else max(file.modified_ms for file in files)
+        if dropped_at > now_ms - retention_ms:
             report.waiting.append(folder)
             continue
         report.removed_folders.append(folder)
@@ -382,13 +366,6 @@ def _version_folders(root: str) -> Iterator[str]:
             yield from (f"{folder}/{version}" for version in objects.list_folders(folder))
 
 
-def _dropped_at(entry: Entry | None, files: list[ObjectInfo]) -> int:
-    return int(entry["dropped_at"]) if entry is not None else max((file.modified_ms for file in files), default=0)
-
-
 def _forget(root: str, keys: list[str]) -> None:
-    def prepare(state: LogState) -> Changes:
-        return {key: None for key in keys if key in state}
-
     if keys:
-        catalog_log(root).commit("forget dropped tables", prepare)
+        catalog_log(root).commit("forget dropped tables", lambda state: {key: None for key in keys if key in state})

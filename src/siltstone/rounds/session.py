@@ -2,7 +2,8 @@
 
 import logging
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import overload
 
@@ -11,10 +12,14 @@ from siltstone.log.horizon import announced
 from siltstone.model.rounds import Accounting, Bucket, RoundCompletion, ratio
 from siltstone.model.schema import SchemaField
 from siltstone.objects import open_objects
-from siltstone.rounds.events import BucketMerged, Progress, RoundCommitted, RoundStarted
+from siltstone.rounds.events import BucketMerged, Progress, RoundCommitted, RoundStarted, TasksDone
 from siltstone.rounds.plan import PartitionPlan, RoundPlan, plan_partition, plan_partitions
 from siltstone.rounds.request import Request, TableRequest, partition_requests
-from siltstone.rows.job import BucketResult, Engine
+from siltstone.rows.absorb import choose
+from siltstone.rows.files import StoredFile
+from siltstone.rows.job import BucketResult, Engine, RoundJob
+from siltstone.rows.merge import Resolve
+from siltstone.rows.parts import GatheredParts, read_parts
 from siltstone.table.completion import (
     bucket_objects,
     close_stream,
@@ -23,7 +28,7 @@ from siltstone.table.completion import (
     read_state,
     write_completion,
 )
-from siltstone.table.followers import follow_source, own_partition, register_destination
+from siltstone.table.followers import SourceState, follow_source, own_partition, register_destination
 from siltstone.table.report import RoundReport, report_round
 
 _log = logging.getLogger(__name__)
@@ -85,37 +90,32 @@ class Compacted(Sequence[SessionResult]):
         return len(self.results)
 
 
-def compact_table(asked: TableRequest, engine: Engine, progress: Progress | None = None) -> Compacted:
+def compact_table(request: TableRequest, engine: Engine, progress: Progress | None = None) -> Compacted:
     """Compact what is new in each partition of a table. All are planned, and so checked, before any changes.
 
     The engine is not called unless there is something to do. Raises: as `run_session`.
     """
     started = time.perf_counter()
-    plans = plan_partitions(partition_requests(asked))
+    plans = plan_partitions(partition_requests(request))
     planned_at = time.perf_counter()
     results = tuple(
-        SessionResult(current=plan.previous)
-        if plan.round is None
-        else run_session(plan.request, engine, progress, planned=plan)
+        run_session(plan.request, engine, progress, planned=plan)
+        if isinstance(plan, RoundPlan)
+        else SessionResult(current=plan.previous)
         for plan in plans
     )
-    position = max((plan.source.newest_position for plan in plans), default=0)
-    seconds = {"plan": planned_at - started, "total": time.perf_counter() - started}
-    return _sum_up(asked.name, position, results, seconds)
-
-
-def _sum_up(table: str, position: int, results: tuple[SessionResult, ...], seconds: dict[str, float]) -> Compacted:
+    ended = time.perf_counter()
     rounds = [report_round(completion) for result in results for completion in result.rounds]
     current = [result.current for result in results if result.current is not None]
-    rows, live_rows = sum(each.record_count for each in current), sum(each.live_rows for each in current)
+    live_rows, dead_rows = sum(round_.live_rows for round_ in current), sum(round_.dead_rows for round_ in current)
 
     def total(name: str) -> int:
         return sum(getattr(round_, name) for round_ in rounds)
 
     return Compacted(
-        table=table,
+        table=request.name,
         partitions=len(results),
-        stream_position=position,
+        stream_position=max((plan.source.newest_position for plan in plans), default=0),
         rounds=rounds,
         deltas=total("deltas"),
         delta_rows=total("delta_rows"),
@@ -123,20 +123,24 @@ def _sum_up(table: str, position: int, results: tuple[SessionResult, ...], secon
         deleted_rows=total("deleted_rows"),
         duplicate_rows=total("duplicate_rows"),
         live_rows=live_rows,
-        dead_rows=rows - live_rows,
-        read_amplification=ratio(rows, live_rows),
+        dead_rows=dead_rows,
+        read_amplification=ratio(live_rows + dead_rows, live_rows),
         input_bytes=total("input_bytes"),
         written_bytes=total("written_bytes"),
         carried_bytes=total("carried_bytes"),
         write_amplification=ratio(total("written_bytes"), total("input_bytes")),
         conflicts=sum(result.conflicts for result in results),
-        seconds=seconds | {step: sum(round_.seconds.get(step, 0.0) for round_ in rounds) for step in _STEPS},
+        seconds={
+            "plan": planned_at - started,
+            "total": ended - started,
+            **{step: sum(round_.seconds.get(step, 0.0) for round_ in rounds) for step in _STEPS},
+        },
         results=results,
     )
 
 
 def run_session(
-    request: Request, engine: Engine, progress: Progress | None = None, *, planned: PartitionPlan | None = None
+    request: Request, engine: Engine, progress: Progress | None = None, *, planned: RoundPlan | None = None
 ) -> SessionResult:
     """Run rounds until all that was there at the start is compacted; what is written meanwhile may be left to others.
 
@@ -151,12 +155,13 @@ def run_session(
     while goal is None or not rounds or rounds[-1].high_watermark < goal:
         plan = _prepared(request, planned, is_first=not rounds, is_alone=not (rounds or conflicts))
         planned, current = None, plan.previous
-        if plan.round is None:
+        if not isinstance(plan, RoundPlan):
             break
         # Going on to the newest delta of any time would never end where writers are as fast as rounds.
-        goal = plan.round.newest_position if goal is None else goal
+        goal = plan.newest_position if goal is None else goal
         try:
-            current = run_round(plan.round, engine, progress)
+            with announced(plan.destination.log, plan.job.began):
+                current = _run_round(plan, engine, progress or (lambda event: None))
             rounds.append(current)
         except ConflictError:
             conflicts += 1
@@ -165,7 +170,7 @@ def run_session(
     return SessionResult(rounds, time.perf_counter() - started, conflicts, current)
 
 
-def _prepared(request: Request, planned: PartitionPlan | None, *, is_first: bool, is_alone: bool) -> PartitionPlan:
+def _prepared(request: Request, planned: RoundPlan | None, *, is_first: bool, is_alone: bool) -> PartitionPlan:
     """Plan the next round. If there is one, everybody knows first that its deltas are needed and where its rows will be.
 
     Tables that need that also have their stream closed first. What was found before any of this is asked again.
@@ -173,58 +178,48 @@ def _prepared(request: Request, planned: PartitionPlan | None, *, is_first: bool
     plan = None if planned is None else _still_planned(planned)
     if plan is None:
         plan = plan_partition(request, is_first=is_first, is_alone=is_alone)
-    if plan.round is not None or plan.state.current is not None:
-        _register(plan)
-    if plan.round is None:
+    source, is_round = plan.source, isinstance(plan, RoundPlan)
+    if (is_round or plan.state.current is not None) and (
+        source.partition is None or source.locator != own_partition(plan.destination.locator)
+    ):
+        # Its deltas have not made the partition known to its table.
+        register_destination(plan.destination)
+    if not isinstance(plan, RoundPlan):
         return plan
-    source, job = plan.source, plan.round.job
-    is_new = follow_source(plan.destination, plan.state.current, source, plan.round.start_watermark)
-    _warn_of_doubt(plan.round)
-    if close_stream(source.version, source.stream, min(job.now_ms, job.expiry_ms), root=request.root) or is_new:
-        plan = plan_partition(request, is_first=is_first, is_alone=is_alone)
+    is_new = follow_source(plan.destination, plan.state.current, source, plan.start_watermark)
+    now_ms = min(plan.job.now_ms, plan.job.expiry_ms)
+    _warn_of_doubt(source, now_ms)
+    if close_stream(source.version, source.stream, now_ms, root=request.root) or is_new:
+        return plan_partition(request, is_first=is_first, is_alone=is_alone)
     return plan
 
 
-def _still_planned(plan: PartitionPlan) -> PartitionPlan | None:
+def _still_planned(plan: RoundPlan) -> PartitionPlan | None:
     """Return a plan that was made some time ago, None where the partition has changed since."""
     state = read_state(plan.destination)
-    if plan.round is None or (state.current, state.holds) != (plan.state.current, plan.state.holds):
+    if (state.current, state.holds) != (plan.state.current, plan.state.holds):
         return None
     # Its files are written from now on.
-    job = replace(plan.round.job, began=state.batch_id)
-    return replace(plan, state=state, round=replace(plan.round, job=job))
+    return replace(plan, state=state, job=replace(plan.job, began=state.batch_id))
 
 
-def _register(plan: PartitionPlan) -> None:
-    """Make the partition known to its table, where its deltas have not done so."""
-    if plan.source.partition is None or plan.source.locator != own_partition(plan.destination.locator):
-        register_destination(plan.destination)
-
-
-def _warn_of_doubt(plan: RoundPlan) -> None:
+def _warn_of_doubt(source: SourceState, now_ms: int) -> None:
     """Warn that changes of a table whose stream is to be closed are not compacted yet, where the time is not sure."""
-    version = plan.source.version
-    if delay_of(version.properties, version.locator) is not None:
-        doubt = plan.source.log.doubt(min(plan.job.now_ms, plan.job.expiry_ms))
+    if delay_of(source.version.properties, source.version.locator) is not None:
+        doubt = source.log.doubt(now_ms)
         if doubt is not None:
-            _log.warning("%s: later changes are compacted later: %s", plan.source.locator, doubt)
+            _log.warning("%s: later changes are compacted later: %s", source.locator, doubt)
 
 
-def run_round(plan: RoundPlan, engine: Engine, progress: Progress | None = None) -> RoundCompletion:
+def _run_round(plan: RoundPlan, engine: Engine, progress: Progress) -> RoundCompletion:
     """Run one round and commit it. Raises: ConflictError; then its files are deleted again."""
-    with announced(plan.destination.log, plan.job.began):
-        return _run_announced(plan, engine, progress)
-
-
-def _run_announced(plan: RoundPlan, engine: Engine, progress: Progress | None) -> RoundCompletion:
     started = time.perf_counter()
-    progress = progress or (lambda event: None)
     progress(
         RoundStarted(
             partition=tuple(plan.destination.locator.partition_values),
             round_id=plan.round_id,
             deltas=plan.delta_count,
-            bytes=plan.input_bytes,
+            bytes=plan.job.input_bytes,
             buckets=len(plan.job.buckets),
             high_watermark=plan.high_watermark,
         )
@@ -243,9 +238,11 @@ def _run_announced(plan: RoundPlan, engine: Engine, progress: Progress | None) -
     }
     written = write_completion(plan.destination, completion, plan.job.began)
     try:
-        commit_round(plan.destination, completion, written, plan.previous_round_id, holds=plan.holds)
+        commit_round(plan.destination, completion, written, plan.state.round_id, holds=plan.state.holds)
     except ConflictError:
-        open_objects(plan.job.root).delete([written.uri, *_new_files(plan, completion.buckets)])
+        before = set(bucket_objects(plan.job.buckets))
+        new = [uri for uri in bucket_objects(completion.buckets) if uri not in before]
+        open_objects(plan.job.root).delete([written.uri, *new])
         raise
     progress(RoundCommitted(plan.round_id, completion.live_rows))
     return completion
@@ -256,24 +253,20 @@ def _complete(plan: RoundPlan, results: Sequence[BucketResult]) -> RoundCompleti
     by_number = {result.number: result for result in results}
     buckets: list[Bucket] = []
     total = Accounting()
-    actions: dict[str, int] = {}
+    actions: Counter[str] = Counter()
     for number, bucket in enumerate(job.buckets):
         result = by_number.get(number)
-        action = result.action if result else "untouched"
-        actions[action] = actions.get(action, 0) + 1
-        if result is None:
-            buckets.append(bucket)
-            total = total.plus(Accounting(base_rows=bucket.live_count, live_rows=bucket.live_count))
-            continue
-        buckets += result.buckets
-        total = total.plus(result.accounting)
+        actions[result.action if result else "untouched"] += 1
+        buckets += result.buckets if result else [bucket]
+        untouched = Accounting(base_rows=bucket.live_count, live_rows=bucket.live_count)
+        total = total.plus(result.accounting if result else untouched)
     _check_arrival(plan, total)
     before = {file.uri for bucket in job.buckets for file in bucket.files}
     files = [file for bucket in buckets for file in bucket.files]
     carried = sum(file.uri in before for file in files)
     return RoundCompletion(
         round_id=plan.round_id,
-        previous_round_id=plan.previous_round_id,
+        previous_round_id=plan.state.round_id,
         source_partition_locator=plan.source.locator,
         source_folder=plan.source.folder,
         destination_partition_locator=plan.destination.locator,
@@ -285,16 +278,16 @@ def _complete(plan: RoundPlan, results: Sequence[BucketResult]) -> RoundCompleti
         sort_keys=list(job.sort_keys),
         merge_engine=job.merge_engine,
         drop_duplicates=job.drop_duplicates,
-        fields=[SchemaField.from_serializable(each) for each in job.fields],
+        fields=[SchemaField.from_serializable(column) for column in job.fields],
         buckets=buckets,
         delta_count=plan.delta_count,
-        input_bytes=plan.input_bytes,
+        input_bytes=job.input_bytes,
         written_files=sum(result.written_files for result in results),
         written_bytes=sum(result.written_bytes for result in results),
         written_rows=sum(result.written_rows for result in results),
         carried_files=carried,
         copied_by_reference_ratio=carried / len(files) if files else 0.0,
-        bucket_actions=actions,
+        bucket_actions=dict(actions),
         accounting=total,
         completed_at=open_objects(job.root).now_ms(),
     )
@@ -303,19 +296,113 @@ def _complete(plan: RoundPlan, results: Sequence[BucketResult]) -> RoundCompleti
 def _check_arrival(plan: RoundPlan, total: Accounting) -> None:
     """Refuse a round in which rows that the deltas have reached no bucket; only before-images go nowhere."""
     reads = [read for read in plan.job.reads if not read.is_delete]
-    given = sum(
-        read.record_count - (read.deletion_vector.record_count if read.deletion_vector else 0) for read in reads
-    )
-    arrived = total.delta_rows + total.removal_rows
+    rows = sum(read.record_count - (read.deletion_vector.record_count if read.deletion_vector else 0) for read in reads)
     may_be_fewer = any(read.op_column is not None for read in reads)
-    if arrived > given or (arrived < given and not may_be_fewer):
+    if total.input_rows > rows or (total.input_rows < rows and not may_be_fewer):
         raise CorruptionError(
-            f"{plan.destination.locator}: the deltas have {given} rows, but {arrived} of them were merged, so nothing is "
-            "committed; keep the data and report this"
+            f"{plan.destination.locator}: the deltas have {rows} rows, but {total.input_rows} of them were merged, so nothing "
+            "is committed; keep the data and report this"
         )
 
 
-def _new_files(plan: RoundPlan, buckets: Iterable[Bucket]) -> list[str]:
-    """Return the objects that only this round names."""
-    before = set(bucket_objects(plan.job.buckets))
-    return [uri for uri in bucket_objects(buckets) if uri not in before]
+@dataclass(frozen=True)
+class BucketPlan:
+    """What a round would do to one bucket, and why."""
+
+    bucket: str
+    action: str
+    reason: str
+    base_rows: int
+    new_rows: int
+    dead_rows: int
+    files: int
+    bytes: int
+
+
+@dataclass(frozen=True)
+class RoundPreview:
+    """The next round of one partition: what it would read and do; what comes after it is left over."""
+
+    partition: Sequence[object]
+    round_id: int
+    rebase_from: str | None
+    previous_high_watermark: int
+    high_watermark: int
+    deltas: int
+    rows: int
+    bytes: int
+    deltas_left_over: int
+    buckets: Sequence[BucketPlan]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The next round of each partition of a table that has one."""
+
+    table: str
+    partitions: int
+    stream_position: int
+    rounds: Sequence[RoundPreview]
+
+
+ResolverOf = Callable[[RoundJob], Resolve]
+"""Returns what finds out the changes of a bucket, by the kind of the table."""
+
+
+def preview_table(request: TableRequest, resolver_of: ResolverOf, progress: Progress | None = None) -> Plan:
+    """Preview the next round of each partition in this process, writing nothing.
+
+    `progress` is called before each file and each bucket is read.
+    Raises: NotFoundError, InvalidInputError, CorruptionError.
+    """
+    plans = plan_partitions(partition_requests(request))
+    newest = max((plan.source.newest_position for plan in plans), default=0)
+    progress = progress or (lambda event: None)
+    previews = [_preview(plan, resolver_of(plan.job), progress) for plan in plans if isinstance(plan, RoundPlan)]
+    return Plan(request.name, len(plans), newest, previews)
+
+
+def _preview(plan: RoundPlan, resolve: Resolve, progress: Progress) -> RoundPreview:
+    is_rebase, job = plan.request.rebase_source is not None, plan.job
+    parts = GatheredParts()
+    for number, read in enumerate(job.reads):
+        progress(TasksDone("read", number, len(job.reads)))
+        for bucket, part in read_parts(job, [read]):
+            parts.add(bucket, part)
+    buckets = []
+    for number in range(len(job.buckets)):
+        progress(TasksDone("merge", number, len(job.buckets)))
+        buckets.append(_plan_bucket(job, number, parts.take(number), resolve))
+    return RoundPreview(
+        partition=plan.source.locator.partition_values,
+        round_id=plan.round_id,
+        rebase_from=str(plan.request.source) if is_rebase else None,
+        # What a rebase replaces does not count.
+        previous_high_watermark=0 if is_rebase else plan.start_watermark,
+        high_watermark=plan.high_watermark,
+        deltas=plan.delta_count,
+        rows=sum(read.record_count for read in job.reads),
+        bytes=job.input_bytes,
+        deltas_left_over=plan.deltas_left_over,
+        buckets=buckets,
+    )
+
+
+def _plan_bucket(job: RoundJob, number: int, parts: list[bytes], resolve: Resolve) -> BucketPlan:
+    bucket = job.buckets[number]
+    new_rows = dead_rows = 0
+    action, reason = "untouched", "no delta has rows for it"
+    if parts or job.visits(bucket):
+        change = resolve(job, bucket, [StoredFile(job.root, file) for file in bucket.files], parts)
+        new_rows, dead_rows = change.rows.num_rows, change.dead_count
+        action, reason = choose(job, bucket, new_rows, dead_rows)
+    return BucketPlan(
+        bucket=bucket.name,
+        action=action,
+        reason=reason,
+        base_rows=bucket.live_count,
+        new_rows=new_rows,
+        dead_rows=dead_rows,
+        files=len(bucket.files),
+        bytes=bucket.content_length,
+    )

@@ -2,19 +2,22 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import IO, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 from pyroaring import BitMap64
 
 from siltstone.errors import CorruptionError
+from siltstone.log.horizon import new_round_name
 from siltstone.model.rounds import MAX_DEPTH, Accounting, Bucket, CompactedFile
-from siltstone.rows.columns import Integers, align
-from siltstone.rows.files import CompactedWriter, StoredFile, write_vector
-from siltstone.rows.fold import Tombstones, write_tombstones
-from siltstone.rows.hashing import hash_keys
+from siltstone.objects import open_objects
+from siltstone.rows.columns import Hashes, Integers, align, hash_keys
+from siltstone.rows.files import StoredFile, write_index, write_vector
+from siltstone.rows.fold import write_tombstones
 from siltstone.rows.job import Action, BucketResult, RoundJob
+from siltstone.storage.parquet import ROW_GROUP_ROWS, open_writer
 
 
 class Marks(NamedTuple):
@@ -34,7 +37,7 @@ class Change:
     dead: list[Integers]
     rows: pa.Table
     accounting: Accounting
-    tombstones: Tombstones | None = None
+    tombstones: pa.Table | None = None
     marks: Marks | None = None
 
     @property
@@ -73,11 +76,10 @@ def absorb(job: RoundJob, number: int, stored: Sequence[StoredFile], change: Cha
         buckets, written = _add(job, bucket, stored, change)
     else:
         buckets, written = [Bucket(**bucket)], []
-    if change.tombstones is not None:
-        for child in buckets:
-            child.tombstones = write_tombstones(job, change.tombstones.of_bucket(job, child))
-    if change.marks is not None:
-        for child in buckets:
+    for child in buckets:
+        if change.tombstones is not None:
+            child.tombstones = write_tombstones(job, child, change.tombstones)
+        if change.marks is not None:
             child.due_at, child.held_at = change.marks if child.files else (None, None)
     accounting = change.accounting
     accounting.live_rows = sum(bucket.live_count for bucket in buckets)
@@ -98,19 +100,6 @@ def absorb(job: RoundJob, number: int, stored: Sequence[StoredFile], change: Cha
     )
 
 
-def _writer(job: RoundJob) -> CompactedWriter:
-    return CompactedWriter(
-        job.root,
-        job.folder,
-        job.schema,
-        job.primary_keys,
-        target_bytes=job.settings.target_file_bytes,
-        target_rows=job.settings.records_per_compacted_file,
-        began=job.began,
-        group_rows=job.row_group_rows,
-    )
-
-
 def _add(
     job: RoundJob, bucket: Bucket, stored: Sequence[StoredFile], change: Change
 ) -> tuple[list[Bucket], list[CompactedFile]]:
@@ -123,7 +112,7 @@ def _add(
         if len(all_dead) < file.file.record_count:
             vector = write_vector(job.root, job.folder, all_dead, job.began)
             files.append(CompactedFile(**{**file.file, "deletion_vector": vector}))
-    writer = _writer(job)
+    writer = CompactedWriter(job)
     writer.write(change.rows)
     written = writer.close()
     return [Bucket(**{**bucket, "files": [*files, *written]})], written
@@ -134,7 +123,7 @@ def _rewrite(
 ) -> tuple[list[Bucket], list[CompactedFile]]:
     rows_after = bucket.live_count - change.dead_count + change.rows.num_rows
     children = _children(job, bucket, rows_after)
-    writers = [_writer(job) for _ in children]
+    writers = [CompactedWriter(job) for _ in children]
 
     def write(table: pa.Table) -> None:
         if len(writers) == 1:
@@ -180,3 +169,68 @@ def _children(job: RoundJob, bucket: Bucket, rows: int) -> list[Bucket]:
         splits += 1
     depth = bucket.depth + splits
     return [Bucket(depth=depth, bits=(bucket.bits << splits) + number) for number in range(1 << splits)]
+
+
+class CompactedWriter:
+    """Writes the rows of a bucket to new files of bounded size, each with its index."""
+
+    def __init__(self, job: RoundJob) -> None:
+        self._job = job
+        self._max_rows = job.settings.records_per_compacted_file
+        self._waiting: list[pa.Table] = []
+        self._waiting_rows = 0
+        self._rows = 0
+        self._hashes: list[Hashes] = []
+        self._name = ""
+        self._file: IO[bytes] | None = None
+        self._writer: pq.ParquetWriter | None = None
+        self._files: list[CompactedFile] = []
+
+    def write(self, table: pa.Table) -> None:
+        """Add rows; they are written a row group at a time."""
+        while table.num_rows:
+            room = min(ROW_GROUP_ROWS, self._max_rows - self._rows) - self._waiting_rows
+            part = table.slice(0, room)
+            table = table.slice(part.num_rows)
+            self._waiting.append(part)
+            self._waiting_rows += part.num_rows
+            if part.num_rows == room:
+                self._flush()
+
+    def _flush(self) -> None:
+        if not self._waiting_rows:
+            return
+        job = self._job
+        group = pa.concat_tables(self._waiting).combine_chunks()
+        self._waiting, self._waiting_rows = [], 0
+        if self._writer is None or self._file is None:
+            self._name = f"{job.folder}/{new_round_name(job.began)}"
+            self._file = open_objects(job.root).open_writer(f"{self._name}.parquet")
+            self._writer = open_writer(self._file, group, job.schema)
+        self._writer.write_table(group, row_group_size=job.row_group_rows)
+        self._rows += group.num_rows
+        if job.primary_keys:
+            self._hashes.append(hash_keys(group, job.primary_keys))
+        if self._file.tell() >= job.settings.target_file_bytes or self._rows >= self._max_rows:
+            self._finish_file()
+
+    def _finish_file(self) -> None:
+        if self._writer is None or self._file is None:
+            return
+        self._writer.close()
+        size = self._file.tell()
+        self._file.close()
+        index = f"{self._name}.pki" if self._hashes else None
+        if index is not None:
+            write_index(self._job.root, index, np.concatenate(self._hashes))
+        self._files.append(
+            CompactedFile(uri=f"{self._name}.parquet", record_count=self._rows, content_length=size, index_uri=index)
+        )
+        self._writer = self._file = None
+        self._rows, self._hashes = 0, []
+
+    def close(self) -> list[CompactedFile]:
+        """Write the remaining rows and return all files."""
+        self._flush()
+        self._finish_file()
+        return self._files

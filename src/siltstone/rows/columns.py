@@ -1,4 +1,9 @@
-"""Columns as numbers: equal values get equal ids, greater sort keys get greater ranks."""
+"""Columns as numbers: keys as hashes, equal values as equal ids, sort keys as ranks.
+
+A hash has 64 bits and is the same for equal keys on every machine and in every version: hashes are stored (buckets,
+primary key indices), so what is computed here must never change. Equal keys hash alike across widened types: integers
+as 64-bit integers, floats as doubles with one NaN and one zero.
+"""
 
 from collections.abc import Sequence
 from typing import Any
@@ -8,10 +13,121 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from siltstone.rows.hashing import normalized
+from siltstone.errors import InvalidInputError
 
+Hashes = npt.NDArray[np.uint64]
 Integers = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
+
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
+_MIX_2 = np.uint64(0x94D049BB133111EB)
+_BYTE_FACTOR = np.uint64(0x00000100000001B3 | 0x5851F42D00000000)
+_PRIME = np.uint64((1 << 61) - 1)
+NULL_HASH = np.uint64(0x6E756C6C6E756C6C)
+_ROWS_PER_STEP = 1 << 16
+
+
+def hash_keys(table: pa.Table | pa.RecordBatch, columns: Sequence[str]) -> Hashes:
+    """Return one hash for each row, of the values of `columns` in this order."""
+    result = np.zeros(table.num_rows, np.uint64)
+    for position, column in enumerate(columns):
+        array: Any = table.column(column)
+        values = _hash_column(array.combine_chunks() if isinstance(array, pa.ChunkedArray) else array)
+        with np.errstate(over="ignore"):
+            result = values if position == 0 else _mix(result * _MIX_1 + values + _GOLDEN)
+    return result
+
+
+def is_exact(types: Sequence[pa.DataType]) -> bool:
+    """Return whether different keys of these types always hash differently, null aside: then equal hashes mean equal keys."""
+    return len(types) == 1 and (
+        pa.types.is_integer(types[0]) or pa.types.is_temporal(types[0]) or pa.types.is_floating(types[0])
+    )
+
+
+def hash_sequence(numbers: Integers) -> Hashes:
+    """Return hashes of plain numbers: where rows without a key go."""
+    return _mix(numbers.view(np.uint64))
+
+
+def _hash_column(column: "pa.Array[Any]") -> Hashes:
+    kind = column.type
+    if pa.types.is_string(kind) or pa.types.is_binary(kind):
+        hashes = _hash_bytes(column.cast(pa.binary()))
+    elif pa.types.is_decimal128(kind):
+        hashes = _hash_decimals(column)
+    else:
+        hashes = _mix(_as_integers(column).view(np.uint64))
+    if column.null_count:
+        hashes = np.where(pc.is_null(column).to_numpy(zero_copy_only=False), NULL_HASH, hashes)
+    return hashes
+
+
+def _as_integers(column: "pa.Array[Any]") -> Integers:
+    kind = column.type
+    if pa.types.is_floating(kind):
+        return _bits(_normalized(column))
+    if pa.types.is_boolean(kind) or pa.types.is_integer(kind):
+        integers = column.cast(pa.int64())
+    elif pa.types.is_date32(kind):
+        integers = column.view(pa.int32()).cast(pa.int64())
+    elif pa.types.is_temporal(kind):
+        integers = column.view(pa.int64())
+    else:
+        raise InvalidInputError(f"type {kind} cannot be a key; use scalars")
+    return np.ascontiguousarray(pc.fill_null(integers, 0).to_numpy(zero_copy_only=False), np.int64)
+
+
+def _hash_decimals(column: "pa.Array[Any]") -> Hashes:
+    """Hash the value, not its digits: 1.5 and 1.50 alike. It is taken modulo a prime, where tenths are whole numbers."""
+    words = np.frombuffer(column.buffers()[1], np.uint64)
+    words = words[2 * column.offset : 2 * (column.offset + len(column))].reshape(-1, 2)
+    high = np.mod(words[:, 1].view(np.int64), np.int64(_PRIME)).astype(np.uint64)
+    # 2 ** 64 is 8 modulo the prime.
+    digits = (high * np.uint64(8) % _PRIME + words[:, 0] % _PRIME) % _PRIME
+    return _mix(_multiply(digits, pow(10, -column.type.scale, int(_PRIME))))
+
+
+def _multiply(values: Hashes, factor: int) -> Hashes:
+    """Multiply modulo the prime 2 ** 61 - 1, in halves that do not overflow."""
+    low, high = values & np.uint64(0x7FFFFFFF), values >> np.uint64(31)
+    factor_low, factor_high = np.uint64(factor & 0x7FFFFFFF), np.uint64(factor >> 31)
+    middle = low * factor_high + high * factor_low
+    carried = ((middle & np.uint64(0x3FFFFFFF)) << np.uint64(31)) + (middle >> np.uint64(30))
+    return (high * factor_high * np.uint64(2) + carried % _PRIME + low * factor_low) % _PRIME
+
+
+def _hash_bytes(column: "pa.Array[Any]") -> Hashes:
+    """Hash byte strings by a polynomial over all rows at once; a step at a time, to bound the memory it takes."""
+    steps = [_hash_step(column.slice(start, _ROWS_PER_STEP)) for start in range(0, len(column), _ROWS_PER_STEP)]
+    return np.concatenate(steps) if steps else np.zeros(0, np.uint64)
+
+
+def _hash_step(column: "pa.Array[Any]") -> Hashes:
+    _, offsets_buffer, data_buffer = column.buffers()
+    offsets = np.frombuffer(offsets_buffer, np.int32)[column.offset : column.offset + len(column) + 1].astype(np.int64)
+    lengths = np.diff(offsets)
+    first, last = int(offsets[0]), int(offsets[-1])
+    sums = np.zeros(len(lengths), np.uint64)
+    with np.errstate(over="ignore"):
+        if last > first and data_buffer is not None:
+            data = np.frombuffer(data_buffer, np.uint8)[first:last].astype(np.uint64)
+            filled = lengths > 0
+            starts = (offsets[:-1] - first)[filled]
+            positions = np.arange(last - first) - np.repeat(starts, lengths[filled])
+            powers = np.multiply.accumulate(np.full(int(lengths.max()) + 1, _BYTE_FACTOR, np.uint64))
+            sums[filled] = np.add.reduceat((data + np.uint64(1)) * powers[positions], starts)
+        return _mix(sums + lengths.astype(np.uint64) * _GOLDEN)
+
+
+def _mix(values: Hashes) -> Hashes:
+    """Spread the bits; different inputs give different outputs."""
+    with np.errstate(over="ignore"):
+        mixed = values + _GOLDEN
+        mixed = (mixed ^ (mixed >> np.uint64(30))) * _MIX_1
+        mixed = (mixed ^ (mixed >> np.uint64(27))) * _MIX_2
+        return mixed ^ (mixed >> np.uint64(31))
 
 
 def align(table: pa.Table, schema: pa.Schema) -> pa.Table:
@@ -31,11 +147,6 @@ def align(table: pa.Table, schema: pa.Schema) -> pa.Table:
     return pa.Table.from_arrays(columns, names=schema.names)
 
 
-def bare_rows(count: int) -> pa.Table:
-    """Return so many rows without a column."""
-    return pa.table({"": pa.nulls(count)}).select([])
-
-
 def equal_ids(tables: Sequence[pa.Table], columns: Sequence[str]) -> tuple[list[Integers], int]:
     """Number the distinct values of `columns` over all tables; return each table's numbers, and how many there are.
 
@@ -44,11 +155,8 @@ def equal_ids(tables: Sequence[pa.Table], columns: Sequence[str]) -> tuple[list[
     sizes = [table.num_rows for table in tables]
     ids = np.zeros(sum(sizes), np.int64)
     count = 1 if sum(sizes) else 0
-    for column in columns:
-        chunks = [chunk for table in tables for chunk in _chunks(table.column(column))]
-        if not chunks:
-            break
-        encoded = pa.concat_arrays(chunks).dictionary_encode(null_encoding="encode")
+    for column in columns if sum(sizes) else ():
+        encoded = _values(tables, column).dictionary_encode(null_encoding="encode")
         codes = encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
         ids, count = _pair_ids(ids, codes, len(encoded.dictionary))
     return list(np.split(ids, np.cumsum(sizes)[:-1])), count
@@ -74,11 +182,8 @@ def sort_ranks(tables: Sequence[pa.Table], columns: Sequence[str]) -> list[Integ
     """Rank the tuples of `columns` over all tables: equal tuples alike, nulls first, NaN last, -0.0 as 0.0."""
     sizes = [table.num_rows for table in tables]
     ranks = np.zeros(sum(sizes), np.int64)
-    for column in columns:
-        chunks = [_sortable(chunk) for table in tables for chunk in _chunks(table.column(column))]
-        if not chunks:
-            break
-        values = pa.concat_arrays(chunks)
+    for column in columns if sum(sizes) else ():
+        values = _sortable(_values(tables, column))
         own = pc.rank(values, sort_keys="ascending", tiebreaker="dense").to_numpy(zero_copy_only=False).astype(np.int64)
         if values.null_count:
             own[pc.is_null(values).to_numpy(zero_copy_only=False)] = 0
@@ -87,13 +192,27 @@ def sort_ranks(tables: Sequence[pa.Table], columns: Sequence[str]) -> list[Integ
     return list(np.split(ranks.astype(np.int64), np.cumsum(sizes)[:-1]))
 
 
-def _chunks(column: Any) -> list[Any]:
-    return [normalized(chunk) for chunk in (column.chunks if isinstance(column, pa.ChunkedArray) else [column])]
+def _values(tables: Sequence[pa.Table], column: str) -> "pa.Array[Any]":
+    return pa.concat_arrays([_normalized(chunk) for table in tables for chunk in table.column(column).chunks])
 
 
-def _sortable(values: Any) -> Any:
+def _normalized(column: "pa.Array[Any]") -> "pa.Array[Any]":
+    """Return key values such that equal keys are equal values: one zero, one NaN, in one float type."""
+    if not pa.types.is_floating(column.type):
+        return column
+    # Adding zero turns -0.0 into 0.0; NaNs become the one that Arrow knows.
+    doubles = pc.add(column.cast(pa.float64()), 0.0)
+    return pc.if_else(pc.is_nan(doubles), float("nan"), doubles)
+
+
+def _sortable(values: "pa.Array[Any]") -> "pa.Array[Any]":
     if pa.types.is_floating(values.type):
-        bits = np.ascontiguousarray(pc.fill_null(values, 0.0).to_numpy(zero_copy_only=False), np.float64).view(np.int64)
+        bits = _bits(values)
         ordered = np.where(bits < 0, bits ^ np.int64(0x7FFFFFFFFFFFFFFF), bits)
         return pa.array(ordered, mask=pc.is_null(values).to_numpy(zero_copy_only=False))
     return values.cast(pa.int8()) if pa.types.is_boolean(values.type) else values
+
+
+def _bits(doubles: "pa.Array[Any]") -> Integers:
+    values = pc.fill_null(doubles, 0.0).to_numpy(zero_copy_only=False)
+    return np.ascontiguousarray(values, np.float64).view(np.int64)

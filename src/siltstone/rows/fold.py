@@ -16,12 +16,12 @@ from siltstone.log.horizon import new_round_name
 from siltstone.model import ManifestEntry, MergeEngine
 from siltstone.model.rounds import Bucket
 from siltstone.objects import open_objects
-from siltstone.rows.columns import Flags, Integers, align, are_among
-from siltstone.rows.hashing import hash_keys
+from siltstone.rows.columns import Flags, Integers, align, are_among, hash_keys
 from siltstone.rows.job import RoundJob
 from siltstone.storage.parquet import open_writer, read_data_file
 
 NONE = -1
+_SINCE = "_siltstone_since"
 
 
 @dataclass(frozen=True)
@@ -82,8 +82,8 @@ class FoldInput:
 class FoldResult:
     """Per key: the row that is current, or NONE; whether a tombstone is left; the rank of either.
 
-    `tombstone_rows` has the row-level delete that left the tombstone, NONE where it is older. For partial updates, `sources` has per column and
-    key the row that its value comes from.
+    `tombstone_rows` has the row-level delete that left the tombstone, NONE where it is older. For partial updates,
+    `sources` has per column and key the row that its value comes from.
     """
 
     winners: Integers
@@ -124,23 +124,21 @@ def fold(inputs: FoldInput, engine: MergeEngine) -> FoldResult:
     return state
 
 
-def fold_appended(inputs: FoldInput, seen_at: Integers, removed_at: Integers) -> Flags:
-    """Return which rows are left in tables that keep all rows of a key.
-
-    `seen_at` numbers the run of each row (NONE for compacted ones); `removed_at` is, per key, the number of the last
-    row-level delete, counted like rows, or NONE.
-    """
-    rows = np.arange(inputs.base_count + len(inputs.delta_keys))
+def fold_appended(inputs: FoldInput) -> Flags:
+    """Return which rows are left in tables that keep all rows of a key."""
     keys = np.concatenate([inputs.base_keys, inputs.delta_keys])
+    rows = np.arange(len(keys))
     alive = np.concatenate([np.ones(inputs.base_count, np.bool_), ~inputs.removals])
-    if len(removed_at):
-        alive &= rows > removed_at[keys]
-    for number, run in enumerate(inputs.runs):
-        if not isinstance(run, DeleteRun):
+    removals = _last_removals(inputs.delta_keys, rows[inputs.base_count :], inputs.removals, inputs.key_count)
+    alive &= rows > removals[keys]
+    seen = inputs.base_count
+    for run in inputs.runs:
+        if isinstance(run, RowsRun):
+            seen = inputs.base_count + run.stop
             continue
         hits = np.isin(keys, run.keys) if run.keys is not None else run.hits
         assert hits is not None
-        alive &= ~(hits & (seen_at < number))
+        alive &= ~(hits & (rows < seen))
     return alive
 
 
@@ -243,59 +241,43 @@ def _last_of_each(sorted_keys: Integers) -> Flags:
     return np.concatenate([sorted_keys[1:] != sorted_keys[:-1], [True]]) if len(sorted_keys) else np.zeros(0, np.bool_)
 
 
-SINCE = "_siltstone_since"
-
-
-@dataclass(frozen=True)
-class Tombstones:
-    """The tombstones of a bucket: key and sort columns, and since when."""
-
-    table: pa.Table
-
-    def after(self, job: RoundJob, inputs: FoldInput, result: FoldResult, rows: pa.Table) -> "Tombstones":
-        """Return the tombstones after a fold: old ones that still stand and have not expired, and new ones."""
-        keys = inputs.tombstone_keys
-        stand = result.is_tombstone[keys] & (result.tombstone_rows[keys] == NONE)
-        young = pc.greater_equal(self.table.column(SINCE), job.expiry_ms - job.tombstone_retention_ms)
-        kept = self.table.filter(pc.and_(pa.array(stand), young))
-        new = result.tombstone_rows[result.is_tombstone & (result.tombstone_rows != NONE)] - inputs.base_count
-        added = rows.take(pa.array(new)).select([*job.primary_keys, *_sort_columns(job)])
-        added = added.append_column(SINCE, pa.array(np.full(len(new), job.now_ms, np.int64)))
-        return Tombstones(pa.concat_tables([kept, align(added, kept.schema)]))
-
-    def of_bucket(self, job: RoundJob, bucket: Bucket) -> "Tombstones":
-        """Return those whose key belongs to a bucket."""
-        if not bucket.depth:
-            return self
-        hashes = hash_keys(self.table, job.primary_keys)
-        inside = hashes >> np.uint64(64 - bucket.depth) == np.uint64(bucket.bits)
-        return Tombstones(self.table.filter(pa.array(inside)))
-
-
-def read_tombstones(job: RoundJob, bucket: Bucket) -> Tombstones:
-    """Read a bucket's tombstones. Raises: CorruptionError."""
-    schema = _schema(job)
+def read_tombstones(job: RoundJob, bucket: Bucket) -> pa.Table:
+    """Return a bucket's tombstones: key and sort columns, and since when. Raises: CorruptionError."""
+    schema = _tombstone_schema(job)
     if bucket.tombstones is None:
-        return Tombstones(schema.empty_table())
-    return Tombstones(align(read_data_file(job.root, bucket.tombstones), schema))
+        return schema.empty_table()
+    return align(read_data_file(job.root, bucket.tombstones), schema)
 
 
-def write_tombstones(job: RoundJob, tombstones: Tombstones) -> ManifestEntry | None:
-    """Write tombstones under a new name; return None if there are none."""
-    if not tombstones.table.num_rows:
+def tombstones_after(
+    tombstones: pa.Table, job: RoundJob, inputs: FoldInput, result: FoldResult, rows: pa.Table
+) -> pa.Table:
+    """Return the tombstones after a fold: old ones that still stand and have not expired, and new ones of delta rows."""
+    keys = inputs.tombstone_keys
+    stand = result.is_tombstone[keys] & (result.tombstone_rows[keys] == NONE)
+    young = pc.greater_equal(tombstones.column(_SINCE), job.expiry_ms - job.tombstone_retention_ms)
+    kept = tombstones.filter(pc.and_(pa.array(stand), young))
+    new = result.tombstone_rows[result.is_tombstone & (result.tombstone_rows != NONE)] - inputs.base_count
+    since = pa.array(np.full(len(new), job.now_ms, np.int64))
+    added = rows.take(pa.array(new)).select(kept.schema.names[:-1]).append_column(_SINCE, since)
+    return pa.concat_tables([kept, align(added, kept.schema)])
+
+
+def write_tombstones(job: RoundJob, bucket: Bucket, tombstones: pa.Table) -> ManifestEntry | None:
+    """Write those tombstones whose key belongs to a bucket under a new name; return None if there are none."""
+    if bucket.depth:
+        hashes = hash_keys(tombstones, job.primary_keys)
+        tombstones = tombstones.filter(pa.array(hashes >> np.uint64(64 - bucket.depth) == np.uint64(bucket.bits)))
+    if not tombstones.num_rows:
         return None
     path = f"{job.folder}/{new_round_name(job.began)}.tombstones"
     with open_objects(job.root).open_writer(path) as file:
-        with open_writer(file, tombstones.table, _schema(job)) as writer:
-            writer.write_table(tombstones.table)
+        with open_writer(file, tombstones, _tombstone_schema(job)) as writer:
+            writer.write_table(tombstones)
         size = file.tell()
-    return ManifestEntry(uri=path, record_count=tombstones.table.num_rows, content_length=size)
+    return ManifestEntry(uri=path, record_count=tombstones.num_rows, content_length=size)
 
 
-def _schema(job: RoundJob) -> pa.Schema:
-    columns = [job.schema.field(name) for name in (*job.primary_keys, *_sort_columns(job))]
-    return pa.schema([*columns, pa.field(SINCE, pa.int64())])
-
-
-def _sort_columns(job: RoundJob) -> list[str]:
-    return [name for name in job.sort_keys if name not in job.primary_keys]
+def _tombstone_schema(job: RoundJob) -> pa.Schema:
+    names = dict.fromkeys([*job.primary_keys, *job.sort_keys])
+    return pa.schema([*map(job.schema.field, names), pa.field(_SINCE, pa.int64())])

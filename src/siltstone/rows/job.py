@@ -11,14 +11,12 @@ from siltstone.model.properties import MAX_ROW_GROUP_ROWS, ROWS_KIND, TOMBSTONE_
 from siltstone.model.rounds import Accounting, Bucket, DeletionVector
 from siltstone.model.schema import nullable, schema_from_json
 
-MIB = 1 << 20
-
 
 @dataclass(frozen=True)
 class Settings:
     """How files and buckets are sized, and when a bucket is rewritten."""
 
-    target_file_bytes: int = 128 * MIB
+    target_file_bytes: int = 128 << 20
     records_per_compacted_file: int = 4_000_000
     bucket_rows: int = 500_000
     max_dead_fraction: float = 0.25
@@ -151,8 +149,3 @@ Merge = Callable[[RoundJob, int, Sequence[bytes]], BucketResult | None]
 def gather(parts: Iterable[Part]) -> list[Part]:
     """Return the parts of a bucket in stream order."""
     return sorted(parts, key=lambda part: (part.run, part.first_row))
-
-
-def bucket_starts(buckets: Sequence[Bucket]) -> list[int]:
-    """Return the first hash of each bucket; buckets are kept in this order."""
-    return [bucket.first_hash for bucket in buckets]

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
@@ -11,7 +12,7 @@ from siltstone.errors import InvalidInputError
 from siltstone.model.properties import ROWS_KIND
 from siltstone.model.rounds import Accounting, Bucket
 from siltstone.rows.absorb import Change, absorb
-from siltstone.rows.columns import Flags, Integers, align, equal_ids, sort_ranks
+from siltstone.rows.columns import NULL_HASH, Flags, Hashes, Integers, align, equal_ids, hash_keys, is_exact, sort_ranks
 from siltstone.rows.files import StoredFile
 from siltstone.rows.fold import (
     NONE,
@@ -20,14 +21,13 @@ from siltstone.rows.fold import (
     FoldResult,
     Match,
     RowsRun,
-    Tombstones,
     fold,
     fold_appended,
     read_tombstones,
+    tombstones_after,
 )
-from siltstone.rows.hashing import NULL_HASH, Hashes, hash_keys, is_exact
 from siltstone.rows.job import BucketResult, Merge, Part, RoundJob, gather
-from siltstone.rows.parts import GatheredParts, decode_part, read_parts, removal_flags
+from siltstone.rows.parts import REMOVAL, GatheredParts, decode_part, read_parts
 
 Resolve = Callable[[RoundJob, Bucket, Sequence[StoredFile], Sequence[bytes]], Change]
 """Returns what a bucket's parts of deltas change, writing nothing."""
@@ -87,23 +87,22 @@ class _Deltas:
                 self.runs.append(part)
                 continue
             rows.append(align(part.table, schema))
-            removals.append(removal_flags(part.table))
+            removals.append(part.table.column(REMOVAL).to_numpy())
             columns = tuple(schema.names.index(name) for name in part.columns)
             self.runs.append(RowsRun(count, count + part.table.num_rows, columns))
             count += part.table.num_rows
         self.rows: pa.Table = pa.concat_tables(rows) if rows else schema.empty_table()
         self.removals: Flags = np.concatenate(removals) if removals else np.zeros(0, np.bool_)
-        self._hashes: Hashes | None = None
+        self._keys = job.primary_keys
         self.key_deletes = [
             run for run in self.runs if isinstance(run, Part) and set(run.delete_columns) == set(job.primary_keys)
         ]
         self.other_deletes = [run for run in self.runs if isinstance(run, Part) and run not in self.key_deletes]
 
-    def hashes(self, job: RoundJob) -> Hashes:
-        """Return the hashes of the rows' keys, computed once."""
-        if self._hashes is None:
-            self._hashes = hash_keys(self.rows, job.primary_keys)
-        return self._hashes
+    @cached_property
+    def hashes(self) -> Hashes:
+        """The hashes of the rows' keys."""
+        return hash_keys(self.rows, self._keys)
 
 
 @dataclass
@@ -147,7 +146,7 @@ def _concerned_hashes(job: RoundJob, deltas: _Deltas) -> Hashes:
     """Return the hashes of all keys whose compacted rows the deltas may concern."""
     if not job.primary_keys:
         return np.zeros(0, np.uint64)
-    rows = deltas.hashes(job)
+    rows = deltas.hashes
     if not job.drop_duplicates:
         rows = rows[deltas.removals]
     return np.concatenate([rows, *(hash_keys(delete.table, job.primary_keys) for delete in deltas.key_deletes)])
@@ -172,15 +171,13 @@ def _matching_rows(job: RoundJob, file: StoredFile, delete: Part) -> Integers:
     return np.concatenate(matching)
 
 
-def _fold_input(job: RoundJob, deltas: _Deltas, base: _Base, tombstones: Tombstones) -> FoldInput:
+def _fold_input(job: RoundJob, deltas: _Deltas, base: _Base, tombstones: pa.Table) -> FoldInput:
     keys, count = _key_ids(job, deltas, base, tombstones)
     base_keys, delta_keys, tombstone_keys, *delete_keys = keys
-    ranks = tombstone_ranks = None
+    ranks, tombstone_ranks = None, np.zeros(len(tombstone_keys), np.int64)
     if job.sort_keys:
-        base_ranks, delta_ranks, tombstone_ranks = sort_ranks(
-            [base.table, deltas.rows, tombstones.table], job.sort_keys
-        )
-        ranks = np.concatenate([base_ranks, delta_ranks])
+        *row_ranks, tombstone_ranks = sort_ranks([base.table, deltas.rows, tombstones], job.sort_keys)
+        ranks = np.concatenate(row_ranks)
     by_key = iter(delete_keys)
     runs: list[RowsRun | DeleteRun] = []
     for run in deltas.runs:
@@ -192,21 +189,20 @@ def _fold_input(job: RoundJob, deltas: _Deltas, base: _Base, tombstones: Tombsto
             runs.append(DeleteRun(matches=_matches(job, deltas, base, run)))
         else:
             runs.append(DeleteRun(hits=_hits(job, deltas, base, run)))
-    fold_input = FoldInput(
+    return FoldInput(
         key_count=count,
         base_keys=base_keys,
         delta_keys=delta_keys,
         removals=deltas.removals,
         runs=runs,
         ranks=ranks,
+        tombstone_keys=tombstone_keys,
+        tombstone_ranks=tombstone_ranks,
         column_count=len(job.schema),
     )
-    if tombstone_ranks is None:
-        return fold_input
-    return FoldInput(**{**vars(fold_input), "tombstone_keys": tombstone_keys, "tombstone_ranks": tombstone_ranks})
 
 
-def _key_ids(job: RoundJob, deltas: _Deltas, base: _Base, tombstones: Tombstones) -> tuple[list[Integers], int]:
+def _key_ids(job: RoundJob, deltas: _Deltas, base: _Base, tombstones: pa.Table) -> tuple[list[Integers], int]:
     """Number the keys of base, deltas, tombstones and each delete by key, in this order."""
     base_count = sum(map(len, base.rows))
     if not job.primary_keys:
@@ -215,9 +211,9 @@ def _key_ids(job: RoundJob, deltas: _Deltas, base: _Base, tombstones: Tombstones
         return [np.arange(base_count), np.arange(base_count, total), np.zeros(0, np.int64)], total
     deletes = [delete.table for delete in deltas.key_deletes]
     if base.hashes is None:
-        return equal_ids([base.table, deltas.rows, tombstones.table, *deletes], job.primary_keys)
-    others = (hash_keys(table, job.primary_keys) for table in (tombstones.table, *deletes))
-    hashes = [base.hashes, deltas.hashes(job), *others]
+        return equal_ids([base.table, deltas.rows, tombstones, *deletes], job.primary_keys)
+    others = (hash_keys(table, job.primary_keys) for table in (tombstones, *deletes))
+    hashes = [base.hashes, deltas.hashes, *others]
     distinct, ids = np.unique(np.concatenate(hashes), return_inverse=True)
     return list(np.split(ids, np.cumsum([len(hash_) for hash_ in hashes])[:-1])), len(distinct)
 
@@ -240,11 +236,12 @@ def _matches(job: RoundJob, deltas: _Deltas, base: _Base, delete: Part) -> tuple
     return tuple(matches)
 
 
-def _change(job: RoundJob, bucket: Bucket, deltas: _Deltas, base: _Base, tombstones: Tombstones) -> Change:
+def _change(job: RoundJob, bucket: Bucket, deltas: _Deltas, base: _Base, tombstones: pa.Table) -> Change:
     inputs = _fold_input(job, deltas, base, tombstones)
     result = fold(inputs, job.merge_engine)
     base_count = inputs.base_count
-    dead = result.winners[inputs.base_keys] != np.arange(base_count)
+    base_winners = result.winners[inputs.base_keys]
+    dead = base_winners != np.arange(base_count)
     new = np.sort(result.winners[result.winners >= base_count])
     upserted = inputs.delta_keys[~inputs.removals]
     survivors = result.winners[upserted] != NONE
@@ -252,21 +249,20 @@ def _change(job: RoundJob, bucket: Bucket, deltas: _Deltas, base: _Base, tombsto
         base_rows=bucket.live_count,
         delta_rows=len(upserted),
         removal_rows=int(inputs.removals.sum()),
-        superseded_rows=int((dead & (result.winners[inputs.base_keys] != NONE)).sum()),
-        deleted_rows=int((dead & (result.winners[inputs.base_keys] == NONE)).sum()) + int((~survivors).sum()),
+        superseded_rows=int((dead & (base_winners != NONE)).sum()),
+        deleted_rows=int((base_winners == NONE).sum()) + int((~survivors).sum()),
         duplicate_rows=int(survivors.sum()) - len(new),
     )
     return Change(
         dead=_by_file(base, dead),
-        rows=_new_rows(job, deltas, base, result, new, base_count),
+        rows=_new_rows(job, deltas, base, result, new),
         accounting=accounting,
-        tombstones=tombstones.after(job, inputs, result, deltas.rows) if job.sort_keys else None,
+        tombstones=tombstones_after(tombstones, job, inputs, result, deltas.rows) if job.sort_keys else None,
     )
 
 
-def _new_rows(
-    job: RoundJob, deltas: _Deltas, base: _Base, result: FoldResult, new: Integers, base_count: int
-) -> pa.Table:
+def _new_rows(job: RoundJob, deltas: _Deltas, base: _Base, result: FoldResult, new: Integers) -> pa.Table:
+    base_count = sum(map(len, base.rows))
     if result.sources is None:
         return deltas.rows if len(new) == deltas.rows.num_rows else deltas.rows.take(pa.array(new - base_count))
     by_row = np.full(base_count + deltas.rows.num_rows, NONE, np.int64)
@@ -281,18 +277,11 @@ def _new_rows(
     return pa.Table.from_arrays(columns, names=job.schema.names)
 
 
-def _appended_change(job: RoundJob, bucket: Bucket, deltas: _Deltas, base: _Base, tombstones: Tombstones) -> Change:
+def _appended_change(job: RoundJob, bucket: Bucket, deltas: _Deltas, base: _Base, tombstones: pa.Table) -> Change:
     inputs = _fold_input(job, deltas, base, tombstones)
-    base_count = inputs.base_count
-    seen_at = np.full(base_count + len(inputs.delta_keys), NONE, np.int64)
-    for number, run in enumerate(inputs.runs):
-        if isinstance(run, RowsRun):
-            seen_at[base_count + run.start : base_count + run.stop] = number
-    removed_at = np.full(inputs.key_count, NONE, np.int64)
-    removed_at[inputs.delta_keys[inputs.removals]] = base_count + np.flatnonzero(inputs.removals)
-    alive = fold_appended(inputs, seen_at, removed_at)
-    dead = ~alive[:base_count]
-    new = np.flatnonzero(alive[base_count:])
+    alive = fold_appended(inputs)
+    dead = ~alive[: inputs.base_count]
+    new = np.flatnonzero(alive[inputs.base_count :])
     upserts = int((~inputs.removals).sum())
     accounting = Accounting(
         base_rows=bucket.live_count,

@@ -11,23 +11,23 @@ import pyarrow.compute as pc
 
 from siltstone.errors import CorruptionError
 from siltstone.model.entities import REMOVALS
-from siltstone.rows.columns import Flags, align
+from siltstone.rows.columns import align, hash_keys, hash_sequence
 from siltstone.rows.files import read_vector
-from siltstone.rows.hashing import hash_keys, hash_sequence
-from siltstone.rows.job import Part, ReadTask, RoundJob, bucket_starts
+from siltstone.rows.job import Part, ReadTask, RoundJob
 from siltstone.storage.parquet import DAMAGE_ERRORS, open_parquet
 
 REMOVAL = "_siltstone_removal"
 _METADATA_KEY = b"siltstone.part"
+_MEMORY_BYTES = 256 << 20
 
 
 def read_parts(job: RoundJob, reads: Iterable[ReadTask]) -> Iterator[tuple[int, bytes]]:
     """Yield (bucket number, part as bytes) for the files of some deltas."""
-    starts = np.array(bucket_starts(job.buckets), np.uint64)
+    starts = np.array([bucket.first_hash for bucket in job.buckets], np.uint64)
     for read in reads:
         for first_row, table in _row_groups(job, read):
             for bucket, rows, part_first in _split(job, read, table, first_row, starts):
-                yield bucket, encode_part(read, part_first, rows)
+                yield bucket, _encode_part(read, part_first, rows)
 
 
 def _row_groups(job: RoundJob, read: ReadTask) -> Iterator[tuple[int, pa.Table]]:
@@ -78,16 +78,12 @@ def _typed(job: RoundJob, read: ReadTask, table: pa.Table) -> pa.Table:
     typed = align(renamed, pa.schema([schema.field(name) for name in columns]))
     if read.is_delete:
         return typed
-    removals = np.full(table.num_rows, read.is_tombstones)
-    if read.op_column is not None:
-        operations = table.column(read.op_column)
-        removals = pc.is_in(operations, pa.array(REMOVALS)).to_numpy()
-    typed = typed.append_column(REMOVAL, pa.array(removals))
-    if read.op_column is not None:
-        images = pc.equal(table.column(read.op_column), "-U")
-        if pc.any(images).as_py():
-            typed = typed.filter(pc.invert(images))
-    return typed
+    if read.op_column is None:
+        return typed.append_column(REMOVAL, pa.array(np.full(table.num_rows, read.is_tombstones)))
+    operations = table.column(read.op_column)
+    typed = typed.append_column(REMOVAL, pc.is_in(operations, pa.array(REMOVALS)))
+    images = pc.equal(operations, "-U")
+    return typed.filter(pc.invert(images)) if pc.any(images).as_py() else typed
 
 
 def _split(
@@ -114,8 +110,7 @@ def _split(
         yield int(bucket), table.take(pa.array(rows)), first_row + int(rows[0])
 
 
-def encode_part(read: ReadTask, first_row: int, table: pa.Table) -> bytes:
-    """Write a part as bytes."""
+def _encode_part(read: ReadTask, first_row: int, table: pa.Table) -> bytes:
     about = [read.run, first_row, read.is_delete, list(read.delete_columns)]
     schema = table.schema.with_metadata({_METADATA_KEY: json.dumps(about).encode()})
     sink = pa.BufferOutputStream()
@@ -126,26 +121,17 @@ def encode_part(read: ReadTask, first_row: int, table: pa.Table) -> bytes:
 
 
 def decode_part(data: bytes) -> Part:
-    """Read a part back."""
+    """Return a part that travelled as bytes."""
     table = pa.ipc.open_stream(data).read_all()
     run, first_row, is_delete, delete_columns = json.loads(table.schema.metadata[_METADATA_KEY])
     columns = tuple(name for name in table.column_names if name != REMOVAL)
     return Part(run, first_row, is_delete, tuple(delete_columns), columns, table.replace_schema_metadata(None))
 
 
-def removal_flags(table: pa.Table) -> Flags:
-    """Return which rows of a part are row-level deletes."""
-    flags: Flags = table.column(REMOVAL).to_numpy()
-    return flags
-
-
-MEMORY_BYTES = 256 << 20
-
-
 class GatheredParts:
     """Parts by bucket, each taken once; what they need of memory is bounded, but for one bucket's."""
 
-    def __init__(self, parts: Iterable[tuple[int, bytes]] = (), *, memory_bytes: int = MEMORY_BYTES) -> None:
+    def __init__(self, parts: Iterable[tuple[int, bytes]] = (), *, memory_bytes: int = _MEMORY_BYTES) -> None:
         self._file = tempfile.SpooledTemporaryFile(max_size=memory_bytes)  # noqa: SIM115 - it goes when nobody holds it
         self._spans: dict[int, list[tuple[int, int]]] = {}
         self._size = 0

@@ -1,6 +1,7 @@
 """Compaction of one partition on Spark."""
 
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, TypeAlias
 
 from siltstone.errors import InvalidInputError
@@ -45,15 +46,9 @@ def compact_partition(
     go on with that one from its high watermark. A watermark without a rebase overrides where the first round starts.
     Raises: InvalidInputError, NotFoundError, CorruptionError, ConflictError.
     """
-    chosen = settings or Settings()
-    overrides = {
-        name: value
-        for name, value in (
-            ("records_per_compacted_file", records_per_compacted_file),
-            ("target_file_bytes", target_file_bytes),
-        )
-        if value is not None
-    }
+    settings = settings or Settings()
+    overrides = {"records_per_compacted_file": records_per_compacted_file, "target_file_bytes": target_file_bytes}
+    chosen = {name: value for name, value in overrides.items() if value is not None}
     request = Request(
         source=source_partition_locator,
         destination=destination_partition_locator,
@@ -62,7 +57,7 @@ def compact_partition(
         last_stream_position=last_stream_position_to_compact,
         rebase_source=rebase_source_partition_locator,
         rebase_high_watermark=rebase_source_partition_high_watermark,
-        settings=Settings(**{**vars(chosen), **overrides, "full": full or chosen.full}),
+        settings=replace(settings, full=full or settings.full, **chosen),
         max_round_bytes=max_round_bytes,
         now_ms=now_ms,
         root=_root(compaction_artifact_path, compaction_artifact_s3_bucket),
@@ -77,8 +72,8 @@ def engine_on(spark: Spark, progress: Progress | None = None) -> Engine:
     """
 
     def run(job: RoundJob) -> Iterator[BucketResult]:
-        from siltstone.spark.merge import spark_engine
         from siltstone.spark.session import local_session
+        from siltstone.spark.tasks import spark_engine
 
         session = spark() if callable(spark) else spark
         return spark_engine(session or local_session(), progress)(job)

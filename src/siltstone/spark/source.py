@@ -31,12 +31,12 @@ from siltstone.model.locators import did_you_mean
 from siltstone.model.rounds import CompactedFile
 from siltstone.model.schema import check_known
 from siltstone.objects import canonical_root, share_access
-from siltstone.spark.merge import merge_tasks
-from siltstone.spark.tasks import handed_over, spark_schema
+from siltstone.spark.frames import handed_batches, spark_schema
+from siltstone.spark.tasks import merge_tasks
 from siltstone.table import where
-from siltstone.table.scan import MergeTask, Scan
-from siltstone.table.snapshot import parse_moment, take_snapshot
-from siltstone.table.where import Node
+from siltstone.table.scan import MergeTask, Scan, open_scan
+from siltstone.table.snapshot import parse_moment
+from siltstone.table.where import Condition, Node
 
 FORMAT = "siltstone"
 NAMES = ("root", "table", "columns", "as_of", "fresh")
@@ -50,6 +50,15 @@ _HOW = (
 )
 
 
+_OPERATORS: dict[type[Filter], str] = {
+    EqualTo: "=",
+    LessThan: "<",
+    LessThanOrEqual: "<=",
+    GreaterThan: ">",
+    GreaterThanOrEqual: ">=",
+}
+
+
 @dataclass(frozen=True)
 class ReadOptions:
     """A table, and how it is to be read: as compacted, unless it is fresh or as of some moment."""
@@ -59,22 +68,6 @@ class ReadOptions:
     columns: tuple[str, ...] | None = None
     as_of: int | datetime.datetime | None = None
     fresh: bool = False
-
-
-def is_creation(options: Mapping[str, str]) -> bool:
-    """Return whether Spark asks on behalf of CREATE TABLE: it passes all it has about the table."""
-    return options.get("provider", "").lower() == FORMAT
-
-
-def options_of_creation(options: Mapping[str, str]) -> dict[str, str]:
-    """Return the options of CREATE TABLE among what Spark passes."""
-    created = {name.removeprefix(_CREATED_PREFIX): text for name, text in options.items() if _is_option(name)}
-    location = options.get("location")
-    return created if location is None else {_PATH: location, **created}
-
-
-def _is_option(name: str) -> bool:
-    return name.startswith(_CREATED_PREFIX)
 
 
 def read_options(options: Mapping[str, str]) -> ReadOptions:
@@ -98,7 +91,7 @@ def read_options(options: Mapping[str, str]) -> ReadOptions:
         table=texts["table"],
         columns=_column_names(texts["columns"]) if "columns" in texts else None,
         as_of=None if as_of is None else parse_moment(as_of.strip()),
-        fresh=_truth(texts.get("fresh", "false")),
+        fresh=_is_true(texts.get("fresh", "false")),
     )
 
 
@@ -114,19 +107,10 @@ def _column_names(text: str) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _truth(text: str) -> bool:
+def _is_true(text: str) -> bool:
     if text.strip().lower() not in ("true", "false"):
         raise InvalidInputError(f"format {FORMAT}: fresh is {text!r}; use true or false")
     return text.strip().lower() == "true"
-
-
-_OPERATORS: dict[type[Filter], str] = {
-    EqualTo: "=",
-    LessThan: "<",
-    LessThanOrEqual: "<=",
-    GreaterThan: ">",
-    GreaterThanOrEqual: ">=",
-}
 
 
 def register(spark: SparkSession) -> None:
@@ -150,9 +134,13 @@ class SiltstoneSource(DataSource):
     def schema(self) -> StructType:
         """Return the columns asked for. Raises: InvalidInputError, NotFoundError."""
         passed = dict(self.options)
-        if not is_creation(passed):
+        # On behalf of CREATE TABLE, Spark passes all it has about the table.
+        if passed.get("provider", "").lower() != FORMAT:
             return spark_schema(_columns(read_options(passed)))
-        kept = options_of_creation(passed)
+        kept = {_PATH: passed["location"]} if "location" in passed else {}
+        for name, text in passed.items():
+            if name.startswith(_CREATED_PREFIX):
+                kept[name.removeprefix(_CREATED_PREFIX)] = text
         options = read_options(kept)
         first, *others = spark_schema(_columns(options))
         metadata = {FORMAT: {**kept, "root": options.root}}
@@ -161,16 +149,7 @@ class SiltstoneSource(DataSource):
     def reader(self, schema: StructType) -> "SiltstoneReader":
         """Return a reader of the columns asked for. Raises: InvalidInputError, NotFoundError."""
         kept = schema.fields[0].metadata.get(FORMAT, {}) if schema.fields else {}
-        options = read_options({**kept, **self.options})
-        snapshot = take_snapshot(options.table, as_of=options.as_of, fresh=options.fresh, root=options.root)
-        scan = snapshot.scan(schema.names)
-        for asked, field in zip(schema, spark_schema(scan.schema), strict=True):
-            if asked.dataType.simpleString() != field.dataType.simpleString():
-                raise InvalidInputError(
-                    f"{options.table}: column {field.name!r} is {field.dataType.simpleString()}, but Spark expects "
-                    f"{asked.dataType.simpleString()}; leave out the schema, or create the table in Spark again"
-                )
-        return SiltstoneReader(scan)
+        return SiltstoneReader(read_options({**kept, **self.options}), schema)
 
 
 def _columns(options: ReadOptions) -> pa.Schema:
@@ -181,19 +160,59 @@ def _columns(options: ReadOptions) -> pa.Schema:
     return pa.schema([schema.field(name) for name in options.columns])
 
 
-class _FilePartition(InputPartition):
-    """A file to read."""
+class SiltstoneReader(DataSourceReader):
+    """Reads one file a task, of those that filters do not rule out; where deltas wait, some buckets with these merged in."""
 
-    def __init__(self, file: CompactedFile) -> None:
-        self.file = file
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        self._options = options
+        self._spark_schema = schema
+        self._access = share_access(options.root)
+        self._filters: list[Filter] = []
+        self.pushFilters = _FilterTaker(self._filters)  # type: ignore[method-assign]
 
+    def partitions(self) -> list[InputPartition]:
+        """Return the files to read, and the buckets to merge. Raises: InvalidInputError, NotFoundError."""
+        scan = self._scan()
+        work: list[MergeTask | CompactedFile] = []
+        for merge in scan.merges:
+            tasks = min(len(merge.buckets), merge_tasks(merge.job, is_full=True))
+            work += [MergeTask(merge.job, merge.buckets[task::tasks]) for task in range(tasks)]
+        return [InputPartition((scan.reader, item)) for item in [*work, *scan.compacted_files]]
 
-class _BucketsPartition(InputPartition):
-    """Buckets of a merge, by its number, that are read with what came since."""
+    def _scan(self) -> Scan:
+        """Return a scan of the partitions that the filters do not rule out; no other is opened."""
+        options, names = self._options, self._spark_schema.names
+        condition = self._condition() if self._filters else None
+        scan = open_scan(options.table, names, condition, as_of=options.as_of, fresh=options.fresh, root=options.root)
+        for expected, field in zip(self._spark_schema, spark_schema(scan.schema), strict=True):
+            if expected.dataType.simpleString() != field.dataType.simpleString():
+                raise InvalidInputError(
+                    f"{options.table}: column {field.name!r} is {field.dataType.simpleString()}, but Spark expects "
+                    f"{expected.dataType.simpleString()}; leave out the schema, or create the table in Spark again"
+                )
+        return scan
 
-    def __init__(self, merge: int, buckets: tuple[int, ...]) -> None:
-        self.merge = merge
-        self.buckets = buckets
+    def _condition(self) -> Condition | None:
+        """Return those of the filters that can be applied here; Spark applies all of them again."""
+        schema = catalog.get_table_version(self._options.table, root=self._options.root).schema
+        columns: dict[Node, str] = {}
+        for filter_ in self._filters:
+            # A path of several names leads into a struct, of which nothing is known under one name.
+            path: tuple[str, ...] = getattr(filter_, "attribute", ())
+            if len(path) == 1 and path[0] in self._spark_schema.names and path[0] in schema.names:
+                node = _as_node(filter_, schema.field(path[0]))
+                if node is not None:
+                    columns[node] = path[0]
+        return where.condition_of(where.And(tuple(columns)), columns.values()) if columns else None
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a partition; where there are none, Spark makes one without a value."""
+        if partition.value is None:
+            return
+        self._access.use()
+        reader, work = partition.value
+        tables = reader.read_merged(work) if isinstance(work, MergeTask) else reader.read_file(work)
+        yield from handed_batches(reader, tables)
 
 
 class _FilterTaker:
@@ -202,20 +221,13 @@ class _FilterTaker:
     While push-down is off, as it is by default, Spark refuses a reader that has a `pushFilters` of its own.
     """
 
-    def __init__(self, schema: pa.Schema, where: dict[Node, str]) -> None:
-        self._schema = schema
-        self._where = where
+    def __init__(self, taken: list[Filter]) -> None:
+        self._taken = taken
         self.__func__: Callable[..., object] = DataSourceReader.pushFilters
 
     def __call__(self, filters: list[Filter]) -> Iterable[Filter]:
-        """Keep the filters that we can apply; Spark applies all filters again, so that any can be left out."""
-        for filter_ in filters:
-            # A path of several names leads into a struct, of which nothing is known under one name.
-            path: tuple[str, ...] = getattr(filter_, "attribute", ())
-            if len(path) == 1 and path[0] in self._schema.names:
-                node = _as_node(filter_, self._schema.field(path[0]))
-                if node is not None:
-                    self._where[node] = path[0]
+        """Take the filters, and return all of them: Spark then applies them, too."""
+        self._taken.extend(filters)
         return filters
 
 
@@ -244,41 +256,3 @@ def _typed(value: object, field: "pa.Field[Any]") -> "pa.Scalar[Any] | None":
         return pa.scalar(value).cast(field.type)
     except (pa.ArrowException, TypeError, ValueError):
         return None
-
-
-class SiltstoneReader(DataSourceReader):
-    """Reads one file a task, of those that filters do not rule out; where deltas wait, some buckets with these merged in."""
-
-    def __init__(self, scan: Scan) -> None:
-        self._scan = scan
-        self._access = share_access(scan.snapshot.root)
-        self._where: dict[Node, str] = {}
-        self.pushFilters = _FilterTaker(scan.schema, self._where)  # type: ignore[method-assign]
-
-    @property
-    def _filtered(self) -> Scan:
-        if not self._where:
-            return self._scan
-        return self._scan.narrowed(where.condition_of(where.And(tuple(self._where)), self._where.values()))
-
-    def partitions(self) -> list[InputPartition]:
-        """Return the files to read, and the buckets to merge."""
-        partitions: list[InputPartition] = []
-        scan = self._filtered
-        for number, merge in enumerate(scan.merges):
-            tasks = min(len(merge.buckets), merge_tasks(merge.job, is_full=True))
-            partitions += [_BucketsPartition(number, merge.buckets[task::tasks]) for task in range(tasks)]
-        return partitions + [_FilePartition(file) for file in scan.compacted_files]
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a partition."""
-        self._access.use()
-        scan = self._filtered
-        for table in self._tables(partition, scan):
-            yield from handed_over(table, scan.schema).to_batches()
-
-    def _tables(self, partition: InputPartition, scan: Scan) -> Iterator[pa.Table]:
-        if isinstance(partition, _FilePartition):
-            yield from scan.reader.read_file(partition.file)
-        elif isinstance(partition, _BucketsPartition):
-            yield from scan.reader.read_merged(MergeTask(scan.merges[partition.merge].job, partition.buckets))

@@ -19,7 +19,7 @@ from siltstone.model.locators import check_path
 from siltstone.model.properties import CLOSED_BEFORE_MS, FULL_CONSISTENCY_DELAY_MS
 from siltstone.model.rounds import Bucket, RoundCompletion
 from siltstone.objects import open_objects
-from siltstone.rows.index import index_bytes
+from siltstone.rows.files import index_bytes
 from siltstone.storage import object_store as storage
 
 CURRENT_KEY = "round"

@@ -15,9 +15,8 @@ from siltstone.model.entities import REMOVALS
 from siltstone.model.locators import did_you_mean
 from siltstone.model.rounds import RoundCompletion
 from siltstone.model.schema import evolve
-from siltstone.rows.columns import align, equal_ids
+from siltstone.rows.columns import align, equal_ids, hash_keys
 from siltstone.rows.files import StoredFile
-from siltstone.rows.hashing import hash_keys
 from siltstone.storage import object_store as storage
 from siltstone.storage.interface import StreamState
 from siltstone.storage.parquet import read_data_file

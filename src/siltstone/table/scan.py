@@ -22,9 +22,8 @@ from siltstone.model import PartitionValue, TableVersion
 from siltstone.model.locators import did_you_mean
 from siltstone.model.rounds import Bucket, CompactedFile, RoundCompletion
 from siltstone.model.schema import check_known, schema_from_json
-from siltstone.rows.columns import Integers, align
+from siltstone.rows.columns import Integers, align, hash_keys
 from siltstone.rows.files import Range, Ranges, StoredFile
-from siltstone.rows.hashing import hash_keys
 from siltstone.rows.job import RoundJob
 from siltstone.rows.merge import resolve
 from siltstone.rows.parts import GatheredParts, read_parts
@@ -227,7 +226,7 @@ class Scan:
     def to_spark(self, spark: "SparkSession") -> "DataFrame":
         """Return the rows as a data frame that executors read."""
         # By name: what tables are knows nothing of Spark.
-        frame: DataFrame = importlib.import_module("siltstone.spark.read").read_scan(spark, self)
+        frame: DataFrame = importlib.import_module("siltstone.spark.frames").read_scan(spark, self)
         return frame
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:

@@ -137,7 +137,7 @@ class Opaque:
 Node: TypeAlias = Comparison | In | IsNull | IsNan | Like | Not | And | Or | Opaque
 
 
-def _expression(node: Node) -> Any:
+def expression_of(node: Node) -> Any:
     """Return a filter as Arrow evaluates it; one that has an opaque part is there as an expression already."""
     match node:
         case Comparison(column, sign, value):
@@ -145,7 +145,7 @@ def _expression(node: Node) -> Any:
         case In(name, values):
             # Null for null; and for floats one comparison each, since -0.0 equals 0.0.
             if pa.types.is_floating(values[0].type):
-                return _expression(_comparisons(node))
+                return expression_of(_comparisons(node))
             column = pc.field(name)
             among = column.isin(pa.array([value.as_py() for value in values], values[0].type))
             return pc.if_else(column.is_valid(), among, pa.scalar(None, pa.bool_()))
@@ -156,11 +156,11 @@ def _expression(node: Node) -> Any:
         case Like(column, pattern):
             return pc.match_like(pc.field(column), pattern)
         case Not(part):
-            return ~_expression(part)
+            return ~expression_of(part)
         case And(parts):
-            return _joined([_expression(part) for part in parts], operator.and_)
+            return _joined([expression_of(part) for part in parts], operator.and_)
         case Or(parts):
-            return _joined([_expression(part) for part in parts], operator.or_)
+            return _joined([expression_of(part) for part in parts], operator.or_)
     raise TypeError(node)
 
 
@@ -320,7 +320,7 @@ def compile_where(where: "str | pc.Expression | Condition", schema: pa.Schema) -
 
 def condition_of(tree: Node, columns: Iterable[str]) -> Condition:
     """Return the condition that a tree stands for."""
-    return Condition(_expression(tree), tuple(dict.fromkeys(columns)), tree)
+    return Condition(expression_of(tree), tuple(dict.fromkeys(columns)), tree)
 
 
 def key_condition(key: Mapping[str, "pa.Scalar[Any]"]) -> Condition:

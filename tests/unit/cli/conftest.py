@@ -36,7 +36,7 @@ def without_spark(monkeypatch: pytest.MonkeyPatch) -> list[Mapping[str, str]]:
         return object()
 
     monkeypatch.setattr("siltstone.spark.session.local_session", start)
-    monkeypatch.setattr("siltstone.spark.merge.spark_engine", lambda *_: run_here)
+    monkeypatch.setattr("siltstone.spark.tasks.spark_engine", lambda *_: run_here)
     return started
 
 

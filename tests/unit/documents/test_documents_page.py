@@ -15,7 +15,7 @@ HOME = Path(__file__).parents[3]
 def without_spark(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Run the tasks of rounds in this process."""
     monkeypatch.setattr("siltstone.spark.session.local_session", lambda: None)
-    monkeypatch.setattr("siltstone.spark.merge.spark_engine", lambda *_: run_here)
+    monkeypatch.setattr("siltstone.spark.tasks.spark_engine", lambda *_: run_here)
     monkeypatch.chdir(tmp_path)
 
 

@@ -16,13 +16,13 @@ from siltstone.catalog import main as catalog
 from siltstone.errors import ConflictError, CorruptionError
 from siltstone.log import horizon
 from siltstone.log.commit import CommitLog, commit_log, forget_logs
-from siltstone.maintenance import rollback
+from siltstone.maintenance import recovery
 from siltstone.maintenance.fsck import check_partition
 from siltstone.model import PartitionLocator, StreamLocator
 from siltstone.objects import open_objects, replaced
 from siltstone.rounds.request import Request
 from siltstone.rounds.session import run_session
-from siltstone.rows.index import write_index
+from siltstone.rows.files import write_index
 from siltstone.rows.job import BucketResult, RoundJob
 from siltstone.rows.merge import run_here
 from siltstone.storage import object_store as storage
@@ -230,7 +230,7 @@ def test_a_rollback_to_a_round_that_is_vacuumed_meanwhile_is_refused(
         assert orders.vacuum(retention_ms=0, orphan_grace_ms=0).expired_rounds == [1, 2]
         return real(*given)
 
-    monkeypatch.setattr(rollback, "write_completion", vacuum_first)
+    monkeypatch.setattr(recovery, "write_completion", vacuum_first)
     with pytest.raises(siltstone.ConflictError, match=r"round 1.*vacuumed"):
         orders.rollback(1)
     monkeypatch.undo()

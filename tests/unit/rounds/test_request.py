@@ -43,7 +43,7 @@ def old(orders: siltstone.Table) -> siltstone.Table:
 @pytest.fixture
 def compact(orders: siltstone.Table, monkeypatch: pytest.MonkeyPatch) -> Compact:
     """Call the seed's function in this process, by default for the orders."""
-    monkeypatch.setattr("siltstone.spark.merge.spark_engine", lambda *_: run_here)
+    monkeypatch.setattr("siltstone.spark.tasks.spark_engine", lambda *_: run_here)
 
     def call(**given: Any) -> Any:
         defaults = {

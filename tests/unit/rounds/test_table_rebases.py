@@ -22,7 +22,7 @@ Compact = Callable[..., list[RoundCompletion]]
 @pytest.fixture
 def compact(monkeypatch: pytest.MonkeyPatch) -> Compact:
     """Compact in this process; gives the rounds of all partitions."""
-    monkeypatch.setattr("siltstone.spark.merge.spark_engine", lambda *_: run_here)
+    monkeypatch.setattr("siltstone.spark.tasks.spark_engine", lambda *_: run_here)
 
     def run(table: siltstone.Table, **options: Any) -> list[RoundCompletion]:
         results = table.compact(spark=object(), **options)  # type: ignore[arg-type]

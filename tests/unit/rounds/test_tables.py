@@ -87,7 +87,7 @@ def test_spark_is_started_once_there_is_work_and_not_before(
         started.append(session)
         return run_here
 
-    monkeypatch.setattr("siltstone.spark.merge.spark_engine", engine)
+    monkeypatch.setattr("siltstone.spark.tasks.spark_engine", engine)
     days.compact(engine="local")
     session = object()
     assert days.compact(spark=lambda: session).rounds == []  # type: ignore[arg-type, return-value]

@@ -15,9 +15,9 @@ from siltstone.model.rounds import Accounting, Bucket, CompactedFile, DeletionVe
 from siltstone.model.schema import schema_from_json, schema_to_json
 from siltstone.objects import canonical_root, open_objects
 from siltstone.rows import merge
-from siltstone.rows.absorb import Change, absorb, choose
-from siltstone.rows.files import CompactedWriter, StoredFile, read_vector, write_vector
-from siltstone.rows.hashing import hash_keys
+from siltstone.rows.absorb import Change, CompactedWriter, absorb, choose
+from siltstone.rows.columns import hash_keys
+from siltstone.rows.files import StoredFile, read_vector, write_vector
 from siltstone.rows.job import BucketResult, RoundJob, Settings
 from siltstone.rows.merge import run_here
 from siltstone.table.completion import current_completion
@@ -263,10 +263,12 @@ def test_deletion_vectors_are_read_back_and_damaged_ones_are_named(local_root: s
 
 
 def test_rows_of_a_file_are_read_by_number(local_root: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("siltstone.rows.files.ROW_GROUP_ROWS", 4)
+    monkeypatch.setattr("siltstone.rows.absorb.ROW_GROUP_ROWS", 4)
     root = canonical_root(local_root)
     schema = schema_from_json({"id": "int64", "v": "string", "later": "int32"})
-    writer = CompactedWriter(root, "compacted", schema, ["id"], target_bytes=1 << 30, target_rows=100, began=0)
+    settings = Settings(target_file_bytes=1 << 30, records_per_compacted_file=100)
+    fields = tuple(each.to_serializable() for each in schema_to_json(schema))
+    writer = CompactedWriter(make_job(root, settings, fields=fields, began=0))
     writer.write(rows(range(7)))
     writer.write(rows(range(7, 11)))
     (file,) = writer.close()
@@ -281,7 +283,8 @@ def test_rows_of_a_file_are_read_by_number(local_root: str, monkeypatch: pytest.
 
 def test_a_writer_without_rows_makes_no_file(local_root: str) -> None:
     root = canonical_root(local_root)
-    writer = CompactedWriter(root, "c", schema_from_json(SCHEMA), ["id"], target_bytes=1, target_rows=1, began=0)
+    settings = Settings(target_file_bytes=1, records_per_compacted_file=1)
+    writer = CompactedWriter(make_job(root, settings, began=0))
     writer.write(rows([]))
     assert writer.close() == []
     assert open_objects(root).list_objects("", recursive=True) == []

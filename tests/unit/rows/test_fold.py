@@ -9,9 +9,8 @@ import pytest
 
 import siltstone
 from siltstone.model import MergeEngine
-from siltstone.rows.columns import equal_ids, sort_ranks
+from siltstone.rows.columns import NULL_HASH, equal_ids, hash_keys, sort_ranks
 from siltstone.rows.fold import NONE, DeleteRun, FoldInput, FoldResult, RowsRun, fold
-from siltstone.rows.hashing import NULL_HASH, hash_keys
 from siltstone.rows.job import BucketResult, RoundJob, Settings
 from siltstone.rows.merge import merge_bucket
 from siltstone.rows.parts import read_parts
@@ -325,7 +324,7 @@ class TestThroughARound:
         self, local_root: str, how: Settings, parts: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr("siltstone.storage.parquet.ROW_GROUP_ROWS", 3)
-        monkeypatch.setattr("siltstone.rows.files.ROW_GROUP_ROWS", 4)
+        monkeypatch.setattr("siltstone.rows.absorb.ROW_GROUP_ROWS", 4)
 
         def engine(job: RoundJob) -> Iterator[BucketResult]:
             found = list(read_parts(job, job.reads))

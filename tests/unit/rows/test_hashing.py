@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from siltstone.errors import InvalidInputError
-from siltstone.rows.hashing import NULL_HASH, hash_keys, is_exact
+from siltstone.rows.columns import NULL_HASH, hash_keys, is_exact
 
 NULL = 0x6E756C6C6E756C6C
 ZERO = 0xE220A8397B1DCDAF

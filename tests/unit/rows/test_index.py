@@ -9,8 +9,8 @@ import pytest
 
 from siltstone.errors import CorruptionError
 from siltstone.objects import canonical_root, open_objects
-from siltstone.rows.hashing import Hashes
-from siltstone.rows.index import BLOCK_ROWS, MAGIC, StoredIndex, index_bytes, write_index
+from siltstone.rows.columns import Hashes
+from siltstone.rows.files import BLOCK_ROWS, MAGIC, StoredIndex, index_bytes, write_index
 
 
 def hashes(*values: int) -> Hashes:

@@ -154,7 +154,7 @@ def test_a_follower_that_is_behind_holds_trimming_back(
 def test_a_table_goes_on_with_the_one_it_stands_in_for_without_being_told(
     orders: siltstone.Table, copy: siltstone.Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("siltstone.spark.merge.spark_engine", lambda *_: run_here)
+    monkeypatch.setattr("siltstone.spark.tasks.spark_engine", lambda *_: run_here)
     orders.write(rows([3], "second"))
     (result,) = copy.compact(spark=object())  # type: ignore[arg-type]
     assert [round_.delta_count for round_ in result.rounds] == [1]

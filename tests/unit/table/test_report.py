@@ -92,7 +92,7 @@ def memory_table() -> siltstone.Table:
 
 
 def test_what_waits_is_what_a_fresh_snapshot_has_to_merge(local_root: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("siltstone.spark.merge.spark_engine", lambda *_: run_here)
+    monkeypatch.setattr("siltstone.spark.tasks.spark_engine", lambda *_: run_here)
     orders, copy = make_table(local_root, "shop.orders"), make_table(local_root, "shop.copy")
     orders.write(rows([1]))
     compact(local_root)

@@ -11,7 +11,7 @@ from siltstone.documents.merge import run_here
 from siltstone.errors import CommitUnknownError, StorageError
 from siltstone.lake import Lake, Table
 from siltstone.objects import open_objects
-from siltstone.rounds.plan import plan_partitions
+from siltstone.rounds.plan import RoundPlan, plan_partitions
 from siltstone.rounds.request import Request, TableRequest, partition_requests
 from siltstone.rounds.session import run_session
 from siltstone.rows.job import Settings
@@ -135,7 +135,7 @@ class Actor:
         if len(requests) > 1 and self.chance.random() < 0.5:
             requests = [self.chance.choice(requests)]
         for plan in plan_partitions(requests):
-            if plan.round is not None:
+            if isinstance(plan, RoundPlan):
                 self._run(plan.request)
 
     def _run(self, request: Request) -> None:
