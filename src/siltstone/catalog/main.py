@@ -162,6 +162,7 @@ def write_staged(
     if stream_position is not None:
         check_position(stream_position, f"{name}:", least=1)
     stream = storage.find_stream(*split_table_name(name), root=root)
+    stream.refresh()
     if idempotency is not None:
         before = storage.find_commit(stream, idempotency, root=root)
         if before is not None:

@@ -95,7 +95,9 @@ def _discard_repeated(deltas: Sequence[Delta], source: StoredStream, position: i
 
 def find_commit(stream: StreamLike, idempotency: Idempotency, *, root: str) -> int | None:
     """Return the stream position that was committed under an idempotency id, or None."""
-    return locate(stream, root).read(lambda state: _position_of(state, idempotency))
+    source = locate(stream, root)
+    read = source.recall if source is stream else source.read
+    return read(lambda state: _position_of(state, idempotency))
 
 
 def _position_of(state: StoredState, idempotency: Idempotency) -> int | None:

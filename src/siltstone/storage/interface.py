@@ -119,6 +119,9 @@ class StreamLog(Protocol):
     def read(self, query: Callable[[StreamState], T]) -> T:
         """Call `query` on the newest state, which stands still meanwhile. Raises: NotFoundError, CorruptionError."""
 
+    def refresh(self) -> None:
+        """Read what is new. Raises: CorruptionError."""
+
     def recall(self, query: Callable[[StreamState], T]) -> T:
         """Call `query` on a state that this process knows already, however old; where it knows none, as `read` does."""
 
@@ -129,11 +132,11 @@ class StreamLog(Protocol):
         """Return why things expire by an earlier time than now, and what to do, or None if they do not."""
 
     def announced(self) -> AbstractContextManager[None]:
-        """Keep vacuums away from what is staged for the stream meanwhile, however long it takes."""
+        """Keep vacuums away from what is staged for the stream meanwhile, since the state that was read last."""
 
 
 StreamLike: TypeAlias = StreamLocator | StreamLog
-"""A stream by its name, or found already: then it is not looked up again, and staging goes by what was read of it last."""
+"""A stream by its name, or found already: then it is not looked up again, and what counts is what was read of it last."""
 
 
 class Storage(Protocol):

@@ -195,6 +195,10 @@ class StoredStream(NamedTuple):
         """Call `query` on the stream, which stands still meanwhile. Raises: NotFoundError, CorruptionError."""
         return self.log.read(lambda state: query(StoredState(self, state)))
 
+    def refresh(self) -> None:
+        """Read what is new."""
+        self.log.read(lambda _: None)
+
     def recall(self, query: Callable[[StoredState], T]) -> T:
         """Call `query` on the stream as this process knows it already; where it does not, as `read` does."""
         return self.log.recall(lambda state: query(StoredState(self, state)))
@@ -213,7 +217,7 @@ class StoredStream(NamedTuple):
 
     def announced(self) -> contextlib.AbstractContextManager[None]:
         """Keep vacuums away from what is staged for the stream meanwhile."""
-        return announced(self.log, self.log.read(lambda state: state.batch_id))
+        return announced(self.log, self.log.recall(lambda state: state.batch_id))
 
 
 def locate(stream: interface.StreamLike, root: str) -> StoredStream:
