@@ -3,7 +3,6 @@
 import importlib
 from typing import TYPE_CHECKING
 
-from siltstone._version import __version__
 from siltstone.errors import (
     AccessDeniedError,
     AlreadyExistsError,
@@ -17,6 +16,8 @@ from siltstone.errors import (
     SiltstoneError,
     StorageError,
 )
+
+__version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from siltstone.document_table import DocumentTable

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from siltstone._version import __version__
+from siltstone import __version__
 from siltstone.cli import cycles, documents, logs, maintenance, rounds, rows, serve, tables
 from siltstone.cli.options import DEFAULT_ROOT, ROOT_VARIABLE, Debug, Json, Shell, examples, option, shell_of
 from siltstone.errors import SiltstoneError, SiltstoneWarning

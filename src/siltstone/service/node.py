@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Literal
 import orjson
 from sqlalchemy import delete
 
-from siltstone._version import __version__
+from siltstone import __version__
 from siltstone.errors import InvalidInputError, SiltstoneError
 from siltstone.service.database import Database, Transaction, in_transaction
 from siltstone.service.leader import Leader

@@ -20,11 +20,11 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from siltstone._version import __version__
+from siltstone import __version__
 from siltstone.errors import InvalidInputError, NotFoundError, SiltstoneError, StorageError
 from siltstone.service import service_status
 from siltstone.web import api, pages
-from siltstone.web.metrics import render_metrics
+from siltstone.web.api import render_metrics
 from siltstone.web.site import Site
 
 LOOPBACK_HOSTS = ("localhost", "127.0.0.1", "[::1]")

@@ -10,8 +10,7 @@ from fastapi import APIRouter, Depends, HTTPException, Request
 from fastapi.responses import HTMLResponse, Response
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 
-from siltstone import text
-from siltstone._version import __version__
+from siltstone import __version__, text
 from siltstone.service import cycle_details, cycle_records, list_nodes, service_status
 from siltstone.service.results import Attempt, CycleDetails, CycleRecord
 from siltstone.table.report import TableRound

@@ -126,7 +126,7 @@ def test_no_exception_text_reaches_the_browser(service: Service, monkeypatch: py
         monkeypatch.setattr("siltstone.web.pages.service_status", fail)
         monkeypatch.setattr("siltstone.web.api.service_status", fail)
         monkeypatch.setattr("siltstone.web.app.service_status", fail)
-        monkeypatch.setattr("siltstone.web.metrics.measured_status", fail)
+        monkeypatch.setattr("siltstone.web.api.measured_status", fail)
         for path in ("/", "/tables", "/api/status", "/metrics"):
             answer = browser.get(path)
             assert answer.status_code == code, path
