@@ -178,7 +178,7 @@ class CommitLog(LogReader):
             return not is_skewed(skew_ms)
         return sure_ms == 0 or now_ms - sure_ms <= MAX_STEP_MS
 
-    def doubt(self, expiry_ms: int) -> str | None:
+    def time_warning(self, expiry_ms: int) -> str | None:
         """Return why things expire by an earlier time than now, and what to do, or None if they do not."""
         skew_ms = self.objects.skew_ms()
         if skew_ms is not None and is_skewed(skew_ms) and expiry_ms == 0:

@@ -118,7 +118,7 @@ def _vacuum(
         # Everything is read before anything is forgotten: a damaged completion file stops the vacuum here.
         expiring[destination.folder] = _expired_rounds(destination, now_ms - retention_ms, now_ms)
         _named_by_rounds(destination, [])
-    report = VacuumReport(dry_run, skipped_links=sweep.leftovers.links, unsure_time=log.doubt(now_ms))
+    report = VacuumReport(dry_run, skipped_links=sweep.leftovers.links, unsure_time=log.time_warning(now_ms))
     named = set(sweep.named_by_deltas)
     for destination in sweep.destinations:
         expired = expiring[destination.folder]
@@ -343,7 +343,7 @@ def vacuum_dropped(
         file for file in find_leftovers(root, CATALOG_FOLDER).half_written if file.modified_ms <= now_ms - retention_ms
     ]
     if report.waiting:
-        report.unsure_time = log.doubt(now_ms)
+        report.unsure_time = log.time_warning(now_ms)
     report.removed_files += len(stale)
     report.removed_bytes += sum(file.size for file in stale)
     if not dry_run:

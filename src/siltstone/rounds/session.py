@@ -188,7 +188,7 @@ def _prepared(request: Request, planned: RoundPlan | None, *, is_first: bool, is
         return plan
     is_new = follow_source(plan.destination, plan.state.current, source, plan.start_watermark)
     now_ms = min(plan.job.now_ms, plan.job.expiry_ms)
-    _warn_of_doubt(source, now_ms)
+    _warn_of_unsure_time(source, now_ms)
     if close_stream(source.version, source.stream, now_ms, root=request.root) or is_new:
         return plan_partition(request, is_first=is_first, is_alone=is_alone)
     return plan
@@ -203,12 +203,12 @@ def _still_planned(plan: RoundPlan) -> PartitionPlan | None:
     return replace(plan, state=state, job=replace(plan.job, began=state.batch_id))
 
 
-def _warn_of_doubt(source: SourceState, now_ms: int) -> None:
+def _warn_of_unsure_time(source: SourceState, now_ms: int) -> None:
     """Warn that changes of a table whose stream is to be closed are not compacted yet, where the time is not sure."""
     if delay_of(source.version.properties, source.version.locator) is not None:
-        doubt = source.log.doubt(now_ms)
-        if doubt is not None:
-            _log.warning("%s: later changes are compacted later: %s", source.locator, doubt)
+        warning = source.log.time_warning(now_ms)
+        if warning is not None:
+            _log.warning("%s: later changes are compacted later: %s", source.locator, warning)
 
 
 def _run_round(plan: RoundPlan, engine: Engine, progress: Progress) -> RoundCompletion:

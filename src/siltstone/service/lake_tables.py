@@ -102,7 +102,7 @@ class LakeTables:
                 _log.info("deltas kept for a follower", extra={"partition": str(source), "after": limit.position})
             if safe <= stored.trimmed_stream_position:
                 return 0
-            self._warn_if_uncertain(log.doubt(now_ms))
+            self._warn_if_uncertain(log.time_warning(now_ms))
             # What cannot be understood is an error, and so deletes nothing.
             retention = DELTA_RETENTION_SECONDS.of(version.properties, version.locator)
             before_ms = now_ms - to_ms(self._retention_seconds if retention is None else retention)

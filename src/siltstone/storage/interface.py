@@ -128,7 +128,7 @@ class StreamLog(Protocol):
     def expiry_ms(self) -> int:
         """Return the time by which things may expire, as the newest state has it; the stream need not exist."""
 
-    def doubt(self, expiry_ms: int) -> str | None:
+    def time_warning(self, expiry_ms: int) -> str | None:
         """Return why things expire by an earlier time than now, and what to do, or None if they do not."""
 
     def announced(self) -> AbstractContextManager[None]:

@@ -211,9 +211,9 @@ class StoredStream(NamedTuple):
         """Return the time by which things may expire; see `CommitLog.expiry_ms`."""
         return self.log.expiry_ms()
 
-    def doubt(self, expiry_ms: int) -> str | None:
+    def time_warning(self, expiry_ms: int) -> str | None:
         """Return why things expire by an earlier time than now, or None if they do not."""
-        return self.log.doubt(expiry_ms)
+        return self.log.time_warning(expiry_ms)
 
     def announced(self) -> contextlib.AbstractContextManager[None]:
         """Keep vacuums away from what is staged for the stream meanwhile."""

@@ -724,7 +724,7 @@ def a_stream_is_read_at_one_moment(storage: Any, root: str) -> None:
     assert found.read(lambda state: state.stream_position) == 3
     expiry_ms = found.expiry_ms()
     assert found.read(lambda state: state.expiry_ms()) >= expiry_ms > 0
-    assert found.doubt(expiry_ms) is None
+    assert found.time_warning(expiry_ms) is None
 
 
 @_check

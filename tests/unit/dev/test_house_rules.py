@@ -16,9 +16,9 @@ ROLES = {"__init__", "commit", "errors", "interface", "merge", "parquet", "read"
 OTHER_GERUNDS: set[str] = set()
 OTHER_NAMES = {"deltas"}
 # What there is. Lower these when there is less; think twice before you raise them.
-MAX_MODULES = 160
-MAX_LINES = 35_500
-MAX_CLI_LINES = 4_000
+MAX_MODULES = 136
+MAX_LINES = 33_100
+MAX_CLI_LINES = 3_400
 MAX_TELLING = 2
 
 
