@@ -1,6 +1,6 @@
 """Two ways to absorb the changes of a bucket: beside its files (minor), or by rewriting it (major)."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import IO, NamedTuple
 
@@ -207,7 +207,8 @@ class CompactedWriter:
             self._name = f"{job.folder}/{new_round_name(job.began)}"
             self._file = open_objects(job.root).open_writer(f"{self._name}.parquet")
             self._writer = open_writer(self._file, group, job.schema)
-        self._writer.write_table(group, row_group_size=job.row_group_rows)
+        for part in _with_short_dictionaries(group, job.row_group_rows):
+            self._writer.write_table(part, row_group_size=job.row_group_rows)
         self._rows += group.num_rows
         if job.primary_keys:
             self._hashes.append(hash_keys(group, job.primary_keys))
@@ -234,3 +235,25 @@ class CompactedWriter:
         self._flush()
         self._finish_file()
         return self._files
+
+
+def _with_short_dictionaries(table: pa.Table, row_group_rows: int) -> Iterator[pa.Table]:
+    """Yield a table as it is, or in parts for one row group each, where a dictionary has values of many row groups.
+
+    Every row group is written with the whole dictionary of its column, however few of its values are in it.
+    """
+    long = [
+        place
+        for place, column in enumerate(table.columns)
+        if pa.types.is_dictionary(column.type)
+        and max((len(chunk.dictionary) for chunk in column.chunks), default=0) * 4 > min(row_group_rows, table.num_rows)
+    ]
+    if not long or table.num_rows <= row_group_rows:
+        yield table
+        return
+    for start in range(0, table.num_rows, row_group_rows):
+        part = table.slice(start, row_group_rows)
+        for place in long:
+            own = part.column(place).cast(part.field(place).type.value_type).dictionary_encode()
+            part = part.set_column(place, part.field(place), own)
+        yield part

@@ -89,7 +89,7 @@ class StoredFile:
         return pa.concat_tables(pieces) if pieces else schema.empty_table()
 
     def encoded_columns(self) -> set[str]:
-        """Return the names of text columns that are stored with a dictionary."""
+        """Return the names of text columns that are stored with a dictionary which is the smaller part of them."""
         if not self.parquet.num_row_groups:
             return set()
         group = self.parquet.metadata.row_group(0)
@@ -97,7 +97,9 @@ class StoredFile:
         return {
             column.path_in_schema
             for column in columns
-            if column.physical_type == "BYTE_ARRAY" and column.has_dictionary_page
+            if column.physical_type == "BYTE_ARRAY"
+            and column.has_dictionary_page
+            and (column.data_page_offset - column.dictionary_page_offset) * 2 <= column.total_compressed_size
         }
 
     def scan(

@@ -134,8 +134,8 @@ def _repeats(column: "pa.ChunkedArray[Any]") -> bool:
         return True
     if pa.types.is_nested(column.type) or pa.types.is_boolean(column.type):
         return False
-    sample = column.slice(0, _SAMPLE_ROWS)
-    return bool(pc.count_distinct(sample, mode="all").as_py() * 4 <= len(sample))
+    sample = (column.drop_null() if column.null_count else column).slice(0, _SAMPLE_ROWS)
+    return len(sample) > 0 and bool(pc.count_distinct(sample).as_py() * 4 <= len(sample))
 
 
 def open_parquet(root: str, uri: str, encoded: Sequence[str] = ()) -> pq.ParquetFile:
