@@ -1,6 +1,7 @@
 """The second step of a task: what the deltas of a bucket mean for its compacted rows."""
 
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -84,7 +85,7 @@ class _Deltas:
         count = 0
         for part in parts:
             if part.is_delete:
-                self.runs.append(part)
+                self._add_delete(part, schema)
                 continue
             rows.append(align(part.table, schema))
             removals.append(part.table.column(REMOVAL).to_numpy())
@@ -98,6 +99,15 @@ class _Deltas:
             run for run in self.runs if isinstance(run, Part) and set(run.delete_columns) == set(job.primary_keys)
         ]
         self.other_deletes = [run for run in self.runs if isinstance(run, Part) and run not in self.key_deletes]
+
+    def _add_delete(self, part: Part, schema: pa.Schema) -> None:
+        """Add a delete; one that follows another by the same columns becomes part of that, as no row is between them."""
+        last = self.runs[-1] if self.runs else None
+        if not isinstance(last, Part) or last.delete_columns != part.delete_columns:
+            self.runs.append(part)
+            return
+        columns = pa.schema([schema.field(name) for name in part.delete_columns])
+        self.runs[-1] = replace(last, table=pa.concat_tables([align(each.table, columns) for each in (last, part)]))
 
     @cached_property
     def hashes(self) -> Hashes:
@@ -124,6 +134,10 @@ def _find_base(job: RoundJob, deltas: _Deltas, stored: Sequence[StoredFile]) -> 
     )
     distinct = np.unique(concerned) if stored else concerned[:0]
     columns = _needed_columns(job, deltas, is_by_hash=is_by_hash)
+    # However many there are, files are read once for all deletes by the same columns: in which order they hit, folding tells.
+    deletes_by_columns: dict[tuple[str, ...], list[pa.Table]] = defaultdict(list)
+    for delete in deltas.other_deletes:
+        deletes_by_columns[delete.delete_columns].append(delete.table)
     rows: list[Integers] = []
     tables: list[pa.Table] = [columns.empty_table()]
     hashes: list[Hashes] = [np.zeros(0, np.uint64)]
@@ -134,8 +148,8 @@ def _find_base(job: RoundJob, deltas: _Deltas, stored: Sequence[StoredFile]) -> 
             live = file.live_flags()[file_rows]
             file_rows, own = file_rows[live], own[live]
             hashes.append(own)
-        for delete in deltas.other_deletes:
-            file_rows = np.union1d(file_rows, file.live_among(_matching_rows(job, file, delete)))
+        for names, deletes in deletes_by_columns.items():
+            file_rows = np.union1d(file_rows, file.live_among(_matching_rows(job, file, names, deletes)))
         rows.append(file_rows)
         if len(columns) and len(file_rows):
             tables.append(file.read_rows(file_rows, columns))
@@ -162,11 +176,12 @@ def _needed_columns(job: RoundJob, deltas: _Deltas, *, is_by_hash: bool) -> pa.S
     return pa.schema([field for field in schema if field.name in names])
 
 
-def _matching_rows(job: RoundJob, file: StoredFile, delete: Part) -> Integers:
-    columns = pa.schema([job.schema.field(name) for name in delete.delete_columns])
+def _matching_rows(job: RoundJob, file: StoredFile, names: Sequence[str], deletes: Sequence[pa.Table]) -> Integers:
+    columns = pa.schema([job.schema.field(name) for name in names])
+    deleted = pa.concat_tables([align(table, columns) for table in deletes])
     matching = [np.zeros(0, np.int64)]
     for start, table in file.scan(columns):
-        (own, theirs), _ = equal_ids([table, align(delete.table, columns)], delete.delete_columns)
+        (own, theirs), _ = equal_ids([table, deleted], names)
         matching.append(start + np.flatnonzero(np.isin(own, theirs)))
     return np.concatenate(matching)
 
