@@ -33,6 +33,8 @@ _HEALTH = "/healthz"
 MAX_REQUEST_BYTES = 64 * 1024
 MAX_ANSWERING = 100
 MAX_WAITING = 200
+# So long nobody is pushed out for having sent nothing, unless very many come at once.
+SENDING_SECONDS = 2.0
 # For a whole request, headers and body; and for a client to take what it is sent.
 REQUEST_SECONDS = 20.0
 TAKING_SECONDS = 20.0
@@ -308,7 +310,7 @@ def host_name(host: str) -> str:
 class BoundedConnection(H11Protocol):
     """A connection of HTTP that ends where its client takes too long."""
 
-    waiting: ClassVar[dict["BoundedConnection", None]]
+    waiting: ClassVar[dict["BoundedConnection", float]]
     _deadline: asyncio.TimerHandle | None = None
     _taking: asyncio.TimerHandle | None = None
 
@@ -350,10 +352,12 @@ class BoundedConnection(H11Protocol):
         if is_answered or self.transport.is_closing():
             self._stop_waiting()
         elif self not in self.waiting:
-            self.waiting[self] = None
+            self.waiting[self] = self.loop.time()
             self._deadline = self.loop.call_later(REQUEST_SECONDS, self.transport.abort)
-            if len(self.waiting) > MAX_WAITING:
-                oldest = next(iter(self.waiting))
+            oldest, since = next(iter(self.waiting.items()))
+            # Who has just come may be about to send: hundreds of others that come with it must not push it out.
+            is_late = self.loop.time() - since > SENDING_SECONDS
+            if len(self.waiting) > (MAX_WAITING if is_late else 3 * MAX_WAITING):
                 oldest._stop_waiting()
                 oldest.transport.abort()
 

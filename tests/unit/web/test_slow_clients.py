@@ -25,7 +25,9 @@ HALF_SENT = [
 
 
 @pytest.fixture
-def port(service: Service) -> Iterator[int]:
+def port(service: Service, monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
+    # However slow this machine is: who has not sent anything yet has just come.
+    monkeypatch.setattr(serving, "SENDING_SECONDS", float(LIMIT_SECONDS))
     server = WebServer(Site(service.database, LakeReader(service.tables[0].lake)), host="127.0.0.1", port=0)
     server.start()
     yield int(server.address.rstrip("/").rpartition(":")[2])
@@ -71,6 +73,24 @@ def test_400_clients_that_send_half_a_request_keep_nobody_out(port: int, half_se
         for path in ("/healthz", "/readyz", "/"):
             assert ask(port, path) == 200
         assert len(clients) == 400
+
+
+def test_a_client_that_has_just_come_is_not_pushed_out_by_those_that_come_with_it(port: int) -> None:
+    with ExitStack() as stack:
+        late = stack.enter_context(connect(port, b""))
+        for _ in range(2 * serving.MAX_WAITING):
+            stack.enter_context(connect(port, b""))
+        late.sendall(b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n")
+        assert read_all(late).startswith(b"HTTP/1.1 200 ")
+
+
+def test_those_that_wait_longest_go_first_where_too_many_do(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serving, "SENDING_SECONDS", -1.0)
+    monkeypatch.setattr(serving, "MAX_WAITING", 3)
+    with ExitStack() as stack:
+        clients = [stack.enter_context(connect(port, b"")) for _ in range(5)]
+        assert [read_all(client) for client in clients[:2]] == [b"", b""]
+        assert ask(port, "/healthz") == 200
 
 
 @pytest.mark.parametrize("half_sent", HALF_SENT)
