@@ -67,6 +67,7 @@ from siltstone.table.followers import (
     Followed,
     followed_partition,
     read_followed,
+    read_own,
     register_destination,
     unregistered_destinations,
 )
@@ -534,7 +535,7 @@ class Table:
 
     def rounds(self) -> list[RoundCompletion]:
         """Return the round completions of all partitions, oldest first. Raises: CorruptionError."""
-        table = read_followed(self.name, with_rounds=True, root=self.lake.root)
+        table = read_own(self.name, with_rounds=True, root=self.lake.root)
         rounds = [read_completion(*place) for place in table.rounds]
         return sorted(rounds, key=lambda completion: (completion.completed_at, completion.round_id))
 
@@ -635,7 +636,8 @@ class Table:
 
     def current_rounds(self) -> list[RoundCompletion]:
         """Return the round that is current in each partition that has one. Raises: CorruptionError."""
-        states = [(each.destination, each.state.current) for each in self._partitions()]
+        partitions = read_own(self.name, root=self.lake.root).partitions
+        states = [(partition.destination, partition.state.current) for partition in partitions]
         return [read_completion(destination, entry) for destination, entry in states if entry is not None]
 
     def lookup(self, key: Mapping[str, object]) -> list[dict[str, object]]:

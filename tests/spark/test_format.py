@@ -264,6 +264,8 @@ def test_a_scan_is_filtered_where_executors_read_it(spark: SparkSession, table: 
         ("word >= 'a' and word < 'é'", True),
         ("word = ''", True),
         ("day between '1582-10-04' and '2026-03-08'", True),
+        ("day > '0001-01-01' and not day = '0900-01-01'", True),
+        ("day in ('1582-10-10', '0900-01-01') or day >= '1582-10-15'", True),
         ('"odd `name.x" is null or "odd `name.x" = \'y\'', True),
         ("tags is not null and x is null", True),
         ("not (small < 0 or day is null)", True),
@@ -274,6 +276,8 @@ def test_a_scan_is_filtered_where_executors_read_it(spark: SparkSession, table: 
         (pc.field("small") > 0, False),
         (~((pc.field("big") > 0) & (pc.field("word") == "Z")), True),
         (pc.field("big") * 0 == 0, False),
+        (pc.field("small").isin(pa.array([None], pa.int8())), False),
+        (pc.field("small").isin(pa.array([], pa.int8())), False),
     ],
     ids=str,
 )
@@ -287,6 +291,9 @@ def test_a_filter_that_means_the_same_to_spark_is_left_to_spark(
         same_rows(rows(frame), scan.to_arrow().to_pylist())
         is_in_python = "MapInArrow" in frame._jdf.queryExecution().toString()
         assert is_in_python is not is_native
+
+
+OLD_DAYS = [datetime.date(900, 1, 1), datetime.date(1582, 10, 4), datetime.date(1582, 10, 15)]
 
 
 @pytest.fixture(scope="module")
@@ -307,7 +314,7 @@ def odd_values(tmp_path_factory: pytest.TempPathFactory) -> siltstone.Table:
         "big": [1, None, -(1 << 63), (1 << 63) - 1],
         "flag": [True, None, False],
         "word": ["", "a", None, "Z", "é", "e\u0301", "\U0001f642", "\uffff", "a\0"],
-        "day": [datetime.date(1, 1, 1), None, datetime.date(1582, 10, 4), datetime.date(2026, 3, 8)],
+        "day": [datetime.date(1, 1, 1), None, datetime.date(1582, 10, 10), datetime.date(2026, 3, 8), *OLD_DAYS],
         "x": [0.0, -0.0, float("nan"), None, 1.5],
         "tags": [None, [], ["t"]],
     }

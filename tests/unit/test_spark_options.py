@@ -1,13 +1,24 @@
 """The options of `format("siltstone")`: honoured or refused, never ignored."""
 
 import datetime
+import pickle
 import re
 from pathlib import Path
 
 import pytest
+from pyspark.sql.types import StringType, StructField, StructType
 
 from siltstone.errors import InvalidInputError
-from siltstone.spark.source import NAMES, ReadOptions, read_options
+from siltstone.rounds.request import Request
+from siltstone.rounds.session import run_session
+from siltstone.rows.job import Settings
+from siltstone.rows.merge import run_here
+from siltstone.spark import source as source_module
+from siltstone.spark.frames import spark_schema
+from siltstone.spark.source import NAMES, ReadOptions, SiltstoneReader, read_options
+from siltstone.table.completion import compacted_partition
+from siltstone.testing.oracle import same_rows
+from tests.unit.rounds.compaction import make_table, rows
 
 PAGE = Path(__file__).parents[2] / "docs" / "spark.md"
 PLACE = {"root": "memory://options", "path": "shop.orders"}
@@ -59,3 +70,30 @@ def test_options_say_what_to_read(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_page_lists_exactly_the_options_there_are() -> None:
     options = PAGE.read_text(encoding="utf-8").partition("## Options")[2].partition("##")[0]
     assert tuple(re.findall(r"^\| `(\w+)` \|", options, re.MULTILINE)) == NAMES
+
+
+def test_what_a_task_is_sent_does_not_grow_with_the_table(local_root: str) -> None:
+    table = make_table(local_root, "shop.orders")
+    table.write(rows(range(2000), "a"))
+    (source,) = table._sources()
+    settings = Settings(bucket_rows=20)
+    run_session(Request(source, compacted_partition(source), ("id",), local_root, settings=settings), run_here)
+    table.write(rows(range(2000), "b"))
+    reader = SiltstoneReader(ReadOptions(local_root, table.name, fresh=True), spark_schema(table.schema))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(source_module, "merge_tasks", lambda job, is_full: 1 << 20)
+        sent, partitions = pickle.dumps(reader), reader.partitions()
+    assert len(partitions) > 50
+    assert max(len(pickle.dumps(partition)) for partition in partitions) < 300
+    received: SiltstoneReader = pickle.loads(sent)
+    found = [row for partition in partitions for batch in received.read(partition) for row in batch.to_pylist()]
+    same_rows(found, table.scan(fresh=True).to_arrow().to_pylist())
+
+
+def test_what_cannot_be_read_is_said_where_spark_asks_for_partitions(local_root: str) -> None:
+    make_table(local_root, "shop.orders")
+    options = ReadOptions(local_root, "shop.orders")
+    reader = SiltstoneReader(options, StructType([StructField("id", StringType())]))
+    pickle.dumps(reader)
+    with pytest.raises(InvalidInputError, match="but Spark expects string"):
+        reader.partitions()

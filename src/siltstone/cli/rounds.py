@@ -167,9 +167,10 @@ def _actions(actions: Mapping[str, int]) -> str:
 
 def _seconds_line(seconds: Mapping[str, float]) -> str:
     start = seconds.get("spark_start", 0.0)
+    spark = f"{start:.1f} to start Spark, " if start else ""
     rest = max(0.0, seconds["total"] - seconds["plan"] - start - seconds["tasks"])
     return (
-        f"Seconds: {seconds['plan']:.1f} to plan, {start:.1f} to start Spark, {seconds['tasks']:.1f} in tasks (merging "
+        f"Seconds: {seconds['plan']:.1f} to plan, {spark}{seconds['tasks']:.1f} in tasks (merging "
         f"{seconds['merge']:.1f} and writing {seconds['write']:.1f}, summed over buckets), {rest:.1f} to commit and plan "
         f"rounds, {seconds['total']:.1f} in all."
     )

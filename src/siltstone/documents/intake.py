@@ -16,7 +16,7 @@ from siltstone.documents.language.deltas import (
     map_delta,
 )
 from siltstone.documents.language.parser import parse_delta
-from siltstone.documents.language.values import RESERVED, UNDEFINED, value_text
+from siltstone.documents.language.values import RESERVED, UNDEFINED, checked, value_text
 from siltstone.documents.record import (
     Change,
     CompactionRecord,
@@ -104,7 +104,7 @@ def table_updates(table: "pa.Table | pa.RecordBatch") -> list[UpdateLike]:
 
 def check_columns(names: Sequence[str]) -> None:
     """Check the columns of a table of updates. Raises: InvalidInputError."""
-    if not {"key", "delta"} <= set(names) <= set(WRITTEN):
+    if not {"key", "delta"} <= set(names) <= set(WRITTEN) or len(set(names)) < len(names):
         raise InvalidInputError(
             f"updates have the columns key and delta, and perhaps tags and change_id, not {', '.join(names)}"
         )
@@ -341,7 +341,7 @@ class _Fields:
     def change(self) -> Change:
         delta = self.values.get("delta")
         # A map that is not written as text can only be meant as a literal.
-        text = value_text(delta) if isinstance(delta, dict) else self.text("delta")
+        text = value_text(checked(delta)) if isinstance(delta, dict) else self.text("delta")
         return Change(self.change_id("id"), text, self.tags("tags"))
 
     def record(self) -> CompactionRecord:

@@ -65,9 +65,9 @@ def grouped(table: pa.Table, name: str) -> Iterator[StoredRow]:
     order = np.argsort(codes, kind="stable")
     ends = [*(np.flatnonzero(np.diff(codes[order])) + 1).tolist(), len(order)]
     columns = [_plain(table.column(field.name).combine_chunks().take(pa.array(order))) for field in SCHEMA]
-    rows = list(zip(order.tolist(), *columns, strict=True))
+    rows = zip(order.tolist(), *columns, strict=True)
     for start, end in itertools.pairwise([0, *ends]):
-        yield _group(rows[start:end], name)
+        yield _group(list(itertools.islice(rows, end - start)), name)
 
 
 def _group(rows: Sequence[tuple[Any, ...]], name: str) -> StoredRow:

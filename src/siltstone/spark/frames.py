@@ -8,6 +8,7 @@ import re
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -72,8 +73,9 @@ def _read_files(spark: SparkSession, reader: RowReader, files: Sequence[Compacte
     """Return the rows of files: by Spark's own reader where that gives the same."""
     if not files:
         return spark.createDataFrame([], spark_schema(_chosen(reader)))
-    condition = _native_filter(reader)
-    if (reader.where is not None and condition is None) or _native_paths(reader.root, files) is None:
+    is_native = _native_paths(reader.root, files) is not None
+    condition = _native_filter(reader) if is_native else None
+    if not is_native or (reader.where is not None and condition is None):
         return _read_in_python(spark, reader, files)
 
     def wanted(rows: DataFrame) -> DataFrame:
@@ -150,9 +152,16 @@ def _as_column(node: where.Node, schema: pa.Schema) -> Column | None:
         return None
     column = _column_named(node.column)
     if isinstance(node, where.In):
-        return column.isin([value.as_py() for value in node.values]) if len(node.values) <= _MAX_PARTS else None
-    compared: Column = _COMPARE[node.operator](column, sf.lit(node.value.as_py()))
+        return column.isin([_literal(value) for value in node.values]) if 0 < len(node.values) <= _MAX_PARTS else None
+    compared: Column = _COMPARE[node.operator](column, _literal(node.value))
     return compared
+
+
+def _literal(value: "pa.Scalar[Any]") -> Column:
+    """Return a value to compare with. On the way through Java, a date before 1582 would become another one, or fail."""
+    if pa.types.is_date32(value.type):
+        return sf.date_from_unix_date(sf.lit(value.cast(pa.int32()).as_py()))
+    return sf.lit(value.as_py())
 
 
 def _column_named(name: str) -> Column:

@@ -1,11 +1,13 @@
 """The data source `format("siltstone")`: its options, filters and readers."""
 
+import contextlib
 import datetime
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from functools import cached_property
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
@@ -26,15 +28,16 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructField, StructType
 
 from siltstone.catalog import main as catalog
-from siltstone.errors import InvalidInputError
+from siltstone.errors import InvalidInputError, SiltstoneError
 from siltstone.model.locators import did_you_mean
 from siltstone.model.rounds import CompactedFile
 from siltstone.model.schema import check_known
 from siltstone.objects import canonical_root, share_access
+from siltstone.rows.job import RoundJob
 from siltstone.spark.frames import handed_batches, spark_schema
 from siltstone.spark.tasks import merge_tasks
 from siltstone.table import where
-from siltstone.table.scan import MergeTask, Scan, open_scan
+from siltstone.table.scan import MergeTask, RowReader, Scan, open_scan
 from siltstone.table.snapshot import parse_moment
 from siltstone.table.where import Condition, Node
 
@@ -160,6 +163,20 @@ def _columns(options: ReadOptions) -> pa.Schema:
     return pa.schema([schema.field(name) for name in options.columns])
 
 
+class _Tasks(NamedTuple):
+    """What all tasks of a read share: how rows are read, and the jobs that merge deltas."""
+
+    reader: RowReader
+    jobs: list[RoundJob]
+
+
+class _Buckets(NamedTuple):
+    """Buckets of one of the jobs."""
+
+    job: int
+    buckets: tuple[int, ...]
+
+
 class SiltstoneReader(DataSourceReader):
     """Reads one file a task, of those that filters do not rule out; where deltas wait, some buckets with these merged in."""
 
@@ -170,17 +187,28 @@ class SiltstoneReader(DataSourceReader):
         self._filters: list[Filter] = []
         self.pushFilters = _FilterTaker(self._filters)  # type: ignore[method-assign]
 
+    def __getstate__(self) -> dict[str, object]:
+        """Return what tasks need. Spark asks for it before it asks for partitions, where it shows what fails as it is."""
+        with contextlib.suppress(SiltstoneError):
+            return {"_access": self._access, "_tasks": self._tasks}
+        return {}
+
     def partitions(self) -> list[InputPartition]:
         """Return the files to read, and the buckets to merge. Raises: InvalidInputError, NotFoundError."""
-        scan = self._scan()
-        work: list[MergeTask | CompactedFile] = []
-        for merge in scan.merges:
+        # Spark pickles each by itself, so that none has more than its own: a job names all buckets and files.
+        work: list[_Buckets | CompactedFile] = []
+        for number, merge in enumerate(self._scan.merges):
             tasks = min(len(merge.buckets), merge_tasks(merge.job, is_full=True))
-            work += [MergeTask(merge.job, merge.buckets[task::tasks]) for task in range(tasks)]
-        return [InputPartition((scan.reader, item)) for item in [*work, *scan.compacted_files]]
+            work += [_Buckets(number, merge.buckets[task::tasks]) for task in range(tasks)]
+        return [InputPartition(item) for item in [*work, *self._scan.compacted_files]]
 
+    @cached_property
+    def _tasks(self) -> "_Tasks":
+        return _Tasks(self._scan.reader, [merge.job for merge in self._scan.merges])
+
+    @cached_property
     def _scan(self) -> Scan:
-        """Return a scan of the partitions that the filters do not rule out; no other is opened."""
+        """A scan of the partitions that the filters do not rule out; no other is opened."""
         options, names = self._options, self._spark_schema.names
         condition = self._condition() if self._filters else None
         scan = open_scan(options.table, names, condition, as_of=options.as_of, fresh=options.fresh, root=options.root)
@@ -210,9 +238,12 @@ class SiltstoneReader(DataSourceReader):
         if partition.value is None:
             return
         self._access.use()
-        reader, work = partition.value
-        tables = reader.read_merged(work) if isinstance(work, MergeTask) else reader.read_file(work)
-        yield from handed_batches(reader, tables)
+        reader, jobs = self._tasks
+        if isinstance(partition.value, _Buckets):
+            task = MergeTask(jobs[partition.value.job], partition.value.buckets)
+            yield from handed_batches(reader, reader.read_merged(task))
+        else:
+            yield from handed_batches(reader, reader.read_file(partition.value))
 
 
 class _FilterTaker:

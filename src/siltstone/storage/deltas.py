@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
+import orjson
 import pyarrow as pa
 
 from siltstone.errors import ConflictError, InvalidInputError, NotFoundError
@@ -104,7 +105,10 @@ def _position_of(state: StoredState, idempotency: Idempotency) -> int | None:
     found = find_transaction(state.entries, state.locator.stream, idempotency)
     if found is None or found.is_exact:
         return None if found is None else found.position
-    deltas = (state.delta(key) for position, key in state.positions() if position < found.position)
+    # Only lines that have the name are taken apart.
+    name = orjson.dumps(idempotency.app_id)
+    keys = [key for position, key in state.positions() if position <= found.position]
+    deltas = (state.delta(key) for key in keys if name in state.entries.lines[key])
     return next((delta.stream_position for delta in deltas if delta.idempotency == idempotency), found.position)
 
 

@@ -45,7 +45,7 @@ def find_transaction(state: LogState, stream: str, idempotency: Idempotency) -> 
     """Return the commit that happened under an id, or None."""
     single = state.get(_key(stream, idempotency.app_id, idempotency.batch_id))
     if single is not None:
-        return Found(int(single["stream_position"]), is_exact=True)
+        return Found(int(single["stream_position"]), is_exact=single.get("is_exact", True))
     for run in _runs(state, stream, idempotency.app_id):
         if run.first_id <= idempotency.batch_id <= run.last_id:
             position = run.position_of(idempotency.batch_id)
@@ -58,7 +58,8 @@ def transaction_changes(
 ) -> dict[str, Entry]:
     """Return what the log remembers of a commit under an id that nothing was committed under before."""
     app_id, batch_id = idempotency.app_id, idempotency.batch_id
-    runs = [run for run in _runs(state, stream, app_id) if run.committed_at + RETENTION_MS > committed_at]
+    # By the time that is sure, as everything in a log expires: a clock that is ahead makes nothing forgotten.
+    runs = [run for run in _runs(state, stream, app_id) if run.committed_at + RETENTION_MS > state.sure_ms]
     before = next((run for run in runs if run.last_id == batch_id - 1), None)
     if before is None:
         runs.append(Run(batch_id, position, batch_id, position, committed_at))
@@ -70,8 +71,10 @@ def transaction_changes(
     for run in short[:-MAX_RUNS]:
         runs.remove(run)
         for each in range(run.first_id, run.last_id + 1):
+            exact = run.position_of(each)
             changes[_key(stream, app_id, each)] = {
-                "stream_position": run.position_of(each) or run.last_position,
+                "stream_position": run.last_position if exact is None else exact,
+                **({"is_exact": False} if exact is None else {}),
                 "committed_at": run.committed_at,
                 EXPIRES_AT: run.committed_at + RETENTION_MS,
             }

@@ -169,22 +169,32 @@ class FollowedTable(NamedTuple):
         return [(each.destination, entry) for each in self.partitions for entry in each.state.rounds]
 
 
-def read_followed(name: str, *, with_rounds: bool = False, recall: bool = False, root: str) -> FollowedTable:
-    """Return what each partition of a table follows; its log is read once, and so is that of each partition.
+def read_own(name: str, *, with_rounds: bool = False, recall: bool = False, root: str) -> FollowedTable:
+    """Return the partitions that a table knows by itself, whatever they follow: no log of another table is read.
 
-    With `recall`, the table is looked up in the catalog as this process knows it. Raises: NotFoundError.
+    Its own log is read once, and so is that of each partition. With `recall`, the table is looked up in the catalog as
+    this process knows it. Raises: NotFoundError.
     """
     stream = storage.find_stream(*split_table_name(name), recall=recall, root=root)
     version, position, partitions = stream.read(
         lambda state: (state.version, state.stream_position, list(state.partitions().values()))
     )
-    known = _Streams(stream)
-    there = {}
+    own = []
     for partition in partitions:
-        own = partition.locator
-        destination = _destination(stream, own)
+        destination = _destination(stream, partition.locator)
         state = read_state(destination, with_rounds=with_rounds)
-        there[own.partition_id] = Followed(own, None, destination, state, own_position=partition.stream_position)
+        own.append(Followed(partition.locator, None, destination, state, own_position=partition.stream_position))
+    return FollowedTable(stream, version, position, own)
+
+
+def read_followed(name: str, *, with_rounds: bool = False, recall: bool = False, root: str) -> FollowedTable:
+    """Return what each partition of a table follows, also of those that only the table it follows has yet.
+
+    See `read_own`. Raises: NotFoundError.
+    """
+    table = read_own(name, with_rounds=with_rounds, recall=recall, root=root)
+    stream, position, known = table.stream, table.stream_position, _Streams(table.stream)
+    there = {partition.own.partition_id: partition for partition in table.partitions}
     folders = {str(each.state.current["source_folder"]) for each in there.values() if each.state.current is not None}
     whole = None if position else known.only(folders)
     for key, each in there.items():
@@ -195,7 +205,7 @@ def read_followed(name: str, *, with_rounds: bool = False, recall: bool = False,
     for partition in [] if whole is None else storage.list_partitions(whole, root=root):
         own = _beside(stream.locator, partition.locator.partition_values)
         there.setdefault(own.partition_id, Followed(own, partition.locator, _destination(stream, own)))
-    return FollowedTable(stream, version, position, list(there.values()))
+    return table._replace(partitions=list(there.values()))
 
 
 class _Streams:

@@ -15,7 +15,7 @@ from siltstone.table.completion import (
     Destination,
     read_completion,
 )
-from siltstone.table.followers import Followed, FollowedTable, read_followed, work_in
+from siltstone.table.followers import Followed, FollowedTable, read_followed, read_own, work_in
 from siltstone.text import format_value
 
 
@@ -517,13 +517,13 @@ def read_details(name: str, *, root: str) -> TableDetails:
 
 def read_rounds(name: str, *, root: str) -> list[RoundReport]:
     """Read the rounds of all partitions, oldest first; a damaged one has its problem. Raises: NotFoundError."""
-    rounds = [_read_round(*place) for place in read_followed(name, with_rounds=True, root=root).rounds]
+    rounds = [_read_round(*place) for place in read_own(name, with_rounds=True, root=root).rounds]
     return sorted(rounds, key=lambda report: (report.completed_at, report.round_id))
 
 
 def find_round(name: str, round_id: int, partition: Sequence[str] = (), *, root: str) -> RoundCompletion:
     """Return a round of the one partition that has it, or of the named one. Raises: NotFoundError, InvalidInputError."""
-    table = read_followed(name, with_rounds=True, root=root)
+    table = read_own(name, with_rounds=True, root=root)
     chosen = table.partitions
     if partition:
         keys = table.version.partition_keys

@@ -354,12 +354,19 @@ class BoundedConnection(H11Protocol):
         elif self not in self.waiting:
             self.waiting[self] = self.loop.time()
             self._deadline = self.loop.call_later(REQUEST_SECONDS, self.transport.abort)
+            self._make_room()
+
+    def _make_room(self) -> None:
+        """End the connections that wait longest, where too many do.
+
+        Who has just come may be about to send: hundreds of others that come with it must not push it out.
+        """
+        while len(self.waiting) > MAX_WAITING:
             oldest, since = next(iter(self.waiting.items()))
-            # Who has just come may be about to send: hundreds of others that come with it must not push it out.
-            is_late = self.loop.time() - since > SENDING_SECONDS
-            if len(self.waiting) > (MAX_WAITING if is_late else 3 * MAX_WAITING):
-                oldest._stop_waiting()
-                oldest.transport.abort()
+            if self.loop.time() - since <= SENDING_SECONDS and len(self.waiting) <= 3 * MAX_WAITING:
+                return
+            oldest._stop_waiting()
+            oldest.transport.abort()
 
     def _stop_waiting(self) -> None:
         self.waiting.pop(self, None)

@@ -664,6 +664,20 @@ class TestImport:
         assert {kinds(docs, key) for key in written.changes} == {"C"}
         assert docs.get("t")["~version"] == 3
 
+    @pytest.mark.parametrize(
+        "value", [Delta.literal(5), Delta.noop(), Condition.gt(3), datetime.date(2026, 1, 1)], ids=repr
+    )
+    def test_what_is_not_json_is_not_imported(self, written: Written, value: object) -> None:
+        document = {"key": "new", "deltas": [{"id": t(1), "delta": {"a": value}}]}
+        with pytest.raises(InvalidInputError, match="JSON"):
+            written.docs.import_documents([document])
+        assert not written.docs.table.deltas()
+
+    def test_a_column_of_updates_is_there_once(self, written: Written) -> None:
+        updates = pa.table([["order-1"], ["customer-9"], ["{}"]], ["key", "key", "delta"])
+        with pytest.raises(InvalidInputError, match="not key, key, delta"):
+            written.docs.update_many(updates)
+
     def test_a_document_that_is_there_is_not_imported_over(self, written: Written) -> None:
         docs = written.docs
         written.write(1, "here", '{"n":1}')

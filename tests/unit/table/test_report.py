@@ -6,6 +6,7 @@ import pytest
 
 import siltstone
 from siltstone.documents.merge import run_here
+from siltstone.log.commit import forget_logs
 from siltstone.model.rounds import ratio
 from siltstone.service.lake_tables import LakeTables
 from siltstone.table.report import TableRound, detail_round, report_round
@@ -107,3 +108,20 @@ def test_what_waits_is_what_a_fresh_snapshot_has_to_merge(local_root: str, monke
             assert report.oldest_at == waiting[0].committed_at
     compact(local_root)
     assert [table.report().backlog_deltas for table in (orders, copy)] == [0, 0]
+
+
+def test_rounds_are_listed_though_the_log_of_the_table_that_is_followed_is_damaged(
+    table: siltstone.Table, local_root: str
+) -> None:
+    copy = make_table(local_root, "shop.copy")
+    copy.compact(rebase_from=table, on_behalf_of=table, engine="local")
+    (log,) = Path(local_root).glob("tables/shop/orders/*/log")
+    for batch in log.iterdir():
+        if batch.is_file():
+            batch.write_bytes(batch.read_bytes() + b"junk")
+    forget_logs(local_root)
+    assert [report.round_id for report in copy.round_reports()] == [1]
+    assert [completion.round_id for completion in (*copy.rounds(), *copy.current_rounds())] == [1, 1]
+    assert copy.round(1).round.round_id == 1
+    with pytest.raises(siltstone.CorruptionError):
+        table.deltas()

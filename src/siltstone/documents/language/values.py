@@ -32,6 +32,8 @@ MIN_INTEGER: Final = -(1 << 63)
 MAX_INTEGER: Final = (1 << 63) - 1
 CONTAINERS: Final = (dict, list)
 _PLAIN: Final = frozenset({str, int, bool, type(None)})
+# Deltas and conditions are data classes, which are not values.
+_SORTED: Final = orjson.OPT_SORT_KEYS | orjson.OPT_PASSTHROUGH_DATACLASS
 _ESCAPED: Final = re.compile(r'["\\\x00-\x1f]')
 _ESCAPES: Final = {'"': '\\"', "\\": "\\\\", "\b": "\\b", "\f": "\\f", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
 _FIXED_FROM: Final = 1e-3
@@ -124,7 +126,7 @@ def _is_plain(value: object) -> bool:
 
 def _plain_text(value: object) -> str | None:
     """Let orjson write what it writes as we do: ASCII, no `~`, no controls that have no short escape."""
-    written = orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
+    written = orjson.dumps(value, option=_SORTED)
     if not written.isascii() or b"~" in written or b"\\u" in written:
         return None
     return written.decode("ascii")
@@ -144,8 +146,7 @@ def strictly_equal(one: Value, other: Value) -> bool:
         return one != 0 or math.copysign(1, one) == math.copysign(1, other)  # type: ignore[arg-type]
     if isinstance(one, CONTAINERS):
         # Equal to Python; what is left are kinds of numbers and signs of zeros somewhere inside, which the text shows.
-        sort = orjson.OPT_SORT_KEYS
-        return orjson.dumps(one, option=sort) == orjson.dumps(other, option=sort)
+        return orjson.dumps(one, option=_SORTED) == orjson.dumps(other, option=_SORTED)
     return True
 
 
