@@ -18,12 +18,11 @@ from siltstone.rows.job import BucketResult, Engine, RoundJob, Settings
 from siltstone.rows.merge import run_here
 from siltstone.storage import object_store as storage
 from siltstone.table.completion import current_completion, locate_destination
-from siltstone.table.scan import live_batches
 from siltstone.testing import FaultKind, Killed, faults
 from siltstone.testing.faults import FAULT_KINDS
 from siltstone.testing.oracle import oracle_of, same_rows
 from siltstone.testing.strategies import TableSettings, Write, histories
-from tests.unit.rounds.compaction import TaskError
+from tests.unit.rounds.compaction import TaskError, live_batches
 
 BESIDE = Settings(
     bucket_rows=4,

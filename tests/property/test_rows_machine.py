@@ -26,11 +26,11 @@ from siltstone.table.completion import (
     list_rounds,
     locate_destination,
 )
-from siltstone.table.scan import live_batches
 from siltstone.testing import Killed, faults
 from siltstone.testing.faults import FAULT_KINDS
 from siltstone.testing.oracle import Oracle, same_rows
 from siltstone.testing.strategies import TableSettings, Write, histories
+from tests.unit.rounds.compaction import live_batches
 
 NEVER_MS = 1 << 60
 Rows = list[dict[str, Any]]

@@ -6,6 +6,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
+from tests.unit.rounds.compaction import live_batches
 
 import siltstone
 from siltstone.catalog.main import delta_stream
@@ -13,7 +14,6 @@ from siltstone.model import PartitionLocator
 from siltstone.model.rounds import RoundCompletion
 from siltstone.storage import object_store as storage
 from siltstone.table.completion import current_completion, locate_destination
-from siltstone.table.scan import live_batches
 from siltstone.testing.oracle import oracle_of, same_rows
 
 MIGRATE = """

@@ -324,11 +324,6 @@ def work_in(
     return work
 
 
-def waiting_partitions(name: str, *, root: str, keep_alive: Callable[[], None] = lambda: None) -> list[PartitionWork]:
-    """Return the partitions of a table that have something to do, by the logs alone. Raises: NotFoundError."""
-    return [each for each in read_work(name, root=root, keep_alive=keep_alive) if each.is_waiting]
-
-
 def register_destination(destination: Destination) -> None:
     """Make the partition of a destination known to its table, so that readers find what is compacted there."""
     locator = destination.locator

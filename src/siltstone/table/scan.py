@@ -20,8 +20,8 @@ import pyarrow.compute as pc
 from siltstone.errors import InvalidInputError, require_packages
 from siltstone.model import PartitionValue, TableVersion
 from siltstone.model.locators import did_you_mean
-from siltstone.model.rounds import Bucket, CompactedFile, RoundCompletion
-from siltstone.model.schema import check_known, schema_from_json
+from siltstone.model.rounds import Bucket, CompactedFile
+from siltstone.model.schema import check_known
 from siltstone.rows.columns import Integers, align, hash_keys
 from siltstone.rows.files import Range, Ranges, StoredFile
 from siltstone.rows.job import RoundJob
@@ -288,10 +288,6 @@ class Scan:
         may_match = reader.may_match if self.where is not None and rows is None else None
         return len(list(file.groups(rows, may_match))), file.parquet.num_row_groups
 
-    def narrowed(self, where: Condition) -> "Scan":
-        """Return the scan with another filter."""
-        return replace(self, where=where)
-
     @cached_property
     def compacted_files(self) -> tuple[CompactedFile, ...]:
         """The files of partitions in which no delta waits: they have all rows."""
@@ -476,15 +472,6 @@ def live_rows(
     live[np.asarray(dead, np.int64)] = False
     for start, table in stored.scan(schema, may_match=may_match):
         yield table if is_whole else table.filter(pa.array(live[start : start + table.num_rows]))
-
-
-def live_batches(root: str, completion: RoundCompletion, schema: pa.Schema | None = None) -> Iterator[pa.Table]:
-    """Yield the live rows after a round, a row group at a time, with the columns it knew or with those of a schema.
-
-    Raises: CorruptionError.
-    """
-    for file in completion.files:
-        yield from live_rows(StoredFile(root, file), schema_from_json(completion.fields) if schema is None else schema)
 
 
 def destination_of(partition: PartitionSnapshot, root: str) -> Destination:

@@ -10,14 +10,16 @@ import siltstone
 from siltstone.catalog.main import delta_stream
 from siltstone.model import PartitionLocator
 from siltstone.model.rounds import CompactedFile, RoundCompletion
+from siltstone.model.schema import schema_from_json
 from siltstone.objects import open_objects
 from siltstone.rounds.request import Request
 from siltstone.rounds.session import SessionResult, run_session
+from siltstone.rows.files import StoredFile
 from siltstone.rows.job import BucketResult, Engine, RoundJob, Settings
 from siltstone.rows.merge import run_here
 from siltstone.storage import object_store as storage
 from siltstone.table.completion import Destination, current_completion, locate_destination
-from siltstone.table.scan import live_batches
+from siltstone.table.scan import live_rows
 from siltstone.testing.oracle import oracle_of, same_rows
 
 MINOR = Settings(max_dead_fraction=1.0, max_delta_fraction=100.0, max_files=100)
@@ -146,3 +148,12 @@ def meeting(*others: Callable[[], object], engine: Engine = run_here) -> Engine:
             waiting.pop(0)()
 
     return run
+
+
+def live_batches(root: str, completion: RoundCompletion, schema: pa.Schema | None = None) -> Iterator[pa.Table]:
+    """Yield the live rows after a round, a row group at a time, with the columns it knew or with those of a schema.
+
+    Raises: CorruptionError.
+    """
+    for file in completion.files:
+        yield from live_rows(StoredFile(root, file), schema_from_json(completion.fields) if schema is None else schema)

@@ -21,7 +21,6 @@ from siltstone.rows.job import BucketResult, RoundJob, Settings
 from siltstone.rows.merge import run_here
 from siltstone.storage import object_store as storage
 from siltstone.table.completion import current_completion, get_round, list_rounds
-from siltstone.table.scan import live_batches
 from siltstone.testing.oracle import oracle_of, same_rows
 from tests.unit.rounds.compaction import (
     MAJOR,
@@ -34,6 +33,7 @@ from tests.unit.rounds.compaction import (
     destination_of,
     failing_after,
     found_rows,
+    live_batches,
     make_table,
     meeting,
     objects_below,

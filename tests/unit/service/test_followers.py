@@ -18,7 +18,7 @@ from siltstone.rows.merge import run_here
 from siltstone.service.lake_tables import LakeTables
 from siltstone.storage import object_store as storage
 from siltstone.table.completion import compacted_partition, current_entry, locate_destination
-from siltstone.table.followers import trim_limit, waiting_partitions
+from siltstone.table.followers import read_work, trim_limit
 from siltstone.testing.oracle import oracle_of, same_rows
 from tests.unit.rounds.compaction import make_table, only_partition, rows
 from tests.unit.service.cycling import World
@@ -158,7 +158,7 @@ def test_a_table_goes_on_with_the_one_it_stands_in_for_without_being_told(
     orders.write(rows([3], "second"))
     (result,) = copy.compact(spark=object())  # type: ignore[arg-type]
     assert [round_.delta_count for round_ in result.rounds] == [1]
-    assert waiting_partitions("shop.copy", root=copy.lake.root) == []
+    assert not any(work.is_waiting for work in read_work("shop.copy", root=copy.lake.root))
 
 
 def test_partitions_that_begin_later_are_followed_too(local_root: str, tables: LakeTables, world: World) -> None:
