@@ -296,7 +296,7 @@ def export(
             _print(line)
         return
     count, size = write_lines(lines, file, overwrite=overwrite)
-    emit_export(shell, name, file, count, size)
+    emit_export(shell, name, file, count, size, "document")
 
 
 @command(

@@ -30,9 +30,12 @@ class _Commands(TyperGroup):
     def invoke(self, ctx: Any) -> Any:
         """Run the command; turn errors into one message and an exit code."""
         try:
-            with _shown_warnings(ctx):
-                result = super().invoke(ctx)
-            sys.stdout.flush()
+            try:
+                with _shown_warnings(ctx):
+                    return super().invoke(ctx)
+            finally:
+                # Also where a command ends with an exit code of its own.
+                sys.stdout.flush()
         except SiltstoneError as error:
             raise _failed(shell_of(ctx), error, str(error)) from error
         except BrokenPipeError as error:
@@ -47,7 +50,6 @@ class _Commands(TyperGroup):
             shell = shell_of(ctx)
             hint = "" if shell.debug else "; --debug shows where, please report it"
             raise _failed(shell, error, f"unexpected {type(error).__name__}: {error}{hint}") from error
-        return result
 
 
 @contextlib.contextmanager

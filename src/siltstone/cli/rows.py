@@ -112,9 +112,9 @@ def limited(batches: "Iterable[pa.RecordBatch]", limit: int | None) -> "Iterator
                 return
 
 
-def emit_export(shell: Shell, table: str, file: str, rows: int, size: int) -> None:
+def emit_export(shell: Shell, table: str, file: str, rows: int, size: int, noun: str = "row") -> None:
     """Show that rows or documents of a table were written to a file."""
-    sentence = f"{table}: wrote {format_count(rows, 'row')} to {file} ({format_bytes(size)})."
+    sentence = f"{table}: wrote {format_count(rows, noun)} to {file} ({format_bytes(size)})."
     shell.emit({"table": table, "file": file, "rows": rows, "bytes": size}, [sentence])
 
 

@@ -111,9 +111,13 @@ def test_an_interrupt_exits_with_130(cli: Cli, monkeypatch: pytest.MonkeyPatch) 
 def test_a_reader_that_goes_away_ends_the_command_quietly(cli: Cli) -> None:
     schema = cli.file("schema.json", '{"id": "int64"}')
     cli("table", "create", "shop.t", "--schema", schema)
-    for options in ([], ["--json"]):
+    cli("write", "shop.t", cli.file("rows.jsonl", '{"id": 1}'))
+    for file in cli.root.glob("**/*.parquet"):
+        file.unlink()
+    # The last one has findings, so that it ends with an exit code of its own.
+    for command in (["table", "show", "shop.t"], ["table", "show", "shop.t", "--json"], ["fsck", "shop.t"]):
         process = subprocess.Popen(
-            [*SILTSTONE, "--root", str(cli.root), "table", "show", "shop.t", *options],
+            [*SILTSTONE, "--root", str(cli.root), *command],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
         )
