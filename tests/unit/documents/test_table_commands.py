@@ -103,7 +103,7 @@ def test_documents_are_exported_as_they_are_or_as_they_were(cli: Cli) -> None:
     held = docs.hold(until=at(7200))
     docs.update("a", {"n": 2}, (), change_id(1))
     target = cli.folder / "out.jsonl"
-    assert "wrote 2 rows" in cli("documents", "export", "shop.reviews", str(target)).stdout
+    assert "wrote 2 documents" in cli("documents", "export", "shop.reviews", str(target)).stdout
     assert "--overwrite" in cli.fails("documents", "export", "shop.reviews", str(target))
     exported: list[Mapping[str, object]] = [json.loads(line) for line in target.read_text().splitlines()]
     assert {each["~id"]: each["n"] for each in exported} == {"a": 2, "b": 1.5}
