@@ -44,14 +44,6 @@ _PATTERN = re.compile(r"[][{}*?\\]")
 _MIDNIGHT_DISTANCE = pa.duration("us")
 _DAY_MICROSECONDS = 24 * 3600 * 1_000_000
 _MAX_PARTS = 100
-_COMPARE = {
-    "=": operator.eq,
-    "!=": operator.ne,
-    "<": operator.lt,
-    "<=": operator.le,
-    ">": operator.gt,
-    ">=": operator.ge,
-}
 
 
 def read_scan(spark: SparkSession, scan: Scan) -> DataFrame:
@@ -153,7 +145,7 @@ def _as_column(node: where.Node, schema: pa.Schema) -> Column | None:
     column = _column_named(node.column)
     if isinstance(node, where.In):
         return column.isin([_literal(value) for value in node.values]) if 0 < len(node.values) <= _MAX_PARTS else None
-    compared: Column = _COMPARE[node.operator](column, _literal(node.value))
+    compared: Column = where.COMPARE[node.operator](column, _literal(node.value))
     return compared
 
 

@@ -141,7 +141,7 @@ def expression_of(node: Node) -> Any:
     """Return a filter as Arrow evaluates it; one that has an opaque part is there as an expression already."""
     match node:
         case Comparison(column, sign, value):
-            return _COMPARE[sign](pc.field(column), value)
+            return COMPARE[sign](pc.field(column), value)
         case In(name, values):
             # Null for null; and for floats one comparison each, since -0.0 equals 0.0.
             if pa.types.is_floating(values[0].type):
@@ -257,7 +257,7 @@ def _candidates(node: Node, column: str) -> frozenset[Any] | None:
     return None
 
 
-_COMPARE: dict[str, Callable[[Any, Any], Any]] = {
+COMPARE: dict[str, Callable[[Any, Any], Any]] = {
     "=": operator.eq,
     "!=": operator.ne,
     "<": operator.lt,
@@ -482,7 +482,7 @@ class _Parser:
         else:
             found = f", not {token.text!r}" if token.text else ""
             raise InvalidInputError(
-                f"condition: after {field.name} comes one of {' '.join(_COMPARE)} in between like or is null{found}, "
+                f"condition: after {field.name} comes one of {' '.join(COMPARE)} in between like or is null{found}, "
                 f"{token.where}; {_FORM}"
             )
         return Not(node) if is_negated else node
