@@ -55,7 +55,7 @@ BUDGETS: dict[tuple[str, int], Budget] = {
     ("siltstone plan", 1): Budget(Requests(5, 5, 1, 7, 8, 0), Requests(6, 6, 1, 1, 3, 0)),
     ("write", 1): Budget(Requests(2, 3, 0, 4, 4, 2), Requests(2, 3, 0, 0, 0, 2)),
     ("compact", 1): Budget(Requests(6, 7, 1, 7, 12, 5), Requests(7, 8, 1, 1, 5, 4)),
-    ("document get", 1): Budget(Requests(2, 2, 1, 6, 10, 0), Requests(3, 3, 1, 0, 4, 0)),
+    ("document get", 1): Budget(Requests(2, 2, 1, 6, 9, 0), Requests(3, 3, 1, 0, 2, 0)),
     ("document update", 1): Budget(Requests(4, 5, 0, 4, 5, 2), Requests(4, 5, 0, 0, 0, 2)),
     ("read", 10): Budget(Requests(2, 2, 10, 24, 24, 0), Requests(12, 12, 10, 0, 10, 0)),
     ("fresh read", 10): Budget(Requests(2, 2, 10, 24, 26, 0), Requests(12, 12, 10, 0, 12, 0)),

@@ -2,6 +2,7 @@
 
 import datetime
 import json
+import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple
@@ -58,6 +59,10 @@ from siltstone.table.jobs import Keys, merging_job
 from siltstone.table.snapshot import take_snapshot
 
 _BATCH_KEYS: Final = 1000
+_SMALL_FILE_BYTES: Final = 64 * 1024
+_RECENT_BYTES: Final = 64 << 20
+# What an Arrow table of a few rows takes beside its values.
+_TABLE_BYTES: Final = 4096
 # Spark takes no other unit than microseconds.
 _TIME: Final = pa.timestamp("us", "UTC")
 DOCUMENT_SCHEMA: Final = pa.schema(
@@ -105,13 +110,18 @@ class Snapshot:
     def rows_of(self, keys: Sequence[str]) -> pa.Table:
         """Return the rows of some documents, in the order in which they were committed. Raises: CorruptionError."""
         keys_table = pa.table({KEY: pa.array(keys, pa.string())})
+        wanted = keys_table.column(KEY)
         tables = [SCHEMA.empty_table()]
-        tables += self._compacted(keys_table, SCHEMA)
         for file in self._delta_files():
-            own = pc.is_in(read_data_file(self.root, file, [KEY]).column(KEY), keys_table.column(KEY))
+            if file.content_length <= _SMALL_FILE_BYTES:
+                tables.append(_recent_files.read(self.root, file))
+                continue
+            own = pc.is_in(read_data_file(self.root, file, [KEY]).column(KEY), wanted)
             if pc.any(own).as_py():
                 tables.append(align(read_data_file(self.root, file).filter(own), SCHEMA))
-        return pa.concat_tables(tables)
+        recent = pa.concat_tables(tables)
+        rows = recent.filter(pc.is_in(recent.column(KEY), wanted))
+        return pa.concat_tables([*self._compacted(keys_table, SCHEMA), rows])
 
     def keys_among(self, keys: Sequence[str]) -> set[str]:
         """Return the keys of which anything is stored. Raises: CorruptionError."""
@@ -158,6 +168,37 @@ class Snapshot:
                 if len(rows):
                     table = stored.read_rows(rows, schema)
                     yield table.filter(pc.is_in(table.column(KEY), keys_table.column(KEY)))
+
+
+class _RecentFiles:
+    """The rows of small files of deltas that this process has read, which never change; the latest few thousand."""
+
+    def __init__(self) -> None:
+        self._tables: dict[tuple[str, str], pa.Table] = {}
+        self._bytes = 0
+        self._lock = threading.Lock()
+
+    def read(self, root: str, file: ManifestEntry) -> pa.Table:
+        """Return the rows of a file. Raises: CorruptionError."""
+        key = root, file.uri
+        with self._lock:
+            table = self._tables.pop(key, None)
+            if table is not None:
+                self._tables[key] = table
+                return table
+        # A copy in one piece: what a file was read into is larger than its few rows.
+        table = align(read_data_file(root, file), SCHEMA).combine_chunks()
+        with self._lock:
+            if key not in self._tables:
+                self._tables[key] = table
+                self._bytes += table.nbytes + _TABLE_BYTES
+            while self._bytes > _RECENT_BYTES:
+                oldest = self._tables.pop(next(iter(self._tables)))
+                self._bytes -= oldest.nbytes + _TABLE_BYTES
+        return table
+
+
+_recent_files = _RecentFiles()
 
 
 def snapshot_of(name: str, *, root: str) -> Snapshot:

@@ -3,7 +3,7 @@
 import datetime
 import shutil
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ import pytest
 
 import siltstone
 from siltstone.catalog import main as catalog
+from siltstone.documents import read
 from siltstone.documents.commit import Staged, commit_changes, earliest_of
 from siltstone.documents.expand import expand
 from siltstone.documents.intake import record_fields
@@ -21,11 +22,13 @@ from siltstone.documents.merge import run_here
 from siltstone.documents.record import Change, CompactionRecord, Row, new_change_id, to_ms
 from siltstone.errors import AlreadyExistsError, CorruptionError, InvalidInputError, NotFoundError
 from siltstone.log.commit import forget_logs
+from siltstone.model import ManifestEntry
 from siltstone.rows import merge
 from siltstone.rows.job import BucketResult, RoundJob
 from siltstone.service.lake_tables import LakeTables
 from siltstone.storage import object_store as storage
 from siltstone.storage.interface import StreamLog
+from siltstone.storage.parquet import read_data_file
 from siltstone.table.completion import HOLD_PREFIX
 from tests.unit.documents.naming import change as old
 from tests.unit.documents.naming import record, t
@@ -672,6 +675,30 @@ class TestImport:
         with pytest.raises(InvalidInputError, match="JSON"):
             written.docs.import_documents([document])
         assert not written.docs.table.deltas()
+
+    def test_files_of_recent_updates_are_read_once_and_forgotten_in_time(
+        self, written: Written, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        files: list[str] = []
+
+        def counted(root: str, file: ManifestEntry, *columns: Sequence[str]) -> pa.Table:
+            files.append(file.uri)
+            return read_data_file(root, file, *columns)
+
+        monkeypatch.setattr(read, "read_data_file", counted)
+        monkeypatch.setattr(read, "_recent_files", read._RecentFiles())
+        for number in range(4):
+            written.write(number + 1, f"r{number % 2}", f'{{..,"n{number}":1}}')
+        for _ in range(3):
+            written.check()
+        assert len(files) == len(set(files)) == 4
+        # Where only one fits, all others are read again.
+        monkeypatch.setattr(read, "_RECENT_BYTES", 1)
+        written.write(5, "r1", '{..,"n5":1}')
+        files.clear()
+        for _ in range(2):
+            written.check()
+        assert len(files) > 5
 
     def test_a_column_of_updates_is_there_once(self, written: Written) -> None:
         updates = pa.table([["order-1"], ["customer-9"], ["{}"]], ["key", "key", "delta"])
