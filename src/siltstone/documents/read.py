@@ -114,7 +114,7 @@ class Snapshot:
         tables = [SCHEMA.empty_table()]
         for file in self._delta_files():
             if file.content_length <= _SMALL_FILE_BYTES:
-                tables.append(_recent_files.read(self.root, file))
+                tables.append(recent_files.read(self.root, file))
                 continue
             own = pc.is_in(read_data_file(self.root, file, [KEY]).column(KEY), wanted)
             if pc.any(own).as_py():
@@ -170,7 +170,7 @@ class Snapshot:
                     yield table.filter(pc.is_in(table.column(KEY), keys_table.column(KEY)))
 
 
-class _RecentFiles:
+class RecentFiles:
     """The rows of small files of deltas that this process has read, which never change; the latest few thousand."""
 
     def __init__(self) -> None:
@@ -198,7 +198,7 @@ class _RecentFiles:
         return table
 
 
-_recent_files = _RecentFiles()
+recent_files = RecentFiles()
 
 
 def snapshot_of(name: str, *, root: str) -> Snapshot:

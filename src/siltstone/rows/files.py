@@ -3,7 +3,6 @@
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -46,28 +45,38 @@ class StoredFile:
     def __init__(self, root: str, file: CompactedFile) -> None:
         self._root = root
         self.file = file
+        # Not cached properties: in Python 3.11, while one is computed for a file, by reading, no other file can be opened.
+        self._parquet: pq.ParquetFile | None = None
+        self._index: StoredIndex | None = None
+        self._dead: BitMap64 | None = None
 
-    @cached_property
+    @property
     def parquet(self) -> pq.ParquetFile:
         """The data file. Raises: CorruptionError."""
-        opened = open_parquet(self._root, self.file.uri)
-        if opened.metadata.num_rows != self.file.record_count:
-            raise CorruptionError(
-                f"{self._root}/{self.file.uri}: has {opened.metadata.num_rows} rows instead of "
-                f"{self.file.record_count}; restore it, or rebase the partition"
-            )
-        return opened
+        if self._parquet is None:
+            opened = open_parquet(self._root, self.file.uri)
+            if opened.metadata.num_rows != self.file.record_count:
+                raise CorruptionError(
+                    f"{self._root}/{self.file.uri}: has {opened.metadata.num_rows} rows instead of "
+                    f"{self.file.record_count}; restore it, or rebase the partition"
+                )
+            self._parquet = opened
+        return self._parquet
 
-    @cached_property
+    @property
     def index(self) -> "StoredIndex":
         """The primary key index. Raises: CorruptionError."""
-        return StoredIndex(self._root, self.file.index_uri or "", self.file.record_count)
+        if self._index is None:
+            self._index = StoredIndex(self._root, self.file.index_uri or "", self.file.record_count)
+        return self._index
 
-    @cached_property
+    @property
     def dead(self) -> BitMap64:
         """The dead rows. Raises: CorruptionError."""
-        vector = self.file.deletion_vector
-        return BitMap64() if vector is None else read_vector(self._root, vector)
+        if self._dead is None:
+            vector = self.file.deletion_vector
+            self._dead = BitMap64() if vector is None else read_vector(self._root, vector)
+        return self._dead
 
     def live_flags(self) -> Flags:
         """Flag each row that is not dead."""

@@ -686,7 +686,7 @@ class TestImport:
             return read_data_file(root, file, *columns)
 
         monkeypatch.setattr(read, "read_data_file", counted)
-        monkeypatch.setattr(read, "_recent_files", read._RecentFiles())
+        monkeypatch.setattr(read, "recent_files", read.RecentFiles())
         for number in range(4):
             written.write(number + 1, f"r{number % 2}", f'{{..,"n{number}":1}}')
         for _ in range(3):

@@ -5,22 +5,24 @@ from collections.abc import Iterator
 from typing import Any
 
 from siltstone.clock import StoreClock
-from siltstone.documents import record
+from siltstone.documents import read, record
 from siltstone.log import commit
 
 
 class Memory:
-    """The known state of logs, the maker of change ids, the store's time, and objects of a program's own; a new process has none."""
+    """What a process knows of logs and of recent files, its maker of change ids, the store's time, and its own objects."""
 
     def __init__(self) -> None:
         self.objects: dict[str, object] = {}
         self.store_clock: StoreClock | None = None
         self._logs: dict[Any, Any] = {}
+        self._recent_files = read.RecentFiles()
         self._change_ids: dict[str, Any] | None = None
 
     def enter(self) -> None:
         """Let this process go by this memory."""
         commit._logs = self._logs
+        read.recent_files = self._recent_files
         if self._change_ids is None:
             record._ids._last_ticks = 0
             record._ids._become_unique()
@@ -35,9 +37,9 @@ class Memory:
 @contextlib.contextmanager
 def memory_kept() -> Iterator[None]:
     """Put back what this process knew before."""
-    logs, ids = commit._logs, dict(vars(record._ids))
+    logs, recent, ids = commit._logs, read.recent_files, dict(vars(record._ids))
     try:
         yield
     finally:
-        commit._logs = logs
+        commit._logs, read.recent_files = logs, recent
         vars(record._ids).update(ids)
