@@ -1,4 +1,4 @@
-"""A partition of deltas at one moment: all that compacting it needs to know, from one state of its log."""
+"""Who reads whose deltas: what a compacted partition follows, what waits for it, and what a trim must keep."""
 
 import contextlib
 from collections import defaultdict

@@ -1,4 +1,4 @@
-"""What a table is, for people and programs: its columns, keys and properties, and the deltas it has."""
+"""A table for people and programs: its columns, keys and deltas, and its rounds and buckets in numbers, computed once."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields

@@ -1,4 +1,4 @@
-"""Moments of a table: a position of its stream, or a time."""
+"""A table at one moment, as one value: its version, a position of each stream that it follows, rounds, and what waits."""
 
 import datetime
 import re
