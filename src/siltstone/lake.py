@@ -59,8 +59,9 @@ from siltstone.storage.interface import ArrowData, StreamLog
 from siltstone.storage.layout import CATALOG_FOLDER
 from siltstone.table.completion import (
     Destination,
+    current_completion,
     locate_compacted,
-    read_completion,
+    read_kept,
 )
 from siltstone.table.explain import Explanation, explain_key
 from siltstone.table.followers import (
@@ -536,8 +537,9 @@ class Table:
     def rounds(self) -> list[RoundCompletion]:
         """Return the round completions of all partitions, oldest first. Raises: CorruptionError."""
         table = read_own(self.name, with_rounds=True, root=self.lake.root)
-        rounds = [read_completion(*place) for place in table.rounds]
-        return sorted(rounds, key=lambda completion: (completion.completed_at, completion.round_id))
+        rounds = [read_kept(*place) for place in table.rounds]
+        kept = [completion for completion in rounds if completion is not None]
+        return sorted(kept, key=lambda completion: (completion.completed_at, completion.round_id))
 
     def describe(self) -> TableDescription:
         """Return all about the table and its deltas. Raises: NotFoundError."""
@@ -637,8 +639,9 @@ class Table:
     def current_rounds(self) -> list[RoundCompletion]:
         """Return the round that is current in each partition that has one. Raises: CorruptionError."""
         partitions = read_own(self.name, root=self.lake.root).partitions
-        states = [(partition.destination, partition.state.current) for partition in partitions]
-        return [read_completion(destination, entry) for destination, entry in states if entry is not None]
+        compacted = [each for each in partitions if each.state.current is not None]
+        current = [current_completion(each.destination, each.state.current) for each in compacted]
+        return [completion for completion in current if completion is not None]
 
     def lookup(self, key: Mapping[str, object]) -> list[dict[str, object]]:
         """Return the compacted rows of a primary key, found by the index: one at most, but for each partition.

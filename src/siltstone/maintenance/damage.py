@@ -14,7 +14,7 @@ from siltstone.model.rounds import Bucket, RoundCompletion
 from siltstone.table.completion import (
     Destination,
     bucket_objects,
-    current_entry,
+    current_completion,
     find_problems,
     list_rounds,
     read_completion,
@@ -143,10 +143,9 @@ class RepairPlan:
 
 def plan_repair(destination: Destination) -> RepairPlan | None:
     """Return what is damaged and what can be done about it, or None if nothing is. Raises: CorruptionError."""
-    entry = current_entry(destination)
-    if entry is None:
+    completion = current_completion(destination)
+    if completion is None:
         return None
-    completion = read_completion(destination, entry)
     damages = _damages(destination, completion, completion.buckets)
     if not damages:
         return None

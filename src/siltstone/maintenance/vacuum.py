@@ -32,7 +32,7 @@ from siltstone.table.completion import (
     bucket_objects,
     current_entry,
     list_rounds,
-    read_completion,
+    read_kept,
 )
 from siltstone.table.followers import (
     refuse_lost_commits,
@@ -238,7 +238,9 @@ def _named_by_rounds(destination: Destination, expired: Sequence[int]) -> set[st
     named: set[str] = set()
     for entry in list_rounds(destination):
         if int(entry["round_id"]) not in expired:
-            named |= {entry["uri"], *bucket_objects(read_completion(destination, entry).buckets)}
+            completion = read_kept(destination, entry)
+            if completion is not None:
+                named |= {entry["uri"], *bucket_objects(completion.buckets)}
     return named
 
 

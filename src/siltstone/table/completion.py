@@ -96,10 +96,14 @@ def source_partitions(name: str, *, root: str) -> list[PartitionLocator]:
     return [partition.locator for partition in storage.list_partitions(stream, root=root)]
 
 
-def current_completion(destination: Destination) -> RoundCompletion | None:
-    """Return the completion of the round that is current, None before the first. Raises: CorruptionError."""
-    entry = current_entry(destination)
-    return None if entry is None else read_completion(destination, entry)
+def current_completion(destination: Destination, entry: Entry | None = None) -> RoundCompletion | None:
+    """Return the completion of the round that is current, None before the first. Raises: CorruptionError.
+
+    It is the round of `entry`, if that was read already, unless a vacuum forgot it since.
+    """
+    entry = entry or current_entry(destination)
+    completion = None if entry is None else read_kept(destination, entry)
+    return completion if entry is None or completion is not None else current_completion(destination)
 
 
 def list_rounds(destination: Destination) -> list[Entry]:
@@ -111,8 +115,29 @@ def get_round(destination: Destination, round_id: int) -> RoundCompletion:
     """Return the completion of one round. Raises: NotFoundError, CorruptionError."""
     entry = destination.log.read(lambda state: state.get(f"{ROUND_PREFIX}{round_id}"))
     if entry is None:
-        raise NotFoundError(f"{destination.locator}: there is no round {round_id}; `siltstone rounds` lists them")
-    return read_completion(destination, entry)
+        raise _no_round(destination, round_id)
+    completion = read_kept(destination, entry)
+    if completion is None:
+        raise _no_round(destination, round_id)
+    return completion
+
+
+def _no_round(destination: Destination, round_id: int) -> NotFoundError:
+    return NotFoundError(f"{destination.locator}: there is no round {round_id}; `siltstone rounds` lists them")
+
+
+def read_kept(destination: Destination, entry: Entry) -> RoundCompletion | None:
+    """Read a round completion file; None where a vacuum forgot the round since its entry was read.
+
+    Raises: CorruptionError where the log still has the round.
+    """
+    try:
+        return read_completion(destination, entry)
+    except CorruptionError:
+        key = f"{ROUND_PREFIX}{entry['round_id']}"
+        if destination.log.read(lambda state: state.get(key)) is not None:
+            raise
+        return None
 
 
 def read_completion(destination: Destination, entry: Entry) -> RoundCompletion:

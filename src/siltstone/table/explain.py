@@ -20,7 +20,7 @@ from siltstone.rows.files import StoredFile
 from siltstone.storage import object_store as storage
 from siltstone.storage.interface import StreamState
 from siltstone.storage.parquet import read_data_file
-from siltstone.table.completion import ROUND_PREFIX, read_completion
+from siltstone.table.completion import ROUND_PREFIX, read_kept
 from siltstone.table.jobs import SourceColumns, source_columns
 from siltstone.table.scan import choose_by_key, destination_of, key_table
 from siltstone.table.snapshot import PartitionSnapshot, TableSnapshot, take_snapshot
@@ -161,8 +161,8 @@ def _base(partition: PartitionSnapshot, current: RoundCompletion, trimmed: int, 
     for entry in destination.log.recall(lambda state: state.scan(ROUND_PREFIX)) if is_known else ():
         is_known = int(entry["high_watermark"]) >= trimmed and int(entry["round_id"]) < current.round_id
         if is_known and int(entry["round_id"]) >= (origin.round_id if origin else 0):
-            found = read_completion(destination, entry)
-            if found.origin == origin and found.source_folder == current.source_folder:
+            found = read_kept(destination, entry)
+            if found is not None and found.origin == origin and found.source_folder == current.source_folder:
                 return found
     return current
 

@@ -80,6 +80,10 @@ class SourceState:
         """The position up to which deltas are trimmed."""
         return 0 if self.partition is None else self.partition.trimmed_stream_position
 
+    def now_ms(self) -> int:
+        """Return the time that it is, by the store or this machine."""
+        return open_objects(self.log.root).now_ms()
+
     def between(self, after: int, last: int | None) -> list[Delta]:
         """Return the deltas after a position and up to another."""
         return [
@@ -290,8 +294,11 @@ class PartitionWork(NamedTuple):
     @property
     def is_waiting(self) -> bool:
         """Whether there are such deltas, or a bucket is due without any."""
-        state = self.followed.state
-        return self.source.newest_position > state.watermark or is_partition_due(state, self.source.expiry_ms)
+        state, expiry_ms = self.followed.state, self.source.expiry_ms
+        if self.source.newest_position > state.watermark:
+            return True
+        # A round goes by the time that it is, too: that is asked only where it matters.
+        return is_partition_due(state, expiry_ms) and is_partition_due(state, min(expiry_ms, self.source.now_ms()))
 
 
 def read_work(name: str, *, root: str, keep_alive: Callable[[], None] = lambda: None) -> list[PartitionWork]:

@@ -11,10 +11,7 @@ from siltstone.log.state import Entry
 from siltstone.model import Delta, PartitionLocator, TableVersion
 from siltstone.model.rounds import Bucket, RoundCompletion, ratio
 from siltstone.storage import object_store as storage
-from siltstone.table.completion import (
-    Destination,
-    read_completion,
-)
+from siltstone.table.completion import Destination, current_completion, read_kept
 from siltstone.table.followers import Followed, FollowedTable, read_followed, read_own, work_in
 from siltstone.text import format_value
 
@@ -518,7 +515,7 @@ def read_details(name: str, *, root: str) -> TableDetails:
 def read_rounds(name: str, *, root: str) -> list[RoundReport]:
     """Read the rounds of all partitions, oldest first; a damaged one has its problem. Raises: NotFoundError."""
     rounds = [_read_round(*place) for place in read_own(name, with_rounds=True, root=root).rounds]
-    return sorted(rounds, key=lambda report: (report.completed_at, report.round_id))
+    return sorted(filter(None, rounds), key=lambda report: (report.completed_at, report.round_id))
 
 
 def find_round(name: str, round_id: int, partition: Sequence[str] = (), *, root: str) -> RoundCompletion:
@@ -535,14 +532,15 @@ def find_round(name: str, round_id: int, partition: Sequence[str] = (), *, root:
     rounds = [
         (each.destination, entry) for each in chosen for entry in each.state.rounds if entry["round_id"] == round_id
     ]
-    if not rounds:
-        raise NotFoundError(f"{name}: there is no round {round_id}; `siltstone rounds {name}` lists them")
     if len(rounds) > 1:
         values = ",".join(map(format_value, rounds[0][0].locator.partition_values))
         raise InvalidInputError(
             f"{name}: {len(rounds)} partitions have a round {round_id}; say which, e.g. --partition {values}"
         )
-    return read_completion(*rounds[0])
+    completion = read_kept(*rounds[0]) if rounds else None
+    if completion is None:
+        raise NotFoundError(f"{name}: there is no round {round_id}; `siltstone rounds {name}` lists them")
+    return completion
 
 
 def _is_named(partition: PartitionLocator, name: Sequence[str], keys: Sequence[str]) -> bool:
@@ -558,16 +556,19 @@ def _is_named(partition: PartitionLocator, name: Sequence[str], keys: Sequence[s
 
 def _newest_rounds(partition: Followed, count: int) -> PartitionRounds:
     destination, entry, entries = partition.destination, partition.state.current, partition.state.rounds
-    recent = [read_completion(destination, entry) for entry in entries[-count:]]
+    rounds = [read_kept(destination, entry) for entry in entries[-count:]]
+    recent = [completion for completion in rounds if completion is not None]
     current = next((each for each in recent if entry is not None and each.round_id == entry["round_id"]), None)
     if current is None and entry is not None:
-        current = read_completion(destination, entry)
+        current = current_completion(destination, entry)
     return PartitionRounds(destination.locator, current, recent, len(entries) > count)
 
 
-def _read_round(destination: Destination, entry: Entry) -> RoundReport:
+def _read_round(destination: Destination, entry: Entry) -> RoundReport | None:
+    """Return a round in numbers, with its problem if it is damaged; None where a vacuum forgot it since."""
     try:
-        return report_round(read_completion(destination, entry))
+        completion = read_kept(destination, entry)
+        return None if completion is None else report_round(completion)
     except CorruptionError as error:
         return RoundReport(
             partition=destination.locator.partition_values,

@@ -6,9 +6,12 @@ import pytest
 
 import siltstone
 from siltstone.documents.merge import run_here
+from siltstone.errors import NotFoundError
 from siltstone.log.commit import forget_logs
 from siltstone.model.rounds import ratio
 from siltstone.service.lake_tables import LakeTables
+from siltstone.table import completion as completion_module
+from siltstone.table import followers
 from siltstone.table.report import TableRound, detail_round, report_round
 from tests.contract.test_request_budgets import counted
 from tests.unit.rounds.compaction import make_table, rows
@@ -39,6 +42,30 @@ def test_a_round_knows_its_amplification_and_dead_rows(table: siltstone.Table) -
     assert second.write_amplification == second.written_bytes / second.input_bytes
     assert second.carried_bytes == first.content_length
     assert second.accounting.input_rows == 10
+
+
+def test_a_round_that_a_vacuum_forgets_meanwhile_is_no_damage(
+    table: siltstone.Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entries = completion_module.read_state(table._destinations()[0], with_rounds=True)
+    table.vacuum(retention_ms=0, orphan_grace_ms=0)
+    monkeypatch.setattr(followers, "read_state", lambda destination, **_: entries)
+    assert [completion.round_id for completion in table.rounds()] == [2]
+    assert [report.round_id for report in table.round_reports()] == [2]
+    assert table.report().problem is None
+    with pytest.raises(NotFoundError, match="there is no round 1"):
+        table.round(1)
+
+
+def test_a_current_round_that_was_replaced_and_forgotten_meanwhile_is_read_as_it_is_now(table: siltstone.Table) -> None:
+    (destination,) = table._destinations()
+    replaced = completion_module.current_entry(destination)
+    table.write(rows(range(5), "c"))
+    compact(table.lake.root)
+    table.vacuum(retention_ms=0, orphan_grace_ms=0)
+    completion = completion_module.current_completion(destination, replaced)
+    assert completion is not None
+    assert completion.round_id == 3
 
 
 def test_a_ratio_to_nothing_is_not_known() -> None:

@@ -24,6 +24,20 @@ def test_a_seed_with_damage_gives_right_answers_or_errors(seed: int) -> None:
     assert outcome.violation is None, "\n".join([*outcome.history, str(outcome.violation)])
 
 
+@pytest.mark.parametrize(
+    ("seed", "steps"),
+    [
+        # A clock an hour ahead wrote once: documents were due by the log, and not by the clock of whoever compacts.
+        (1766387389, "33 37"),
+        # A vacuum forgot a round while somebody was about to read its completion file.
+        (319914667, "19 23 25 53-wait 55 58"),
+    ],
+)
+def test_a_history_that_was_once_wrong_holds(seed: int, steps: str) -> None:
+    outcome = simulate(choose_steps(make_plan(seed), steps))
+    assert outcome.violation is None, "\n".join([*outcome.history, str(outcome.violation)])
+
+
 def test_a_seed_replays_bit_for_bit() -> None:
     first, second = simulate(make_plan(8, 25)), simulate(make_plan(8, 25))
     assert first.digest == second.digest
