@@ -78,7 +78,7 @@ def check_table(table: "Table", *, deep: bool) -> TableChecked:
         if not findings:
             rounds = len(table.round_reports())
             current = table.current_rounds()
-            files, rows = sum(len(last.files) for last in current), sum(last.live_rows for last in current)
+            files, rows = sum(last.file_count for last in current), sum(last.live_rows for last in current)
     except CorruptionError as error:
         findings = [Finding("state", table.name, str(error), "restore it from a copy, or rebase")]
     return TableChecked(table.name, deep, deltas, delta_files, rounds, files, rows, findings)

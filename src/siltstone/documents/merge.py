@@ -11,14 +11,14 @@ from siltstone.documents.expand import BEFORE_ALL_MS, Expansion, expand, naming
 from siltstone.documents.record import ArchivedChange, CompactionRecord, change_id_at, order_key
 from siltstone.documents.schema import KEY, SCHEMA, StoredRow, archive_rows, condition_name, grouped, record_rows
 from siltstone.errors import InvalidInputError
+from siltstone.model.buckets import Bucket
 from siltstone.model.properties import DOCUMENTS_KIND, KEEP_HISTORY, ROWS_KIND
-from siltstone.model.rounds import Accounting, Bucket
+from siltstone.model.rounds import Accounting
 from siltstone.rows import merge
 from siltstone.rows.absorb import Change, Marks
 from siltstone.rows.columns import Flags, Integers, align, equal_ids, hash_keys
 from siltstone.rows.files import StoredFile
-from siltstone.rows.job import BucketResult, RoundJob, gather
-from siltstone.rows.parts import decode_part
+from siltstone.rows.job import BucketResult, Part, RoundJob
 from siltstone.table.completion import delay_of
 
 _LIGHT = pa.schema([SCHEMA.field(name) for name in (KEY, "count")])
@@ -28,7 +28,7 @@ _NODE_BITS = 48
 _NO_CARD = 1 << 40
 
 
-def resolve_documents(job: RoundJob, bucket: Bucket, stored: Sequence[StoredFile], parts: Sequence[bytes]) -> Change:
+def resolve_documents(job: RoundJob, bucket: Bucket, stored: Sequence[StoredFile], parts: Sequence[Part]) -> Change:
     """Return what a bucket's parts of deltas, and the time, change. Raises: CorruptionError naming the document."""
     new = arrived_rows(parts)
     is_visited = job.visits(bucket)
@@ -55,9 +55,9 @@ def resolve_documents(job: RoundJob, bucket: Bucket, stored: Sequence[StoredFile
     )
 
 
-def arrived_rows(parts: Sequence[bytes]) -> pa.Table:
+def arrived_rows(parts: Sequence[Part]) -> pa.Table:
     """Return the rows of parts of deltas, in the order in which they were committed."""
-    arrived = [align(part.table, SCHEMA) for part in gather(map(decode_part, parts))]
+    arrived = [align(part.table, SCHEMA) for part in parts]
     return pa.concat_tables([SCHEMA.empty_table(), *arrived])
 
 
@@ -182,7 +182,7 @@ def resolver_of(job: RoundJob) -> merge.Resolve:
     return resolver
 
 
-def merge_any(job: RoundJob, number: int, parts: Sequence[bytes]) -> BucketResult | None:
+def merge_any(job: RoundJob, number: int, parts: Sequence[Part]) -> BucketResult | None:
     """Absorb a bucket's parts of deltas, by the rules of the table's kind."""
     return merge.merge_bucket(job, number, parts, resolver_of(job))
 

@@ -47,11 +47,12 @@ from siltstone.documents.schema import (
 )
 from siltstone.errors import CorruptionError, InvalidInputError
 from siltstone.model import DEFAULT_STREAM, Delta, ManifestEntry, PartitionLocator
-from siltstone.model.rounds import Bucket, RoundCompletion
+from siltstone.model.buckets import Bucket
+from siltstone.model.rounds import RoundCompletion
 from siltstone.rows.columns import Hashes, Integers, align, hash_keys
 from siltstone.rows.files import StoredFile
-from siltstone.rows.job import RoundJob
-from siltstone.rows.parts import GatheredParts, read_parts
+from siltstone.rows.job import Part, RoundJob
+from siltstone.rows.parts import gather_here
 from siltstone.storage.parquet import read_data_file
 from siltstone.table.completion import Hold, closed_before, get_round, locate_compacted
 from siltstone.table.followers import read_source
@@ -156,13 +157,13 @@ class Snapshot:
 
     def _compacted(self, keys_table: pa.Table, schema: pa.Schema) -> Iterator[pa.Table]:
         hashes = np.unique(hash_keys(keys_table, [KEY]))
-        for bucket in self._buckets():
-            own = hashes
-            if bucket.depth:
-                own = hashes[hashes >> np.uint64(64 - bucket.depth) == np.uint64(bucket.bits)]
-            if not len(own):
-                continue
-            for file in bucket.files:
+        if self.completion is None:
+            return
+        buckets = self.completion.buckets
+        numbers = np.array([buckets.number_of(int(hash_)) for hash_ in hashes], np.int64)
+        for number in np.unique(numbers).tolist():
+            own = hashes[numbers == number]
+            for file in buckets[number].files:
                 stored = StoredFile(self.root, file)
                 rows = stored.live_among(stored.index.find(own)[0])
                 if len(rows):
@@ -370,7 +371,7 @@ def resolved(table: str, row: Row) -> Expansion:
 
 
 def bucket_documents(
-    job: RoundJob, number: int, parts: Sequence[bytes], *, hold: Hold | None = None, include_deleted: bool = False
+    job: RoundJob, number: int, parts: Sequence[Part], *, hold: Hold | None = None, include_deleted: bool = False
 ) -> Iterator[pa.Table]:
     """Yield the documents of a bucket, resolved; with a hold, as of its time, where the job starts from its state.
 
@@ -390,14 +391,14 @@ def bucket_documents(
     yield _resolved_documents(job.table, [stored_row.row for stored_row in others], include_deleted)
 
 
-def bucket_rows(job: RoundJob, number: int, parts: Sequence[bytes]) -> Iterator[StoredRow]:
+def bucket_rows(job: RoundJob, number: int, parts: Sequence[Part]) -> Iterator[StoredRow]:
     """Yield all that is stored of each document of a bucket. Raises: CorruptionError."""
     stored, new = _opened(job, number, parts)
     tables = [file.read_rows(np.flatnonzero(file.live_flags()), SCHEMA) for file in stored]
     return grouped(pa.concat_tables([*tables, new]), condition_name(job.properties, job.table))
 
 
-def _opened(job: RoundJob, number: int, parts: Sequence[bytes]) -> tuple[list[StoredFile], pa.Table]:
+def _opened(job: RoundJob, number: int, parts: Sequence[Part]) -> tuple[list[StoredFile], pa.Table]:
     """Return the files of a bucket, and the rows that came for it."""
     return [StoredFile(job.root, file) for file in job.buckets[number].files], arrived_rows(parts)
 
@@ -479,7 +480,7 @@ def check_known(name: str, hold: Hold, *, root: str) -> None:
     job = job_of(name, hold, root=root)
     times = (
         known_from_ms(stored.row, hold.since_ms)
-        for number, parts in _parts_by_bucket(job)
+        for number, parts in gather_here(job)
         for stored in bucket_rows(job, number, parts)
     )
     earliest = max((time for time in times if time is not None), default=None)
@@ -493,11 +494,5 @@ def check_known(name: str, hold: Hold, *, root: str) -> None:
 
 def scan_tables(job: RoundJob, hold: Hold | None, *, include_deleted: bool) -> Iterator[pa.Table]:
     """Yield all documents in this process, as `bucket_documents` does."""
-    for number, parts in _parts_by_bucket(job):
+    for number, parts in gather_here(job):
         yield from bucket_documents(job, number, parts, hold=hold, include_deleted=include_deleted)
-
-
-def _parts_by_bucket(job: RoundJob) -> Iterator[tuple[int, Sequence[bytes]]]:
-    parts = GatheredParts(read_parts(job, job.reads))
-    for number in range(len(job.buckets)):
-        yield number, parts.take(number)

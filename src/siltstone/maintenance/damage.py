@@ -9,8 +9,9 @@ from siltstone.errors import CorruptionError
 from siltstone.log.state import Entry
 from siltstone.maintenance.fsck import check_bucket
 from siltstone.model import Delta, TableVersion
+from siltstone.model.buckets import Bucket
 from siltstone.model.properties import KIND, ROWS_KIND
-from siltstone.model.rounds import Bucket, RoundCompletion
+from siltstone.model.rounds import RoundCompletion
 from siltstone.table.completion import (
     Destination,
     bucket_objects,

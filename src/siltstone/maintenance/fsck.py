@@ -8,7 +8,8 @@ import pyarrow as pa
 from siltstone.errors import CorruptionError
 from siltstone.log.inspect import Finding
 from siltstone.model import Delta
-from siltstone.model.rounds import Bucket, RoundCompletion
+from siltstone.model.buckets import Bucket
+from siltstone.model.rounds import RoundCompletion
 from siltstone.model.schema import nullable, schema_from_json
 from siltstone.objects import open_objects
 from siltstone.rows.columns import equal_ids, hash_keys

@@ -17,14 +17,15 @@ from siltstone.log.horizon import announced, new_round_name
 from siltstone.maintenance.damage import BucketRepair, Damage, Region, RepairPlan, plan_repair
 from siltstone.maintenance.fsck import reachable_rounds
 from siltstone.model import PartitionValue
+from siltstone.model.buckets import Bucket, CompactedFile
 from siltstone.model.properties import ROWS_KIND
-from siltstone.model.rounds import Accounting, Bucket, CompactedFile, RoundCompletion
+from siltstone.model.rounds import Accounting, RoundCompletion
 from siltstone.model.schema import nullable, schema_from_json
 from siltstone.objects import open_objects
 from siltstone.rows.columns import hash_keys
 from siltstone.rows.files import StoredFile, write_index
 from siltstone.rows.job import Merge, RoundJob
-from siltstone.rows.parts import GatheredParts, read_parts
+from siltstone.rows.parts import gather_here
 from siltstone.table.completion import (
     Destination,
     bucket_objects,
@@ -140,7 +141,7 @@ class _Repair:
             repairs[number] = replace(repairs[number], lost_rows=lost_rows)
         completion = self._complete(buckets, repairs)
         written = write_completion(plan.destination, completion, self._began)
-        self._written.append(written.uri)
+        self._written += written.uris
         needed = [region.round_id for region in plan.regions if region.round_id is not None]
         commit_round(plan.destination, completion, written, before.round_id, needs=needed, holds=plan.holds)
         return PartitionRepair(plan.destination.locator.partition_values, False, completion.round_id, repairs)
@@ -154,13 +155,12 @@ class _Repair:
         others = [
             Bucket(depth=bucket.depth, bits=bucket.bits) for bucket in plan.completion.buckets if not region.has(bucket)
         ]
-        state = RoundCompletion.from_serializable({**plan.completion.to_serializable(), "buckets": [*base, *others]})
+        state = RoundCompletion.from_serializable({**plan.completion, "buckets": [*base, *others]})
         job = self._job(state, region.position)
-        numbers = {number for number, bucket in enumerate(job.buckets) if region.has(bucket)}
-        parts = GatheredParts(part for part in read_parts(job, job.reads) if part[0] in numbers)
+        numbers = [number for number, bucket in enumerate(job.buckets) if region.has(bucket)]
         made: list[Bucket] = []
-        for number in sorted(numbers):
-            result = self._merge(job, number, parts.take(number))
+        for number, parts in gather_here(job, numbers):
+            result = self._merge(job, number, parts)
             made += [job.buckets[number]] if result is None else result.buckets
         kept = set(bucket_objects(base))
         self._written += [uri for uri in bucket_objects(made) if uri not in kept]
@@ -206,7 +206,7 @@ class _Repair:
         lost = sum(repair.lost_rows for repair in repairs)
         # Tables of documents may have other records for the same documents.
         change = live + lost - before.live_rows
-        unchanged = {key: value for key, value in before.to_serializable().items() if key != "rolled_back_to"}
+        unchanged = {key: value for key, value in before.items() if key != "rolled_back_to"}
         return RoundCompletion.from_serializable(
             {
                 **unchanged,
@@ -259,7 +259,7 @@ def roll_back(destination: Destination, round_id: int, *, dry_run: bool = False)
         )
     completion = RoundCompletion.from_serializable(
         {
-            **target.to_serializable(),
+            **target,
             "round_id": current_id + 1,
             "previous_round_id": current_id,
             "rolled_back_to": round_id,
@@ -277,7 +277,7 @@ def roll_back(destination: Destination, round_id: int, *, dry_run: bool = False)
         # A vacuum may forget the target, and remove its files, while it is being read.
         commit_round(destination, completion, written, current_id, needs=[round_id])
     except ConflictError:
-        open_objects(destination.root).delete([written.uri])
+        open_objects(destination.root).delete(written.uris)
         raise
     return completion
 

@@ -29,7 +29,7 @@ from siltstone.table.completion import (
     HOLD_PREFIX,
     ROUND_PREFIX,
     Destination,
-    bucket_objects,
+    completion_objects,
     current_entry,
     list_rounds,
     read_kept,
@@ -240,7 +240,7 @@ def _named_by_rounds(destination: Destination, expired: Sequence[int]) -> set[st
         if int(entry["round_id"]) not in expired:
             completion = read_kept(destination, entry)
             if completion is not None:
-                named |= {entry["uri"], *bucket_objects(completion.buckets)}
+                named |= {entry["uri"], *completion_objects(completion, known_pages=named)}
     return named
 
 

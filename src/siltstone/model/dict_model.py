@@ -148,12 +148,13 @@ def _check_of(hint: Any) -> _Check:
 
 def _check_of_class(hint: type) -> _Check:
     is_model = issubclass(hint, Model)
+    from_serializable: Callable[[Any], Any] | None = getattr(hint, "from_serializable", None)
 
     def check(value: Any, where: str) -> Any:
         if type(value) is hint:
             return value
-        if is_model and type(value) is dict:
-            return typing.cast("type[Model]", hint).from_serializable(value)
+        if from_serializable is not None and (type(value) is dict or not is_model):
+            return from_serializable(value)
         if hint is float and isinstance(value, int) and not isinstance(value, bool):
             return float(value)
         if isinstance(value, hint) and not (hint is int and isinstance(value, bool)):
@@ -243,4 +244,4 @@ def _plain(value: Any) -> Any:
         return {key: _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [_plain(item) for item in value]
-    return value
+    return value.to_serializable() if hasattr(value, "to_serializable") else value

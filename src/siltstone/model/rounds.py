@@ -1,87 +1,14 @@
-"""What a compacted partition consists of: buckets of data files, each with its deletion vector and key index."""
+"""The round completion file: what a round did, what the compacted partition consists of after it, and where the next starts."""
+
+from collections.abc import Iterable
 
 from siltstone.errors import InvalidInputError
-from siltstone.model import ManifestEntry, Model, PartitionLocator, field
-from siltstone.model.locators import check_path
+from siltstone.model import Model, PartitionLocator, field
+from siltstone.model.buckets import Buckets, CompactedFile
 from siltstone.model.schema import SchemaField
 
-FORMAT_VERSION = 1
-MAX_DEPTH = 32
-
-
-class DeletionVector(Model):
-    """The dead rows of one data file; the checksum is the CRC-32 of the stored bytes."""
-
-    uri: str = field(check=check_path)
-    record_count: int
-    content_length: int
-    checksum: int
-
-
-class CompactedFile(ManifestEntry):
-    """A data file of compacted rows; dead ones are in the deletion vector."""
-
-    deletion_vector: DeletionVector | None = None
-    index_uri: str | None = field(default=None, check=check_path)
-
-    @property
-    def live_count(self) -> int:
-        """Rows that are not dead."""
-        return self.record_count - (self.deletion_vector.record_count if self.deletion_vector else 0)
-
-
-class Bucket(Model):
-    """All rows whose key hash begins with the `depth` bits `bits`.
-
-    From the time `due_at` on there is something to do even if no delta comes; also, where a hold up to `held_at` kept
-    rows from being deleted, as soon as that hold is over.
-    """
-
-    depth: int
-    bits: int
-    files: list[CompactedFile] = field(default_factory=list)
-    tombstones: ManifestEntry | None = None
-    due_at: int | None = None
-    held_at: int | None = None
-
-    @property
-    def name(self) -> str:
-        """The bits as text; `all` where there are none."""
-        return format(self.bits, f"0{self.depth}b") if self.depth else "all"
-
-    def has(self, key_hash: int) -> bool:
-        """Return whether a key with this hash belongs here."""
-        return not self.depth or key_hash >> (64 - self.depth) == self.bits
-
-    @property
-    def first_hash(self) -> int:
-        """The smallest hash of the bucket."""
-        return self.bits << (64 - self.depth)
-
-    @property
-    def live_count(self) -> int:
-        """Rows that are not dead."""
-        return sum(file.live_count for file in self.files)
-
-    @property
-    def record_count(self) -> int:
-        """Rows in all files, dead ones included."""
-        return sum(file.record_count for file in self.files)
-
-    @property
-    def dead_count(self) -> int:
-        """Rows in files that are dead."""
-        return self.record_count - self.live_count
-
-    @property
-    def tombstone_count(self) -> int:
-        """Deleted keys that are remembered."""
-        return self.tombstones.record_count if self.tombstones else 0
-
-    @property
-    def content_length(self) -> int:
-        """Bytes of all data files."""
-        return sum(file.content_length for file in self.files)
+# Format 2 has buckets in pages; where one page would hold all of them, they are in the file itself, as in format 1.
+FORMAT_VERSION = 2
 
 
 class Accounting(Model):
@@ -109,9 +36,11 @@ class Accounting(Model):
         gone = self.superseded_rows + self.deleted_rows + self.duplicate_rows + self.lost_rows
         return self.base_rows + self.delta_rows + self.added_rows == self.live_rows + gone
 
-    def plus(self, other: "Accounting") -> "Accounting":
+    @classmethod
+    def sum(cls, parts: "Iterable[Accounting]") -> "Accounting":
         """Return the sum."""
-        return Accounting(**{name: self[name] + other[name] for name in self._fields})
+        several = list(parts)
+        return cls(**{name: sum(each[name] for each in several) for name in cls._fields})
 
 
 class Origin(Model):
@@ -129,7 +58,7 @@ class Origin(Model):
 class RoundCompletion(Model):
     """The round completion file: what a round did, and where the next one starts."""
 
-    format_version: int = FORMAT_VERSION
+    format_version: int = 1
     round_id: int
     previous_round_id: int | None = None
     source_partition_locator: PartitionLocator
@@ -144,7 +73,7 @@ class RoundCompletion(Model):
     merge_engine: str
     drop_duplicates: bool
     fields: list[SchemaField]
-    buckets: list[Bucket]
+    buckets: Buckets
     delta_count: int = 0
     input_bytes: int = 0
     written_files: int = 0
@@ -158,23 +87,22 @@ class RoundCompletion(Model):
     completed_at: int = 0
 
     def validate(self) -> None:
-        """Refuse files of a newer format, and buckets that leave out or double a part of the hash space."""
+        """Refuse files of a newer format."""
         if self.format_version > FORMAT_VERSION:
             raise InvalidInputError(
                 f"round completion format {self.format_version} is newer than this version of Siltstone reads "
                 f"({FORMAT_VERSION}); upgrade"
             )
-        check_cover(self.buckets)
 
     @property
     def live_rows(self) -> int:
         """Rows of the partition."""
-        return sum(bucket.live_count for bucket in self.buckets)
+        return self.buckets.totals.live_count
 
     @property
     def record_count(self) -> int:
         """Rows in all files, dead ones included."""
-        return sum(bucket.record_count for bucket in self.buckets)
+        return self.buckets.totals.record_count
 
     @property
     def dead_rows(self) -> int:
@@ -184,7 +112,12 @@ class RoundCompletion(Model):
     @property
     def content_length(self) -> int:
         """Bytes of all data files."""
-        return sum(bucket.content_length for bucket in self.buckets)
+        return self.buckets.totals.content_length
+
+    @property
+    def file_count(self) -> int:
+        """Data files of all buckets."""
+        return self.buckets.totals.file_count
 
     @property
     def carried_bytes(self) -> int:
@@ -210,19 +143,3 @@ class RoundCompletion(Model):
 def ratio(numerator: int, denominator: int) -> float | None:
     """Return numerator / denominator, or None if the denominator is 0."""
     return numerator / denominator if denominator else None
-
-
-def check_cover(buckets: list[Bucket]) -> None:
-    """Check that every hash is in exactly one bucket. Raises: InvalidInputError."""
-    expected = 0
-    for bucket in sorted(buckets, key=lambda bucket: bucket.first_hash):
-        if bucket.first_hash != expected or not 0 <= bucket.depth <= MAX_DEPTH:
-            raise InvalidInputError(f"buckets do not cover the hash space at {expected:016x}")
-        expected = bucket.first_hash + (1 << (64 - bucket.depth))
-    if expected != 1 << 64:
-        raise InvalidInputError(f"buckets do not cover the hash space from {expected:016x}")
-
-
-def even_buckets(depth: int) -> list[Bucket]:
-    """Return empty buckets that share the hash space evenly."""
-    return [Bucket(depth=depth, bits=bits) for bits in range(1 << depth)]

@@ -23,7 +23,6 @@ from siltstone.table.completion import (
     current_entry,
     destination_in,
     hold_floor,
-    is_due,
     locate_destination,
     read_completion,
     read_holds,
@@ -172,8 +171,8 @@ def _plan_next(plan: PartitionPlan, *, is_first: bool, is_alone: bool) -> Partit
     job = _job(plan, delta_reads(chosen, columns), columns, keys, columns.schema_after(watermark))
     if len(chosen) == len(deltas) and request.last_stream_position is None:
         job = _reaching_the_end(job, source.version, read_holds(state.holds))
-    wants_full = is_first and request.settings.full and previous is not None and bool(previous.files)
-    if not chosen and not wants_full and not job.due_buckets:
+    wants_full = is_first and request.settings.full and previous is not None and previous.file_count > 0
+    if not chosen and not wants_full and not job.due_numbers():
         return plan
     reached = chosen[-1].stream_position if chosen else watermark
     return RoundPlan(
@@ -214,10 +213,8 @@ def _reaching_the_end(job: RoundJob, version: TableVersion, holds: Sequence[Hold
 
     One that leaves out deltas must not: what it leaves out may belong before what it has read.
     """
-    now_ms = min(job.now_ms, job.expiry_ms)
-    floor = hold_floor(holds, now_ms)
-    due = frozenset(bucket.name for bucket in job.buckets if bucket.files and is_due(bucket, now_ms, floor))
-    return replace(job, closed_before_ms=closed_before(version.properties), hold_floor_ms=floor, due_buckets=due)
+    floor = hold_floor(holds, job.due_ms)
+    return replace(job, closed_before_ms=closed_before(version.properties), hold_floor_ms=floor, visits_due=True)
 
 
 def _plan_rebase(plan: PartitionPlan) -> RoundPlan:

@@ -9,7 +9,8 @@ from typing import overload
 
 from siltstone.errors import ConflictError, CorruptionError
 from siltstone.log.horizon import announced
-from siltstone.model.rounds import Accounting, Bucket, RoundCompletion, ratio
+from siltstone.model.buckets import Replacement
+from siltstone.model.rounds import Accounting, RoundCompletion, ratio
 from siltstone.model.schema import SchemaField
 from siltstone.objects import open_objects
 from siltstone.rounds.events import BucketMerged, Progress, RoundCommitted, RoundStarted, TasksDone
@@ -17,9 +18,9 @@ from siltstone.rounds.plan import PartitionPlan, RoundPlan, plan_partition, plan
 from siltstone.rounds.request import Request, TableRequest, partition_requests
 from siltstone.rows.absorb import choose
 from siltstone.rows.files import StoredFile
-from siltstone.rows.job import BucketResult, Engine, RoundJob
+from siltstone.rows.job import BucketResult, Engine, Part, RoundJob
 from siltstone.rows.merge import Resolve
-from siltstone.rows.parts import GatheredParts, read_parts
+from siltstone.rows.parts import gather_here
 from siltstone.table.completion import (
     bucket_objects,
     close_stream,
@@ -187,9 +188,8 @@ def _prepared(request: Request, planned: RoundPlan | None, *, is_first: bool, is
     if not isinstance(plan, RoundPlan):
         return plan
     is_new = follow_source(plan.destination, plan.state.current, source, plan.start_watermark)
-    now_ms = min(plan.job.now_ms, plan.job.expiry_ms)
-    _warn_of_unsure_time(source, now_ms)
-    if close_stream(source.version, source.stream, now_ms, root=request.root) or is_new:
+    _warn_of_unsure_time(source, plan.job.due_ms)
+    if close_stream(source.version, source.stream, plan.job.due_ms, root=request.root) or is_new:
         return plan_partition(request, is_first=is_first, is_alone=is_alone)
     return plan
 
@@ -236,13 +236,13 @@ def _run_round(plan: RoundPlan, engine: Engine, progress: Progress) -> RoundComp
         "write": sum(result.write_seconds for result in results),
         "total": time.perf_counter() - started,
     }
-    written = write_completion(plan.destination, completion, plan.job.began)
+    written = write_completion(plan.destination, completion, plan.job.began, plan.job.settings.page_buckets)
     try:
         commit_round(plan.destination, completion, written, plan.state.round_id, holds=plan.state.holds)
     except ConflictError:
-        before = set(bucket_objects(plan.job.buckets))
-        new = [uri for uri in bucket_objects(completion.buckets) if uri not in before]
-        open_objects(plan.job.root).delete([written.uri, *new])
+        before = set(bucket_objects(plan.job.buckets[result.number] for result in results))
+        after = bucket_objects(bucket for result in results for bucket in result.buckets)
+        open_objects(plan.job.root).delete([*written.uris, *(uri for uri in after if uri not in before)])
         raise
     progress(RoundCommitted(plan.round_id, completion.live_rows))
     return completion
@@ -250,20 +250,17 @@ def _run_round(plan: RoundPlan, engine: Engine, progress: Progress) -> RoundComp
 
 def _complete(plan: RoundPlan, results: Sequence[BucketResult]) -> RoundCompletion:
     job = plan.job
-    by_number = {result.number: result for result in results}
-    buckets: list[Bucket] = []
-    total = Accounting()
-    actions: Counter[str] = Counter()
-    for number, bucket in enumerate(job.buckets):
-        result = by_number.get(number)
-        actions[result.action if result else "untouched"] += 1
-        buckets += result.buckets if result else [bucket]
-        untouched = Accounting(base_rows=bucket.live_count, live_rows=bucket.live_count)
-        total = total.plus(result.accounting if result else untouched)
+    buckets = job.buckets.replaced(
+        [Replacement(range(result.number, result.number + 1), result.buckets) for result in results]
+    )
+    actions = Counter(result.action for result in results)
+    actions["untouched"] += len(job.buckets) - len(results)
+    untouched = job.buckets.totals.live_count - sum(result.accounting.base_rows for result in results)
+    total = Accounting.sum(
+        [*(result.accounting for result in results), Accounting(base_rows=untouched, live_rows=untouched)]
+    )
     _check_arrival(plan, total)
-    before = {file.uri for bucket in job.buckets for file in bucket.files}
-    files = [file for bucket in buckets for file in bucket.files]
-    carried = sum(file.uri in before for file in files)
+    files, written_files = buckets.totals.file_count, sum(result.written_files for result in results)
     return RoundCompletion(
         round_id=plan.round_id,
         previous_round_id=plan.state.round_id,
@@ -282,12 +279,12 @@ def _complete(plan: RoundPlan, results: Sequence[BucketResult]) -> RoundCompleti
         buckets=buckets,
         delta_count=plan.delta_count,
         input_bytes=job.input_bytes,
-        written_files=sum(result.written_files for result in results),
+        written_files=written_files,
         written_bytes=sum(result.written_bytes for result in results),
         written_rows=sum(result.written_rows for result in results),
-        carried_files=carried,
-        copied_by_reference_ratio=carried / len(files) if files else 0.0,
-        bucket_actions=dict(actions),
+        carried_files=files - written_files,
+        copied_by_reference_ratio=(files - written_files) / files if files else 0.0,
+        bucket_actions={action: count for action, count in actions.items() if count},
         accounting=total,
         completed_at=open_objects(job.root).now_ms(),
     )
@@ -364,15 +361,10 @@ def preview_table(request: TableRequest, resolver_of: ResolverOf, progress: Prog
 
 def _preview(plan: RoundPlan, resolve: Resolve, progress: Progress) -> RoundPreview:
     is_rebase, job = plan.request.rebase_source is not None, plan.job
-    parts = GatheredParts()
-    for number, read in enumerate(job.reads):
-        progress(TasksDone("read", number, len(job.reads)))
-        for bucket, part in read_parts(job, [read]):
-            parts.add(bucket, part)
     buckets = []
-    for number in range(len(job.buckets)):
+    for number, parts in gather_here(job, progress=lambda done: progress(TasksDone("read", done, len(job.reads)))):
         progress(TasksDone("merge", number, len(job.buckets)))
-        buckets.append(_plan_bucket(job, number, parts.take(number), resolve))
+        buckets.append(_plan_bucket(job, number, parts, resolve))
     return RoundPreview(
         partition=plan.source.locator.partition_values,
         round_id=plan.round_id,
@@ -388,7 +380,7 @@ def _preview(plan: RoundPlan, resolve: Resolve, progress: Progress) -> RoundPrev
     )
 
 
-def _plan_bucket(job: RoundJob, number: int, parts: list[bytes], resolve: Resolve) -> BucketPlan:
+def _plan_bucket(job: RoundJob, number: int, parts: Sequence[Part], resolve: Resolve) -> BucketPlan:
     bucket = job.buckets[number]
     new_rows = dead_rows = 0
     action, reason = "untouched", "no delta has rows for it"

@@ -11,7 +11,8 @@ from pyroaring import BitMap64
 
 from siltstone.errors import CorruptionError
 from siltstone.log.horizon import new_round_name
-from siltstone.model.rounds import MAX_DEPTH, Accounting, Bucket, CompactedFile
+from siltstone.model.buckets import MAX_DEPTH, Bucket, CompactedFile
+from siltstone.model.rounds import Accounting
 from siltstone.objects import open_objects
 from siltstone.rows.columns import Hashes, Integers, align, hash_keys
 from siltstone.rows.files import StoredFile, write_index, write_vector

@@ -13,7 +13,7 @@ from pyroaring import BitMap64
 
 from siltstone.errors import CorruptionError, NotFoundError
 from siltstone.log.horizon import new_round_name
-from siltstone.model.rounds import CompactedFile, DeletionVector
+from siltstone.model.buckets import CompactedFile, DeletionVector
 from siltstone.objects import local_path, open_objects
 from siltstone.rows.columns import Flags, Hashes, Integers, align
 from siltstone.storage.parquet import DAMAGE_ERRORS, open_parquet

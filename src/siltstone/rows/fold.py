@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from siltstone.log.horizon import new_round_name
 from siltstone.model import ManifestEntry, MergeEngine
-from siltstone.model.rounds import Bucket
+from siltstone.model.buckets import Bucket
 from siltstone.objects import open_objects
 from siltstone.rows.columns import Flags, Integers, align, are_among, hash_keys
 from siltstone.rows.job import RoundJob

@@ -1,20 +1,23 @@
 """What a round asks of its tasks: plain data that travels to wherever a task runs, and the two steps of a task."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import pyarrow as pa
 
 from siltstone.model import MergeEngine
+from siltstone.model.buckets import Bucket, Buckets, DeletionVector, is_due
 from siltstone.model.properties import MAX_ROW_GROUP_ROWS, ROWS_KIND, TOMBSTONE_RETENTION_SECONDS
-from siltstone.model.rounds import Accounting, Bucket, DeletionVector
+from siltstone.model.rounds import Accounting
 from siltstone.model.schema import nullable, schema_from_json
+
+PAGE_BUCKETS = 128
 
 
 @dataclass(frozen=True)
 class Settings:
-    """How files and buckets are sized, and when a bucket is rewritten."""
+    """How files, buckets and pages of buckets are sized, and when a bucket is rewritten."""
 
     target_file_bytes: int = 128 << 20
     records_per_compacted_file: int = 4_000_000
@@ -22,6 +25,7 @@ class Settings:
     max_dead_fraction: float = 0.25
     max_delta_fraction: float = 0.5
     max_files: int = 8
+    page_buckets: int = PAGE_BUCKETS
     full: bool = False
 
 
@@ -55,7 +59,8 @@ class RoundJob:
     """Everything a task needs to know about a round.
 
     `kind` is how rows are merged. `closed_before_ms` is set where the round has read every change before that time
-    that there will ever be; nothing up to `hold_floor_ms` may be deleted. `seed` is a number of 64 bits that no other
+    that there will ever be; nothing up to `hold_floor_ms` may be deleted. With `visits_due`, it also reads buckets that
+    are due though no delta is for them. `seed` is a number of 64 bits that no other
     round has, so that a task makes the same names whenever it is run again; `began` is the batch of the destination's log
     at which it was planned, `expiry_ms` the time by which tombstones may expire.
     """
@@ -67,7 +72,7 @@ class RoundJob:
     sort_keys: tuple[str, ...]
     merge_engine: MergeEngine
     drop_duplicates: bool
-    buckets: tuple[Bucket, ...]
+    buckets: Buckets
     reads: tuple[ReadTask, ...]
     settings: Settings
     now_ms: int
@@ -76,7 +81,7 @@ class RoundJob:
     properties: Mapping[str, str] = field(default_factory=dict)
     closed_before_ms: int | None = None
     hold_floor_ms: int | None = None
-    due_buckets: frozenset[str] = frozenset()
+    visits_due: bool = False
     seed: int = 0
     began: int = -1
     expiry_ms: int = 0
@@ -85,7 +90,18 @@ class RoundJob:
 
     def visits(self, bucket: Bucket) -> bool:
         """Return whether all of a bucket is read, even if no delta has rows for it."""
-        return bool(bucket.files) and (self.settings.full or bucket.name in self.due_buckets)
+        if not bucket.files:
+            return False
+        return self.settings.full or (self.visits_due and is_due(bucket, self.due_ms, self.hold_floor_ms))
+
+    @property
+    def due_ms(self) -> int:
+        """The time by which buckets are due: now, or an earlier time where that is not sure."""
+        return min(self.now_ms, self.expiry_ms)
+
+    def due_numbers(self) -> list[range]:
+        """Return the numbers of buckets, in ranges, among which all are that it visits since they are due."""
+        return self.buckets.due_numbers(self.due_ms, self.hold_floor_ms) if self.visits_due else []
 
     @property
     def schema(self) -> pa.Schema:
@@ -108,9 +124,19 @@ class RoundJob:
         return self.keeps_one_row and self.merge_engine == "partial_update"
 
 
+class Combined(NamedTuple):
+    """How many rows of deltas were left out of a part, since others of the same key count instead of them."""
+
+    upserts: int = 0
+    removals: int = 0
+
+
+NOTHING_COMBINED = Combined()
+
+
 @dataclass(frozen=True, eq=False)
 class Part:
-    """Rows of one delta for one bucket, in stream order; on the way between tasks it is bytes."""
+    """Rows of one delta for one bucket, in stream order."""
 
     run: int
     first_row: int
@@ -118,6 +144,7 @@ class Part:
     delete_columns: tuple[str, ...]
     columns: tuple[str, ...]
     table: pa.Table
+    combined: Combined = NOTHING_COMBINED
 
 
 Action = Literal["untouched", "minor", "major"]
@@ -142,10 +169,5 @@ class BucketResult:
 Engine = Callable[[RoundJob], Iterator[BucketResult]]
 """Runs the tasks of a round, wherever, and yields the result of each bucket that has one."""
 
-Merge = Callable[[RoundJob, int, Sequence[bytes]], BucketResult | None]
+Merge = Callable[[RoundJob, int, Sequence[Part]], BucketResult | None]
 """Absorbs the parts of deltas for the bucket of a number; returns its result, or None if it stays as it is."""
-
-
-def gather(parts: Iterable[Part]) -> list[Part]:
-    """Return the parts of a bucket in stream order."""
-    return sorted(parts, key=lambda part: (part.run, part.first_row))

@@ -10,8 +10,9 @@ import numpy as np
 import pyarrow as pa
 
 from siltstone.errors import InvalidInputError
+from siltstone.model.buckets import Bucket
 from siltstone.model.properties import ROWS_KIND
-from siltstone.model.rounds import Accounting, Bucket
+from siltstone.model.rounds import Accounting
 from siltstone.rows.absorb import Change, absorb
 from siltstone.rows.columns import NULL_HASH, Flags, Hashes, Integers, align, equal_ids, hash_keys, is_exact, sort_ranks
 from siltstone.rows.files import StoredFile
@@ -27,24 +28,23 @@ from siltstone.rows.fold import (
     read_tombstones,
     tombstones_after,
 )
-from siltstone.rows.job import BucketResult, Merge, Part, RoundJob, gather
-from siltstone.rows.parts import REMOVAL, GatheredParts, decode_part, read_parts
+from siltstone.rows.job import BucketResult, Merge, Part, RoundJob
+from siltstone.rows.parts import REMOVAL, gather_here
 
-Resolve = Callable[[RoundJob, Bucket, Sequence[StoredFile], Sequence[bytes]], Change]
+Resolve = Callable[[RoundJob, Bucket, Sequence[StoredFile], Sequence[Part]], Change]
 """Returns what a bucket's parts of deltas change, writing nothing."""
 
 
 def run_here(job: RoundJob, merge: Merge | None = None) -> Iterator[BucketResult]:
     """Run all tasks of a round in this process, one after another."""
-    gathered = GatheredParts(read_parts(job, job.reads))
-    for number in range(len(job.buckets)):
-        result = (merge or merge_bucket)(job, number, gathered.take(number))
+    for number, parts in gather_here(job):
+        result = (merge or merge_bucket)(job, number, parts)
         if result is not None:
             yield result
 
 
 def merge_bucket(
-    job: RoundJob, number: int, parts: Sequence[bytes], resolve_: Resolve | None = None
+    job: RoundJob, number: int, parts: Sequence[Part], resolve_: Resolve | None = None
 ) -> BucketResult | None:
     """Absorb a bucket's parts of deltas; return its result, or None if it stays as it is.
 
@@ -66,12 +66,20 @@ def merge_bucket(
     return replace(result, merge_seconds=resolved_at - started, write_seconds=written_at - resolved_at)
 
 
-def resolve(job: RoundJob, bucket: Bucket, stored: Sequence[StoredFile], parts: Sequence[bytes]) -> Change:
+def resolve(job: RoundJob, bucket: Bucket, stored: Sequence[StoredFile], parts: Sequence[Part]) -> Change:
     """Return what a bucket's parts of deltas change, writing nothing."""
-    deltas = _Deltas(job, gather(map(decode_part, parts)))
+    deltas = _Deltas(job, parts)
     tombstones = read_tombstones(job, bucket)
     base = _find_base(job, deltas, stored)
-    return (_change if job.keeps_one_row else _appended_change)(job, bucket, deltas, base, tombstones)
+    change = (_change if job.keeps_one_row else _appended_change)(job, bucket, deltas, base, tombstones)
+    # What was left out on the way came, too, and other rows of the same keys count instead.
+    upserts, removals = (
+        (sum(counts) for counts in zip(*(part.combined for part in parts), strict=True)) if parts else (0, 0)
+    )
+    change.accounting.delta_rows += upserts
+    change.accounting.duplicate_rows += upserts
+    change.accounting.removal_rows += removals
+    return change
 
 
 class _Deltas:

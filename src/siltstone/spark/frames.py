@@ -25,11 +25,11 @@ from siltstone.documents.record import new_change_id
 from siltstone.documents.schema import WRITTEN_SCHEMA, stored_batches
 from siltstone.errors import ConflictError, InvalidInputError
 from siltstone.model import Delta, DeltaType, Manifest, StreamLocator
-from siltstone.model.rounds import CompactedFile
+from siltstone.model.buckets import CompactedFile
 from siltstone.objects import local_path
 from siltstone.rows.columns import align
 from siltstone.rows.files import StoredFile
-from siltstone.rows.job import RoundJob
+from siltstone.rows.job import Part, RoundJob
 from siltstone.spark.tasks import map_buckets, translated, with_access
 from siltstone.storage import object_store as storage
 from siltstone.table import where
@@ -97,7 +97,7 @@ def _read_merged(spark: SparkSession, reader: RowReader, merge: MergeTask) -> Da
     """Return the rows that a round would leave in some buckets; nothing is written."""
     job = merge.job
 
-    def read(number: int, parts: list[bytes]) -> Iterator[pa.RecordBatch]:
+    def read(number: int, parts: Sequence[Part]) -> Iterator[pa.RecordBatch]:
         yield from handed_batches(reader, reader.read_bucket(job, number, parts))
 
     return map_buckets(spark, job, merge.buckets, read, spark_schema(_chosen(reader)))
@@ -300,7 +300,7 @@ def documents_on_spark(
     With a hold, they are as of its time, where the job starts from its state.
     """
 
-    def resolve(number: int, parts: list[bytes]) -> Iterator[pa.RecordBatch]:
+    def resolve(number: int, parts: Sequence[Part]) -> Iterator[pa.RecordBatch]:
         for table in bucket_documents(job, number, parts, hold=hold, include_deleted=include_deleted):
             yield from table.to_batches()
 

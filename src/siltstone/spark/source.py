@@ -4,7 +4,7 @@ import contextlib
 import datetime
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -29,11 +29,12 @@ from pyspark.sql.types import StructField, StructType
 
 from siltstone.catalog import main as catalog
 from siltstone.errors import InvalidInputError, SiltstoneError
+from siltstone.model.buckets import CompactedFile
 from siltstone.model.locators import did_you_mean
-from siltstone.model.rounds import CompactedFile
 from siltstone.model.schema import check_known
 from siltstone.objects import canonical_root, share_access
 from siltstone.rows.job import RoundJob
+from siltstone.rows.parts import Tasks
 from siltstone.spark.frames import handed_batches, spark_schema
 from siltstone.spark.tasks import merge_tasks
 from siltstone.table import where
@@ -174,7 +175,7 @@ class _Buckets(NamedTuple):
     """Buckets of one of the jobs."""
 
     job: int
-    buckets: tuple[int, ...]
+    buckets: Sequence[int]
 
 
 class SiltstoneReader(DataSourceReader):
@@ -198,8 +199,8 @@ class SiltstoneReader(DataSourceReader):
         # Spark pickles each by itself, so that none has more than its own: a job names all buckets and files.
         work: list[_Buckets | CompactedFile] = []
         for number, merge in enumerate(self._scan.merges):
-            tasks = min(len(merge.buckets), merge_tasks(merge.job, is_full=True))
-            work += [_Buckets(number, merge.buckets[task::tasks]) for task in range(tasks)]
+            tasks = Tasks(merge.buckets, min(len(merge.buckets), merge_tasks(merge.job, is_full=True)))
+            work += [_Buckets(number, tasks.numbers_of(task)) for task in range(tasks.count)]
         return [InputPartition(item) for item in [*work, *self._scan.compacted_files]]
 
     @cached_property

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 
+import numpy as np
 import pyarrow as pa
 from pyspark import InheritableThread
 from pyspark.errors import PythonException
@@ -17,11 +18,12 @@ from pyspark.sql.types import StructType
 
 from siltstone import errors
 from siltstone.documents.merge import merge_any
-from siltstone.model.rounds import Accounting, Bucket
+from siltstone.model.buckets import Bucket
+from siltstone.model.rounds import Accounting
 from siltstone.objects import share_access
 from siltstone.rounds.events import JobAwaited, Progress, TasksDone
-from siltstone.rows.job import BucketResult, Engine, Merge, ReadTask, RoundJob
-from siltstone.rows.parts import read_parts
+from siltstone.rows.job import BucketResult, Engine, Merge, Part, ReadTask, RoundJob
+from siltstone.rows.parts import Tasks, parts_by_bucket, read_parts
 
 _OUR_ERROR = re.compile(r"^siltstone\.errors\.(\w+): (.*)$", re.MULTILINE)
 _STEPS = ("read", "merge")
@@ -29,10 +31,12 @@ _BYTES_PER_TASK = 8 << 20
 _MERGED_BYTES_PER_TASK = 1 << 20
 _REWRITTEN_BYTES_PER_TASK = 16 << 20
 _LEAST_TASKS = 2
+# Each row group becomes as many parts as there are tasks, so that more tasks would make parts of a few rows.
+_MOST_TASKS = 2048
 _POLL_SECONDS = 0.1
 
 Task = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
-BucketTask = Callable[[int, list[bytes]], Iterable[pa.RecordBatch]]
+BucketTask = Callable[[int, Sequence[Part]], Iterable[pa.RecordBatch]]
 """Yields rows for the bucket of a number, given its parts of deltas."""
 
 
@@ -40,13 +44,14 @@ def spark_engine(spark: SparkSession, progress: Progress | None = None, merge: M
     """Return an engine that runs the tasks of a round on Spark, and reports each that is done to `progress`."""
 
     def run(job: RoundJob) -> Iterator[BucketResult]:
-        def merge_bucket(number: int, parts: list[bytes]) -> Iterator[pa.RecordBatch]:
+        def merge_bucket(number: int, parts: Sequence[Part]) -> Iterator[pa.RecordBatch]:
             result = merge(job, number, parts)
             if result is not None:
                 yield pa.record_batch({"result": [json.dumps(vars(result))]})
 
-        visited = [number for number, bucket in enumerate(job.buckets) if job.visits(bucket)]
-        merged = map_buckets(spark, job, visited, merge_bucket, "result string", is_round=True)
+        every_bucket = range(len(job.buckets))
+        visited = [every_bucket] if job.settings.full else job.due_numbers()
+        merged = map_buckets(spark, job, every_bucket, merge_bucket, "result string", visited=visited)
         try:
             rows = collect(spark, merged, _STEPS, progress)
         except PythonException as error:
@@ -75,52 +80,57 @@ def translated(error: PythonException) -> Exception:
 def map_buckets(
     spark: SparkSession,
     job: RoundJob,
-    buckets: Sequence[int],
+    numbers: Sequence[int],
     task: BucketTask,
     schema: StructType | str,
     *,
-    is_round: bool = False,
+    visited: Sequence[range] | None = None,
 ) -> DataFrame:
-    """Return what a task makes of each bucket: each in a task of Spark's own, but several in one where there is little to do.
+    """Return what a task makes of each bucket: several neighbours in one task of Spark's, where there is little to do.
 
-    A round also visits buckets other than `buckets`, where deltas have rows for them.
+    Where `visited` is given, other buckets than those are left out if no delta has rows for them. No task is sent more of
+    the table than which pages hold its buckets.
     """
-    parts = _read_on_spark(spark, job)
-    # A part without rows for each bucket, so that those are visited that have nothing else.
-    every_bucket = spark.range(len(job.buckets)).select(
-        sf.col("id").cast("int").alias("bucket"), sf.lit(None).cast("binary").alias("part")
-    )
-    is_wanted = sf.col("bucket").isin(list(buckets))
-    if not is_round:
-        parts = parts.unionByName(every_bucket)
-        parts = parts.where(is_wanted) if len(buckets) < len(job.buckets) else parts
-    elif buckets:
-        parts = parts.unionByName(every_bucket.where(is_wanted))
-    most = len(job.buckets if is_round else buckets)
-    tasks = max(1, min(most, merge_tasks(job, is_full=job.settings.full or not is_round)))
+    is_all = visited is None or visited == [range(len(job.buckets))]
+    tasks = Tasks(numbers, max(1, min(len(numbers), merge_tasks(job, is_full=is_all))))
+    parts = _read_on_spark(spark, job, tasks)
+    # A part without rows for each task that has buckets which are visited even if there is nothing else for them.
+    places = range(tasks.count) if is_all else _tasks_with(tasks, visited or ())
+    if places:
+        empty = spark.range(0, tasks.count, 1, 1).select(
+            sf.col("id").cast("int").alias("task"), sf.lit(None).cast("binary").alias("part")
+        )
+        empty = empty if len(places) == tasks.count else empty.where(sf.col("task").isin(list(places)))
+        parts = parts.unionByName(empty)
+    visits = bool(places)
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for bucket, bucket_parts in _gathered_by_bucket(batches):
-            yield from task(bucket, bucket_parts)
+        for number_of_task, data in _gathered_by_task(batches):
+            own = tasks.numbers_of(number_of_task)
+            by_bucket = parts_by_bucket(own, data)
+            for number in own if visits else sorted(by_bucket):
+                yield from task(number, by_bucket.pop(number, []))
 
-    shuffled = parts.repartitionById(tasks, sf.col("bucket") % tasks)
-    return shuffled.mapInArrow(with_access(job.root, run), schema)
+    return parts.repartitionById(tasks.count, sf.col("task")).mapInArrow(with_access(job.root, run), schema)
 
 
-def _read_on_spark(spark: SparkSession, job: RoundJob) -> DataFrame:
-    """Read the files of a round's deltas into parts by bucket."""
+def _tasks_with(tasks: Tasks, numbers: Sequence[range]) -> list[int]:
+    """Return the tasks that have any of some buckets."""
+    found = {int(task) for own in numbers for task in tasks.of(np.arange(own.start, own.stop))}
+    return sorted(found - {-1})
+
+
+def _read_on_spark(spark: SparkSession, job: RoundJob, tasks: Tasks) -> DataFrame:
+    """Read the files of a round's deltas into parts by task."""
     reads = _shared(job)
-    tasks = max(1, min(len(reads), job.input_bytes // _BYTES_PER_TASK + _LEAST_TASKS))
+    count = max(1, min(len(reads), job.input_bytes // _BYTES_PER_TASK + _LEAST_TASKS))
 
     def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            for number in batch.column("id").to_pylist():
-                for bucket, part in read_parts(job, [reads[number]]):
-                    yield pa.record_batch(
-                        {"bucket": pa.array([bucket], pa.int32()), "part": pa.array([part], pa.binary())}
-                    )
+        own = (reads[number] for batch in batches for number in batch.column("id").to_pylist())
+        for task, part in read_parts(job, own, tasks):
+            yield pa.record_batch({"task": pa.array([task], pa.int32()), "part": pa.array([part], pa.binary())})
 
-    return spark.range(0, len(reads), 1, tasks).mapInArrow(with_access(job.root, read), "bucket int, part binary")
+    return spark.range(0, len(reads), 1, count).mapInArrow(with_access(job.root, read), "task int, part binary")
 
 
 def _shared(job: RoundJob) -> list[ReadTask]:
@@ -134,24 +144,23 @@ def _shared(job: RoundJob) -> list[ReadTask]:
 
 def merge_tasks(job: RoundJob, *, is_full: bool) -> int:
     """Return how many tasks to merge in: starting one costs as much as merging some ten thousand rows."""
-    visited = [bucket for bucket in job.buckets if is_full or job.visits(bucket)]
-    if not visited:
-        return job.input_bytes // _MERGED_BYTES_PER_TASK + _LEAST_TASKS
-    rewritten = job.input_bytes + sum(bucket.content_length for bucket in visited)
+    if not is_full and not job.due_numbers():
+        return min(_MOST_TASKS, job.input_bytes // _MERGED_BYTES_PER_TASK + _LEAST_TASKS)
+    rewritten = job.input_bytes + job.buckets.totals.content_length
     # A power of two, as the number of buckets mostly is, so that tasks get as many buckets each.
-    return 1 << max(_LEAST_TASKS, rewritten // _REWRITTEN_BYTES_PER_TASK).bit_length() - 1
+    return min(_MOST_TASKS, 1 << max(_LEAST_TASKS, rewritten // _REWRITTEN_BYTES_PER_TASK).bit_length() - 1)
 
 
-def _gathered_by_bucket(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[int, list[bytes]]]:
-    """Yield each bucket of a task with its parts."""
+def _gathered_by_task(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[int, list[bytes]]]:
+    """Yield the numbers of tasks with their parts: one, but for tasks that Spark runs as one."""
     gathered: dict[int, list[bytes]] = {}
     for batch in batches:
-        for bucket, part in zip(batch.column("bucket").to_pylist(), batch.column("part"), strict=True):
-            bucket_parts = gathered.setdefault(bucket, [])
+        for task, part in zip(batch.column("task").to_pylist(), batch.column("part"), strict=True):
+            parts = gathered.setdefault(task, [])
             if part.is_valid:
-                bucket_parts.append(part.as_py())
-    for bucket in sorted(gathered):
-        yield bucket, gathered.pop(bucket)
+                parts.append(part.as_py())
+    for task in sorted(gathered):
+        yield task, gathered.pop(task)
 
 
 def with_access(root: str, task: Task) -> Task:

@@ -2,9 +2,9 @@
 
 import uuid
 import zlib
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
-from functools import cached_property
+from functools import cached_property, partial
 from typing import NamedTuple
 
 import orjson
@@ -15,11 +15,14 @@ from siltstone.log.commit import Changes, Commit, CommitLog, commit_log
 from siltstone.log.horizon import new_round_name, refuse_late
 from siltstone.log.state import Entry, LogState, decoding
 from siltstone.model import COMPACTED_STREAM, Model, PartitionLocator, StreamLocator, TableVersion
+from siltstone.model.buckets import Bucket, Totals, is_due
 from siltstone.model.locators import check_path
 from siltstone.model.properties import CLOSED_BEFORE_MS, FULL_CONSISTENCY_DELAY_MS
-from siltstone.model.rounds import Bucket, RoundCompletion
+from siltstone.model.rounds import RoundCompletion
 from siltstone.objects import open_objects
 from siltstone.rows.files import index_bytes
+from siltstone.rows.job import PAGE_BUCKETS
+from siltstone.rows.pages import page_reader, write_page
 from siltstone.storage import object_store as storage
 
 CURRENT_KEY = "round"
@@ -151,7 +154,9 @@ def read_completion(destination: Destination, entry: Entry) -> RoundCompletion:
             raise CorruptionError(
                 f"{where}: the round completion file is damaged (wrong checksum); restore it, or rebase the partition"
             )
-        return _renamed(RoundCompletion.from_serializable(orjson.loads(data)), destination.locator)
+        completion = RoundCompletion.from_serializable(orjson.loads(data))
+        completion.buckets = completion.buckets.read_by(page_reader(destination.root))
+        return _renamed(completion, destination.locator)
     except NotFoundError as error:
         raise CorruptionError(f"{where}: the round completion file is missing; restore it, or rebase") from error
     except (TypeError, ValueError, AttributeError) as error:
@@ -177,18 +182,35 @@ def _renamed(completion: RoundCompletion, today: PartitionLocator) -> RoundCompl
 
 
 class Written(NamedTuple):
-    """A round completion file that was written: where, and the CRC-32 of its bytes."""
+    """A round completion file that was written: where, the CRC-32 of its bytes, and the pages written for it."""
 
     uri: str
     checksum: int
+    pages: tuple[str, ...] = ()
+
+    @property
+    def uris(self) -> list[str]:
+        """All that was written."""
+        return [self.uri, *self.pages]
 
 
-def write_completion(destination: Destination, completion: RoundCompletion, began: int) -> Written:
-    """Write a round completion file under a new name, which says at which batch of the log the round began."""
+def write_completion(
+    destination: Destination, completion: RoundCompletion, began: int, page_buckets: int = PAGE_BUCKETS
+) -> Written:
+    """Write a round completion file under a new name, which says at which batch of the log the round began.
+
+    Pages of buckets that changed are written before, and the completion then names them.
+    """
+    before = {page.uri for page in completion.buckets.pages}
+    write = partial(write_page, destination.root, destination.folder, began)
+    completion.buckets = completion.buckets.stored(page_buckets, write).read_by(page_reader(destination.root))
+    if completion.buckets.pages:
+        completion.format_version = max(completion.format_version, 2)
     path = f"{destination.folder}/rounds/{completion.round_id}-{new_round_name(began)}.json"
     data = orjson.dumps(completion.to_serializable())
     open_objects(destination.root).create(path, data)
-    return Written(path, zlib.crc32(data))
+    pages = tuple(page.uri for page in completion.buckets.pages if page.uri not in before)
+    return Written(path, zlib.crc32(data), pages)
 
 
 def commit_round(
@@ -213,7 +235,7 @@ def commit_round(
         "source_folder": completion.source_folder,
         "completed_at": completion.completed_at,
         "live_rows": completion.live_rows,
-        "files": len(completion.files),
+        "files": completion.file_count,
         **_marks(completion),
     }
 
@@ -243,12 +265,9 @@ def commit_round(
 
 def _marks(completion: RoundCompletion) -> Entry:
     """Return when the partition has something to do even if no delta comes, so that the log alone tells."""
-    marks: Entry = {}
-    for name in ("due_at", "held_at"):
-        found = [bucket[name] for bucket in completion.buckets if bucket.get(name) is not None]
-        if found:
-            marks[name] = min(found)
-    return marks
+    totals = completion.buckets.totals
+    marks = {"due_at": totals.due_at, "held_at": totals.held_at}
+    return {name: time for name, time in marks.items() if time is not None}
 
 
 def current_entry(destination: Destination) -> Entry | None:
@@ -280,6 +299,17 @@ def named_objects(buckets: Iterable[Bucket]) -> Iterator[NamedObject]:
 def bucket_objects(buckets: Iterable[Bucket]) -> list[str]:
     """Return the paths of everything that buckets name."""
     return [named_object.uri for named_object in named_objects(buckets)]
+
+
+def completion_objects(completion: RoundCompletion, known_pages: Container[str] = ()) -> Iterator[str]:
+    """Yield the paths of all that a round names: pages, and what is in them, but for pages that are known."""
+    pages = completion.buckets.pages
+    if not pages:
+        yield from bucket_objects(completion.buckets)
+    for page in pages:
+        if page.uri not in known_pages:
+            yield page.uri
+            yield from bucket_objects(completion.buckets.in_page(page))
 
 
 def find_problems(destination: Destination, buckets: Iterable[Bucket]) -> list[tuple[NamedObject, str]]:
@@ -412,15 +442,8 @@ def held_watermark(destination: Destination, now_ms: int) -> int | None:
     return min(kept, default=None)
 
 
-def is_due(bucket: Bucket, now_ms: int, floor_ms: int | None) -> bool:
-    """Return whether a bucket has something to do though no delta is for it."""
-    if bucket.due_at is not None and bucket.due_at <= now_ms:
-        return True
-    return bucket.held_at is not None and (floor_ms is None or floor_ms > bucket.held_at)
-
-
 def is_partition_due(state: DestinationState, now_ms: int) -> bool:
     """Return, by the log alone, whether any bucket of a compacted partition has something to do by a time."""
     entry = state.current or {}
-    marks = Bucket(depth=0, bits=0, due_at=entry.get("due_at"), held_at=entry.get("held_at"))
+    marks = Totals(due_at=entry.get("due_at"), held_at=entry.get("held_at"))
     return is_due(marks, now_ms, hold_floor(read_holds(state.holds), now_ms))

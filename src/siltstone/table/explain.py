@@ -208,7 +208,7 @@ def _find_rows(root: str, completion: RoundCompletion, wanted: pa.Table, schema:
     The key is a row in the types of the schema, which may be wider than those of the round: hashes are the same.
     """
     (hash_,) = hash_keys(wanted, completion.primary_keys)
-    (bucket,) = [bucket for bucket in completion.buckets if bucket.has(int(hash_))]
+    bucket = completion.buckets[completion.buckets.number_of(int(hash_))]
     rows: list[FoundRow] = []
     for file in bucket.files:
         rows += _rows_in_file(StoredFile(root, file), int(hash_), wanted, completion.primary_keys, schema)
@@ -259,12 +259,12 @@ def _round_event(completion: RoundCompletion, found: FoundRow, kind: str, effect
 
 def _find_tombstone(root: str, completion: RoundCompletion, wanted: pa.Table) -> FoundRow | None:
     (hash_,) = hash_keys(wanted, completion.primary_keys)
-    for bucket in completion.buckets:
-        if bucket.tombstones is not None and bucket.has(int(hash_)):
-            table = read_data_file(root, bucket.tombstones)
-            (own, theirs), _ = equal_ids([align(table, wanted.schema), wanted], wanted.column_names)
-            for row in np.flatnonzero(own == theirs[0]).tolist():
-                return FoundRow(bucket.tombstones.uri, row, table.slice(row, 1).to_pylist()[0])
+    bucket = completion.buckets[completion.buckets.number_of(int(hash_))]
+    if bucket.tombstones is not None:
+        table = read_data_file(root, bucket.tombstones)
+        (own, theirs), _ = equal_ids([align(table, wanted.schema), wanted], wanted.column_names)
+        for row in np.flatnonzero(own == theirs[0]).tolist():
+            return FoundRow(bucket.tombstones.uri, row, table.slice(row, 1).to_pylist()[0])
     return None
 
 

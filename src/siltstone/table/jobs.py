@@ -14,8 +14,9 @@ import pyarrow as pa
 
 from siltstone.errors import InvalidInputError
 from siltstone.model import Delta, PartitionLocator, TableVersion
+from siltstone.model.buckets import Buckets
 from siltstone.model.properties import KIND, ROW_GROUP_ROWS, TOMBSTONE_RETENTION_SECONDS
-from siltstone.model.rounds import Bucket, RoundCompletion, even_buckets
+from siltstone.model.rounds import RoundCompletion
 from siltstone.model.schema import SchemaField, evolve, schema_from_json, schema_to_json
 from siltstone.objects import open_objects
 from siltstone.rows.job import ReadTask, RoundJob, Settings
@@ -177,7 +178,6 @@ def make_job(
         # Hashes depend on the order of keys, so the order that was stored stays.
         keys = Keys(tuple(previous.primary_keys), tuple(previous.sort_keys))
     keys = keys.with_default_sort(columns)
-    buckets = previous.buckets if previous else _first_buckets(settings, reads)
     return RoundJob(
         root=destination.root,
         folder=destination.folder,
@@ -186,7 +186,7 @@ def make_job(
         sort_keys=keys.sort or (),
         merge_engine=version.merge_engine,
         drop_duplicates=version.drop_duplicates,
-        buckets=tuple(sorted(buckets, key=lambda bucket: bucket.first_hash)),
+        buckets=previous.buckets if previous else _first_buckets(settings, reads),
         reads=tuple(reads),
         settings=settings,
         now_ms=open_objects(destination.root).now_ms() if now_ms is None else now_ms,
@@ -199,9 +199,9 @@ def make_job(
     )
 
 
-def _first_buckets(settings: Settings, reads: Sequence[ReadTask]) -> list[Bucket]:
+def _first_buckets(settings: Settings, reads: Sequence[ReadTask]) -> Buckets:
     rows = sum(read.record_count for read in reads if not read.is_delete)
     depth = 0
     while rows >> depth > settings.bucket_rows and depth < 12:
         depth += 1
-    return even_buckets(depth)
+    return Buckets.even(depth)

@@ -9,7 +9,8 @@ from siltstone.errors import CorruptionError, InvalidInputError, NotFoundError, 
 from siltstone.ingest.dry_run import distinct_files
 from siltstone.log.state import Entry
 from siltstone.model import Delta, PartitionLocator, TableVersion
-from siltstone.model.rounds import Bucket, RoundCompletion, ratio
+from siltstone.model.buckets import Bucket
+from siltstone.model.rounds import RoundCompletion, ratio
 from siltstone.storage import object_store as storage
 from siltstone.table.completion import Destination, current_completion, read_kept
 from siltstone.table.followers import Followed, FollowedTable, read_followed, read_own, work_in
@@ -229,7 +230,7 @@ def report_round(completion: RoundCompletion) -> RoundReport:
         completed_at=completion.completed_at,
         high_watermark=completion.high_watermark,
         live_rows=completion.live_rows,
-        files=len(completion.files),
+        files=completion.file_count,
         deltas=completion.delta_count,
         base_rows=accounting.base_rows,
         delta_rows=accounting.delta_rows,
@@ -420,7 +421,7 @@ def report_table(table: FollowedTable, partitions: Sequence[PartitionRounds]) ->
         name=table.stream.locator.table_locator.full_name,
         partitions=len(partitions),
         rows=live_rows,
-        files=sum(len(each.files) for each in current),
+        files=sum(each.file_count for each in current),
         bytes=sum(each.content_length for each in current),
         dead_rows=stored_rows - live_rows,
         backlog_partitions=len(waiting),

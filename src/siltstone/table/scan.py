@@ -19,14 +19,14 @@ import pyarrow.compute as pc
 
 from siltstone.errors import InvalidInputError, require_packages
 from siltstone.model import PartitionValue, TableVersion
+from siltstone.model.buckets import Buckets, CompactedFile
 from siltstone.model.locators import did_you_mean
-from siltstone.model.rounds import Bucket, CompactedFile
 from siltstone.model.schema import check_known
 from siltstone.rows.columns import Integers, align, hash_keys
 from siltstone.rows.files import Range, Ranges, StoredFile
-from siltstone.rows.job import RoundJob
+from siltstone.rows.job import Part, RoundJob
 from siltstone.rows.merge import resolve
-from siltstone.rows.parts import GatheredParts, read_parts
+from siltstone.rows.parts import gather_here
 from siltstone.table.completion import Destination, compacted_partition
 from siltstone.table.jobs import Keys, merging_job
 from siltstone.table.snapshot import Choose, Moment, PartitionSnapshot, TableSnapshot, take_snapshot
@@ -104,7 +104,7 @@ class MergeTask:
     """Buckets of a partition whose waiting deltas are merged while they are read; nothing is written."""
 
     job: RoundJob
-    buckets: tuple[int, ...]
+    buckets: Sequence[int]
 
 
 @dataclass(frozen=True)
@@ -126,7 +126,7 @@ class RowReader:
         """Yield the rows of a compacted file, a row group at a time. Raises: CorruptionError."""
         yield from map(self._finished, self._file_rows(StoredFile(self.root, file)))
 
-    def read_bucket(self, job: RoundJob, number: int, parts: Sequence[bytes]) -> Iterator[pa.Table]:
+    def read_bucket(self, job: RoundJob, number: int, parts: Sequence[Part]) -> Iterator[pa.Table]:
         """Yield the rows of a bucket with its parts of deltas merged in, writing nothing. Raises: CorruptionError."""
         bucket = job.buckets[number]
         files = [StoredFile(job.root, file) for file in bucket.files]
@@ -142,10 +142,8 @@ class RowReader:
 
     def read_merged(self, task: MergeTask) -> Iterator[pa.Table]:
         """Yield the rows of buckets with all deltas that wait. Raises: CorruptionError."""
-        wanted = frozenset(task.buckets)
-        parts = GatheredParts(part for part in read_parts(task.job, task.job.reads) if part[0] in wanted)
-        for number in task.buckets:
-            yield from self.read_bucket(task.job, number, parts.take(number))
+        for number, parts in gather_here(task.job, task.buckets):
+            yield from self.read_bucket(task.job, number, parts)
 
     def _file_rows(self, file: StoredFile, dead: Integers | Sequence[int] = ()) -> Iterator[pa.Table]:
         """Yield the rows of a file that are neither dead nor among `dead`, perhaps with some that are not wanted."""
@@ -259,7 +257,7 @@ class Scan:
     def explain(self) -> ScanSummary:
         """Return what is opened and what is skipped; reads the footers of files where a filter is given."""
         parts, snapshot = self._parts, self.snapshot
-        buckets = [bucket for part in parts for bucket in part.buckets]
+        totals = [part.buckets.totals for part in parts if part.buckets is not None]
         files = [file for part in parts for file in part.files]
         groups = [self._groups(StoredFile(snapshot.root, file)) for file in files]
         deltas = [delta for part in parts for delta in part.partition.waiting]
@@ -269,9 +267,9 @@ class Scan:
             partitions=len(parts),
             partitions_skipped=len(snapshot.partitions) - len(parts) + snapshot.left_out,
             buckets=numbers,
-            buckets_skipped=len(buckets) - numbers,
+            buckets_skipped=sum(len(part.buckets or ()) for part in parts) - numbers,
             files=len(files),
-            files_skipped=sum(len(bucket.files) for bucket in buckets) - len(files),
+            files_skipped=sum(total.file_count for total in totals) - len(files),
             row_groups=sum(chosen for chosen, _ in groups),
             row_groups_skipped=sum(total - chosen for chosen, total in groups),
             deltas=len(deltas),
@@ -333,14 +331,14 @@ class Scan:
     def _part(self, partition: PartitionSnapshot) -> "_Part":
         job = self._job(partition) if partition.waiting else None
         base = partition.completion if job is None else job
-        keys, buckets = ((), ()) if base is None else (tuple(base.primary_keys), tuple(base.buckets))
+        if base is None:
+            return _Part(partition, (), None, range(0), job)
+        keys, buckets = tuple(base.primary_keys), base.buckets
         hashes = self._hashes(keys)
-        numbers = [
-            number
-            for number, bucket in enumerate(buckets)
-            if hashes is None or any(bucket.has(hash_) for hash_ in hashes)
-        ]
-        return _Part(partition, keys, buckets, tuple(numbers), job)
+        numbers: Sequence[int] = (
+            range(len(buckets)) if hashes is None else sorted({buckets.number_of(hash_) for hash_ in hashes})
+        )
+        return _Part(partition, keys, buckets, numbers, job)
 
     def _job(self, partition: PartitionSnapshot) -> RoundJob:
         """Return the merge of a partition's deltas, with no more columns than that and the reader need."""
@@ -373,14 +371,15 @@ class _Part:
 
     partition: PartitionSnapshot
     keys: tuple[str, ...]
-    buckets: tuple[Bucket, ...]
-    numbers: tuple[int, ...]
+    buckets: Buckets | None
+    numbers: Sequence[int]
     job: RoundJob | None
 
     @property
     def files(self) -> list[CompactedFile]:
         """The compacted files of the buckets that are read."""
-        return [file for number in self.numbers for file in self.buckets[number].files]
+        buckets = self.buckets
+        return [] if buckets is None else [file for number in self.numbers for file in buckets[number].files]
 
 
 def scan_of(snapshot: TableSnapshot, columns: Sequence[str] | None = None, where: Where | None = None) -> Scan:

@@ -10,7 +10,8 @@ import pytest
 import siltstone
 from siltstone.errors import CorruptionError, InvalidInputError
 from siltstone.maintenance.recovery import PartitionRepair
-from siltstone.model.rounds import Bucket, RoundCompletion
+from siltstone.model.buckets import Bucket
+from siltstone.model.rounds import RoundCompletion
 from siltstone.rounds.request import Request
 from siltstone.rounds.session import run_session
 from siltstone.rows.merge import run_here

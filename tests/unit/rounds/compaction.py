@@ -9,7 +9,8 @@ import pyarrow as pa
 import siltstone
 from siltstone.catalog.main import delta_stream
 from siltstone.model import PartitionLocator
-from siltstone.model.rounds import CompactedFile, RoundCompletion
+from siltstone.model.buckets import CompactedFile
+from siltstone.model.rounds import RoundCompletion
 from siltstone.model.schema import schema_from_json
 from siltstone.objects import open_objects
 from siltstone.rounds.request import Request

@@ -12,7 +12,8 @@ import siltstone
 from siltstone.errors import CorruptionError, InvalidInputError, NotFoundError
 from siltstone.model import PartitionLocator
 from siltstone.model import rounds as state
-from siltstone.model.rounds import CompactedFile, RoundCompletion
+from siltstone.model.buckets import CompactedFile
+from siltstone.model.rounds import RoundCompletion
 from siltstone.objects import open_objects
 from siltstone.rounds.plan import plan_partition
 from siltstone.storage import object_store as storage

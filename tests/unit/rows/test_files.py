@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from siltstone.model.rounds import CompactedFile
+from siltstone.model.buckets import CompactedFile
 from siltstone.rows import files
 from siltstone.rows.files import StoredFile
 from tests.waiting import LIMIT_SECONDS

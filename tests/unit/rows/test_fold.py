@@ -13,7 +13,7 @@ from siltstone.rows.columns import NULL_HASH, equal_ids, hash_keys, sort_ranks
 from siltstone.rows.fold import NONE, DeleteRun, FoldInput, FoldResult, RowsRun, fold
 from siltstone.rows.job import BucketResult, RoundJob, Settings
 from siltstone.rows.merge import merge_bucket
-from siltstone.rows.parts import read_parts
+from siltstone.rows.parts import Tasks, parts_by_bucket, read_parts
 from siltstone.testing.oracle import same_rows
 from tests.unit.rounds.compaction import MAJOR, MINOR, check_rows, compact, completion_of, found_rows, make_table
 
@@ -327,10 +327,10 @@ class TestThroughARound:
         monkeypatch.setattr("siltstone.rows.absorb.ROW_GROUP_ROWS", 4)
 
         def engine(job: RoundJob) -> Iterator[BucketResult]:
-            found = list(read_parts(job, job.reads))
+            found = [part for _, part in read_parts(job, job.reads, Tasks([0], 1))]
             assert len(found) > 2
-            ordered = [part for _, part in (found if parts == "in order" else found[::-1])]
-            result = merge_bucket(job, 0, ordered)
+            by_bucket = parts_by_bucket([0], found if parts == "in order" else found[::-1])
+            result = merge_bucket(job, 0, by_bucket[0])
             assert result is not None
             yield result
 

@@ -1,18 +1,178 @@
-"""Parts of deltas, gathered by bucket: all of them come back, from memory or from disk."""
+"""Parts of deltas: split by task, bounded in size, gathered, and put together again by bucket."""
 
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
-from siltstone.rows.parts import GatheredParts
+from siltstone.model.buckets import Bucket, Buckets
+from siltstone.rows import parts as parts_module
+from siltstone.rows.columns import hash_keys
+from siltstone.rows.job import Combined, Part, ReadTask, RoundJob
+from siltstone.rows.parts import (
+    GatheredParts,
+    Tasks,
+    first_hashes,
+    gather_here,
+    parts_by_bucket,
+    read_parts,
+)
+from tests.unit.rows.test_absorb import make_job
 
 
 @pytest.mark.parametrize("memory_bytes", [1, 40, 1 << 20])
-def test_each_bucket_gets_its_parts_once_and_in_order(memory_bytes: int) -> None:
+def test_each_task_gets_its_parts_once_and_in_order(memory_bytes: int) -> None:
     parts = [(number % 3, bytes([number]) * number) for number in range(20)]
     gathered = GatheredParts(parts[:10], memory_bytes=memory_bytes)
-    assert gathered.take(2) == [part for bucket, part in parts[:10] if bucket == 2]
-    for bucket, part in parts[10:]:
-        gathered.add(bucket, part)
-    assert gathered.take(2) == [part for bucket, part in parts[10:] if bucket == 2]
-    assert gathered.take(0) == [part for bucket, part in parts if bucket == 0]
-    assert gathered.take(1) == [part for bucket, part in parts if bucket == 1]
+    assert gathered.take(2) == [part for task, part in parts[:10] if task == 2]
+    for task, part in parts[10:]:
+        gathered.add(task, part)
+    assert gathered.take(2) == [part for task, part in parts[10:] if task == 2]
+    assert gathered.take(0) == [part for task, part in parts if task == 0]
+    assert gathered.take(1) == [part for task, part in parts if task == 1]
     assert gathered.take(1) == gathered.take(9) == []
+
+
+@pytest.mark.parametrize("numbers", [range(0), range(1), range(5, 17), (2, 3, 7, 8, 9, 40)], ids=str)
+@pytest.mark.parametrize("count", [1, 2, 5, 6])
+def test_every_bucket_has_one_task_and_neighbours_are_together(numbers: Sequence[int], count: int) -> None:
+    tasks = Tasks(numbers, count)
+    shared = [list(tasks.numbers_of(task)) for task in range(count)]
+    assert [number for own in shared for number in own] == list(numbers)
+    for task, own in enumerate(shared):
+        assert tasks.of(np.array(own, np.int64)).tolist() == [task] * len(own)
+    others = sorted(set(range(50)) - set(numbers))
+    assert set(tasks.of(np.array(others)).tolist()) == {-1}
+    assert max(map(len, shared)) - min(map(len, shared)) <= 1
+
+
+@pytest.mark.parametrize("depths", [[0], [1, 1], [2, 2, 1], [1, 2, 3, 3]])
+def test_the_first_hashes_are_those_of_the_buckets(depths: list[int]) -> None:
+    start, buckets = 0, []
+    for depth in depths:
+        buckets.append(Bucket(depth=depth, bits=start >> (64 - depth)))
+        start += 1 << (64 - depth)
+    assert first_hashes(Buckets.of(buckets)).tolist() == [bucket.first_hash for bucket in buckets]
+
+
+def job_of(path: Path, table: pa.Table, depth: int, *, rows: int = 1 << 20, **read: object) -> RoundJob:
+    """Return a job that reads one file."""
+    pq.write_table(table, path / "delta.parquet", row_group_size=rows)
+    details = {"is_delete": False, "columns": tuple(table.column_names), **read}
+    task = ReadTask("delta.parquet", 0, 0, table.num_rows, 1, **details)  # type: ignore[arg-type]
+    return make_job(str(path), buckets=Buckets.even(depth), reads=(task,))
+
+
+def rows_of(parts: Sequence[Part]) -> list[tuple[object, object]]:
+    return [(row["id"], row["v"]) for part in parts for row in part.table.to_pylist()]
+
+
+@pytest.mark.parametrize("depth", [0, 1, 5])
+@pytest.mark.parametrize("count", [1, 3, 1000])
+@pytest.mark.parametrize("part_bytes", [100, 1 << 20])
+def test_rows_reach_their_bucket_in_stream_order_whatever_the_tasks_and_the_size_of_parts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, depth: int, count: int, part_bytes: int
+) -> None:
+    monkeypatch.setattr(parts_module, "_PART_BYTES", part_bytes)
+    table = pa.table({"id": list(range(200)), "v": [f"value {number}" for number in range(200)]})
+    job = job_of(tmp_path, table, depth, rows=70)
+    tasks = Tasks(range(1 << depth), min(count, 1 << depth))
+    by_task: dict[int, list[bytes]] = {}
+    for task, part in read_parts(job, job.reads, tasks):
+        by_task.setdefault(task, []).append(part)
+    owners = np.searchsorted(first_hashes(job.buckets), hash_keys(table, ["id"]), "right") - 1
+    found: dict[int, list[Part]] = {}
+    for task, data in by_task.items():
+        found |= parts_by_bucket(tasks.numbers_of(task), data[::-1])
+        assert part_bytes > 1000 or depth == 5 or len(data) > 1
+    for bucket in range(1 << depth):
+        expected = [(number, f"value {number}") for number in range(200) if owners[number] == bucket]
+        assert rows_of(found.get(bucket, [])) == expected
+    assert {number: rows_of(parts) for number, parts in gather_here(job)} == {
+        number: rows_of(found.get(number, [])) for number in range(1 << depth)
+    }
+
+
+def test_a_large_row_group_is_read_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parts_module, "_READ_BYTES", 2000)
+    table = pa.table({"id": list(range(300)), "v": ["x" * 50 + str(number) for number in range(300)]})
+    job = job_of(tmp_path, table, 0)
+    ((_, parts),) = gather_here(job)
+    assert len(parts) > 3
+    assert rows_of(parts) == [(row["id"], row["v"]) for row in table.to_pylist()]
+
+
+def test_a_delete_by_other_columns_is_sent_once_to_a_task_and_reaches_each_of_its_buckets(tmp_path: Path) -> None:
+    job = job_of(tmp_path, pa.table({"v": ["a", "b"]}), 4, is_delete=True, delete_columns=("v",))
+    tasks = Tasks(range(16), 2)
+    sent = list(read_parts(job, job.reads, tasks))
+    assert [task for task, _ in sent] == [0, 1]
+    by_bucket = parts_by_bucket(tasks.numbers_of(1), [sent[1][1]])
+    assert sorted(by_bucket) == list(range(8, 16))
+    assert all(parts[0].table.to_pylist() == [{"v": "a"}, {"v": "b"}] for parts in by_bucket.values())
+
+
+def test_buckets_that_nobody_wants_get_nothing(tmp_path: Path) -> None:
+    job = job_of(tmp_path, pa.table({"id": list(range(100)), "v": ["a"] * 100}), 3)
+    everything = dict(gather_here(job))
+    assert {number: rows_of(parts) for number, parts in gather_here(job, [2, 5])} == {
+        number: rows_of(everything[number]) for number in (2, 5)
+    }
+    assert list(gather_here(job, [])) == []
+
+
+HOT = pa.table({"id": [7, 1, 7, None, 7, None], "v": ["a", "b", "c", "d", "e", "f"]})
+
+
+def test_of_a_key_that_changes_often_only_the_newest_row_of_a_delta_is_sent(tmp_path: Path) -> None:
+    job = job_of(tmp_path, HOT, 0)
+    ((_, (part,)),) = gather_here(job)
+    assert rows_of([part]) == [(1, "b"), (7, "e"), (None, "f")]
+    assert part.combined == Combined(upserts=3, removals=0)
+
+
+def test_the_newest_row_is_the_one_with_the_greatest_sort_key_and_of_these_the_last(tmp_path: Path) -> None:
+    job = replace(job_of(tmp_path, HOT, 0), sort_keys=("v",))
+    late = pa.table({"id": [1, 1, 1, 2], "v": ["z", None, "z", None]})
+    pq.write_table(late, tmp_path / "delta.parquet")
+    job = replace(job, reads=(replace(job.reads[0], record_count=4),))
+    ((_, (part,)),) = gather_here(job)
+    assert rows_of([part]) == [(1, "z"), (2, None)]
+    assert part.first_row == 0
+    assert part.combined == Combined(upserts=2)
+
+
+def test_row_level_deletes_that_are_left_out_are_counted_apart(tmp_path: Path) -> None:
+    table = HOT.append_column("op", pa.array(["c", "c", "d", "c", "d", "c"]))
+    job = job_of(tmp_path, table, 0, op_column="op", columns=("id", "v"))
+    ((_, (part,)),) = gather_here(job)
+    assert rows_of([part]) == [(1, "b"), (7, "e"), (None, "f")]
+    assert part.table.column("_siltstone_removal").to_pylist() == [False, True, False]
+    assert part.combined == Combined(upserts=2, removals=1)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"merge_engine": "partial_update"},
+        {"merge_engine": "first_row"},
+        {"drop_duplicates": False},
+        {"primary_keys": ()},
+        {"kind": "documents"},
+    ],
+    ids=str,
+)
+def test_where_more_than_the_newest_row_counts_all_are_sent(tmp_path: Path, more: dict[str, object]) -> None:
+    job = replace(job_of(tmp_path, HOT, 0), **more)  # type: ignore[arg-type]
+    ((_, (part,)),) = gather_here(job)
+    assert rows_of([part]) == [(row["id"], row["v"]) for row in HOT.to_pylist()]
+
+
+def test_few_duplicates_are_sent_along_since_finding_them_costs_more(tmp_path: Path) -> None:
+    table = pa.table({"id": [*range(100), 5], "v": ["a"] * 101})
+    ((_, (part,)),) = gather_here(job_of(tmp_path, table, 0))
+    assert part.table.num_rows == 101

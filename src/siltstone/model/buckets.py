@@ -1,0 +1,464 @@
+"""The buckets of a compacted partition as one sequence, kept in pages, so that a change of a few writes a few pages."""
+
+import bisect
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple, Self, overload
+
+import orjson
+
+from siltstone.errors import CorruptionError, InvalidInputError
+from siltstone.model.dict_model import Model, field
+from siltstone.model.entities import ManifestEntry
+from siltstone.model.locators import check_path
+
+MAX_DEPTH = 32
+HASH_BITS = 64
+
+
+class DeletionVector(Model):
+    """The dead rows of one data file; the checksum is the CRC-32 of the stored bytes."""
+
+    uri: str = field(check=check_path)
+    record_count: int
+    content_length: int
+    checksum: int
+
+
+class CompactedFile(ManifestEntry):
+    """A data file of compacted rows; dead ones are in the deletion vector."""
+
+    deletion_vector: DeletionVector | None = None
+    index_uri: str | None = field(default=None, check=check_path)
+
+    @property
+    def live_count(self) -> int:
+        """Rows that are not dead."""
+        return self.record_count - (self.deletion_vector.record_count if self.deletion_vector else 0)
+
+
+class Bucket(Model):
+    """All rows whose key hash begins with the `depth` bits `bits`.
+
+    From the time `due_at` on there is something to do even if no delta comes; also, where a hold up to `held_at` kept
+    rows from being deleted, as soon as that hold is over.
+    """
+
+    depth: int
+    bits: int
+    files: list[CompactedFile] = field(default_factory=list)
+    tombstones: ManifestEntry | None = None
+    due_at: int | None = None
+    held_at: int | None = None
+
+    @property
+    def name(self) -> str:
+        """The bits as text; `all` where there are none."""
+        return format(self.bits, f"0{self.depth}b") if self.depth else "all"
+
+    def has(self, key_hash: int) -> bool:
+        """Return whether a key with this hash belongs here."""
+        return not self.depth or key_hash >> (HASH_BITS - self.depth) == self.bits
+
+    @property
+    def first_hash(self) -> int:
+        """The smallest hash of the bucket."""
+        return self.bits << (HASH_BITS - self.depth)
+
+    @property
+    def live_count(self) -> int:
+        """Rows that are not dead."""
+        return sum(file.live_count for file in self.files)
+
+    @property
+    def record_count(self) -> int:
+        """Rows in all files, dead ones included."""
+        return sum(file.record_count for file in self.files)
+
+    @property
+    def dead_count(self) -> int:
+        """Rows in files that are dead."""
+        return self.record_count - self.live_count
+
+    @property
+    def tombstone_count(self) -> int:
+        """Deleted keys that are remembered."""
+        return self.tombstones.record_count if self.tombstones else 0
+
+    @property
+    def content_length(self) -> int:
+        """Bytes of all data files."""
+        return sum(file.content_length for file in self.files)
+
+
+class Totals(NamedTuple):
+    """Some buckets in numbers: their files, and the earliest times at which one has something to do."""
+
+    file_count: int = 0
+    record_count: int = 0
+    live_count: int = 0
+    content_length: int = 0
+    due_at: int | None = None
+    held_at: int | None = None
+
+    @classmethod
+    def of(cls, buckets: Iterable[Bucket]) -> "Totals":
+        """Return buckets in numbers; one without files has nothing to do."""
+        return cls.sum(
+            cls(
+                len(bucket.files),
+                bucket.record_count,
+                bucket.live_count,
+                bucket.content_length,
+                *((bucket.due_at, bucket.held_at) if bucket.files else ()),
+            )
+            for bucket in buckets
+        )
+
+    @classmethod
+    def sum(cls, totals: "Iterable[Totals]") -> "Totals":
+        """Return the sum, with the earliest times."""
+        several = list(totals)
+        return cls(
+            sum(each.file_count for each in several),
+            sum(each.record_count for each in several),
+            sum(each.live_count for each in several),
+            sum(each.content_length for each in several),
+            min((each.due_at for each in several if each.due_at is not None), default=None),
+            min((each.held_at for each in several if each.held_at is not None), default=None),
+        )
+
+
+def is_due(of: Bucket | Totals, now_ms: int, floor_ms: int | None) -> bool:
+    """Return whether a bucket, or any of several, has something to do though no delta is for it.
+
+    Nothing of a time up to `floor_ms` may be deleted.
+    """
+    if of.due_at is not None and of.due_at <= now_ms:
+        return True
+    return of.held_at is not None and (floor_ms is None or floor_ms > of.held_at)
+
+
+class Page(Model):
+    """Neighbouring buckets that are stored in one object, a line each, and their totals.
+
+    `depths` has the depths of the buckets in runs, (depth, how many): with where the page begins, they say which buckets
+    these are. The checksum is the CRC-32 of the stored bytes.
+    """
+
+    uri: str = field(check=check_path)
+    content_length: int
+    checksum: int
+    depths: list[list[int]]
+    totals: list[int | None]
+
+
+class StoredPage(NamedTuple):
+    """Where a page is stored, and how its bytes are checked."""
+
+    uri: str
+    content_length: int
+    checksum: int
+
+
+ReadPage = Callable[[Page], bytes]
+"""Returns the lines of a stored page. Raises: CorruptionError."""
+WritePage = Callable[[bytes], StoredPage]
+"""Stores the lines of a page."""
+
+Line = bytes | Bucket
+"""A bucket, or its JSON as it is stored."""
+
+
+class _Pages(NamedTuple):
+    """Where pages begin: the number of the first bucket, and the first hash, of each and of what would come after all."""
+
+    numbers: list[int]
+    hashes: list[int]
+
+
+class _Page:
+    """Neighbouring buckets: stored, and read when they are asked for; or in memory; or else they are empty."""
+
+    def __init__(
+        self, depths: list[list[int]], totals: Totals, stored: Page | None, lines: Sequence[Line] | None
+    ) -> None:
+        self.depths = depths
+        self.totals = totals
+        self.stored = stored
+        self.lines = lines
+
+    @classmethod
+    def of(cls, lines: Sequence[Line], depths: Iterable[int], totals: Totals) -> "_Page":
+        runs = [[depth, len(list(same))] for depth, same in itertools.groupby(depths)]
+        return cls(runs, totals, None, lines)
+
+    @property
+    def count(self) -> int:
+        return sum(count for _, count in self.depths)
+
+    @property
+    def each_depth(self) -> list[int]:
+        return [depth for depth, count in self.depths for _ in range(count)]
+
+
+class Buckets(Sequence[Bucket]):
+    """The buckets of a compacted partition in order of their hashes, all of the hash space.
+
+    `totals` has all of them in numbers. A plain value that can be pickled: what is in stored pages is read when it is
+    asked for, by `reader`, and one page is kept in memory at a time. As JSON it is a list of buckets, or an object with
+    the list of its stored pages.
+    """
+
+    def __init__(self, pages: Sequence[_Page], reader: ReadPage | None = None) -> None:
+        self._pages = tuple(pages)
+        self.reader = reader
+        self.totals = Totals.sum(page.totals for page in self._pages)
+        self._loaded: tuple[int, Sequence[Line]] = -1, ()
+        self._starts = self._checked_starts()
+
+    @classmethod
+    def of(cls, buckets: Iterable[Bucket]) -> "Buckets":
+        """Return buckets, in any order, in memory. Raises: InvalidInputError where they leave out or double any hash."""
+        ordered = sorted(buckets, key=lambda bucket: bucket.first_hash)
+        whole = cls([_Page.of(ordered, (bucket.depth for bucket in ordered), Totals.of(ordered))])
+        hashes = (start + (at << (HASH_BITS - depth)) for start, depth, count in whole.runs() for at in range(count))
+        for bucket, expected in zip(ordered, hashes, strict=True):
+            if bucket.first_hash != expected:
+                raise InvalidInputError(f"buckets do not cover the hash space at {expected:016x}")
+        return whole
+
+    @classmethod
+    def even(cls, depth: int) -> "Buckets":
+        """Return empty buckets that share the hash space evenly."""
+        return cls([_Page([[depth, 1 << depth]], Totals(), None, None)])
+
+    @classmethod
+    def from_serializable(cls, data: object) -> Self:
+        """Read a list of buckets, or an object with pages. Raises: InvalidInputError."""
+        if isinstance(data, list | tuple):
+            buckets = [each if isinstance(each, Bucket) else Bucket.from_serializable(each) for each in data]
+            return cls(cls.of(buckets)._pages)
+        if not isinstance(data, dict) or not isinstance(data.get("pages"), list):
+            raise InvalidInputError(f"buckets: expected a list, or an object with pages, found {type(data).__name__}")
+        pages = [page if isinstance(page, Page) else Page.from_serializable(page) for page in data["pages"]]
+        return cls([_Page(page.depths, Totals(*page.totals), page, None) for page in pages])  # type: ignore[arg-type]
+
+    def to_serializable(self) -> object:
+        """Return what `from_serializable` reads: pages where all are stored."""
+        stored = [page.stored for page in self._pages]
+        if all(page is not None for page in stored):
+            return {"pages": [page.to_serializable() for page in stored if page is not None]}
+        return [bucket.to_serializable() for bucket in self]
+
+    def read_by(self, reader: ReadPage) -> "Buckets":
+        """Return the same buckets, whose stored pages are read in the way given."""
+        return Buckets(self._pages, reader)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_loaded": (-1, ())}
+
+    def __repr__(self) -> str:
+        return f"<Buckets: {len(self)} in {len(self._pages)} pages>"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Buckets) and (self is other or self.to_serializable() == other.to_serializable())
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __len__(self) -> int:
+        return self._starts.numbers[-1]
+
+    @overload
+    def __getitem__(self, number: int) -> Bucket: ...
+
+    @overload
+    def __getitem__(self, number: slice) -> list[Bucket]: ...
+
+    def __getitem__(self, number: int | slice) -> Bucket | list[Bucket]:
+        """Return the bucket of a number. Raises: CorruptionError."""
+        if isinstance(number, slice):
+            return [self[position] for position in range(*number.indices(len(self)))]
+        number = range(len(self))[number]
+        page = self._page_of(number)
+        return _decoded(self._lines(page)[number - self._starts.numbers[page]])
+
+    def _page_of(self, number: int) -> int:
+        return bisect.bisect_right(self._starts.numbers, number) - 1
+
+    def __iter__(self) -> Iterator[Bucket]:
+        for page in range(len(self._pages)):
+            yield from map(_decoded, self._lines(page))
+
+    @property
+    def pages(self) -> list[Page]:
+        """The pages that are stored."""
+        return [page.stored for page in self._pages if page.stored is not None]
+
+    def in_page(self, page: Page) -> list[Bucket]:
+        """Return the buckets of a stored page. Raises: CorruptionError."""
+        numbers = [number for number, own in enumerate(self._pages) if own.stored is page]
+        return [_decoded(line) for number in numbers for line in self._lines(number)]
+
+    def runs(self) -> Iterator[tuple[int, int, int]]:
+        """Yield neighbours of the same depth: the smallest hash, the depth, and how many they are."""
+        start = 0
+        for depth, count in (run for page in self._pages for run in page.depths):
+            yield start, depth, count
+            start += count << (HASH_BITS - depth)
+
+    def number_of(self, key_hash: int) -> int:
+        """Return the number of the bucket that a hash belongs to."""
+        page = bisect.bisect_right(self._starts.hashes, key_hash) - 1
+        number, start = self._starts.numbers[page], self._starts.hashes[page]
+        for depth, count in self._pages[page].depths:
+            size = 1 << (HASH_BITS - depth)
+            if key_hash < start + count * size:
+                return number + (key_hash - start) // size
+            number, start = number + count, start + count * size
+        raise AssertionError(f"hash {key_hash} is beyond its page")
+
+    def due_numbers(self, now_ms: int, floor_ms: int | None) -> list[range]:
+        """Return the numbers of buckets, by page, among which some have something to do though no delta is for them."""
+        starts = self._starts.numbers
+        return [
+            range(starts[number], starts[number + 1])
+            for number, page in enumerate(self._pages)
+            if is_due(page.totals, now_ms, floor_ms)
+        ]
+
+    def replaced(self, changes: "Sequence[Replacement]") -> "Buckets":
+        """Return the buckets with some in place of others, in memory; pages of which nothing changes stay as they are.
+
+        Raises: CorruptionError, InvalidInputError where the others do not have the same hashes.
+        """
+        by_page: dict[int, list[Replacement]] = {}
+        for change in sorted(changes, key=lambda change: change.numbers.start):
+            first, last = (self._page_of(change.numbers[at]) for at in (0, -1))
+            if first != last:
+                raise InvalidInputError(f"the buckets {change.numbers} are not in one page")
+            by_page.setdefault(first, []).append(change)
+        pages = [
+            self._changed(number, by_page[number]) if number in by_page else page
+            for number, page in enumerate(self._pages)
+        ]
+        return Buckets(pages, self.reader)
+
+    def _changed(self, number: int, changes: "Sequence[Replacement]") -> _Page:
+        page, start = self._pages[number], self._starts.numbers[number]
+        lines = list(self._lines(number))
+        depths = page.each_depth
+        before: list[Bucket] = []
+        after: list[Bucket] = []
+        # From the last one on, so that the numbers of the others stay.
+        for change in reversed(changes):
+            own = slice(change.numbers.start - start, change.numbers.stop - start)
+            replaced = [_decoded(line) for line in lines[own]]
+            if [bucket.first_hash for bucket in change.buckets[:1]] != [replaced[0].first_hash]:
+                raise InvalidInputError(f"buckets do not cover the hash space at {replaced[0].first_hash:016x}")
+            before += replaced
+            after += change.buckets
+            lines[own] = change.buckets
+            depths[own] = [bucket.depth for bucket in change.buckets]
+        untouched = len(lines) > len(after)
+        if untouched and page.totals.due_at is None and page.totals.held_at is None:
+            totals = _difference(page.totals, Totals.of(before), Totals.of(after))
+        else:
+            totals = Totals.of(map(_decoded, lines))
+        return _Page.of(lines, depths, totals)
+
+    def stored(self, page_buckets: int, write: WritePage) -> "Buckets":
+        """Return the same buckets, all in stored pages if they are more than one page holds, else all in memory."""
+        if len(self) <= page_buckets:
+            return Buckets.of(self) if self.pages or len(self._pages) > 1 else self
+        pages: list[_Page] = []
+        for number, page in enumerate(self._pages):
+            if page.stored is not None:
+                pages.append(page)
+                continue
+            lines, depths = self._lines(number), page.each_depth
+            cuts = -(-len(lines) // page_buckets)
+            size = -(-len(lines) // cuts)
+            for first in range(0, len(lines), size):
+                part = lines[first : first + size]
+                totals = page.totals if cuts == 1 else Totals.of(map(_decoded, part))
+                pages.append(_stored(_Page.of(part, depths[first : first + size], totals), write))
+        return Buckets(pages, self.reader)
+
+    def _lines(self, number: int) -> Sequence[Line]:
+        page = self._pages[number]
+        if page.lines is not None:
+            return page.lines
+        loaded, lines = self._loaded
+        if loaded != number:
+            lines = self._read(page) if page.stored is not None else self._empty(number)
+            self._loaded = number, lines
+        return lines
+
+    def _read(self, page: _Page) -> Sequence[Line]:
+        assert page.stored is not None
+        if self.reader is None:
+            raise InvalidInputError(f"{page.stored.uri}: holds buckets, but nothing says how to read it")
+        lines = self.reader(page.stored).split(b"\n")
+        if len(lines) != page.count:
+            raise CorruptionError(
+                f"{page.stored.uri}: has {len(lines)} buckets instead of {page.count}; restore it, or rebase the partition"
+            )
+        return lines
+
+    def _empty(self, number: int) -> Sequence[Line]:
+        start = self._starts.hashes[number]
+        buckets = []
+        for depth in self._pages[number].each_depth:
+            buckets.append(Bucket(depth=depth, bits=start >> (HASH_BITS - depth)))
+            start += 1 << (HASH_BITS - depth)
+        return buckets
+
+    def _checked_starts(self) -> _Pages:
+        """Return where pages begin. Raises: InvalidInputError where they leave out or double a part of the hash space."""
+        starts = _Pages([0], [0])
+        number = start = 0
+        for page in self._pages:
+            for depth, count in page.depths:
+                size = 1 << (HASH_BITS - depth) if 0 <= depth <= MAX_DEPTH else 0
+                if not size or count < 1 or start % size:
+                    raise InvalidInputError(f"buckets do not cover the hash space at {start:016x}")
+                number, start = number + count, start + count * size
+            starts.numbers.append(number)
+            starts.hashes.append(start)
+        if start != 1 << HASH_BITS:
+            raise InvalidInputError(f"buckets do not cover the hash space from {start:016x}")
+        return starts
+
+
+class Replacement(NamedTuple):
+    """New buckets in place of neighbours, by their numbers."""
+
+    numbers: range
+    buckets: Sequence[Bucket]
+
+
+def _decoded(line: Line) -> Bucket:
+    return line if isinstance(line, Bucket) else Bucket.from_serializable(orjson.loads(line))
+
+
+def _encoded(line: Line) -> bytes:
+    return orjson.dumps(line.to_serializable()) if isinstance(line, Bucket) else line
+
+
+def _stored(page: _Page, write: WritePage) -> _Page:
+    place = write(b"\n".join(map(_encoded, page.lines or ())))
+    stored = Page(**place._asdict(), depths=page.depths, totals=list(page.totals))
+    return _Page(page.depths, page.totals, stored, None)
+
+
+def _difference(whole: Totals, before: Totals, after: Totals) -> Totals:
+    """Return totals in which some buckets have replaced others, where none of those that stay has a time."""
+    return Totals(
+        whole.file_count - before.file_count + after.file_count,
+        whole.record_count - before.record_count + after.record_count,
+        whole.live_count - before.live_count + after.live_count,
+        whole.content_length - before.content_length + after.content_length,
+        after.due_at,
+        after.held_at,
+    )
