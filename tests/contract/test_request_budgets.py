@@ -52,9 +52,9 @@ BUDGETS: dict[tuple[str, int], Budget] = {
     ("lookup", 1): Budget(Requests(2, 2, 1, 6, 7, 0), Requests(3, 3, 1, 0, 2, 0)),
     ("explain-key", 1): Budget(Requests(3, 3, 1, 6, 9, 0), Requests(4, 4, 1, 0, 4, 0)),
     ("siltstone read", 1): Budget(Requests(2, 2, 1, 6, 6, 0), Requests(3, 3, 1, 0, 1, 0)),
-    ("siltstone plan", 1): Budget(Requests(5, 5, 1, 7, 8, 0), Requests(6, 6, 1, 1, 3, 0)),
+    ("siltstone plan", 1): Budget(Requests(5, 5, 1, 6, 8, 0), Requests(6, 6, 1, 0, 3, 0)),
     ("write", 1): Budget(Requests(2, 3, 0, 4, 4, 2), Requests(2, 3, 0, 0, 0, 2)),
-    ("compact", 1): Budget(Requests(6, 7, 1, 7, 12, 5), Requests(7, 8, 1, 1, 5, 4)),
+    ("compact", 1): Budget(Requests(6, 7, 1, 6, 13, 5), Requests(7, 8, 1, 0, 6, 4)),
     ("document get", 1): Budget(Requests(2, 2, 1, 6, 9, 0), Requests(3, 3, 1, 0, 2, 0)),
     ("document update", 1): Budget(Requests(4, 5, 0, 4, 5, 2), Requests(4, 5, 0, 0, 0, 2)),
     ("read", 10): Budget(Requests(2, 2, 10, 24, 24, 0), Requests(12, 12, 10, 0, 10, 0)),
@@ -62,9 +62,9 @@ BUDGETS: dict[tuple[str, int], Budget] = {
     ("lookup", 10): Budget(Requests(2, 2, 1, 24, 16, 0), Requests(12, 12, 1, 0, 2, 0)),
     ("explain-key", 10): Budget(Requests(3, 3, 1, 6, 9, 0), Requests(4, 4, 1, 0, 4, 0)),
     ("siltstone read", 10): Budget(Requests(2, 2, 10, 24, 24, 0), Requests(12, 12, 10, 0, 10, 0)),
-    ("siltstone plan", 10): Budget(Requests(14, 14, 10, 34, 17, 0), Requests(24, 24, 10, 10, 3, 0)),
+    ("siltstone plan", 10): Budget(Requests(14, 14, 10, 24, 17, 0), Requests(24, 24, 10, 0, 3, 0)),
     ("write", 10): Budget(Requests(2, 3, 0, 4, 4, 2), Requests(2, 3, 0, 0, 0, 2)),
-    ("compact", 10): Budget(Requests(15, 16, 10, 34, 21, 5), Requests(25, 26, 10, 10, 5, 4)),
+    ("compact", 10): Budget(Requests(15, 16, 10, 24, 22, 5), Requests(25, 26, 10, 0, 6, 4)),
     ("overview", 100): Budget(Requests(0, 0, 100, 402, 301, 0), Requests(201, 201, 100, 0, 0, 0)),
 }
 PAGE = Path(__file__).parents[2] / "docs/requests.md"

@@ -36,7 +36,7 @@ def engine(job):
     sys.stdin.readline()
 
 for line in sys.stdin:
-    settings = Settings(bucket_rows=20, max_dead_fraction=float(line), max_delta_fraction=float(line))
+    settings = Settings(bucket_rows=20, page_buckets=2, max_dead_fraction=float(line), max_delta_fraction=float(line))
     result = run_session(request_for(table, settings), engine)
     print(len(result.rounds), result.conflicts, flush=True)
 """

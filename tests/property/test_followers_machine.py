@@ -26,7 +26,7 @@ IDS = st.lists(st.integers(0, 11), min_size=1, max_size=6)
 CHOICES = st.integers(0, 255)
 TABLES = st.sampled_from(["orders", "copy", "mirror"])
 FOLLOWERS = st.sampled_from(["copy", "mirror"])
-SMALL = Settings(bucket_rows=3, max_dead_fraction=1.0, max_delta_fraction=100.0, max_files=100)
+SMALL = Settings(bucket_rows=3, max_dead_fraction=1.0, max_delta_fraction=100.0, max_files=100, page_buckets=2)
 Rows = dict[int, str]
 
 

@@ -29,6 +29,7 @@ BESIDE = Settings(
     max_dead_fraction=1.0,
     max_delta_fraction=100.0,
     max_files=100,
+    page_buckets=2,
 )
 SCHEDULES = st.just([BESIDE] * 8) | st.lists(
     st.builds(
@@ -37,6 +38,7 @@ SCHEDULES = st.just([BESIDE] * 8) | st.lists(
         max_dead_fraction=st.sampled_from([0.0, 0.3, 1.0]),
         max_delta_fraction=st.sampled_from([0.0, 0.5, 100.0]),
         max_files=st.sampled_from([1, 3, 100]),
+        page_buckets=st.sampled_from([1, 2, 128]),
         records_per_compacted_file=st.sampled_from([1, 3, 1000]),
         full=st.booleans(),
     ),

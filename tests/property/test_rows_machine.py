@@ -20,8 +20,8 @@ from siltstone.rows.job import BucketResult, Engine, RoundJob, Settings
 from siltstone.rows.merge import run_here
 from siltstone.storage import object_store as storage
 from siltstone.table.completion import (
-    bucket_objects,
     compacted_partition,
+    completion_objects,
     current_completion,
     list_rounds,
     locate_destination,
@@ -348,7 +348,7 @@ class RowsMachine(RuleBasedStateMachine):
         """At the end all is compacted, sound, and nothing is left over."""
         if not hasattr(self, "table"):
             return
-        self.run(Settings(bucket_rows=5))
+        self.run(Settings(bucket_rows=5, page_buckets=2))
         for source in self.sources():
             same_rows(self.found(source)[1], self.expected(source, 1 << 62))
             assert check_partition(self.destination(source), deep=True) == []
@@ -359,7 +359,7 @@ class RowsMachine(RuleBasedStateMachine):
             completion = current_completion(destination)
             if completion is not None:
                 (entry,) = list_rounds(destination)
-                named |= {entry["uri"], *bucket_objects(completion.buckets)}
+                named |= {entry["uri"], *completion_objects(completion)}
         listed = open_objects(self.root).list_objects("tables/shop/orders", recursive=True)
         assert {each.path for each in listed if "/log/" not in each.path} == named
 

@@ -23,7 +23,7 @@ from siltstone.table.completion import compacted_partition
 from siltstone.testing.oracle import same_rows
 from siltstone.testing.strategies import _ADDED, TableSettings, histories
 
-MINOR = Settings(max_dead_fraction=1.0, max_delta_fraction=100.0, max_files=100, bucket_rows=3)
+MINOR = Settings(max_dead_fraction=1.0, max_delta_fraction=100.0, max_files=100, bucket_rows=3, page_buckets=2)
 SIGNS: dict[str, Callable[[Any, Any], bool]] = {
     "=": lambda own, value: bool(own == value),
     "!=": lambda own, value: bool(own != value),

@@ -13,7 +13,6 @@ from siltstone.model.buckets import (
     CompactedFile,
     DeletionVector,
     Page,
-    Replacement,
     StoredPage,
     Totals,
 )
@@ -105,14 +104,11 @@ def test_a_change_reads_and_writes_only_the_pages_that_it_touches(store: Store) 
     before = store.store(Buckets.of(filled(4, bits) for bits in range(16)))
     after = store.store(
         before.replaced(
-            [
-                Replacement(
-                    range(5, 6),
-                    [
-                        filled(4, 5, "b"),
-                    ],
-                )
-            ]
+            {
+                5: [
+                    filled(4, 5, "b"),
+                ]
+            }
         )
     )
     assert store.read == ["page-1"]
@@ -122,26 +118,21 @@ def test_a_change_reads_and_writes_only_the_pages_that_it_touches(store: Store) 
     assert after.totals == Totals.of(after) == before.totals
 
 
-def test_a_bucket_that_splits_makes_its_page_longer_and_two_that_join_make_it_shorter(store: Store) -> None:
+def test_a_bucket_that_splits_makes_its_page_longer_until_it_is_cut(store: Store) -> None:
     before = store.store(Buckets.of(filled(4, bits, due_at=9 - bits % 4) for bits in range(16)))
-    split = before.replaced([Replacement(range(5, 6), [filled(6, bits) for bits in range(20, 24)])])
+    split = before.replaced({5: [filled(6, bits) for bits in range(20, 24)]})
     stored = store.store(split)
     assert [sum(count for _, count in page.depths) for page in stored.pages] == [4, 4, 3, 4, 4]
     assert list(stored) == list(split)
     assert stored.totals == Totals.of(stored)
-    joined = stored.replaced([Replacement(range(2), [filled(3, 0)]), Replacement(range(2, 4), [filled(3, 1)])])
-    assert list(joined)[:3] == [filled(3, 0), filled(3, 1), filled(4, 4, due_at=9)]
-    assert joined.totals == Totals.of(joined)
 
 
 def test_buckets_that_do_not_have_the_hashes_of_those_they_replace_are_refused(store: Store) -> None:
     before = store.store(Buckets.even(4))
     with pytest.raises(InvalidInputError, match="do not cover the hash space"):
-        before.replaced([Replacement(range(5, 6), [Bucket(depth=5, bits=10)])])
+        before.replaced({5: [Bucket(depth=5, bits=10)]})
     with pytest.raises(InvalidInputError, match="do not cover the hash space"):
-        before.replaced([Replacement(range(5, 6), [Bucket(depth=4, bits=6)])])
-    with pytest.raises(InvalidInputError, match="not in one page"):
-        before.replaced([Replacement(range(3, 5), [Bucket(depth=3, bits=2)])])
+        before.replaced({5: [Bucket(depth=4, bits=6)]})
 
 
 def test_only_pages_with_buckets_that_are_due_are_found(store: Store) -> None:
@@ -191,3 +182,22 @@ def test_what_is_stored_with_a_page_says_which_buckets_it_has(store: Store) -> N
     (page, _) = store.store(Buckets.of([first, *even(3)[1:]])).pages
     assert page.depths == [[3, 4]]
     assert store.store(Buckets.of([first, *even(3)[1:]]))[0].tombstone_count == 1
+
+
+def test_halves_of_a_bucket_that_is_small_enough_are_joined_and_others_are_not(store: Store) -> None:
+    buckets = store.store(Buckets.of(filled(3, bits) for bits in range(8)))
+    assert [bucket.name for bucket in buckets.joined(13)] == [bucket.name for bucket in buckets]
+    joined = buckets.joined(14)
+    assert [bucket.name for bucket in joined] == ["00", "01", "10", "11"]
+    assert [file.uri for file in joined[0].files] == ["a-3-0", "a-3-1"]
+    assert joined.totals == buckets.totals
+    assert [bucket.name for bucket in buckets.joined(55)] == ["0", "1"]
+    assert [bucket.name for bucket in buckets.joined(56)] == ["all"]
+
+
+def test_buckets_that_both_have_tombstones_are_not_joined() -> None:
+    tombstones = ManifestEntry(uri="t", record_count=1, content_length=1)
+    one = Bucket(depth=1, bits=0, tombstones=tombstones, held_at=7)
+    assert len(Buckets.of([one, Bucket(depth=1, bits=1, tombstones=tombstones)]).joined(10)) == 2
+    (whole,) = Buckets.of([one, filled(1, 1, due_at=5)]).joined(10)
+    assert (whole.tombstones, whole.due_at) == (tombstones, 5)

@@ -32,6 +32,7 @@ def check_partition(destination: Destination, *, deep: bool = False) -> list[Fin
     """Check the current state of a compacted partition; no findings means sound."""
     try:
         completion = current_completion(destination)
+        problems = [] if completion is None else find_problems(destination, completion.buckets)
     except CorruptionError as error:
         return [Finding("state", str(destination.locator), str(error), _REBASE)]
     if completion is None:
@@ -40,10 +41,7 @@ def check_partition(destination: Destination, *, deep: bool = False) -> list[Fin
         refuse_lost_commits(completion, destination.locator, root=destination.root)
     except CorruptionError as error:
         return [Finding("lost-commits", str(completion.source_partition_locator), str(error), "restore it from a copy")]
-    findings = [
-        Finding("compacted-file", expected.uri, problem, _REPAIR)
-        for expected, problem in find_problems(destination, completion.buckets)
-    ]
+    findings = [Finding("compacted-file", expected.uri, problem, _REPAIR) for expected, problem in problems]
     bad = {finding.file for finding in findings}
     for bucket in completion.buckets:
         findings += check_bucket(destination, completion, bucket, bad, deep=deep)

@@ -2,7 +2,7 @@
 
 import bisect
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Self, overload
 
 import orjson
@@ -327,45 +327,56 @@ class Buckets(Sequence[Bucket]):
             if is_due(page.totals, now_ms, floor_ms)
         ]
 
-    def replaced(self, changes: "Sequence[Replacement]") -> "Buckets":
-        """Return the buckets with some in place of others, in memory; pages of which nothing changes stay as they are.
+    def replaced(self, changes: Mapping[int, Sequence[Bucket]]) -> "Buckets":
+        """Return the buckets with others in place of some, by their numbers; pages of which none changes stay as they are.
 
         Raises: CorruptionError, InvalidInputError where the others do not have the same hashes.
         """
-        by_page: dict[int, list[Replacement]] = {}
-        for change in sorted(changes, key=lambda change: change.numbers.start):
-            first, last = (self._page_of(change.numbers[at]) for at in (0, -1))
-            if first != last:
-                raise InvalidInputError(f"the buckets {change.numbers} are not in one page")
-            by_page.setdefault(first, []).append(change)
+        by_page: dict[int, dict[int, Sequence[Bucket]]] = {}
+        for number, buckets in changes.items():
+            by_page.setdefault(self._page_of(number), {})[number] = buckets
         pages = [
-            self._changed(number, by_page[number]) if number in by_page else page
-            for number, page in enumerate(self._pages)
+            self._changed(place, by_page[place]) if place in by_page else page for place, page in enumerate(self._pages)
         ]
         return Buckets(pages, self.reader)
 
-    def _changed(self, number: int, changes: "Sequence[Replacement]") -> _Page:
-        page, start = self._pages[number], self._starts.numbers[number]
-        lines = list(self._lines(number))
-        depths = page.each_depth
+    def _changed(self, place: int, changes: Mapping[int, Sequence[Bucket]]) -> _Page:
+        page, first = self._pages[place], self._starts.numbers[place]
+        lines: list[Line] = []
+        depths: list[int] = []
         before: list[Bucket] = []
         after: list[Bucket] = []
-        # From the last one on, so that the numbers of the others stay.
-        for change in reversed(changes):
-            own = slice(change.numbers.start - start, change.numbers.stop - start)
-            replaced = [_decoded(line) for line in lines[own]]
-            if [bucket.first_hash for bucket in change.buckets[:1]] != [replaced[0].first_hash]:
-                raise InvalidInputError(f"buckets do not cover the hash space at {replaced[0].first_hash:016x}")
-            before += replaced
-            after += change.buckets
-            lines[own] = change.buckets
-            depths[own] = [bucket.depth for bucket in change.buckets]
-        untouched = len(lines) > len(after)
-        if untouched and page.totals.due_at is None and page.totals.held_at is None:
+        for number, (line, depth) in enumerate(zip(self._lines(place), page.each_depth, strict=True), first):
+            if number not in changes:
+                lines.append(line)
+                depths.append(depth)
+                continue
+            bucket, others = _decoded(line), changes[number]
+            if [other.first_hash for other in others[:1]] != [bucket.first_hash]:
+                raise InvalidInputError(f"buckets do not cover the hash space at {bucket.first_hash:016x}")
+            before.append(bucket)
+            after += others
+            lines += others
+            depths += [other.depth for other in others]
+        if page.totals.due_at is None and page.totals.held_at is None:
             totals = _difference(page.totals, Totals.of(before), Totals.of(after))
         else:
             totals = Totals.of(map(_decoded, lines))
         return _Page.of(lines, depths, totals)
+
+    def joined(self, most_rows: int) -> "Buckets":
+        """Return the buckets with halves joined, in memory, that have no more rows together; each has the files of both.
+
+        More buckets than there is room for in memory stay as they are. Raises: CorruptionError.
+        """
+        if len(self) > _MOST_JOINED:
+            return self
+        joined: list[Bucket] = []
+        for bucket in self:
+            while joined and _are_joinable(joined[-1], bucket, most_rows):
+                bucket = _joined(joined.pop(), bucket)
+            joined.append(bucket)
+        return Buckets.of(joined) if len(joined) < len(self) else self
 
     def stored(self, page_buckets: int, write: WritePage) -> "Buckets":
         """Return the same buckets, all in stored pages if they are more than one page holds, else all in memory."""
@@ -431,11 +442,30 @@ class Buckets(Sequence[Bucket]):
         return starts
 
 
-class Replacement(NamedTuple):
-    """New buckets in place of neighbours, by their numbers."""
+_MOST_JOINED = 4096
 
-    numbers: range
-    buckets: Sequence[Bucket]
+
+def _are_joinable(one: Bucket, other: Bucket, most_rows: int) -> bool:
+    """Return whether neighbours are the halves of a bucket of so many rows; tombstones of both would be two files."""
+    return (
+        one.depth == other.depth
+        and one.bits ^ 1 == other.bits
+        and one.bits < other.bits
+        and one.live_count + other.live_count <= most_rows
+        and (one.tombstones is None or other.tombstones is None)
+    )
+
+
+def _joined(one: Bucket, other: Bucket) -> Bucket:
+    times = Totals.of([one, other])
+    return Bucket(
+        depth=one.depth - 1,
+        bits=one.bits >> 1,
+        files=[*one.files, *other.files],
+        tombstones=one.tombstones or other.tombstones,
+        due_at=times.due_at,
+        held_at=times.held_at,
+    )
 
 
 def _decoded(line: Line) -> Bucket:

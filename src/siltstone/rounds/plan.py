@@ -17,7 +17,6 @@ from siltstone.table.completion import (
     Destination,
     DestinationState,
     Hold,
-    check_whole,
     closed_before,
     current_completion,
     current_entry,
@@ -158,8 +157,6 @@ def _plan_next(plan: PartitionPlan, *, is_first: bool, is_alone: bool) -> Partit
     """Plan a round that reads what is new since the one before, if anything is."""
     request, state, source = plan.request, plan.state, plan.source
     previous = None if state.current is None else read_completion(plan.destination, state.current)
-    if previous is not None:
-        check_whole(plan.destination, previous)
     plan = replace(plan, previous=previous)
     columns, keys = source_columns(source.version, plan.table), request.keys.in_files(plan.table)
     _check_compatible(plan, keys)
@@ -168,7 +165,9 @@ def _plan_next(plan: PartitionPlan, *, is_first: bool, is_alone: bool) -> Partit
         _check_order(request, watermark)
     deltas = _new_deltas(plan, watermark)
     chosen = _that_fit(deltas, request.max_round_bytes)
-    job = _job(plan, delta_reads(chosen, columns), columns, keys, columns.schema_after(watermark))
+    job = _job(
+        plan, delta_reads(chosen, columns), columns, keys, columns.schema_after(watermark), deltas[len(chosen) :]
+    )
     if len(chosen) == len(deltas) and request.last_stream_position is None:
         job = _reaching_the_end(job, source.version, read_holds(state.holds))
     wants_full = is_first and request.settings.full and previous is not None and previous.file_count > 0
@@ -190,13 +189,30 @@ def _plan_next(plan: PartitionPlan, *, is_first: bool, is_alone: bool) -> Partit
 
 
 def _job(
-    plan: PartitionPlan, reads: Sequence[ReadTask], columns: SourceColumns, keys: Keys, schema: pa.Schema
+    plan: PartitionPlan,
+    reads: Sequence[ReadTask],
+    columns: SourceColumns,
+    keys: Keys,
+    schema: pa.Schema,
+    backlog: Sequence[Delta] = (),
 ) -> RoundJob:
     request, source = plan.request, plan.source
     settings, now_ms = request.settings, request.now_ms
     job = make_job(
-        plan.destination, plan.previous, reads, columns, keys, source.version, schema, settings=settings, now_ms=now_ms
+        plan.destination,
+        plan.previous,
+        reads,
+        columns,
+        keys,
+        source.version,
+        schema,
+        settings=settings,
+        now_ms=now_ms,
+        backlog=backlog,
     )
+    if settings.full and job.primary_keys:
+        # All buckets are rewritten: those that are too small for the table are so together with their neighbours.
+        job = replace(job, buckets=job.buckets.joined(job.bucket_rows // 2))
     # Things expire by the time that was asked for, else by one that is sure.
     return replace(job, began=plan.state.batch_id, expiry_ms=source.expiry_ms if now_ms is None else now_ms)
 

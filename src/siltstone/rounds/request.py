@@ -24,7 +24,7 @@ from siltstone.table.jobs import Keys, version_of
 
 MAX_ROUND_BYTES = 2 << 30
 _HIGHEST = (1 << 63) - 1
-_COUNTS = ("target_file_bytes", "records_per_compacted_file", "bucket_rows", "max_files")
+_COUNTS = ("target_file_bytes", "records_per_compacted_file", "bucket_rows", "page_buckets", "max_files")
 _FRACTIONS = ("max_dead_fraction", "max_delta_fraction")
 _SHAPE = "write namespace.table, or namespace/table/version/stream"
 
@@ -291,7 +291,9 @@ def check_request(request: Request, table: TableVersion, source: SourceState) ->
 
 def _check_settings(settings: Settings) -> None:
     for name in _COUNTS:
-        _check_count(name, getattr(settings, name), 1)
+        value = getattr(settings, name)
+        if name != "bucket_rows" or value is not None:
+            _check_count(name, value, 1)
     for name in _FRACTIONS:
         value = getattr(settings, name)
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:

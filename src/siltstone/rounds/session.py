@@ -9,7 +9,6 @@ from typing import overload
 
 from siltstone.errors import ConflictError, CorruptionError
 from siltstone.log.horizon import announced
-from siltstone.model.buckets import Replacement
 from siltstone.model.rounds import Accounting, RoundCompletion, ratio
 from siltstone.model.schema import SchemaField
 from siltstone.objects import open_objects
@@ -250,9 +249,7 @@ def _run_round(plan: RoundPlan, engine: Engine, progress: Progress) -> RoundComp
 
 def _complete(plan: RoundPlan, results: Sequence[BucketResult]) -> RoundCompletion:
     job = plan.job
-    buckets = job.buckets.replaced(
-        [Replacement(range(result.number, result.number + 1), result.buckets) for result in results]
-    )
+    buckets = job.buckets.replaced({result.number: result.buckets for result in results})
     actions = Counter(result.action for result in results)
     actions["untouched"] += len(job.buckets) - len(results)
     untouched = job.buckets.totals.live_count - sum(result.accounting.base_rows for result in results)

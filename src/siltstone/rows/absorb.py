@@ -15,7 +15,7 @@ from siltstone.model.buckets import MAX_DEPTH, Bucket, CompactedFile
 from siltstone.model.rounds import Accounting
 from siltstone.objects import open_objects
 from siltstone.rows.columns import Hashes, Integers, align, hash_keys
-from siltstone.rows.files import StoredFile, write_index, write_vector
+from siltstone.rows.files import StoredFile, check_present, write_index, write_vector
 from siltstone.rows.fold import write_tombstones
 from siltstone.rows.job import Action, BucketResult, RoundJob
 from siltstone.storage.parquet import ROW_GROUP_ROWS, open_writer
@@ -104,6 +104,8 @@ def absorb(job: RoundJob, number: int, stored: Sequence[StoredFile], change: Cha
 def _add(
     job: RoundJob, bucket: Bucket, stored: Sequence[StoredFile], change: Change
 ) -> tuple[list[Bucket], list[CompactedFile]]:
+    # What is carried over by reference is not read, so that nobody else would notice what is missing.
+    check_present(job.root, stored)
     files = []
     for file, dead in zip(stored, change.dead, strict=True):
         if not len(dead):
@@ -166,7 +168,7 @@ def _encoded_schema(job: RoundJob, stored: Sequence[StoredFile]) -> pa.Schema:
 def _children(job: RoundJob, bucket: Bucket, rows: int) -> list[Bucket]:
     """Return the bucket, or as many as it takes to bring each one's rows down to the target."""
     splits = 0
-    while job.primary_keys and rows >> splits > 2 * job.settings.bucket_rows and bucket.depth + splits < MAX_DEPTH:
+    while job.primary_keys and rows >> splits > 2 * job.bucket_rows and bucket.depth + splits < MAX_DEPTH:
         splits += 1
     depth = bucket.depth + splits
     return [Bucket(depth=depth, bits=(bucket.bits << splits) + number) for number in range(1 << splits)]

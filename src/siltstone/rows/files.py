@@ -64,6 +64,11 @@ class StoredFile:
         return self._parquet
 
     @property
+    def is_opened(self) -> bool:
+        """Whether the data file was opened, so that it is there."""
+        return self._parquet is not None
+
+    @property
     def index(self) -> "StoredIndex":
         """The primary key index. Raises: CorruptionError."""
         if self._index is None:
@@ -150,6 +155,18 @@ class StoredFile:
             raise CorruptionError(
                 f"{self._root}/{self.file.uri}: the data file is damaged ({error}); restore it, or rebase the partition"
             ) from error
+
+
+def check_present(root: str, stored: Sequence[StoredFile]) -> None:
+    """Check that data files which nobody has opened are there, with the right size. Raises: CorruptionError."""
+    for file in (each.file for each in stored if not each.is_opened):
+        info, problem = open_objects(root).info(file.uri), None
+        if info is None:
+            problem = "the data file is missing"
+        elif info.size != file.content_length:
+            problem = f"the data file is damaged: it has {info.size} bytes instead of {file.content_length}"
+        if problem is not None:
+            raise CorruptionError(f"{root}/{file.uri}: {problem}; restore it from a copy, or rebase the partition")
 
 
 def group_ranges(file: pq.ParquetFile, group: int) -> Ranges:

@@ -21,12 +21,33 @@ class Settings:
 
     target_file_bytes: int = 128 << 20
     records_per_compacted_file: int = 4_000_000
-    bucket_rows: int = 500_000
+    # By default as the size of the table asks for.
+    bucket_rows: int | None = None
     max_dead_fraction: float = 0.25
     max_delta_fraction: float = 0.5
     max_files: int = 8
     page_buckets: int = PAGE_BUCKETS
     full: bool = False
+
+
+# Buckets stay between these sizes where a table has no more of them than that.
+_LEAST_BUCKET_BYTES = 16 << 20
+_MOST_BUCKET_BYTES = 256 << 20
+_BUCKETS = 8192
+# Merging costs by the row, so that rows of a few bytes make no bucket of millions of them.
+_BUCKET_ROWS = 500_000
+_LEAST_BUCKET_ROWS = 1024
+
+
+def bucket_rows(rows: int, size: int) -> int:
+    """Return how many rows a bucket should have in a table of so many rows and bytes.
+
+    Buckets are what tasks share, so small tables have small ones; large tables have files of a good size, and no more
+    buckets than the driver of a round can handle.
+    """
+    target_bytes = min(max(size // _BUCKETS, _LEAST_BUCKET_BYTES), _MOST_BUCKET_BYTES)
+    by_bytes = target_bytes * rows // max(size, 1)
+    return max(_LEAST_BUCKET_ROWS, min(by_bytes, max(_BUCKET_ROWS, rows // _BUCKETS)))
 
 
 @dataclass(frozen=True)
@@ -85,6 +106,7 @@ class RoundJob:
     seed: int = 0
     began: int = -1
     expiry_ms: int = 0
+    bucket_rows: int = _BUCKET_ROWS
     row_group_rows: int = MAX_ROW_GROUP_ROWS
     tombstone_retention_ms: int = round(TOMBSTONE_RETENTION_SECONDS.default * 1000)
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from siltstone.catalog import main as catalog
+from siltstone.clock import monotonic
 from siltstone.errors import NotFoundError, SiltstoneError
 from siltstone.lake import Lake, choose_engine
 from siltstone.model import PartitionLocator, TableVersion
@@ -17,7 +18,14 @@ from siltstone.rows.job import Engine
 from siltstone.service.results import CheckpointResult, KeepAlive, PendingPartition
 from siltstone.service.settings import DAY_SECONDS, to_ms
 from siltstone.storage import object_store as storage
-from siltstone.table.completion import compacted_partition, current_entry, locate_compacted, read_state
+from siltstone.table.completion import (
+    check_whole,
+    compacted_partition,
+    current_completion,
+    current_entry,
+    locate_compacted,
+    read_state,
+)
 from siltstone.table.followers import PartitionWork, followed_partition, keep_following, read_work, trim_limit
 
 if TYPE_CHECKING:
@@ -42,6 +50,8 @@ class LakeTables:
         self._engine = engine
         self._retention_seconds = delta_retention_seconds
         self._is_time_uncertain = False
+        # When this process has last found all files of a partition in place, by the clock that only goes forward.
+        self._checked_at: dict[str, float] = {}
 
     def find_work(self, keep_alive: KeepAlive) -> Sequence[PendingPartition]:
         """Return the partitions with deltas after their watermark, or due without any. Raises: StorageError.
@@ -62,8 +72,9 @@ class LakeTables:
         return pending
 
     def compact(self, partition: PartitionLocator, progress: Progress) -> CheckpointResult:
-        """Compact one partition. Raises: SiltstoneError."""
+        """Compact one partition; once a day, all files that it consists of are looked for first. Raises: SiltstoneError."""
         try:
+            self._check_daily(partition)
             keys = tuple(self._version(partition).primary_keys)
             request = Request(self._source(partition), compacted_partition(partition), keys, root=self.lake.root)
             engine = self._engine or choose_engine("spark", self._session, progress)
@@ -117,6 +128,17 @@ class LakeTables:
             if self._is_there(partition):
                 raise
             return None
+
+    def _check_daily(self, partition: PartitionLocator) -> None:
+        """Check that all files of a partition are there: rounds notice that only of what they touch. Raises: CorruptionError."""
+        name, now = str(partition), monotonic()
+        if now - self._checked_at.get(name, -DAY_SECONDS) < DAY_SECONDS:
+            return
+        destination = locate_compacted(partition, root=self.lake.root)
+        completion = current_completion(destination)
+        if completion is not None:
+            check_whole(destination, completion)
+        self._checked_at[name] = now
 
     def _warn_if_uncertain(self, uncertainty: str | None) -> None:
         """Log that deltas are kept because of a clock, once until it is right again."""

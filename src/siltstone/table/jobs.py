@@ -19,7 +19,7 @@ from siltstone.model.properties import KIND, ROW_GROUP_ROWS, TOMBSTONE_RETENTION
 from siltstone.model.rounds import RoundCompletion
 from siltstone.model.schema import SchemaField, evolve, schema_from_json, schema_to_json
 from siltstone.objects import open_objects
-from siltstone.rows.job import ReadTask, RoundJob, Settings
+from siltstone.rows.job import ReadTask, RoundJob, Settings, bucket_rows
 from siltstone.storage import object_store as storage
 from siltstone.table.completion import Destination
 
@@ -98,6 +98,10 @@ def _named(columns: Sequence[SchemaField], names: Mapping[str, str], ids: Mappin
     return schema_from_json(fields) if fields else pa.schema([])
 
 
+# A quarter of a million buckets, which is more than any table should have.
+_FIRST_DEPTH = 18
+
+
 class Keys(NamedTuple):
     """By what rows are merged; `sort` is None where the rules of the source's table tell."""
 
@@ -166,10 +170,12 @@ def make_job(
     *,
     settings: Settings | None = None,
     now_ms: int | None = None,
+    backlog: Sequence[Delta] = (),
 ) -> RoundJob:
     """Return what a round does, starting from the one before, if any, and reading columns of `schema`.
 
-    The rules are those of the source's version, all names those of the files of the destination's table.
+    The rules are those of the source's version, all names those of the files of the destination's table. `backlog` has
+    deltas that later rounds will read: a first round makes buckets for them, too.
     """
     settings = settings or Settings()
     if previous is not None:
@@ -178,6 +184,12 @@ def make_job(
         # Hashes depend on the order of keys, so the order that was stored stays.
         keys = Keys(tuple(previous.primary_keys), tuple(previous.sort_keys))
     keys = keys.with_default_sort(columns)
+    manifests = [delta.manifest for delta in backlog if delta.type != "delete"]
+    coming = [(read.record_count, read.content_length) for read in reads if not read.is_delete]
+    coming += [(manifest.record_count, manifest.content_length) for manifest in manifests]
+    coming += [(previous.live_rows, previous.content_length)] if previous else []
+    rows, size = (sum(column) for column in zip(*coming, strict=True)) if coming else (0, 0)
+    target = settings.bucket_rows or bucket_rows(rows, size)
     return RoundJob(
         root=destination.root,
         folder=destination.folder,
@@ -186,7 +198,8 @@ def make_job(
         sort_keys=keys.sort or (),
         merge_engine=version.merge_engine,
         drop_duplicates=version.drop_duplicates,
-        buckets=previous.buckets if previous else _first_buckets(settings, reads),
+        buckets=previous.buckets if previous else _first_buckets(rows, target),
+        bucket_rows=target,
         reads=tuple(reads),
         settings=settings,
         now_ms=open_objects(destination.root).now_ms() if now_ms is None else now_ms,
@@ -199,9 +212,9 @@ def make_job(
     )
 
 
-def _first_buckets(settings: Settings, reads: Sequence[ReadTask]) -> Buckets:
-    rows = sum(read.record_count for read in reads if not read.is_delete)
+def _first_buckets(rows: int, target: int) -> Buckets:
+    """Return as many buckets as a table will need that begins with so many rows."""
     depth = 0
-    while rows >> depth > settings.bucket_rows and depth < 12:
+    while rows >> depth > target and depth < _FIRST_DEPTH:
         depth += 1
     return Buckets.even(depth)

@@ -234,7 +234,7 @@ class Scan:
         """Return how many rows there are, without reading any where no filter and no waiting deltas ask for it."""
         bare = replace(self, columns=())
         if self.where is None:
-            done = sum(file.live_count for file in self.compacted_files)
+            done = sum(part.live_count for part in self._parts if part.job is None)
             tables = (table for task in bare.merges for table in bare.reader.read_merged(task))
             return done + sum(int(table.num_rows) for table in tables)
         return sum(int(table.num_rows) for table in bare._tables())
@@ -374,6 +374,13 @@ class _Part:
     buckets: Buckets | None
     numbers: Sequence[int]
     job: RoundJob | None
+
+    @property
+    def live_count(self) -> int:
+        """The rows of the buckets that are read."""
+        if self.buckets is None or len(self.numbers) == len(self.buckets):
+            return 0 if self.buckets is None else self.buckets.totals.live_count
+        return sum(file.live_count for file in self.files)
 
     @property
     def files(self) -> list[CompactedFile]:

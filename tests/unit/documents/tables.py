@@ -22,7 +22,7 @@ from siltstone.table.completion import Hold, compacted_partition, current_comple
 
 NAME = "shop.reviews"
 DELAY = 10
-ROOMY = Settings(max_dead_fraction=1.0, max_delta_fraction=100.0, max_files=100)
+ROOMY = Settings(max_dead_fraction=1.0, max_delta_fraction=100.0, max_files=100, page_buckets=2)
 # Far enough ahead that the clock of this machine plays no part: what is complete is what rounds say.
 START_MS = time.time_ns() // 1_000_000 + 3_600_000
 

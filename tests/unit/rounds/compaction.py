@@ -23,7 +23,7 @@ from siltstone.table.completion import Destination, current_completion, locate_d
 from siltstone.table.scan import live_rows
 from siltstone.testing.oracle import oracle_of, same_rows
 
-MINOR = Settings(max_dead_fraction=1.0, max_delta_fraction=100.0, max_files=100)
+MINOR = Settings(max_dead_fraction=1.0, max_delta_fraction=100.0, max_files=100, page_buckets=2)
 MAJOR = replace(MINOR, full=True)
 SCHEMA = {"id": "int64", "v": "string"}
 
@@ -104,8 +104,9 @@ def objects_below(root: str) -> list[str]:
 
 
 def objects_of(completion: RoundCompletion) -> set[str]:
-    """Return the names of all data files, indices, deletion vectors and tombstones of a state."""
+    """Return the names of all pages, data files, indices, deletion vectors and tombstones of a state."""
     names: set[str] = {bucket.tombstones.uri for bucket in completion.buckets if bucket.tombstones is not None}
+    names |= {page.uri for page in completion.buckets.pages}
     for file in completion.files:
         names |= {file.uri, file.index_uri or file.uri}
         names |= {file.deletion_vector.uri} if file.deletion_vector is not None else set()

@@ -15,9 +15,17 @@ from siltstone.model import rounds as state
 from siltstone.model.buckets import CompactedFile
 from siltstone.model.rounds import RoundCompletion
 from siltstone.objects import open_objects
-from siltstone.rounds.plan import plan_partition
+from siltstone.rounds.plan import RoundPlan, plan_partition
+from siltstone.rows.columns import hash_keys
 from siltstone.storage import object_store as storage
-from siltstone.table.completion import CURRENT_KEY, commit_round, current_completion, named_objects, write_completion
+from siltstone.table.completion import (
+    CURRENT_KEY,
+    bucket_objects,
+    commit_round,
+    current_completion,
+    named_objects,
+    write_completion,
+)
 from siltstone.testing.oracle import oracle_of, same_rows
 from tests.unit.rounds.compaction import (
     MAJOR,
@@ -480,7 +488,9 @@ class TestDamage:
             compact(damaged)
         self.check_cured(damaged)
 
-    def test_whatever_the_current_round_names_even_where_this_round_would_not_look(self, local_root: str) -> None:
+    def test_what_a_round_touches_stops_it_and_fsck_finds_all_that_the_current_round_names(
+        self, local_root: str
+    ) -> None:
         table = make_table(local_root, schema={"id": "int64", "at": "int64", "v": "string"}, sort_keys=["at"])
         few = replace(MINOR, bucket_rows=10)
         table.write(pa.table({"id": range(60), "at": [1] * 60, "v": ["a"] * 60}))
@@ -491,6 +501,8 @@ class TestDamage:
         before = completion_of(table)
         objects = open_objects(local_root)
         everything = list(named_objects(before.buckets))
+        (hash_,) = hash_keys(pa.table({"id": [0]}), ["id"])
+        touched = set(bucket_objects([before.buckets[before.buckets.number_of(int(hash_))]]))
         assert {each.kind for each in everything} == {
             "data file",
             "primary key index",
@@ -502,13 +514,41 @@ class TestDamage:
             assert len(data) == each.size
             for damaged in (None, data[:-1], data + b"x"):
                 overwrite(local_root, each.uri, damaged)
-                for act in (lambda: compact(table, few), lambda: plan_partition(request_for(table))):
-                    with pytest.raises(CorruptionError, match=rf"{each.uri}: the {each.kind} is .*restore it.* rebase"):
-                        act()
+                assert isinstance(plan_partition(request_for(table)), RoundPlan)
+                if each.uri in touched:
+                    with pytest.raises(CorruptionError, match=rf"{each.uri}: .*rebase"):
+                        compact(table, few)
                 assert [finding.file for finding in table.fsck()] == [each.uri]
             overwrite(local_root, each.uri, data)
+        assert {each.kind for each in everything if each.uri in touched} == {each.kind for each in everything}
         assert completion_of(table) == before
         compact(table, few)
+        check_rows(table)
+
+    @pytest.mark.parametrize("data", [None, b"", b"cut"], ids=["missing", "empty", "foreign"])
+    def test_a_page_of_buckets(self, local_root: str, data: bytes | None) -> None:
+        table = make_table(local_root)
+        for value in ("a", "b"):
+            table.write(rows(range(60), value))
+            compact(table, replace(MINOR, bucket_rows=10))
+        table.write(rows([1], "c"))
+        before = completion_of(table)
+        (hash_,) = hash_keys(pa.table({"id": [1]}), ["id"])
+        page = before.buckets.pages[before.buckets.number_of(int(hash_)) // 2]
+        kept = open_objects(local_root).read(page.uri)
+        overwrite(local_root, page.uri, data)
+        with pytest.raises(CorruptionError, match=rf"{page.uri}: the page of buckets is .*; restore it, or rebase"):
+            compact(table)
+        with pytest.raises(CorruptionError, match=page.uri):
+            table.to_arrow()
+        assert [finding.code for finding in table.fsck()] == ["state"]
+        with pytest.raises(CorruptionError, match=page.uri):
+            table.vacuum(retention_ms=0, orphan_grace_ms=0)
+        overwrite(local_root, page.uri, kept)
+        compact(table)
+        check_rows(table)
+        overwrite(local_root, page.uri, data)
+        table.vacuum(retention_ms=0, orphan_grace_ms=0)
         check_rows(table)
 
     def test_a_flipped_bit_anywhere_in_a_completion_file(self, damaged: siltstone.Table) -> None:

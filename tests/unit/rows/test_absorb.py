@@ -19,7 +19,7 @@ from siltstone.rows import merge
 from siltstone.rows.absorb import Change, CompactedWriter, absorb, choose
 from siltstone.rows.columns import hash_keys
 from siltstone.rows.files import StoredFile, read_vector, write_vector
-from siltstone.rows.job import BucketResult, RoundJob, Settings
+from siltstone.rows.job import BucketResult, RoundJob, Settings, bucket_rows
 from siltstone.rows.merge import run_here
 from siltstone.table.completion import current_completion
 from tests.unit.rounds.compaction import (
@@ -123,6 +123,40 @@ def test_a_bucket_that_outgrows_its_target_splits_and_the_cover_stays_complete(l
     assert len({bucket.depth for bucket in completion_of(table).buckets}) > 1, "only what grew was split"
 
 
+def test_a_full_compaction_joins_buckets_that_are_too_small_for_their_table(local_root: str) -> None:
+    table = make_table(local_root)
+    table.write(rows(range(64)))
+    compact(table, replace(MINOR, bucket_rows=4))
+    assert len(completion_of(table).buckets) >= 16
+    table.write(rows(range(60, 70), "new"))
+    compact(table, replace(MINOR, bucket_rows=40, full=True))
+    completion = completion_of(table)
+    assert len(completion.buckets) <= 8
+    assert all(len(bucket.files) <= 1 for bucket in completion.buckets)
+    assert completion.accounting.is_balanced
+    check_rows(table)
+    compact(table, replace(MINOR, full=True))
+    assert [bucket.name for bucket in completion_of(table).buckets] == ["all"]
+    check_rows(table)
+
+
+@pytest.mark.parametrize(
+    ("rows_", "size", "expected"),
+    [
+        (0, 0, 1024),
+        (1000, 10_000, 500_000),
+        (5_000_000, 134 << 20, 500_000),
+        (5_000_000, 5_000_000, 500_000),
+        (1_000_000, 1_000_000_000, 16_777),
+        (100, 500_000_000, 1024),
+        (370_000_000_000, 10_000_000_000_000, 9_932_111),
+        (37_000_000_000, 1_000_000_000_000, 4_516_601),
+    ],
+)
+def test_buckets_are_as_large_as_the_table_asks_for(rows_: int, size: int, expected: int) -> None:
+    assert bucket_rows(rows_, size) == expected
+
+
 def test_a_split_takes_tombstones_along(local_root: str) -> None:
     table = make_table(local_root, schema=SORTED, sort_keys=["at"])
     numbers = list(range(40))
@@ -210,8 +244,9 @@ def test_untouched_buckets_are_carried_over_as_they_are(local_root: str) -> None
     table.write(rows([7], "again"))
     compact(table, settings)
     completion = completion_of(table)
-    assert len(before - objects_of(completion)) == 0
-    assert len(objects_of(completion) - before) == 3, "a data file, its index, a deletion vector"
+    (replaced,) = before - objects_of(completion)
+    assert replaced.endswith(".page")
+    assert len(objects_of(completion) - before) == 4, "a page, a data file, its index, a deletion vector"
     table.write(pa.table({"v": ["63"]}), "delete", ["v"])
     result = compact(table, settings)
     check_rows(table)

@@ -20,7 +20,7 @@ from siltstone.table.completion import compacted_partition
 from siltstone.testing.oracle import oracle_of, same_rows
 
 ZONES = ("asia", "eu", "us")
-KEPT = Settings(max_dead_fraction=1.0, max_delta_fraction=100.0, max_files=100, bucket_rows=50)
+KEPT = Settings(max_dead_fraction=1.0, max_delta_fraction=100.0, max_files=100, bucket_rows=50, page_buckets=3)
 
 
 def compact(table: siltstone.Table, *zones: str) -> None:

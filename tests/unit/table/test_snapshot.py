@@ -402,7 +402,7 @@ def test_merging_a_partition_that_is_behind_finds_rows_of_any_kind_by_their_key(
     table = make(root)
     table.write(pa.table({"zone": ["eu"] * 40, "id": range(40), "n": [0] * 40}))
     table.write(pa.table({"zone": ["us"], "id": [0], "n": [0]}))
-    small = {"settings": Settings(bucket_rows=5)}
+    small = {"settings": Settings(bucket_rows=5, page_buckets=2)}
     compact(table, **small)
     table.write(pa.table({"zone": ["eu"] * 2, "id": [3, 50], "n": [1, 1]}))
     table.write(pa.table({"zone": ["eu"], "id": [4]}), "delete", delete_columns=["zone", "id"])
