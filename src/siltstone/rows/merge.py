@@ -37,8 +37,9 @@ Resolve = Callable[[RoundJob, Bucket, Sequence[StoredFile], Sequence[Part]], Cha
 
 def run_here(job: RoundJob, merge: Merge | None = None) -> Iterator[BucketResult]:
     """Run all tasks of a round in this process, one after another."""
+    visits = job.settings.full or bool(job.due_numbers())
     for number, parts in gather_here(job):
-        result = (merge or merge_bucket)(job, number, parts)
+        result = (merge or merge_bucket)(job, number, parts) if parts or visits else None
         if result is not None:
             yield result
 
