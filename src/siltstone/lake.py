@@ -53,7 +53,7 @@ from siltstone.rounds.events import Progress
 from siltstone.rounds.request import TableRequest
 from siltstone.rounds.session import Compacted, Plan, compact_table, preview_table
 from siltstone.rows.job import Engine
-from siltstone.spark.compaction import Spark, engine_on
+from siltstone.spark.compaction import LazyEngine, Spark
 from siltstone.storage import object_store as storage
 from siltstone.storage.interface import ArrowData, StreamLog
 from siltstone.storage.layout import CATALOG_FOLDER
@@ -788,7 +788,7 @@ def _check_log(root: str, folder: str) -> list[Finding]:
 def choose_engine(engine: EngineName, spark: Spark = None, progress: Progress | None = None) -> Engine:
     """Return what runs the tasks of rounds: Spark, or this process. Raises: InvalidInputError."""
     if engine == "spark":
-        return engine_on(spark, progress)
+        return LazyEngine(spark, progress)
     if engine != "local":
         raise InvalidInputError(f"unknown engine {engine!r}; use spark, or local for this process")
     if spark is not None:

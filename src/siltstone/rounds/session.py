@@ -1,23 +1,25 @@
 """A compaction session: rounds, each planned on the current state and committed by itself, until nothing is left."""
 
+import contextlib
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import overload
 
-from siltstone.errors import ConflictError, CorruptionError
+from siltstone.errors import ConflictError, CorruptionError, SiltstoneError
 from siltstone.log.horizon import announced
 from siltstone.model.rounds import Accounting, RoundCompletion, ratio
 from siltstone.model.schema import SchemaField
 from siltstone.objects import open_objects
 from siltstone.rounds.events import BucketMerged, Progress, RoundCommitted, RoundStarted, TasksDone
 from siltstone.rounds.plan import PartitionPlan, RoundPlan, plan_partition, plan_partitions
-from siltstone.rounds.request import Request, TableRequest, partition_requests
+from siltstone.rounds.request import MAX_ROUND_BYTES, Request, TableRequest, partition_requests
 from siltstone.rows.absorb import choose
 from siltstone.rows.files import StoredFile
-from siltstone.rows.job import BucketResult, Engine, Part, RoundJob
+from siltstone.rows.job import LASTING_ERRORS, BucketResult, Engine, JointEngine, Part, RoundJob, run_jobs
 from siltstone.rows.merge import Resolve
 from siltstone.rows.parts import gather_here
 from siltstone.table.completion import (
@@ -34,6 +36,8 @@ from siltstone.table.report import RoundReport, report_round
 _log = logging.getLogger(__name__)
 
 _CONFLICTS = 20
+# What travels to every task has a line for each partition of a job.
+_JOINT_ROUNDS = 1000
 _STEPS = ("tasks", "merge", "write")
 
 
@@ -98,12 +102,7 @@ def compact_table(request: TableRequest, engine: Engine, progress: Progress | No
     started = time.perf_counter()
     plans = plan_partitions(partition_requests(request))
     planned_at = time.perf_counter()
-    results = tuple(
-        run_session(plan.request, engine, progress, planned=plan)
-        if isinstance(plan, RoundPlan)
-        else SessionResult(current=plan.previous)
-        for plan in plans
-    )
+    results = _run_together(plans, engine, progress or (lambda event: None))
     ended = time.perf_counter()
     rounds = [report_round(completion) for result in results for completion in result.rounds]
     current = [result.current for result in results if result.current is not None]
@@ -139,35 +138,138 @@ def compact_table(request: TableRequest, engine: Engine, progress: Progress | No
     )
 
 
-def run_session(
-    request: Request, engine: Engine, progress: Progress | None = None, *, planned: RoundPlan | None = None
-) -> SessionResult:
+def _run_together(plans: Sequence[PartitionPlan], engine: Engine, progress: Progress) -> tuple[SessionResult, ...]:
+    """Run what was planned: the first rounds of several partitions together, each of which commits by itself.
+
+    One that fails in a lasting way does not keep the others from being compacted; then its error is raised.
+    """
+    sessions = [_Session(plan.request, engine, progress, plan.previous) for plan in plans]
+    failures: list[SiltstoneError] = []
+    waiting = [(session, plan) for session, plan in zip(sessions, plans, strict=True) if isinstance(plan, RoundPlan)]
+    for chosen in _chunks(waiting, _JOINT_ROUNDS if isinstance(engine, JointEngine) else 1):
+        failures += _run_first_rounds(chosen, engine)
+    if failures:
+        for error in failures[1:]:
+            failures[0].add_note(f"and also: {error}")
+        raise failures[0]
+    return tuple(session.result() for session in sessions)
+
+
+def _chunks(waiting: Sequence[tuple["_Session", RoundPlan]], most: int) -> Iterator[list[tuple["_Session", RoundPlan]]]:
+    """Yield rounds that are run together: no more than are asked for, nor than fit one job."""
+    chunk: list[tuple[_Session, RoundPlan]] = []
+    size = 0
+    for each in waiting:
+        if chunk and (len(chunk) == most or size + each[1].job.input_bytes > MAX_ROUND_BYTES):
+            yield chunk
+            chunk, size = [], 0
+        chunk.append(each)
+        size += each[1].job.input_bytes
+    if chunk:
+        yield chunk
+
+
+def _run_first_rounds(chosen: Sequence[tuple["_Session", RoundPlan]], engine: Engine) -> list[SiltstoneError]:
+    """Run the first rounds of sessions together, and then what is left of each; return why some failed."""
+    failures: list[SiltstoneError] = []
+    ready: list[tuple[_Session, RoundPlan]] = []
+    with contextlib.ExitStack() as announcements:
+        for session, planned in chosen:
+            with _failing(session, failures):
+                plan = session.prepare(planned)
+                if plan is not None:
+                    announcements.enter_context(announced(plan.destination.log, plan.job.began))
+                    ready.append((session, plan))
+        # Alone, the buckets of a round are told one by one, as they come.
+        joint = ready if len(ready) > 1 else []
+        outcomes = run_jobs(engine, [plan.job for _, plan in joint]) if joint else [None] * len(ready)
+        for (session, plan), outcome in zip(ready, outcomes, strict=True):
+            with _failing(session, failures):
+                if isinstance(outcome, SiltstoneError):
+                    raise outcome
+                session.run_round(plan, engine if outcome is None else partial(_given, outcome))
+    for session, _ in chosen:
+        with _failing(session, failures):
+            session.run()
+    return failures
+
+
+@contextlib.contextmanager
+def _failing(session: "_Session", failures: list[SiltstoneError]) -> Iterator[None]:
+    """End a session that fails in a lasting way, and note why."""
+    try:
+        yield
+    except LASTING_ERRORS as error:
+        session.is_over = True
+        failures.append(error)
+
+
+def _given(results: Sequence[BucketResult], _: RoundJob) -> Iterator[BucketResult]:
+    return iter(results)
+
+
+def run_session(request: Request, engine: Engine, progress: Progress | None = None) -> SessionResult:
     """Run rounds until all that was there at the start is compacted; what is written meanwhile may be left to others.
 
-    What was `planned` already is the first round. Raises: as `plan_partition`; ConflictError where others keep being
-    faster.
+    Raises: as `plan_partition`; ConflictError where others keep being faster.
     """
-    started = time.perf_counter()
-    rounds: list[RoundCompletion] = []
-    current: RoundCompletion | None = None
-    goal: int | None = None
-    conflicts = 0
-    while goal is None or not rounds or rounds[-1].high_watermark < goal:
-        plan = _prepared(request, planned, is_first=not rounds, is_alone=not (rounds or conflicts))
-        planned, current = None, plan.previous
+    session = _Session(request, engine, progress or (lambda event: None))
+    session.run()
+    return session.result()
+
+
+class _Session:
+    """The rounds of one partition, until all that was there at the start is compacted."""
+
+    def __init__(
+        self, request: Request, engine: Engine, progress: Progress, current: RoundCompletion | None = None
+    ) -> None:
+        self.is_over = False
+        self._request = request
+        self._engine = engine
+        self._progress = progress
+        self._started = time.perf_counter()
+        self._rounds: list[RoundCompletion] = []
+        self._current = current
+        self._goal: int | None = None
+        self._conflicts = 0
+
+    def result(self) -> SessionResult:
+        """Return what was done so far."""
+        return SessionResult(self._rounds, time.perf_counter() - self._started, self._conflicts, self._current)
+
+    def run(self) -> None:
+        """Run rounds until there is nothing left. Raises: as `run_session`."""
+        while not self.is_over:
+            plan = self.prepare()
+            if plan is not None:
+                self.run_round(plan, self._engine)
+
+    def prepare(self, planned: RoundPlan | None = None) -> RoundPlan | None:
+        """Return the next round, None where there is none; what was `planned` before, if that still holds."""
+        plan = _prepared(
+            self._request, planned, is_first=not self._rounds, is_alone=not (self._rounds or self._conflicts)
+        )
+        self._current = plan.previous
         if not isinstance(plan, RoundPlan):
-            break
+            self.is_over = True
+            return None
         # Going on to the newest delta of any time would never end where writers are as fast as rounds.
-        goal = plan.newest_position if goal is None else goal
+        self._goal = plan.newest_position if self._goal is None else self._goal
+        return plan
+
+    def run_round(self, plan: RoundPlan, engine: Engine) -> None:
+        """Run a round and commit it; where another was faster, the next attempt plans again. Raises: ConflictError."""
         try:
             with announced(plan.destination.log, plan.job.began):
-                current = _run_round(plan, engine, progress or (lambda event: None))
-            rounds.append(current)
+                self._current = _run_round(plan, engine, self._progress)
         except ConflictError:
-            conflicts += 1
-            if conflicts > _CONFLICTS:
+            self._conflicts += 1
+            if self._conflicts > _CONFLICTS:
                 raise
-    return SessionResult(rounds, time.perf_counter() - started, conflicts, current)
+        else:
+            self._rounds.append(self._current)
+            self.is_over = self._goal is not None and self._current.high_watermark >= self._goal
 
 
 def _prepared(request: Request, planned: RoundPlan | None, *, is_first: bool, is_alone: bool) -> PartitionPlan:

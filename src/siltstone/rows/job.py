@@ -2,10 +2,11 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 import pyarrow as pa
 
+from siltstone.errors import CorruptionError, InvalidInputError, NotFoundError, SiltstoneError
 from siltstone.model import MergeEngine
 from siltstone.model.buckets import Bucket, Buckets, DeletionVector, is_due
 from siltstone.model.properties import MAX_ROW_GROUP_ROWS, ROWS_KIND, TOMBSTONE_RETENTION_SECONDS
@@ -190,6 +191,35 @@ class BucketResult:
 
 Engine = Callable[[RoundJob], Iterator[BucketResult]]
 """Runs the tasks of a round, wherever, and yields the result of each bucket that has one."""
+
+# Of several partitions, one that fails so does not keep the others from being compacted; trying again would not help.
+LASTING_ERRORS = (CorruptionError, InvalidInputError, NotFoundError)
+Outcome = Sequence[BucketResult] | SiltstoneError
+"""What became of a round among several: its results, or why it failed."""
+
+
+@runtime_checkable
+class JointEngine(Protocol):
+    """An engine that runs the rounds of several partitions together."""
+
+    def __call__(self, job: RoundJob) -> Iterator[BucketResult]:
+        """Run one round."""
+
+    def run_all(self, jobs: Sequence[RoundJob]) -> Sequence[Outcome]:
+        """Run rounds, and return the outcome of each; what fails in no lasting way is raised."""
+
+
+def run_jobs(engine: Engine, jobs: Sequence[RoundJob]) -> Sequence[Outcome]:
+    """Run rounds together where the engine can do that, else one after another; see `JointEngine.run_all`."""
+    return engine.run_all(jobs) if isinstance(engine, JointEngine) else [_outcome(engine, job) for job in jobs]
+
+
+def _outcome(engine: Engine, job: RoundJob) -> Outcome:
+    try:
+        return list(engine(job))
+    except LASTING_ERRORS as error:
+        return error
+
 
 Merge = Callable[[RoundJob, int, Sequence[Part]], BucketResult | None]
 """Absorbs the parts of deltas for the bucket of a number; returns its result, or None if it stays as it is."""

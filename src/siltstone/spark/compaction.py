@@ -1,6 +1,6 @@
 """Compaction of one partition on Spark."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -10,7 +10,7 @@ from siltstone.objects import canonical_root
 from siltstone.rounds.events import Progress
 from siltstone.rounds.request import MAX_ROUND_BYTES, Request
 from siltstone.rounds.session import SessionResult, run_session
-from siltstone.rows.job import BucketResult, Engine, RoundJob, Settings
+from siltstone.rows.job import BucketResult, Engine, Outcome, RoundJob, Settings, run_jobs
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -62,23 +62,33 @@ def compact_partition(
         now_ms=now_ms,
         root=_root(compaction_artifact_path, compaction_artifact_s3_bucket),
     )
-    return run_session(request, engine_on(spark, progress), progress)
+    return run_session(request, LazyEngine(spark, progress), progress)
 
 
-def engine_on(spark: Spark, progress: Progress | None = None) -> Engine:
-    """Return an engine on a Spark session, or on what a function returns that starts one, by default in this process.
+class LazyEngine:
+    """An engine on a Spark session, or on what a function returns that starts one, by default in this process.
 
     Spark is neither imported nor started before there is work: that takes seconds, and what is refused needs none.
     """
 
-    def run(job: RoundJob) -> Iterator[BucketResult]:
+    def __init__(self, spark: Spark, progress: Progress | None = None) -> None:
+        self._spark = spark
+        self._progress = progress
+
+    def __call__(self, job: RoundJob) -> Iterator[BucketResult]:
+        """Run one round."""
+        return self._started()(job)
+
+    def run_all(self, jobs: Sequence[RoundJob]) -> Sequence[Outcome]:
+        """Run rounds as one job of Spark's."""
+        return run_jobs(self._started(), jobs)
+
+    def _started(self) -> Engine:
         from siltstone.spark.session import local_session
         from siltstone.spark.tasks import spark_engine
 
-        session = spark() if callable(spark) else spark
-        return spark_engine(session or local_session(), progress)(job)
-
-    return run
+        session = self._spark() if callable(self._spark) else self._spark
+        return spark_engine(session or local_session(), self._progress)
 
 
 def _names(names: str | Iterable[str]) -> tuple[str, ...]:

@@ -1,12 +1,15 @@
 """Rounds on Spark: files are read where they are, parts of deltas are shuffled by bucket, buckets merge in parallel."""
 
+import bisect
 import gc
+import itertools
 import json
 import re
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -18,11 +21,12 @@ from pyspark.sql.types import StructType
 
 from siltstone import errors
 from siltstone.documents.merge import merge_any
+from siltstone.errors import SiltstoneError
 from siltstone.model.buckets import Bucket
 from siltstone.model.rounds import Accounting
 from siltstone.objects import share_access
 from siltstone.rounds.events import JobAwaited, Progress, TasksDone
-from siltstone.rows.job import BucketResult, Engine, Merge, Part, ReadTask, RoundJob
+from siltstone.rows.job import LASTING_ERRORS, BucketResult, JointEngine, Merge, Outcome, Part, ReadTask, RoundJob
 from siltstone.rows.parts import Tasks, parts_by_bucket, read_parts
 
 _OUR_ERROR = re.compile(r"^siltstone\.errors\.(\w+): (.*)$", re.MULTILINE)
@@ -33,33 +37,105 @@ _REWRITTEN_BYTES_PER_TASK = 16 << 20
 _LEAST_TASKS = 2
 # Each row group becomes as many parts as there are tasks, so that more tasks would make parts of a few rows.
 _MOST_TASKS = 2048
+_UNITS_PER_TASK = 16
+_READS_PER_TASK = 64
 _POLL_SECONDS = 0.1
+_PART_SCHEMA = "task int, unit int, part binary, error string"
 
 Task = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 BucketTask = Callable[[int, Sequence[Part]], Iterable[pa.RecordBatch]]
 """Yields rows for the bucket of a number, given its parts of deltas."""
 
 
-def spark_engine(spark: SparkSession, progress: Progress | None = None, merge: Merge = merge_any) -> Engine:
-    """Return an engine that runs the tasks of a round on Spark, and reports each that is done to `progress`."""
+def spark_engine(spark: SparkSession, progress: Progress | None = None, merge: Merge = merge_any) -> JointEngine:
+    """Return an engine that runs the tasks of rounds on Spark, and reports each that is done to `progress`."""
+    return _SparkEngine(spark, progress, merge)
 
-    def run(job: RoundJob) -> Iterator[BucketResult]:
-        def merge_bucket(number: int, parts: Sequence[Part]) -> Iterator[pa.RecordBatch]:
-            result = merge(job, number, parts)
-            if result is not None:
-                yield pa.record_batch({"result": [json.dumps(vars(result))]})
 
-        every_bucket = range(len(job.buckets))
-        visited = [every_bucket] if job.settings.full else job.due_numbers()
-        merged = map_buckets(spark, job, every_bucket, merge_bucket, "result string", visited=visited)
+class _SparkEngine:
+    """Rounds on Spark."""
+
+    def __init__(self, spark: SparkSession, progress: Progress | None, merge: Merge) -> None:
+        self._spark = spark
+        self._progress = progress
+        self._merge = merge
+
+    def __call__(self, job: RoundJob) -> Iterator[BucketResult]:
+        """Run one round."""
+        (outcome,) = self.run_all([job])
+        if isinstance(outcome, SiltstoneError):
+            raise outcome
+        return iter(outcome)
+
+    def run_all(self, jobs: Sequence[RoundJob]) -> Sequence[Outcome]:
+        """Run rounds as one job of Spark's; where one fails in a lasting way, the others go on."""
+        sent, merge = _sent(jobs), self._merge
+
+        def merge_bucket(number_of_job: int, number: int, parts: Sequence[Part]) -> Iterator[pa.RecordBatch]:
+            try:
+                result = merge(sent[number_of_job], number, parts)
+            except LASTING_ERRORS as error:
+                yield from report_error(number_of_job, error)
+            else:
+                if result is not None:
+                    yield _result_row(number_of_job, json.dumps(vars(result)), None)
+
+        def report_error(number_of_job: int, error: SiltstoneError | str) -> Iterator[pa.RecordBatch]:
+            yield _result_row(number_of_job, None, error if isinstance(error, str) else _named_error(error))
+
+        shares = [
+            Share(range(len(job.buckets)), [range(len(job.buckets))] if job.settings.full else job.due_numbers())
+            for job in jobs
+        ]
+        merged = _map_jobs(
+            self._spark, jobs, shares, merge_bucket, report_error, "job int, result string, error string"
+        )
         try:
-            rows = collect(spark, merged, _STEPS, progress)
+            rows = collect(self._spark, merged, _STEPS, self._progress)
         except PythonException as error:
             raise translated(error) from error
+        results: list[list[BucketResult]] = [[] for _ in jobs]
+        errors: dict[int, SiltstoneError] = {}
         for row in rows:
-            yield _decoded(row.result)
+            if row.error is None:
+                results[row.job].append(_decoded(row.result))
+            else:
+                errors.setdefault(row.job, _error_of(row.error))
+        return [errors.get(number, own) for number, own in enumerate(results)]
 
-    return run
+
+def _sent(jobs: Sequence[RoundJob]) -> list[RoundJob]:
+    """Return what tasks need of jobs: no files of deltas, and once what several have in common."""
+    first = jobs[0]
+    sent = []
+    for job in jobs:
+        same = {
+            name: getattr(first, name)
+            for name in ("fields", "properties")
+            if getattr(job, name) == getattr(first, name)
+        }
+        sent.append(replace(job, reads=(), **same))
+    return sent
+
+
+def _result_row(job: int, result: str | None, error: str | None) -> pa.RecordBatch:
+    return pa.record_batch(
+        {
+            "job": pa.array([job], pa.int32()),
+            "result": pa.array([result], pa.string()),
+            "error": pa.array([error], pa.string()),
+        }
+    )
+
+
+def _named_error(error: SiltstoneError) -> str:
+    return f"{type(error).__name__}: {error}"
+
+
+def _error_of(text: str) -> SiltstoneError:
+    name, _, message = text.partition(": ")
+    kind: type[SiltstoneError] = getattr(errors, name)
+    return kind(message)
 
 
 def _decoded(text: str) -> BucketResult:
@@ -78,40 +154,120 @@ def translated(error: PythonException) -> Exception:
 
 
 def map_buckets(
-    spark: SparkSession,
-    job: RoundJob,
-    numbers: Sequence[int],
-    task: BucketTask,
-    schema: StructType | str,
-    *,
-    visited: Sequence[range] | None = None,
+    spark: SparkSession, job: RoundJob, numbers: Sequence[int], task: BucketTask, schema: StructType | str
 ) -> DataFrame:
-    """Return what a task makes of each bucket: several neighbours in one task of Spark's, where there is little to do.
+    """Return what a task makes of some buckets: several neighbours in one task of Spark's, where there is little to do."""
 
-    Where `visited` is given, other buckets than those are left out if no delta has rows for them. No task is sent more of
-    the table than which pages hold its buckets.
+    def run(_: int, number: int, parts: Sequence[Part]) -> Iterable[pa.RecordBatch]:
+        return task(number, parts)
+
+    return _map_jobs(spark, [job], [Share(numbers, None)], run, _raise, schema)
+
+
+def _raise(_: int, error: str) -> Iterator[pa.RecordBatch]:
+    raise _error_of(error)
+
+
+class Share(NamedTuple):
+    """The buckets of a job that are wanted; where `visited` is given, others only if deltas have rows for them."""
+
+    numbers: Sequence[int]
+    visited: Sequence[range] | None
+
+    @property
+    def is_all(self) -> bool:
+        """Whether all wanted buckets are visited."""
+        return self.visited is None or self.visited == [self.numbers]
+
+
+JobTask = Callable[[int, int, Sequence[Part]], Iterable[pa.RecordBatch]]
+"""Yields rows for a bucket, by the numbers of its job and its own, given its parts of deltas."""
+ReportError = Callable[[int, str], Iterable[pa.RecordBatch]]
+"""Yields rows for a job, by its number, of which deltas cannot be read."""
+
+
+class _Units(NamedTuple):
+    """The tasks of all jobs, numbered through, and how many of Spark's tasks they are run in, neighbours together."""
+
+    tasks: list[Tasks]
+    firsts: list[int]
+    spark_tasks: int
+
+    @property
+    def total(self) -> int:
+        return self.firsts[-1]
+
+    def spark_task(self, unit: int) -> int:
+        return unit * self.spark_tasks // self.total
+
+    def job_and_task(self, unit: int) -> tuple[int, int]:
+        job = bisect.bisect_right(self.firsts, unit) - 1
+        return job, unit - self.firsts[job]
+
+
+def _units(jobs: Sequence[RoundJob], shares: Sequence[Share]) -> _Units:
+    wanted = [merge_tasks(job, is_full=share.is_all) for job, share in zip(jobs, shares, strict=True)]
+    tasks = [
+        Tasks(share.numbers, max(1, min(len(share.numbers), most))) for share, most in zip(shares, wanted, strict=True)
+    ]
+    firsts = [0, *itertools.accumulate(each.count for each in tasks)]
+    if len(jobs) == 1:
+        return _Units(tasks, firsts, firsts[-1])
+    # Small partitions share tasks of Spark's, which cost more to start than they do to merge.
+    by_size = sum(most - _LEAST_TASKS for most in wanted) + _LEAST_TASKS
+    return _Units(tasks, firsts, max(1, min(firsts[-1], _MOST_TASKS, max(by_size, firsts[-1] // _UNITS_PER_TASK))))
+
+
+def _map_jobs(
+    spark: SparkSession,
+    jobs: Sequence[RoundJob],
+    shares: Sequence[Share],
+    task: JobTask,
+    report_error: ReportError,
+    schema: StructType | str,
+) -> DataFrame:
+    """Return what a task makes of the buckets of jobs, all of which are in one root.
+
+    No task is sent more of a table than which pages hold its buckets.
     """
-    is_all = visited is None or visited == [range(len(job.buckets))]
-    tasks = Tasks(numbers, max(1, min(len(numbers), merge_tasks(job, is_full=is_all))))
-    parts = _read_on_spark(spark, job, tasks)
+    units = _units(jobs, shares)
+    parts = _read_on_spark(spark, jobs, units)
     # A part without rows for each task that has buckets which are visited even if there is nothing else for them.
-    places = range(tasks.count) if is_all else _tasks_with(tasks, visited or ())
-    if places:
-        empty = spark.range(0, tasks.count, 1, 1).select(
-            sf.col("id").cast("int").alias("task"), sf.lit(None).cast("binary").alias("part")
-        )
-        empty = empty if len(places) == tasks.count else empty.where(sf.col("task").isin(list(places)))
-        parts = parts.unionByName(empty)
-    visits = bool(places)
+    visited = [
+        [*range(tasks.count)] if share.is_all else _tasks_with(tasks, share.visited or ())
+        for tasks, share in zip(units.tasks, shares, strict=True)
+    ]
+    empty = [first + own for first, chosen in zip(units.firsts, visited, strict=False) for own in chosen]
+    if empty:
+        parts = parts.unionByName(_empty_parts(spark, units, empty))
+    visiting = frozenset(number for number, chosen in enumerate(visited) if chosen)
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for number_of_task, data in _gathered_by_task(batches):
-            own = tasks.numbers_of(number_of_task)
+        for unit, data, failed in _gathered_by_unit(batches):
+            job, number_of_task = units.job_and_task(unit)
+            if failed is not None:
+                yield from report_error(job, failed)
+                continue
+            own = units.tasks[job].numbers_of(number_of_task)
             by_bucket = parts_by_bucket(own, data)
-            for number in own if visits else sorted(by_bucket):
-                yield from task(number, by_bucket.pop(number, []))
+            for number in own if job in visiting else sorted(by_bucket):
+                yield from task(job, number, by_bucket.pop(number, []))
 
-    return parts.repartitionById(tasks.count, sf.col("task")).mapInArrow(with_access(job.root, run), schema)
+    shuffled = parts.repartitionById(units.spark_tasks, sf.col("task"))
+    return shuffled.mapInArrow(with_access(jobs[0].root, run), schema)
+
+
+def _empty_parts(spark: SparkSession, units: _Units, chosen: Sequence[int]) -> DataFrame:
+    """Return a part without rows for some units."""
+    wanted = frozenset(chosen) if len(chosen) < units.total else None
+
+    def make(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for unit in batch.column("id").to_pylist():
+                if wanted is None or unit in wanted:
+                    yield _part_row(units, unit, None, None)
+
+    return spark.range(0, units.total, 1, 1).mapInArrow(make, _PART_SCHEMA)
 
 
 def _tasks_with(tasks: Tasks, numbers: Sequence[range]) -> list[int]:
@@ -120,17 +276,35 @@ def _tasks_with(tasks: Tasks, numbers: Sequence[range]) -> list[int]:
     return sorted(found - {-1})
 
 
-def _read_on_spark(spark: SparkSession, job: RoundJob, tasks: Tasks) -> DataFrame:
-    """Read the files of a round's deltas into parts by task."""
-    reads = _shared(job)
-    count = max(1, min(len(reads), job.input_bytes // _BYTES_PER_TASK + _LEAST_TASKS))
+def _read_on_spark(spark: SparkSession, jobs: Sequence[RoundJob], units: _Units) -> DataFrame:
+    """Read the files of deltas into parts by task. A file that is damaged fails its job, and no other."""
+    reads = [(number, read) for number, job in enumerate(jobs) for read in _shared(job)]
+    size = sum(job.input_bytes for job in jobs)
+    count = max(1, min(len(reads), max(size // _BYTES_PER_TASK, len(reads) // _READS_PER_TASK) + _LEAST_TASKS))
+    sent = _sent(jobs)
 
     def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        own = (reads[number] for batch in batches for number in batch.column("id").to_pylist())
-        for task, part in read_parts(job, own, tasks):
-            yield pa.record_batch({"task": pa.array([task], pa.int32()), "part": pa.array([part], pa.binary())})
+        own = [reads[number] for batch in batches for number in batch.column("id").to_pylist()]
+        for job, of_job in itertools.groupby(own, key=lambda each: each[0]):
+            first = units.firsts[job]
+            try:
+                for task, part in read_parts(sent[job], (read for _, read in of_job), units.tasks[job]):
+                    yield _part_row(units, first + task, part, None)
+            except LASTING_ERRORS as error:
+                yield _part_row(units, first, None, _named_error(error))
 
-    return spark.range(0, len(reads), 1, count).mapInArrow(with_access(job.root, read), "task int, part binary")
+    return spark.range(0, len(reads), 1, count).mapInArrow(with_access(jobs[0].root, read), _PART_SCHEMA)
+
+
+def _part_row(units: _Units, unit: int, part: bytes | None, error: str | None) -> pa.RecordBatch:
+    return pa.record_batch(
+        {
+            "task": pa.array([units.spark_task(unit)], pa.int32()),
+            "unit": pa.array([unit], pa.int32()),
+            "part": pa.array([part], pa.binary()),
+            "error": pa.array([error], pa.string()),
+        }
+    )
 
 
 def _shared(job: RoundJob) -> list[ReadTask]:
@@ -151,16 +325,20 @@ def merge_tasks(job: RoundJob, *, is_full: bool) -> int:
     return min(_MOST_TASKS, 1 << max(_LEAST_TASKS, rewritten // _REWRITTEN_BYTES_PER_TASK).bit_length() - 1)
 
 
-def _gathered_by_task(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[int, list[bytes]]]:
-    """Yield the numbers of tasks with their parts: one, but for tasks that Spark runs as one."""
+def _gathered_by_unit(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[int, list[bytes], str | None]]:
+    """Yield each unit of a task of Spark's with its parts, or why they could not be read."""
     gathered: dict[int, list[bytes]] = {}
+    failed: dict[int, str] = {}
     for batch in batches:
-        for task, part in zip(batch.column("task").to_pylist(), batch.column("part"), strict=True):
-            parts = gathered.setdefault(task, [])
-            if part.is_valid:
+        units, failures = batch.column("unit").to_pylist(), batch.column("error").to_pylist()
+        for unit, part, error in zip(units, batch.column("part"), failures, strict=True):
+            parts = gathered.setdefault(unit, [])
+            if error is not None:
+                failed[unit] = error
+            elif part.is_valid:
                 parts.append(part.as_py())
-    for task in sorted(gathered):
-        yield task, gathered.pop(task)
+    for unit in sorted(gathered):
+        yield unit, gathered.pop(unit), failed.get(unit)
 
 
 def with_access(root: str, task: Task) -> Task:

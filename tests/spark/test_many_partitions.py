@@ -1,0 +1,90 @@
+"""Several partitions of a table, compacted as one job of Spark's."""
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+from tests.unit.rounds.compaction import overwrite
+
+import siltstone
+from siltstone.errors import CorruptionError
+from siltstone.rows.job import Outcome, RoundJob
+from siltstone.spark import tasks
+from siltstone.testing.oracle import oracle_of, same_rows
+
+DAYS = [f"day {number}" for number in range(40)]
+
+
+@pytest.fixture
+def visits(local_root: str) -> siltstone.Table:
+    table = siltstone.open(local_root).create_table(
+        "web.visits",
+        schema={"day": "string", "id": "int64", "v": "string"},
+        primary_keys=["day", "id"],
+        partition_keys=["day"],
+    )
+    table.write(rows("a", range(3)))
+    return table
+
+
+def rows(value: str, numbers: range, days: Sequence[str] = DAYS) -> pa.Table:
+    keys = [(day, number) for day in days for number in numbers]
+    return pa.table({"day": [day for day, _ in keys], "id": [number for _, number in keys], "v": [value] * len(keys)})
+
+
+@pytest.fixture
+def together(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many rounds each job of Spark's had."""
+    ran: list[int] = []
+    run_all = tasks._SparkEngine.run_all
+
+    def counted(engine: tasks._SparkEngine, jobs: Sequence[RoundJob]) -> Sequence[Outcome]:
+        ran.append(len(jobs))
+        return run_all(engine, jobs)
+
+    monkeypatch.setattr(tasks._SparkEngine, "run_all", counted)
+    return ran
+
+
+def test_all_partitions_with_changes_are_one_job_and_commit_by_themselves(
+    spark: SparkSession, visits: siltstone.Table, together: list[int]
+) -> None:
+    visits.compact(spark=spark)
+    visits.write(rows("b", range(2, 5), DAYS[:25]))
+    visits.write(pa.table({"v": ["a"]}), "delete", ["v"])
+    compacted = visits.compact(spark=spark)
+    assert together == [40, 40]
+    assert len(compacted.rounds) == 40
+    same_rows(visits.to_arrow(), oracle_of(visits).rows())
+    assert visits.compact(spark=spark, full=True).rounds
+    same_rows(visits.to_arrow(), oracle_of(visits).rows())
+    assert together == [40, 40, 25]
+    assert visits.fsck(deep=True) == []
+
+
+@pytest.mark.parametrize("damaged", ["delta", "index"])
+def test_a_partition_that_fails_does_not_keep_the_others_from_being_compacted(
+    spark: SparkSession, visits: siltstone.Table, damaged: str
+) -> None:
+    visits.compact(spark=spark)
+    written = rows("b", range(2))
+    visits.write(written)
+    bad = visits.current_rounds()[7]
+    values = bad.destination_partition_locator.partition_values
+    root = visits.lake.root
+    if damaged == "delta":
+        (delta,) = [each for each in visits.deltas(2) if each.partition_values == values]
+        path = delta.manifest.entries[0].uri
+    else:
+        path = bad.files[0].index_uri or ""
+    overwrite(root, path, b"damaged")
+    with pytest.raises(CorruptionError, match=path):
+        visits.compact(spark=spark)
+    watermarks = {
+        tuple(round_.destination_partition_locator.partition_values): round_.high_watermark
+        for round_ in visits.current_rounds()
+    }
+    assert watermarks.pop(tuple(values)) == 1
+    assert set(watermarks.values()) == {2}
+    assert len(watermarks) == 39
