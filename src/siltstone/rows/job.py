@@ -9,7 +9,7 @@ import pyarrow as pa
 from siltstone.model import MergeEngine
 from siltstone.model.properties import MAX_ROW_GROUP_ROWS, ROWS_KIND, TOMBSTONE_RETENTION_SECONDS
 from siltstone.model.rounds import Accounting, Bucket, DeletionVector
-from siltstone.model.schema import nullable, schema_from_json
+from siltstone.model.schema import nullable, schema_of
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ class RoundJob:
     @property
     def schema(self) -> pa.Schema:
         """The columns of the compacted rows, and of all deltas: nullable, since of a delete only the key is there."""
-        return nullable(schema_from_json(list(self.fields)))
+        return nullable(schema_of(self.fields))
 
     @property
     def input_bytes(self) -> int:
