@@ -19,10 +19,10 @@ from pyspark.sql import functions as sf
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
-from siltstone.documents.intake import check_columns, checked_updates
+from siltstone.documents.intake import check_columns, checked_updates, with_ids
 from siltstone.documents.read import DOCUMENT_SCHEMA, bucket_documents
 from siltstone.documents.record import new_change_id
-from siltstone.documents.schema import WRITTEN_SCHEMA, stored_batches
+from siltstone.documents.schema import WRITTEN_SCHEMA, stored_updates
 from siltstone.errors import ConflictError, InvalidInputError
 from siltstone.model import Delta, DeltaType, Manifest, StreamLocator
 from siltstone.model.rounds import CompactedFile
@@ -283,7 +283,8 @@ def stage_updates(frame: DataFrame, stream: StreamLocator, *, now_ms: int, root:
 
     def check(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            yield from stored_batches(checked_updates(batch.to_pylist()), lambda: new_change_id(now_ms))
+            updates = with_ids(checked_updates(batch.to_pylist()), lambda: new_change_id(now_ms))
+            yield from stored_updates(updates).to_batches()
 
     checked = frame.mapInArrow(with_access(root, check), spark_schema(WRITTEN_SCHEMA))
     try:
