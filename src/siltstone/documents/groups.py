@@ -57,6 +57,7 @@ class CommitGroup:
         self._arrived = threading.Condition(self._lock)
         self._waiting: list[_Request] = []
         self._leader: _Request | None = None
+        self._leading_thread: int | None = None
         # How many callers there seem to be, and how long the last commit took.
         self._callers = 1
         self._seconds = 0.0
@@ -66,6 +67,9 @@ class CommitGroup:
 
         Raises: whatever committing them alone would; CommitUnknownError where that is the outcome of all.
         """
+        if self._leading_thread == threading.get_ident():
+            # A signal handler, say, in the middle of a commit: it cannot wait for itself.
+            return write([updates])[0]
         request = _Request(updates)
         with self._lock:
             self._waiting.append(request)
@@ -89,10 +93,11 @@ class CommitGroup:
                 # Those whose updates were just committed are about to come again: for a moment, they are worth waiting for.
                 self._arrived.wait_for(lambda: len(self._waiting) >= self._callers, min(self._seconds, _MAX_SECONDS))
                 group = self._take()
-            began = time.perf_counter()
+            began, self._leading_thread = time.perf_counter(), threading.get_ident()
             _settle(group, write)
             self._seconds = time.perf_counter() - began
         finally:
+            self._leading_thread = None
             for request in group:
                 request.let_go()
             with self._lock:
