@@ -171,13 +171,15 @@ class StoredFile:
         self, groups_with: Integers | None = None, may_match: Callable[[Ranges], bool] | None = None
     ) -> Iterator[tuple[int, int]]:
         """Yield (row group, its first row) of those with any of the rows `groups_with` that `may_match` does not rule out."""
-        file, start = self.parquet, 0
-        for group in range(file.num_row_groups):
-            size = file.metadata.row_group(group).num_rows
-            has_rows = groups_with is None or np.any((groups_with >= start) & (groups_with < start + size))
-            if has_rows and (may_match is None or may_match(group_ranges(file, group))):
-                yield group, start
-            start += size
+        file = self.parquet
+        sizes = [file.metadata.row_group(group).num_rows for group in range(file.num_row_groups)]
+        starts = np.cumsum([0, *sizes[:-1]])
+        chosen = (
+            range(len(sizes)) if groups_with is None else np.unique(np.searchsorted(starts, groups_with, "right") - 1)
+        )
+        for group in map(int, chosen):
+            if may_match is None or may_match(group_ranges(file, group)):
+                yield group, int(starts[group])
 
     def _read_group(self, file: pq.ParquetFile, group: int, columns: Sequence[str], schema: pa.Schema) -> pa.Table:
         if not columns:
