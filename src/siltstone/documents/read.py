@@ -25,7 +25,7 @@ from siltstone.documents.language.values import (
     Json,
     value_text,
 )
-from siltstone.documents.merge import arrived_rows, split_rows
+from siltstone.documents.merge import split_rows
 from siltstone.documents.record import (
     EPOCH_MS,
     TICKS_PER_MS,
@@ -57,7 +57,6 @@ from siltstone.model.rounds import CompactedFile, RoundCompletion
 from siltstone.rows.columns import Hashes, Integers, align, hash_keys
 from siltstone.rows.files import StoredFile
 from siltstone.rows.job import RoundJob
-from siltstone.rows.parts import GatheredParts, read_parts
 from siltstone.storage.parquet import read_data_file
 from siltstone.table.completion import Hold, closed_before, get_round, locate_compacted
 from siltstone.table.followers import read_source
@@ -362,17 +361,19 @@ def resolved(table: str, row: Row) -> Expansion:
 
 
 def bucket_documents(
-    job: RoundJob, number: int, parts: Sequence[bytes], *, hold: Hold | None = None, include_deleted: bool = False
+    job: RoundJob, number: int, new: pa.Table, *, hold: Hold | None = None, include_deleted: bool = False
 ) -> Iterator[pa.Table]:
-    """Yield the documents of a bucket, resolved; with a hold, as of its time, where the job starts from its state.
+    """Yield the documents of a bucket, resolved, with the rows that came for it.
+
+    With a hold they are as of its time, where the job starts from its state.
 
     Raises: CorruptionError, InvalidInputError where that can no longer be reconstructed.
     """
     if hold is not None:
-        held = [_as_of(job.table, bucket_row.row, hold) for bucket_row in bucket_rows(job, number, parts)]
+        held = [_as_of(job.table, bucket_row.row, hold) for bucket_row in bucket_rows(job, number, new)]
         yield _resolved_documents(job.table, [row for row in held if row is not None], include_deleted)
         return
-    stored, new = _opened(job, number, parts)
+    stored = _opened(job, number)
     tables = [new]
     for file, rows in zip(stored, split_rows(stored, new), strict=True):
         tables.insert(-1, file.read_rows(rows.others, SCHEMA))
@@ -382,16 +383,14 @@ def bucket_documents(
     yield _resolved_documents(job.table, [stored_row.row for stored_row in others], include_deleted)
 
 
-def bucket_rows(job: RoundJob, number: int, parts: Sequence[bytes]) -> Iterator[StoredRow]:
-    """Yield all that is stored of each document of a bucket. Raises: CorruptionError."""
-    stored, new = _opened(job, number, parts)
-    tables = [file.read_rows(np.flatnonzero(file.live_flags()), SCHEMA) for file in stored]
+def bucket_rows(job: RoundJob, number: int, new: pa.Table) -> Iterator[StoredRow]:
+    """Yield all that is stored of each document of a bucket, with the rows that came for it. Raises: CorruptionError."""
+    tables = [file.read_rows(np.flatnonzero(file.live_flags()), SCHEMA) for file in _opened(job, number)]
     return grouped(pa.concat_tables([*tables, new]), condition_name(job.properties, job.table))
 
 
-def _opened(job: RoundJob, number: int, parts: Sequence[bytes]) -> tuple[list[StoredFile], pa.Table]:
-    """Return the files of a bucket, and the rows that came for it."""
-    return [StoredFile(job.root, file) for file in job.buckets[number].files], arrived_rows(parts)
+def _opened(job: RoundJob, number: int) -> list[StoredFile]:
+    return [StoredFile(job.root, file) for file in job.buckets[number].files]
 
 
 def _as_of(table: str, row: Row, hold: Hold) -> Row | None:
@@ -478,8 +477,8 @@ def check_known(name: str, hold: Hold, *, root: str) -> None:
     job = job_of(name, hold, root=root)
     times = (
         known_from_ms(stored.row, hold.since_ms)
-        for number, parts in _parts_by_bucket(job)
-        for stored in bucket_rows(job, number, parts)
+        for number, new in recent.recent_deltas.arrived_by_bucket(job)
+        for stored in bucket_rows(job, number, new)
     )
     earliest = max((time for time in times if time is not None), default=None)
     if earliest is not None:
@@ -492,11 +491,5 @@ def check_known(name: str, hold: Hold, *, root: str) -> None:
 
 def scan_tables(job: RoundJob, hold: Hold | None, *, include_deleted: bool) -> Iterator[pa.Table]:
     """Yield all documents in this process, as `bucket_documents` does."""
-    for number, parts in _parts_by_bucket(job):
-        yield from bucket_documents(job, number, parts, hold=hold, include_deleted=include_deleted)
-
-
-def _parts_by_bucket(job: RoundJob) -> Iterator[tuple[int, Sequence[bytes]]]:
-    parts = GatheredParts(read_parts(job, job.reads))
-    for number in range(len(job.buckets)):
-        yield number, parts.take(number)
+    for number, new in recent.recent_deltas.arrived_by_bucket(job):
+        yield from bucket_documents(job, number, new, hold=hold, include_deleted=include_deleted)

@@ -4,6 +4,7 @@ A delta never changes once it is committed, so what is known of one stays true; 
 more, or, as for rows, when others need the memory.
 """
 
+import itertools
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple, TypeAlias
@@ -12,11 +13,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from siltstone.documents.schema import KEY, SCHEMA, DocumentRow, rows_in
+from siltstone.documents.merge import arrived_rows
+from siltstone.documents.schema import KEY, SCHEMA, DocumentRow, rows_in, table_of
 from siltstone.model import Delta, ManifestEntry
 from siltstone.model.rounds import CompactedFile
 from siltstone.rows.columns import Hashes, Integers, align, hash_keys
 from siltstone.rows.files import Footers, StoredFile
+from siltstone.rows.job import RoundJob
+from siltstone.rows.parts import GatheredParts, read_parts
 from siltstone.storage.parquet import read_data_file
 
 KEYS_PROPERTY: Final = "keys"
@@ -31,6 +35,7 @@ _SMALL_FILE_BYTES: Final = 64 * 1024
 _ROW_BYTES: Final = 800
 _FILE_BYTES: Final = 400
 _FORGET_ABOVE: Final = 100
+_FEW_BYTES: Final = 32 << 20
 
 Files: TypeAlias = tuple[ManifestEntry, ...]
 
@@ -77,6 +82,36 @@ class RecentDeltas:
             while len(self._tables) > _MAX_TABLES:
                 self._tables.pop(next(iter(self._tables)))
             return waiting
+
+    def arrived_by_bucket(self, job: RoundJob) -> Iterator[tuple[int, pa.Table]]:
+        """Yield the rows of the deltas that a job reads, bucket by bucket, in the order in which they were committed.
+
+        Where they are few they are put together at once: most of what many small files cost is to deal each of them to its
+        buckets. Raises: CorruptionError.
+        """
+        bytes_to_read = sum(read.content_length for read in job.reads)
+        if bytes_to_read > _FEW_BYTES or any(read.of > 1 or read.names or read.deletion_vector for read in job.reads):
+            parts = GatheredParts(read_parts(job, job.reads))
+            yield from ((number, arrived_rows(parts.take(number))) for number in range(len(job.buckets)))
+            return
+        rows = pa.concat_tables([SCHEMA.empty_table(), *self._tables_of(job)])
+        starts = np.array([bucket.first_hash for bucket in job.buckets], np.uint64)
+        buckets = np.searchsorted(starts, hash_keys(rows, [KEY]), "right") - 1
+        order = np.argsort(buckets, kind="stable")
+        ends = np.searchsorted(buckets[order], np.arange(len(starts)), "right")
+        for number, own in enumerate(np.split(order, ends[:-1])):
+            yield number, rows.take(pa.array(own))
+
+    def _tables_of(self, job: RoundJob) -> Iterator[pa.Table]:
+        for are_small, reads in itertools.groupby(job.reads, lambda read: read.content_length <= _SMALL_FILE_BYTES):
+            files = [
+                ManifestEntry(uri=read.uri, record_count=read.record_count, content_length=read.content_length)
+                for read in reads
+            ]
+            if are_small:
+                yield table_of([row for file in files for row in self._files.all_rows(job.root, file)])
+            else:
+                yield from (align(read_data_file(job.root, file), SCHEMA) for file in files)
 
 
 class _Known(NamedTuple):

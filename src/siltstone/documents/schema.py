@@ -77,6 +77,14 @@ def rows_in(table: pa.Table) -> Iterator[DocumentRow]:
     return zip(*(_plain(table.column(field.name).combine_chunks()) for field in SCHEMA), strict=True)
 
 
+def table_of(rows: Sequence[DocumentRow]) -> pa.Table:
+    """Return rows as a table that has the columns of `SCHEMA`."""
+    columns = zip(*rows, strict=True) if rows else ((),) * len(SCHEMA)
+    return pa.table(
+        [pa.array(values, field.type) for values, field in zip(columns, SCHEMA, strict=True)], schema=SCHEMA
+    )
+
+
 def group(rows: Sequence[DocumentRow], name: str, positions: Iterable[int] | None = None) -> StoredRow:
     """Return one document, of all its rows in the order in which they were committed; `positions` are where they are."""
     changes: dict[str, tuple[str, str, Sequence[str] | None]] = {}

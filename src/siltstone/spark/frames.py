@@ -20,6 +20,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from siltstone.documents.intake import check_columns, checked_updates, with_ids
+from siltstone.documents.merge import arrived_rows
 from siltstone.documents.read import DOCUMENT_SCHEMA, bucket_documents
 from siltstone.documents.record import new_change_id
 from siltstone.documents.schema import WRITTEN_SCHEMA, stored_updates
@@ -302,7 +303,8 @@ def documents_on_spark(
     """
 
     def resolve(number: int, parts: list[bytes]) -> Iterator[pa.RecordBatch]:
-        for table in bucket_documents(job, number, parts, hold=hold, include_deleted=include_deleted):
+        new = arrived_rows(parts)
+        for table in bucket_documents(job, number, new, hold=hold, include_deleted=include_deleted):
             yield from table.to_batches()
 
     return map_buckets(spark, job, range(len(job.buckets)), resolve, spark_schema(DOCUMENT_SCHEMA))

@@ -1,6 +1,7 @@
 """Deltas that wait: which files a read opens, and that it is right whatever the process knew before."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pyarrow as pa
 import pytest
@@ -10,7 +11,7 @@ from siltstone.documents import commit, recent
 from siltstone.documents.read import snapshot_of
 from siltstone.model import Delta, ManifestEntry
 from siltstone.storage.parquet import read_data_file
-from tests.unit.documents.tables import Written, make
+from tests.unit.documents.tables import ROOMY, Written, make
 
 
 @pytest.fixture
@@ -167,3 +168,23 @@ def test_a_rolled_back_table_is_read_from_its_deltas_again(written: Written, mon
     first, *_ = written.docs.rounds()
     written.docs.table.rollback(first.round_id)
     written.check()
+
+
+@pytest.mark.parametrize("few_bytes", [0, 1 << 30])
+@pytest.mark.parametrize("small_bytes", [0, 1500, 1 << 20])
+def test_a_scan_puts_waiting_rows_to_their_buckets_however_they_are_read(
+    written: Written, monkeypatch: pytest.MonkeyPatch, few_bytes: int, small_bytes: int
+) -> None:
+    monkeypatch.setattr(recent, "_FEW_BYTES", few_bytes)
+    monkeypatch.setattr(recent, "_SMALL_FILE_BYTES", small_bytes)
+    for number in range(12):
+        written.write(number + 1, f"r{number}", f'{{"n":{number}}}')
+    written.check()
+    written.compact(40, replace(ROOMY, bucket_rows=4))
+    for number in range(12):
+        text = "x" * (number % 2 * 2000)
+        written.write(41 + number, f"r{number % 5}", f'{{..,"k{number}":"{text}{number}"}}')
+        written.write(41 + number, f"s{number % 3}", f'{{..,"k{number}":1}}')
+    assert len(written.docs.rounds()[-1].buckets) > 1
+    written.check()
+    written.compact(80, replace(ROOMY, bucket_rows=4))
