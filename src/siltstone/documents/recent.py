@@ -149,15 +149,10 @@ class _WaitingDeltas:
 
     def _follow(self, root: str, deltas: Sequence[Delta], kept: "_KeptFiles") -> tuple[int, int]:
         """Take over deltas that are not known yet, which are mostly the last few; return the first and last position."""
-        added: list[Delta] = []
-        number = len(deltas) - 1
-        while number >= 0 and not self._is_known(deltas[number]):
-            added.append(deltas[number])
-            number -= 1
-        first = deltas[0]
-        if number < 0 or not self._is_known(first):
+        first, added = deltas[0], list(itertools.takewhile(lambda delta: not self._is_known(delta), reversed(deltas)))
+        if len(added) == len(deltas) or not self._is_known(first):
             # None of them is known, or not all that come before: those that are belong to another time.
-            added = list(reversed(deltas)) if number >= 0 else added
+            added = added if len(added) == len(deltas) else list(reversed(deltas))
             self._known, self._by_key, self._unlisted = {}, {}, {}
         for delta in reversed(added):
             self._add(root, delta, kept)
