@@ -27,6 +27,7 @@ class _Request:
         self.woken = threading.Event()
         self.written: list[Update] | None = None
         self.error: BaseException | None = None
+        self.is_alone = True
 
     @property
     def is_settled(self) -> bool:
@@ -42,6 +43,8 @@ class _Request:
         self.woken.set()
 
     def outcome(self) -> list[Update]:
+        if self.error is not None and self.is_alone:
+            raise self.error
         if self.error is not None:
             # Each caller gets an error of its own: raising one adds to it.
             raise copy.copy(self.error) from self.error
@@ -142,7 +145,7 @@ def _settle(group: Sequence[_Request], write: Write) -> None:
             _settle([request], write)
     except Exception as error:  # noqa: BLE001 - whatever it is, all of them get to know it
         for request in group:
-            request.error = error
+            request.error, request.is_alone = error, len(group) == 1
 
 
 class _Table(NamedTuple):
@@ -154,12 +157,6 @@ class CommitGroups:
     """The groups of all tables that this process updates."""
 
     def __init__(self) -> None:
-        self._start_anew()
-        if hasattr(os, "register_at_fork"):
-            os.register_at_fork(after_in_child=self._start_anew)
-
-    def _start_anew(self) -> None:
-        # A forked process has none of its parent's threads, which may have held the lock or be about to commit.
         self._lock = threading.Lock()
         self._groups: dict[_Table, CommitGroup] = {}
 
@@ -170,3 +167,13 @@ class CommitGroups:
 
 
 commit_groups = CommitGroups()
+
+
+def _start_anew() -> None:
+    # A forked process has none of its parent's threads, which may have held a lock or be about to commit.
+    global commit_groups
+    commit_groups = CommitGroups()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_start_anew)

@@ -1,5 +1,6 @@
 """Updates of several threads that are committed together."""
 
+import multiprocessing
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -137,6 +138,19 @@ def test_an_update_in_the_middle_of_a_commit_of_the_same_thread_does_not_wait_fo
         return [list(each) for each in updates]
 
     assert group.commit(update("outer"), write)[0].key == "outer"
+
+
+def _has_leader() -> bool:
+    return groups.commit_groups.of("root", "shop.reviews")._leader is not None
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_forked_process_waits_for_no_thread_of_its_parent(monkeypatch: pytest.MonkeyPatch) -> None:
+    group = groups.commit_groups.of("root", "shop.reviews")
+    monkeypatch.setattr(group, "_leader", groups._Request(update("a")))
+    assert _has_leader()
+    with multiprocessing.get_context("fork").Pool(1) as pool:
+        assert pool.apply(_has_leader) is False
 
 
 class TestTables:
