@@ -1,8 +1,12 @@
-"""Tables of documents: compaction on Spark and reads of single documents, beside Python and Spark SQL doing what they can.
+"""Tables of documents: compaction on Spark, beside Python and Spark SQL doing what they can; reads and updates of a service.
 
 `python -m benchmarks.document_tables [--deltas 1000000] [--documents 100000] [--json]` prints tables, and writes
 benchmarks/results/document_tables.json and a plot. The session is warm. All results are compared with each other. The
 deltas are shallow, as Spark SQL can fold no others: it neither knows versions, signatures, redundancy nor conditions.
+
+`--serving` measures what one long-lived process does without Spark, in about two minutes: single reads, many at once,
+durable updates of `--threads` threads, `--updates` of them waiting, scans, and a document of `--hot` deltas. A CPU second
+is one of this process, whatever else the machine does. Compare with `--documents 1000000 --updates 10000`.
 """
 
 import argparse
@@ -14,6 +18,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +31,9 @@ from rich.console import Console
 from rich.table import Table
 
 import siltstone
+from siltstone.documents import recent
 from siltstone.documents.record import change_id_at
+from siltstone.log.commit import forget_logs
 from siltstone.spark import local_session
 
 RESULTS = Path(__file__).parent / "results"
@@ -148,6 +155,98 @@ def measure(folder: Path, deltas: int, documents: int) -> dict[str, Any]:
     return {"deltas": deltas, "documents": documents, "seconds": seconds, "milliseconds": reads}
 
 
+class Serving:
+    """One process that reads and updates a table of documents for as long as it lives."""
+
+    def __init__(self, folder: Path, documents: int) -> None:
+        self.lake = siltstone.open(folder / "lake")
+        self.docs = self.lake.create_document_table("shop.reviews", full_consistency_delay=1)
+        self._documents = documents
+        self._draw = random.Random(3)
+        self.docs.update_many(make_updates(documents, documents, 0).drop_columns("change_id"))
+        for _ in range(2):
+            # What is complete is a second old.
+            time.sleep(1.1)
+            self.docs.compact(engine="local")
+
+    def _keys(self, count: int) -> list[str]:
+        return [f"review-{self._draw.randrange(self._documents):07}" for _ in range(count)]
+
+    def reads(self, count: int) -> dict[str, float]:
+        """Read documents one by one, first as a process does that knows nothing; then many at once, then all."""
+        forget_logs(self.lake.root)
+        recent.recent_deltas = recent.RecentDeltas()
+        figures = {"get, the first one, ms": 1000 * timed(lambda: self.docs.get(self._keys(1)[0]))}
+        started = time.process_time()
+        times = sorted(1000 * timed(lambda key=key: self.docs.get(key)) for key in self._keys(count))  # type: ignore[misc]
+        figures["get, p50, ms"] = times[len(times) // 2]
+        figures["get, p99, ms"] = times[len(times) * 99 // 100]
+        figures["get, CPU ms"] = 1000 * (time.process_time() - started) / count
+        many = self._keys(1000)
+        figures["get_many of 1,000, s"] = min(timed(lambda: self.docs.get_many(many)) for _ in range(3))
+        started = time.process_time()
+        found = sum(1 for _ in self.docs.scan())
+        assert found == self._documents
+        figures["scan, documents a CPU second"] = found / (time.process_time() - started)
+        return figures
+
+    def updates(self, count: int, threads: int) -> dict[str, float]:
+        """Update documents from threads, each update durable before the next of its thread."""
+        positions = len(self.docs.table.deltas())
+        keys = self._keys(count)
+        shares = [keys[number::threads] for number in range(threads)]
+
+        def work(share: list[str]) -> None:
+            for number, key in enumerate(share):
+                self.docs.update(key, f'{{..,"state":"S{number % 4}","k{number % 8}":{number}}}')
+
+        started = time.process_time()
+        with ThreadPoolExecutor(threads) as pool:
+            seconds = timed(lambda: list(pool.map(work, shares)))
+        commits = len(self.docs.table.deltas()) - positions
+        return {
+            "updates a second": count / seconds,
+            "CPU ms each": 1000 * (time.process_time() - started) / count,
+            "updates a commit": count / commits,
+        }
+
+    def hot(self, deltas: int) -> float:
+        """Return the CPU seconds to read a document of many deltas."""
+        table = self.lake.create_document_table("shop.hot")
+        table.update_many([("hot", f'{{..,"state":"S{number % 4}","n":{number}}}') for number in range(deltas)])
+        table.get("other")
+        started = time.process_time()
+        assert table.get("hot")["~version"] == deltas
+        return time.process_time() - started
+
+
+def measure_serving(folder: Path, documents: int, updates: int, threads: int, hot: int) -> dict[str, Any]:
+    serving = Serving(folder, documents)
+    reads = {"compacted": serving.reads(1000)}
+    alone = max(updates // 10, 1)
+    written = {"1 thread": serving.updates(alone, 1), f"{threads} threads": serving.updates(updates - alone, threads)}
+    waiting = len(serving.docs.table.snapshot(fresh=True).waiting)
+    reads[f"{updates:,} updates in {waiting:,} commits waiting"] = serving.reads(1000)
+    return {"documents": documents, "reads": reads, "updates": written, "hot": {"deltas": hot, "s": serving.hot(hot)}}
+
+
+def serving_tables(result: dict[str, Any]) -> list[Table]:
+    reads = Table("reads", title=f"A table of {result['documents']:,} documents")
+    for name in result["reads"]:
+        reads.add_column(name, justify="right")
+    for name in next(iter(result["reads"].values())):
+        values = [figures[name] for figures in result["reads"].values()]
+        reads.add_row(name, *(f"{value:,.0f}" if value >= 1000 else f"{value:.2f}" for value in values))
+    hot = result["hot"]
+    reads.add_row(f"get of {hot['deltas']:,} deltas, CPU s", f"{hot['s']:.2f}")
+    updates = Table("durable updates")
+    for name in next(iter(result["updates"].values())):
+        updates.add_column(name, justify="right")
+    for threads, figures in result["updates"].items():
+        updates.add_row(threads, *(f"{value:,.0f}" if value >= 100 else f"{value:.2f}" for value in figures.values()))
+    return [reads, updates]
+
+
 def tables(result: dict[str, Any]) -> list[Table]:
     title = f"{result['deltas']:,} deltas of {result['documents']:,} documents"
     work = Table("work", title=title)
@@ -188,20 +287,31 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--deltas", type=int, default=1_000_000)
     parser.add_argument("--documents", type=int, default=100_000)
+    parser.add_argument(
+        "--serving", action="store_true", help="measure reads and updates of one process, without Spark"
+    )
+    parser.add_argument("--updates", type=int, default=4000, help="how many wait when documents are read")
+    parser.add_argument("--threads", type=int, default=8)
+    parser.add_argument("--hot", type=int, default=100_000, help="deltas of one document")
     parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
     options = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="siltstone-documents-"))
     try:
-        result = measure(folder, options.deltas, options.documents)
+        if options.serving:
+            result = measure_serving(folder, options.documents, options.updates, options.threads, options.hot)
+        else:
+            result = measure(folder, options.deltas, options.documents)
     finally:
         shutil.rmtree(folder)
     RESULTS.mkdir(exist_ok=True)
-    (RESULTS / "document_tables.json").write_text(json.dumps(result, indent=2) + "\n")
-    plot(result)
+    name = "document_serving" if options.serving else "document_tables"
+    (RESULTS / f"{name}.json").write_text(json.dumps(result, indent=2) + "\n")
+    if not options.serving:
+        plot(result)
     if options.json:
         sys.stdout.write(json.dumps(result) + "\n")
         return
-    for table in tables(result):
+    for table in (serving_tables if options.serving else tables)(result):
         Console().print(table)
 
 

@@ -37,7 +37,7 @@ from siltstone.documents.read import (
     job_of,
     resolved,
     scan_tables,
-    scanned_document,
+    scanned_documents,
     snapshot_of,
     timeline_of,
     to_document,
@@ -153,9 +153,8 @@ class DocumentTable:
         the id is of a time that is complete already; AlreadyExistsError where it is the id of another delta.
         """
         (update,) = checked_updates([{"key": key, "delta": delta, "tags": tags, "change_id": change_id}])
-        for batch in write_updates(self.name, [update], root=self.lake.root):
-            return str(batch.column("change_id")[0])
-        return str(update.change_id)
+        (written,) = write_updates(self.name, [update], root=self.lake.root) or [update]
+        return str(written.change_id)
 
     def update_many(self, updates: "Iterable[UpdateLike] | pa.Table | pa.RecordBatch | DataFrame") -> int:
         """Apply many deltas as one commit; return how many there are without those that were there already.
@@ -178,7 +177,7 @@ class DocumentTable:
             )
         rows = table_updates(updates) if isinstance(updates, pa.Table | pa.RecordBatch) else updates
         checked = list(checked_updates(cast("Iterable[UpdateLike]", rows)))
-        return sum(batch.num_rows for batch in write_updates(self.name, checked, root=root))
+        return len(write_updates(self.name, checked, root=root))
 
     def import_documents(
         self, documents: Iterable[Mapping[str, object]], *, skip_existing: bool = False, dry_run: bool = False
@@ -256,8 +255,7 @@ class DocumentTable:
             else [self.to_spark(spark, hold=held, include_deleted=include_deleted).toArrow()]
         )
         for table in tables:
-            for row in table.to_pylist():
-                yield scanned_document(row, name)
+            yield from scanned_documents(table, name)
 
     def to_spark(
         self, spark: "SparkSession", *, hold: Hold | str | None = None, include_deleted: bool = False

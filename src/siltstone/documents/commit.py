@@ -10,10 +10,19 @@ import pyarrow as pa
 from siltstone import clock
 from siltstone.catalog import main as catalog
 from siltstone.clock import describe_skew, is_skewed
-from siltstone.documents.intake import ImportResult, Update, check_complete, new_updates
+from siltstone.documents import groups
+from siltstone.documents.intake import ImportResult, Update, check_complete, new_updates, with_ids
 from siltstone.documents.read import check_known, snapshot_of
+from siltstone.documents.recent import list_keys
 from siltstone.documents.record import Row, new_change_id, order_key, to_iso_time, to_ms
-from siltstone.documents.schema import KEY, WRITTEN_SCHEMA, changes_of, hash_changes, stored_batches, stored_table
+from siltstone.documents.schema import (
+    KEY,
+    changes_of,
+    grouped,
+    hash_changes,
+    stored_table,
+    stored_updates,
+)
 from siltstone.errors import AlreadyExistsError, ConflictError, InvalidInputError
 from siltstone.model import DEFAULT_STREAM, Delta, ManifestEntry, PartitionLocator, StreamLocator
 from siltstone.model.properties import CLOSED_BEFORE_MS
@@ -45,19 +54,35 @@ class Staged(NamedTuple, Generic[R]):
     result: R
 
 
-def write_updates(name: str, updates: Sequence[Update], *, root: str) -> list[pa.RecordBatch]:
-    """Commit updates but for those that are there already; return what was written. Raises: AlreadyExistsError."""
-    fresh = new_updates(name, updates)
-    if any(update.change_id is not None for update in fresh):
-        fresh = new_updates(name, fresh, snapshot_of(name, root=root).stored_changes(fresh))
-    if not fresh:
-        return []
+def write_updates(name: str, updates: Sequence[Update], *, root: str) -> list[Update]:
+    """Commit updates but for those that are there already; return what was written, with change ids.
 
-    def stage(stream: StreamLog) -> Staged[list[pa.RecordBatch]]:
-        batches = list(stored_batches(fresh, lambda: new_change_id(now_ms(root))))
-        rows = pa.Table.from_batches(batches, WRITTEN_SCHEMA)
-        deltas = storage.stage_deltas(rows, stream, type="append", root=root)
-        return Staged(deltas, earliest_of(rows.column("change_id")), batches)
+    Threads that do so at the same time share a commit. Raises: AlreadyExistsError.
+    """
+
+    def write(group: Sequence[Sequence[Update]]) -> list[list[Update]]:
+        return _write_group(name, group, root)
+
+    if len(updates) > groups.MAX_GROUP_UPDATES:
+        return write([updates])[0]
+    return groups.commit_groups.of(root, name).commit(updates, write) if updates else []
+
+
+def _write_group(name: str, group: Sequence[Sequence[Update]], root: str) -> list[list[Update]]:
+    """Commit the updates of several callers as one delta; return what was written for each."""
+    identified = [update for updates in group for update in updates if update.change_id is not None]
+    stored = snapshot_of(name, root=root).stored_changes(identified) if identified else {}
+    fresh = [new_updates(name, updates, stored) for updates in group]
+    if not any(fresh):
+        return fresh
+
+    def stage(stream: StreamLog) -> Staged[list[list[Update]]]:
+        written = [with_ids(updates, lambda: new_change_id(now_ms(root))) for updates in fresh]
+        every = [update for updates in written for update in updates]
+        deltas = storage.stage_deltas(stored_updates(every), stream, type="append", root=root)
+        list_keys(deltas, [update.key for update in every])
+        ids = [update.change_id for update in every if update.change_id is not None]
+        return Staged(deltas, min(ids, key=order_key), written)
 
     return commit_changes(name, stage, root=root)
 
@@ -106,7 +131,7 @@ def _count_repeats(name: str, files: Sequence[ManifestEntry], root: str) -> int:
         if np.isin(own, suspects).any()
         for row in read_data_file(root, file).filter(pa.array(np.isin(own, suspects))).to_pylist()
     ]
-    return len(updates) - len(new_updates(name, updates, changes_of(stored, snapshot.name)))
+    return len(updates) - len(new_updates(name, updates, changes_of(grouped(stored, snapshot.name))))
 
 
 def import_rows(name: str, rows: Sequence[Row], *, skip_existing: bool, dry_run: bool, root: str) -> ImportResult:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import Final, NamedTuple, TypeAlias
 
-from siltstone.documents.language.deltas import Delta
+from siltstone.documents.language.deltas import Delta, MapDelta
 from siltstone.documents.language.parser import parse_delta
 from siltstone.documents.language.values import (
     DELETED,
@@ -300,6 +300,8 @@ class Resolver:
     last_mutation: str | None = None
     last_tags: frozenset[str] = NO_TAGS
     redundant: list[str] = field(default_factory=list)
+    # Whether nobody else has the map that is the content.
+    is_own: bool = False
 
     def start_from(self, record: CompactionRecord) -> None:
         """Go on from what a record resolved to; a legacy one has its content in the delta at its cutoff."""
@@ -317,14 +319,12 @@ class Resolver:
 
     def update(self, change_id: str, delta: Delta, tags: Sequence[str] | None) -> None:
         """Apply the next delta; whether it is redundant follows from its predecessors alone."""
-        updated = delta.apply(self.content, self)
-        changed = not strictly_equal(self.content, updated)
+        changed = self._apply(delta)
         now_tags = frozenset(tags) if tags else NO_TAGS
         if changed or now_tags != self.last_tags:
             self.last_mutation = change_id
         else:
             self.redundant.append(change_id)
-        self.content = updated
         self.last_tags = now_tags
         self.version += 1
         self.signature = hashlib.md5(self.signature + to_bytes(change_id), usedforsecurity=False).digest()
@@ -333,6 +333,39 @@ class Resolver:
         self.last_update_at = change_id
         if changed or self.last_mutate_at is None:
             self.last_mutate_at = change_id
+
+    def _apply(self, delta: Delta) -> bool:
+        """Make of the content what a delta says; return whether that is anything else."""
+        content = self.content
+        if (
+            isinstance(delta, MapDelta)
+            and delta.keeps_rest
+            and not delta.deletes_if_empty
+            and isinstance(content, dict)
+        ):
+            return self._update_keys(delta, content)
+        updated = delta.apply(content, self)
+        self.content, self.is_own = updated, False
+        return not strictly_equal(content, updated)
+
+    def _update_keys(self, delta: MapDelta, content: dict[str, Json]) -> bool:
+        """Change a map where it stands, so that a delta costs what it names, however large the document is."""
+        if not self.is_own:
+            self.content = content = dict(content)
+            self.is_own = True
+        changed = False
+        for key, value in delta.puts.items():
+            changed = changed or not strictly_equal(content.get(key, UNDEFINED), value)
+            content[key] = value
+        for key, inner in delta.others.items():
+            old = content.get(key, UNDEFINED)
+            new = inner.apply(old, self)
+            changed = changed or not strictly_equal(old, new)
+            if new is not UNDEFINED:
+                content[key] = new
+            elif old is not UNDEFINED:
+                del content[key]
+        return changed
 
     def to_record(self, change_id: str) -> CompactionRecord:
         """Return the record of all that was resolved so far."""

@@ -172,19 +172,21 @@ def _without_reserved(entries: dict[str, _T]) -> dict[str, _T]:
     return {key: value for key, value in entries.items() if key not in RESERVED}
 
 
-def new_updates(
-    table: str, updates: Iterable[Update], stored: Mapping[ChangeKey, Stored] | None = None
-) -> list[Update]:
-    """Return updates without those that are stored already, or that repeat an earlier one.
+def with_ids(updates: Iterable[Update], new_id: Callable[[], str]) -> list[Update]:
+    """Return updates, those without a change id with one that is made for it, in order."""
+    return [update if update.change_id is not None else update._replace(change_id=new_id()) for update in updates]
+
+
+def new_updates(table: str, updates: Iterable[Update], stored: dict[ChangeKey, Stored]) -> list[Update]:
+    """Return updates without those that are stored already, or that repeat an earlier one; they count as stored then.
 
     Raises: AlreadyExistsError where the id of one is another delta's.
     """
-    changes = dict(stored or {})
     kept = []
     for update in updates:
         if update.change_id is not None:
             change = (update.delta, update.tags)
-            earlier = changes.setdefault((update.key, update.change_id), change)
+            earlier = stored.setdefault((update.key, update.change_id), change)
             if earlier is not change:
                 _check_same(table, update, earlier)
                 continue

@@ -1,17 +1,17 @@
 """Reading documents: by the primary key index or bucket by bucket, as of now or of an earlier time."""
 
-import datetime
-import json
-import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, Final, Literal, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 import numpy as np
+import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from siltstone.catalog import main as catalog
+from siltstone.documents import recent
 from siltstone.documents.expand import TIMES, Expansion, effective_record, naming, resolve
 from siltstone.documents.intake import ChangeKey, Stored, Update
 from siltstone.documents.language.parser import parse_value
@@ -24,8 +24,10 @@ from siltstone.documents.language.values import (
     Json,
     value_text,
 )
-from siltstone.documents.merge import arrived_rows, split_rows
+from siltstone.documents.merge import split_rows
 from siltstone.documents.record import (
+    EPOCH_MS,
+    TICKS_PER_MS,
     ArchivedChange,
     CompactionRecord,
     Row,
@@ -39,20 +41,22 @@ from siltstone.documents.schema import (
     CHANGE_KEYS,
     KEY,
     SCHEMA,
+    DocumentRow,
     StoredRow,
     changes_of,
     condition_name,
+    group,
     grouped,
     hash_changes,
+    rows_in,
 )
 from siltstone.errors import CorruptionError, InvalidInputError
-from siltstone.model import DEFAULT_STREAM, Delta, ManifestEntry, PartitionLocator
-from siltstone.model.buckets import Bucket
+from siltstone.model import DEFAULT_STREAM, Delta, PartitionLocator
+from siltstone.model.buckets import CompactedFile
 from siltstone.model.rounds import RoundCompletion
 from siltstone.rows.columns import Hashes, Integers, align, hash_keys
 from siltstone.rows.files import StoredFile
-from siltstone.rows.job import Part, RoundJob
-from siltstone.rows.parts import gather_here
+from siltstone.rows.job import RoundJob
 from siltstone.storage.parquet import read_data_file
 from siltstone.table.completion import Hold, closed_before, get_round, locate_compacted
 from siltstone.table.followers import read_source
@@ -60,10 +64,14 @@ from siltstone.table.jobs import Keys, merging_job
 from siltstone.table.snapshot import take_snapshot
 
 _BATCH_KEYS: Final = 1000
-_SMALL_FILE_BYTES: Final = 64 * 1024
-_RECENT_BYTES: Final = 64 << 20
-# What an Arrow table of a few rows takes beside its values.
-_TABLE_BYTES: Final = 4096
+_MANY_KEYS: Final = 100
+_READERS: Final = 4
+_NO_ID: Final = "00000000-0000-1000-8000-000000000000"
+# Where the digits of a change id's time are, from the highest on, and what each is worth.
+_TIME_DIGITS: Final = [*range(15, 18), *range(9, 13), *range(8)]
+_PLACE_VALUES: Final = 16 ** np.arange(len(_TIME_DIGITS) - 1, -1, -1, dtype=np.int64)
+_HEX_VALUES: Final = np.zeros(256, np.int64)
+_HEX_VALUES[list(b"0123456789abcdef")] = range(16)
 # Spark takes no other unit than microseconds.
 _TIME: Final = pa.timestamp("us", "UTC")
 DOCUMENT_SCHEMA: Final = pa.schema(
@@ -83,59 +91,50 @@ DOCUMENT_SCHEMA: Final = pa.schema(
 
 @dataclass(frozen=True)
 class Snapshot:
-    """A state of a table of documents: what was compacted, and the deltas since."""
+    """A state of a table of documents: what was compacted, in which folder, and the deltas since."""
 
     root: str
     # What conditions know the table by.
     name: str
+    folder: str = ""
     completion: RoundCompletion | None = None
     deltas: Sequence[Delta] = ()
 
-    def documents(self, keys: Sequence[str]) -> dict[str, StoredRow]:
+    def documents(self, keys: Iterable[str]) -> dict[str, StoredRow]:
         """Return all that is stored of documents, by key; nothing where nothing was written. Raises: CorruptionError."""
-        rows = {key: StoredRow(Row((), (), key, self.name), [], [], [], []) for key in keys}
-        for start in range(0, len(keys), _BATCH_KEYS):
-            table = self.rows_of(keys[start : start + _BATCH_KEYS])
-            rows.update((stored.row.key, stored) for stored in grouped(table, self.name))
-        return rows
+        wanted = list(dict.fromkeys(keys))
+        rows: dict[str, list[DocumentRow]] = {key: [] for key in wanted}
+        for start in range(0, len(wanted), _BATCH_KEYS):
+            for table in self._compacted(_keys_table(wanted[start : start + _BATCH_KEYS]), SCHEMA):
+                for row in rows_in(table):
+                    rows[row[0]].append(row)
+        for key, own in recent.recent_deltas.rows_of(self.root, self.folder, self.deltas, wanted).items():
+            rows[key] += own
+        nothing = StoredRow(Row((), ()), [], [], [], [])
+        return {
+            key: group(own, self.name) if own else nothing._replace(row=Row((), (), key, self.name))
+            for key, own in rows.items()
+        }
 
     def stored_changes(self, updates: Sequence[Update]) -> dict[ChangeKey, Stored]:
         """Return the changes that are stored under the change ids of updates. Raises: CorruptionError."""
         ids = [(update.key, update.change_id) for update in updates if update.change_id is not None]
         keys = sorted({key for key, _ in ids})
         if len(keys) <= _BATCH_KEYS:
-            return changes_of(self.rows_of(keys), self.name) if keys else {}
+            return changes_of(self.documents(keys).values())
         hashes = hash_changes(pa.table(list(zip(*ids, strict=True)), [KEY, "change_id"]))
-        return changes_of(self.changes_among(hashes), self.name)
-
-    def rows_of(self, keys: Sequence[str]) -> pa.Table:
-        """Return the rows of some documents, in the order in which they were committed. Raises: CorruptionError."""
-        keys_table = pa.table({KEY: pa.array(keys, pa.string())})
-        wanted = keys_table.column(KEY)
-        tables = [SCHEMA.empty_table()]
-        for file in self._delta_files():
-            if file.content_length <= _SMALL_FILE_BYTES:
-                tables.append(recent_files.read(self.root, file))
-                continue
-            own = pc.is_in(read_data_file(self.root, file, [KEY]).column(KEY), wanted)
-            if pc.any(own).as_py():
-                tables.append(align(read_data_file(self.root, file).filter(own), SCHEMA))
-        recent = pa.concat_tables(tables)
-        rows = recent.filter(pc.is_in(recent.column(KEY), wanted))
-        return pa.concat_tables([*self._compacted(keys_table, SCHEMA), rows])
+        return changes_of(grouped(self.changes_among(hashes), self.name))
 
     def keys_among(self, keys: Sequence[str]) -> set[str]:
         """Return the keys of which anything is stored. Raises: CorruptionError."""
-        keys_table = pa.table({KEY: pa.array(keys, pa.string())})
-        tables = list(self._compacted(keys_table, pa.schema([SCHEMA.field(KEY)])))
-        tables += [read_data_file(self.root, file, [KEY]) for file in self._delta_files()]
-        own = (table.column(KEY).filter(pc.is_in(table.column(KEY), keys_table.column(KEY))) for table in tables)
-        return {key for column in own for key in column.to_pylist()}
+        tables = self._compacted(_keys_table(keys), pa.schema([SCHEMA.field(KEY)]))
+        compacted = {key for table in tables for key in table.column(KEY).to_pylist()}
+        return compacted | recent.recent_deltas.rows_of(self.root, self.folder, self.deltas, keys).keys()
 
     def changes_among(self, hashes: Hashes) -> pa.Table:
         """Return the rows whose key and change id have one of these hashes, see `hash_changes`. Raises: CorruptionError."""
         tables = [SCHEMA.empty_table()]
-        for bucket in self._buckets():
+        for bucket in () if self.completion is None else self.completion.buckets:
             # A bucket that is never due has nothing but one record of each document.
             for file in bucket.files if bucket.due_at is not None or bucket.held_at is not None else ():
                 stored = StoredFile(self.root, file)
@@ -143,63 +142,44 @@ class Snapshot:
                 own = live[np.isin(hash_changes(stored.read_rows(live, CHANGE_KEYS)), hashes)]
                 if len(own):
                     tables.append(stored.read_rows(own, SCHEMA))
-        for entry in self._delta_files():
+        for entry in [entry for delta in self.deltas for entry in delta.manifest.entries]:
             is_own = np.isin(hash_changes(read_data_file(self.root, entry, CHANGE_KEYS.names)), hashes)
             if is_own.any():
                 tables.append(align(read_data_file(self.root, entry).filter(pa.array(is_own)), SCHEMA))
         return pa.concat_tables(tables)
 
-    def _buckets(self) -> Sequence[Bucket]:
-        return self.completion.buckets if self.completion is not None else ()
-
-    def _delta_files(self) -> list[ManifestEntry]:
-        return [entry for delta in self.deltas for entry in delta.manifest.entries]
-
     def _compacted(self, keys_table: pa.Table, schema: pa.Schema) -> Iterator[pa.Table]:
-        hashes = np.unique(hash_keys(keys_table, [KEY]))
+        """Yield the rows of some documents that are compacted, file by file."""
+
+        def read(file: CompactedFile, hashes: Hashes) -> pa.Table:
+            stored = StoredFile(self.root, file, recent.recent_deltas.footers)
+            rows = stored.live_among(stored.index.find(hashes)[0])
+            if not len(rows):
+                return schema.empty_table()
+            table = stored.read_rows(rows, schema)
+            return table.filter(pc.is_in(table.column(KEY), keys_table.column(KEY)))
+
+        found = list(self._files_with(np.unique(hash_keys(keys_table, [KEY]))))
+        if keys_table.num_rows < _MANY_KEYS or len(found) < 2:
+            yield from (read(*each) for each in found)
+            return
+        # Many keys are all over the files, and to unpack these takes nearly all the time.
+        with ThreadPoolExecutor(_READERS) as pool:
+            yield from pool.map(read, *zip(*found, strict=True))
+
+    def _files_with(self, hashes: Hashes) -> Iterator[tuple[CompactedFile, Hashes]]:
+        """Yield the compacted files that may have some hashes, each with those of its bucket."""
         if self.completion is None:
             return
         buckets = self.completion.buckets
         numbers = np.array([buckets.number_of(int(hash_)) for hash_ in hashes], np.int64)
         for number in np.unique(numbers).tolist():
             own = hashes[numbers == number]
-            for file in buckets[number].files:
-                stored = StoredFile(self.root, file)
-                rows = stored.live_among(stored.index.find(own)[0])
-                if len(rows):
-                    table = stored.read_rows(rows, schema)
-                    yield table.filter(pc.is_in(table.column(KEY), keys_table.column(KEY)))
+            yield from ((file, own) for file in buckets[number].files)
 
 
-class RecentFiles:
-    """The rows of small files of deltas that this process has read, which never change; the latest few thousand."""
-
-    def __init__(self) -> None:
-        self._tables: dict[tuple[str, str], pa.Table] = {}
-        self._bytes = 0
-        self._lock = threading.Lock()
-
-    def read(self, root: str, file: ManifestEntry) -> pa.Table:
-        """Return the rows of a file. Raises: CorruptionError."""
-        key = root, file.uri
-        with self._lock:
-            table = self._tables.pop(key, None)
-            if table is not None:
-                self._tables[key] = table
-                return table
-        # A copy in one piece: what a file was read into is larger than its few rows.
-        table = align(read_data_file(root, file), SCHEMA).combine_chunks()
-        with self._lock:
-            if key not in self._tables:
-                self._tables[key] = table
-                self._bytes += table.nbytes + _TABLE_BYTES
-            while self._bytes > _RECENT_BYTES:
-                oldest = self._tables.pop(next(iter(self._tables)))
-                self._bytes -= oldest.nbytes + _TABLE_BYTES
-        return table
-
-
-recent_files = RecentFiles()
+def _keys_table(keys: Sequence[str]) -> pa.Table:
+    return pa.table({KEY: pa.array(keys, pa.string())})
 
 
 def snapshot_of(name: str, *, root: str) -> Snapshot:
@@ -207,7 +187,7 @@ def snapshot_of(name: str, *, root: str) -> Snapshot:
     table = take_snapshot(name, fresh=True, root=root)
     known_as = condition_name(table.version.properties, name)
     for partition in table.partitions:
-        return Snapshot(root, known_as, partition.completion, partition.waiting)
+        return Snapshot(root, known_as, partition.folder, partition.completion, partition.waiting)
     return Snapshot(root, known_as)
 
 
@@ -227,16 +207,26 @@ def to_document(expansion: Expansion, row: Row) -> dict[str, Json]:
     return document
 
 
-def scanned_document(row: Mapping[str, Any], table: str) -> dict[str, Json]:
-    """Return a row of `DOCUMENT_SCHEMA` as the document that `to_document` returns."""
-    document: dict[str, Json] = {} if row["content"] is None else json.loads(row["content"])
-    document |= {ID: row[KEY], TABLE: table, VERSION: row["version"]}
-    document |= {SIGNATURE: row["signature"], DELETED: row["deleted"]}
-    for name, column in TIMES.items():
-        at: datetime.datetime | None = row[column]
-        if at is not None:
-            document[name] = at.replace(tzinfo=None).isoformat(timespec="milliseconds") + "Z"
-    return document
+def scanned_documents(rows: pa.Table, table: str) -> Iterator[dict[str, Json]]:
+    """Yield the rows of a table of `DOCUMENT_SCHEMA` as the documents that `to_document` returns."""
+    columns = [rows.column(name).to_pylist() for name in (KEY, "content", "version", "signature", "deleted")]
+    times = [_iso_times(rows.column(name)) for name in TIMES.values()]
+    for key, content, version, signature, deleted, *times_of_row in zip(*columns, *times, strict=True):
+        document: dict[str, Json] = {} if content is None else orjson.loads(content)
+        document[ID], document[TABLE], document[VERSION] = key, table, version
+        document[SIGNATURE], document[DELETED] = signature, deleted
+        for name, time in zip(TIMES, times_of_row, strict=True):
+            if time is not None:
+                document[name] = time
+        yield document
+
+
+def _iso_times(times: pa.ChunkedArray) -> list[str | None]:
+    numbers = pc.fill_null(times.cast(pa.int64()), 0).to_numpy() // 1000
+    texts: list[str | None] = np.char.add(np.datetime_as_string(numbers.astype("datetime64[ms]")), "Z").tolist()
+    if not times.null_count:
+        return texts
+    return [text if is_valid else None for text, is_valid in zip(texts, times.is_valid().to_pylist(), strict=True)]
 
 
 class TimelineEvent(NamedTuple):
@@ -371,17 +361,19 @@ def resolved(table: str, row: Row) -> Expansion:
 
 
 def bucket_documents(
-    job: RoundJob, number: int, parts: Sequence[Part], *, hold: Hold | None = None, include_deleted: bool = False
+    job: RoundJob, number: int, new: pa.Table, *, hold: Hold | None = None, include_deleted: bool = False
 ) -> Iterator[pa.Table]:
-    """Yield the documents of a bucket, resolved; with a hold, as of its time, where the job starts from its state.
+    """Yield the documents of a bucket, resolved, with the rows that came for it.
+
+    With a hold they are as of its time, where the job starts from its state.
 
     Raises: CorruptionError, InvalidInputError where that can no longer be reconstructed.
     """
     if hold is not None:
-        held = [_as_of(job.table, bucket_row.row, hold) for bucket_row in bucket_rows(job, number, parts)]
+        held = [_as_of(job.table, bucket_row.row, hold) for bucket_row in bucket_rows(job, number, new)]
         yield _resolved_documents(job.table, [row for row in held if row is not None], include_deleted)
         return
-    stored, new = _opened(job, number, parts)
+    stored = _opened(job, number)
     tables = [new]
     for file, rows in zip(stored, split_rows(stored, new), strict=True):
         tables.insert(-1, file.read_rows(rows.others, SCHEMA))
@@ -391,16 +383,14 @@ def bucket_documents(
     yield _resolved_documents(job.table, [stored_row.row for stored_row in others], include_deleted)
 
 
-def bucket_rows(job: RoundJob, number: int, parts: Sequence[Part]) -> Iterator[StoredRow]:
-    """Yield all that is stored of each document of a bucket. Raises: CorruptionError."""
-    stored, new = _opened(job, number, parts)
-    tables = [file.read_rows(np.flatnonzero(file.live_flags()), SCHEMA) for file in stored]
+def bucket_rows(job: RoundJob, number: int, new: pa.Table) -> Iterator[StoredRow]:
+    """Yield all that is stored of each document of a bucket, with the rows that came for it. Raises: CorruptionError."""
+    tables = [file.read_rows(np.flatnonzero(file.live_flags()), SCHEMA) for file in _opened(job, number)]
     return grouped(pa.concat_tables([*tables, new]), condition_name(job.properties, job.table))
 
 
-def _opened(job: RoundJob, number: int, parts: Sequence[Part]) -> tuple[list[StoredFile], pa.Table]:
-    """Return the files of a bucket, and the rows that came for it."""
-    return [StoredFile(job.root, file) for file in job.buckets[number].files], arrived_rows(parts)
+def _opened(job: RoundJob, number: int) -> list[StoredFile]:
+    return [StoredFile(job.root, file) for file in job.buckets[number].files]
 
 
 def _as_of(table: str, row: Row, hold: Hold) -> Row | None:
@@ -464,7 +454,14 @@ def _single_records(file: StoredFile, rows: Integers) -> Iterator[pa.Table]:
 
 
 def _times_of(change_ids: pa.ChunkedArray) -> pa.Array:
-    return pa.array([_time_of(change_id) for change_id in change_ids.to_pylist()], pa.int64()).cast(_TIME)
+    """Return the times of change ids, all at once: one by one they take most of a scan."""
+    ids = change_ids.to_pylist()
+    text = np.frombuffer("".join(id_ or _NO_ID for id_ in ids).encode(), np.uint8)
+    if len(text) != len(ids) * len(_NO_ID):
+        return pa.array([_time_of(id_) for id_ in ids], pa.int64()).cast(_TIME)
+    ticks = _HEX_VALUES[text.reshape(-1, len(_NO_ID))[:, _TIME_DIGITS]] @ _PLACE_VALUES
+    times = (ticks // TICKS_PER_MS - EPOCH_MS) * 1000
+    return pa.array(times, mask=np.array([id_ is None for id_ in ids], np.bool_)).cast(_TIME)
 
 
 def _time_of(change_id: str | None) -> int | None:
@@ -480,8 +477,8 @@ def check_known(name: str, hold: Hold, *, root: str) -> None:
     job = job_of(name, hold, root=root)
     times = (
         known_from_ms(stored.row, hold.since_ms)
-        for number, parts in gather_here(job)
-        for stored in bucket_rows(job, number, parts)
+        for number, new in recent.recent_deltas.arrived_by_bucket(job)
+        for stored in bucket_rows(job, number, new)
     )
     earliest = max((time for time in times if time is not None), default=None)
     if earliest is not None:
@@ -494,5 +491,5 @@ def check_known(name: str, hold: Hold, *, root: str) -> None:
 
 def scan_tables(job: RoundJob, hold: Hold | None, *, include_deleted: bool) -> Iterator[pa.Table]:
     """Yield all documents in this process, as `bucket_documents` does."""
-    for number, parts in gather_here(job):
-        yield from bucket_documents(job, number, parts, hold=hold, include_deleted=include_deleted)
+    for number, new in recent.recent_deltas.arrived_by_bucket(job):
+        yield from bucket_documents(job, number, new, hold=hold, include_deleted=include_deleted)

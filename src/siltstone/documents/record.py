@@ -17,9 +17,9 @@ from siltstone.errors import InvalidInputError
 MAX_TAGS: Final = 3
 MAX_TAG_LENGTH: Final = 8
 _FORM: Final = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-1[0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{12}")
-_TICKS_PER_MS: Final = 10_000
+TICKS_PER_MS: Final = 10_000
 # The time of a version-1 UUID counts from the start of the Gregorian calendar.
-_EPOCH_MS: Final = 12_219_292_800_000
+EPOCH_MS: Final = 12_219_292_800_000
 _MAX_TICKS: Final = (1 << 60) - 1
 _UNIX_EPOCH: Final = datetime.datetime(1970, 1, 1)
 
@@ -87,7 +87,7 @@ def order_key(change_id: str) -> str:
 
 def time_bound(time_ms: int) -> str:
     """Return what sorts after the keys of all ids before a time, and before those of all others."""
-    ticks = (time_ms + _EPOCH_MS) * _TICKS_PER_MS
+    ticks = (time_ms + EPOCH_MS) * TICKS_PER_MS
     if ticks <= 0:
         return ""
     return f"{ticks:015x}" if ticks <= _MAX_TICKS else "g"
@@ -95,7 +95,7 @@ def time_bound(time_ms: int) -> str:
 
 def to_ms(change_id: str) -> int:
     """Return the time of an id, in whole milliseconds since 1970."""
-    return int(change_id[15:18] + change_id[9:13] + change_id[:8], 16) // _TICKS_PER_MS - _EPOCH_MS
+    return int(change_id[15:18] + change_id[9:13] + change_id[:8], 16) // TICKS_PER_MS - EPOCH_MS
 
 
 def to_bytes(change_id: str) -> bytes:
@@ -115,7 +115,7 @@ def iso_time(time_ms: int) -> str:
 
 def change_id_at(time_ms: int, *, ticks: int = 0, clock_sequence: int = 0, node: int = 0) -> str:
     """Return the id of a time and so many steps of 100 nanoseconds. Raises: InvalidInputError."""
-    since = (time_ms + _EPOCH_MS) * _TICKS_PER_MS + ticks
+    since = (time_ms + EPOCH_MS) * TICKS_PER_MS + ticks
     if not 0 <= since <= _MAX_TICKS:
         raise InvalidInputError(f"{time_ms} ms is a time that no change id can have")
     return _written(since, clock_sequence, node)
@@ -138,7 +138,7 @@ class ChangeIds:
 
     def new(self, now_ms: int) -> str:
         """Make an id of the present time, or right after the last one where the clock has not moved on."""
-        now = (now_ms + _EPOCH_MS) * _TICKS_PER_MS
+        now = (now_ms + EPOCH_MS) * TICKS_PER_MS
         with self._lock:
             self._last_ticks = max(now, self._last_ticks + 1)
             return _written(self._last_ticks, self._clock_sequence, self._node)

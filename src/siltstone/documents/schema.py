@@ -1,8 +1,8 @@
 """How documents are stored: the columns, and rows put together as documents or made of them."""
 
 import itertools
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 import orjson
@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from siltstone.documents.intake import WRITTEN, ChangeKey, Stored, Update
-from siltstone.documents.record import ArchivedChange, Change, CompactionRecord, Row
+from siltstone.documents.record import ArchivedChange, CompactionRecord, Row
 from siltstone.model.properties import DOCUMENTS_NAME
 from siltstone.rows.columns import Hashes, hash_keys
 
@@ -31,7 +31,9 @@ SCHEMA: Final = pa.schema(
 )
 WRITTEN_SCHEMA: Final = pa.schema([SCHEMA.field(name) for name in WRITTEN])
 CHANGE_KEYS: Final = pa.schema([SCHEMA.field(name) for name in (KEY, "change_id")])
-_BATCH_ROWS: Final = 10_000
+
+DocumentRow: TypeAlias = tuple[Any, ...]
+"""A stored row as plain values, in the order of `SCHEMA`."""
 
 
 def condition_name(properties: Mapping[str, str], table: str) -> str:
@@ -64,36 +66,51 @@ def grouped(table: pa.Table, name: str) -> Iterator[StoredRow]:
     codes = table.column(KEY).combine_chunks().dictionary_encode().indices.to_numpy(zero_copy_only=False)
     order = np.argsort(codes, kind="stable")
     ends = [*(np.flatnonzero(np.diff(codes[order])) + 1).tolist(), len(order)]
-    columns = [_plain(table.column(field.name).combine_chunks().take(pa.array(order))) for field in SCHEMA]
-    rows = zip(order.tolist(), *columns, strict=True)
+    rows = rows_in(table.take(pa.array(order)))
+    positions = order.tolist()
     for start, end in itertools.pairwise([0, *ends]):
-        yield _group(list(itertools.islice(rows, end - start)), name)
+        yield group(list(itertools.islice(rows, end - start)), name, positions[start:end])
 
 
-def _group(rows: Sequence[tuple[Any, ...]], name: str) -> StoredRow:
-    """Return one document; its rows are their positions, then the columns of `SCHEMA`."""
-    changes: dict[str, tuple[int, Change]] = {}
-    records: dict[str, tuple[int, CompactionRecord]] = {}
+def rows_in(table: pa.Table) -> Iterator[DocumentRow]:
+    """Yield the rows of a table that has the columns of `SCHEMA`."""
+    return zip(*(_plain(table.column(field.name).combine_chunks()) for field in SCHEMA), strict=True)
+
+
+def table_of(rows: Sequence[DocumentRow]) -> pa.Table:
+    """Return rows as a table that has the columns of `SCHEMA`."""
+    columns = zip(*rows, strict=True) if rows else ((),) * len(SCHEMA)
+    return pa.table(
+        [pa.array(values, field.type) for values, field in zip(columns, SCHEMA, strict=True)], schema=SCHEMA
+    )
+
+
+def group(rows: Sequence[DocumentRow], name: str, positions: Iterable[int] | None = None) -> StoredRow:
+    """Return one document, of all its rows in the order in which they were committed; `positions` are where they are."""
+    changes: dict[str, tuple[str, str, Sequence[str] | None]] = {}
+    records: dict[str, CompactionRecord] = {}
     archived: dict[str, ArchivedChange] = {}
+    change_places: list[int] = []
+    record_places: list[int] = []
     duplicates: list[int] = []
-    for position, _, change_id, text, tags, count, *rest in rows:
-        earlier: Container[str] = changes if count is None else records if count >= 0 else archived
-        if change_id in earlier:
-            duplicates.append(position)
-        elif count is None:
-            changes[change_id] = position, Change(change_id, text, tags)
+    numbered = zip(itertools.count() if positions is None else positions, rows, strict=False)
+    for position, (_, change_id, text, tags, count, *rest) in numbered:
+        if count is None:
+            # Plain tuples, since a document may have very many.
+            change = (change_id, text, tags)
+            is_first = changes.setdefault(change_id, change) is change
+            (change_places if is_first else duplicates).append(position)
         elif count >= 0:
-            records[change_id] = position, CompactionRecord._make((change_id, count, *rest, text, tags or ()))
+            record = CompactionRecord._make((change_id, count, *rest, text, tags or ()))
+            is_first = records.setdefault(change_id, record) is record
+            (record_places if is_first else duplicates).append(position)
+        elif change_id in archived:
+            duplicates.append(position)
         else:
             kept = orjson.loads(text)
             archived[change_id] = ArchivedChange(change_id, -count, kept["delta"], tuple(tags or ()), kept["content"])
-    return StoredRow(
-        Row([change for _, change in changes.values()], [record for _, record in records.values()], rows[0][1], name),
-        [position for position, _ in changes.values()],
-        [position for position, _ in records.values()],
-        duplicates,
-        list(archived.values()),
-    )
+    row = Row(list(changes.values()), list(records.values()), rows[0][0], name)
+    return StoredRow(row, change_places, record_places, duplicates, list(archived.values()))
 
 
 def _plain(values: pa.Array) -> list[Any]:
@@ -111,11 +128,11 @@ def hash_changes(table: pa.Table | pa.RecordBatch) -> Hashes:
     return hash_keys(table, CHANGE_KEYS.names)
 
 
-def changes_of(table: pa.Table, name: str) -> dict[ChangeKey, Stored]:
-    """Return the changes among the rows of a table."""
+def changes_of(documents: Iterable[StoredRow]) -> dict[ChangeKey, Stored]:
+    """Return the changes that are stored of documents."""
     return {
         (stored.row.key, change_id): (text, tags)
-        for stored in grouped(table, name)
+        for stored in documents
         for change_id, text, tags in stored.row.changes
     }
 
@@ -155,8 +172,8 @@ def stored_table(rows: Sequence[Row]) -> pa.Table:
     return pa.concat_tables([pa.Table.from_pylist(changes, schema=SCHEMA), record_rows(records)])
 
 
-def stored_batches(updates: Iterable[Update], new_id: Callable[[], str]) -> Iterator[pa.RecordBatch]:
-    """Yield updates as rows to store; those without a change id get one, in order."""
-    rows = (update._replace(change_id=update.change_id or new_id())._asdict() for update in updates)
-    while waiting := list(itertools.islice(rows, _BATCH_ROWS)):
-        yield pa.RecordBatch.from_pylist(waiting, schema=WRITTEN_SCHEMA)
+def stored_updates(updates: Sequence[Update]) -> pa.Table:
+    """Return updates, which have change ids, as rows to store."""
+    columns = ([getattr(update, field.name) for update in updates] for field in WRITTEN_SCHEMA)
+    arrays = [pa.array(values, field.type) for values, field in zip(columns, WRITTEN_SCHEMA, strict=True)]
+    return pa.table(arrays, schema=WRITTEN_SCHEMA)

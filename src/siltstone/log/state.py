@@ -6,7 +6,7 @@
 import contextlib
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 import orjson
 
@@ -44,6 +44,16 @@ _CLEANUP_PAUSE_SECONDS = 60.0
 _LOAD_ATTEMPTS = 5
 _KEY_START = b'{"key":"'
 _log = logging.getLogger(__name__)
+
+
+class KeyIndex(Protocol):
+    """What is known of all keys of a kind, see `LogState.index`."""
+
+    def add(self, key: str, line: bytes) -> None:
+        """Take over a key that was not there."""
+
+
+K = TypeVar("K", bound=KeyIndex)
 
 
 class StoredEntry(Entry):
@@ -95,6 +105,8 @@ class LogState:
         self.recent: dict[int, str] = {}
         self.log: str | None = None
         self.lines: dict[str, bytes] = {}
+        self._by_kind: dict[str, dict[str, bytes]] = {}
+        self._indices: dict[str, Any] = {}
         self._expiring: set[str] = set()
         self._times: tuple[int, int] | None = None
         self._find_file = find_file
@@ -108,9 +120,10 @@ class LogState:
     def get(self, key: str) -> Entry | None:
         """Return one entry, or None."""
         line = self.lines.get(key)
-        return None if line is None else self._parse(line)
+        return None if line is None else self.parse(line)
 
-    def _parse(self, line: bytes) -> Entry:
+    def parse(self, line: bytes) -> Entry:
+        """Return the entry of a line. Raises: CorruptionError that names the file."""
         try:
             return StoredEntry(orjson.loads(line), lambda: self._find_file(line))
         except (orjson.JSONDecodeError, TypeError, ValueError) as error:
@@ -120,16 +133,34 @@ class LogState:
 
     def keys(self, prefix: str = "") -> list[str]:
         """Return the keys that start with `prefix`, in order of their first commit."""
-        return [key for key in self.lines if key.startswith(prefix)]
+        return [key for key in self._candidates(prefix) if key.startswith(prefix)]
 
     def scan(self, prefix: str) -> list[Entry]:
         """Return the entries whose key starts with `prefix`, in order of their first commit."""
-        return [self._parse(line) for key, line in self.lines.items() if key.startswith(prefix)]
+        return [self.parse(line) for key, line in self._candidates(prefix).items() if key.startswith(prefix)]
+
+    def _candidates(self, prefix: str) -> Mapping[str, bytes]:
+        """Return all lines of the kind that a prefix names, or all where it names none: there may be many of another."""
+        kind, slash, _ = prefix.partition("/")
+        return self._by_kind.get(kind, {}) if slash else self.lines
+
+    def index(self, kind: str, make: Callable[[], K]) -> K:
+        """Return an index of all keys that begin with `kind` and a slash, which is told of each one that comes.
+
+        It is made anew when it is asked for after one was removed or replaced.
+        """
+        index: K | None = self._indices.get(kind)
+        if index is None:
+            index = make()
+            for key, line in self._by_kind.get(kind, {}).items():
+                index.add(key, line)
+            self._indices[kind] = index
+        return index
 
     def items(self) -> Iterator[tuple[str, Entry]]:
         """Yield every key with its entry."""
         for key, line in self.lines.items():
-            yield key, self._parse(line)
+            yield key, self.parse(line)
 
     def apply(self, lines: Iterable[bytes], where: str) -> None:
         """Take over a batch's lines. Raises: CorruptionError."""
@@ -137,11 +168,26 @@ class LogState:
         for line in lines:
             key = _key(line, where)
             if line.endswith(b'"removed":true}'):
-                self.lines.pop(key, None)
+                self._remove(key)
                 continue
-            self.lines[key] = line
+            self._put(key, line)
             if _may_expire(line):
                 self._expiring.add(key)
+
+    def _put(self, key: str, line: bytes) -> None:
+        kind = key.partition("/")[0]
+        if key in self.lines:
+            self._indices.pop(kind, None)
+        self.lines[key] = line
+        self._by_kind.setdefault(kind, {})[key] = line
+        if kind in self._indices:
+            self._indices[kind].add(key, line)
+
+    def _remove(self, key: str) -> None:
+        if self.lines.pop(key, None) is not None:
+            kind = key.partition("/")[0]
+            del self._by_kind[kind][key]
+            self._indices.pop(kind, None)
 
     @property
     def time_ms(self) -> int:
@@ -172,7 +218,7 @@ class LogState:
                 self._expiring.remove(key)
             elif _is_expired(line, now_ms):
                 self._expiring.remove(key)
-                del self.lines[key]
+                self._remove(key)
 
     def follow(self, batch: wire.ChainedFile, where: str) -> None:
         """Take over the next batch. Raises: CorruptionError."""

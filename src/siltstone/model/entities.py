@@ -24,6 +24,7 @@ from siltstone.model.schema import (
     check_known,
     check_partition_types,
     schema_from_json,
+    schema_of,
     without_ids,
 )
 
@@ -131,7 +132,7 @@ class TableVersion(Metafile):
     @property
     def schema(self) -> pa.Schema:
         """The columns as an Arrow schema."""
-        return without_ids(schema_from_json(self.fields))
+        return without_ids(schema_of(self.fields))
 
     def names_in_files(self, columns: Sequence[str]) -> list[str]:
         """Return the names inside files of columns; what is not a column keeps its name."""

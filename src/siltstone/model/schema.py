@@ -4,10 +4,12 @@ A schema is stored as a list of fields, `{"name": "id", "type": "int64", "nullab
 objects: `{"list": T}`, `{"struct": [fields]}`, `{"map": [K, V]}`.
 """
 
+import functools
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import orjson
 import pyarrow as pa
 
 from siltstone.errors import InvalidInputError
@@ -92,6 +94,16 @@ def schema_from_json(fields: Iterable[Mapping[str, Any]] | Mapping[str, Any], le
     schema = pa.schema([_arrow_field(field, level) for field in fields])
     check_columns(schema)
     return schema
+
+
+def schema_of(fields: Iterable[Mapping[str, Any]]) -> pa.Schema:
+    """Return what `schema_from_json` makes of fields that were checked: the same ones are asked for again and again."""
+    return _schema_of(orjson.dumps(list(fields)))
+
+
+@functools.lru_cache(1024)
+def _schema_of(fields: bytes) -> pa.Schema:
+    return schema_from_json(orjson.loads(fields))
 
 
 def _arrow_field(stored: object, level: int) -> "pa.Field[Any]":

@@ -1,5 +1,6 @@
 """Compacted files: reading them with their indices, deletion vectors and statistics."""
 
+import threading
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -22,6 +23,8 @@ MAGIC = b"SILTPKI1"
 BLOCK_ROWS = 4096
 _HEADER_BYTES = 16
 _CHECKSUM_BYTES = 4
+_FOOTERS_BYTES = 32 << 20
+_FEW_ROWS = 16_384
 
 Rows = npt.NDArray[np.uint32]
 
@@ -39,12 +42,44 @@ Ranges = Callable[[str], Range]
 """Returns what is known of a column's values in some rows."""
 
 
-class StoredFile:
-    """One compacted file being read; nothing is opened before it is needed."""
+class Footers:
+    """The footers of files that a process has opened, which never change; those used last. Safe for threads.
 
-    def __init__(self, root: str, file: CompactedFile) -> None:
+    To take one apart takes longer than to read a few rows.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._known: dict[tuple[str, str, int], pq.FileMetaData] = {}
+        self._bytes = 0
+
+    def get(self, root: str, file: CompactedFile) -> pq.FileMetaData | None:
+        """Return the footer of a file, or None."""
+        key = root, file.uri, file.content_length
+        with self._lock:
+            footer = self._known.pop(key, None)
+            if footer is not None:
+                self._known[key] = footer
+            return footer
+
+    def keep(self, root: str, file: CompactedFile, footer: pq.FileMetaData) -> None:
+        """Remember the footer of a file, and forget others for it."""
+        key = root, file.uri, file.content_length
+        with self._lock:
+            if key not in self._known:
+                self._known[key] = footer
+                self._bytes += footer.serialized_size
+            while self._bytes > _FOOTERS_BYTES:
+                self._bytes -= self._known.pop(next(iter(self._known))).serialized_size
+
+
+class StoredFile:
+    """One compacted file being read; nothing is opened before it is needed, and of `footers` what is known not read again."""
+
+    def __init__(self, root: str, file: CompactedFile, footers: Footers | None = None) -> None:
         self._root = root
         self.file = file
+        self._footers = footers
         # Not cached properties: in Python 3.11, while one is computed for a file, by reading, no other file can be opened.
         self._parquet: pq.ParquetFile | None = None
         self._index: StoredIndex | None = None
@@ -54,7 +89,10 @@ class StoredFile:
     def parquet(self) -> pq.ParquetFile:
         """The data file. Raises: CorruptionError."""
         if self._parquet is None:
-            opened = open_parquet(self._root, self.file.uri)
+            known = None if self._footers is None else self._footers.get(self._root, self.file)
+            opened = open_parquet(self._root, self.file.uri, footer=known)
+            if self._footers is not None:
+                self._footers.keep(self._root, self.file, opened.metadata)
             if opened.metadata.num_rows != self.file.record_count:
                 raise CorruptionError(
                     f"{self._root}/{self.file.uri}: has {opened.metadata.num_rows} rows instead of "
@@ -138,19 +176,23 @@ class StoredFile:
         self, groups_with: Integers | None = None, may_match: Callable[[Ranges], bool] | None = None
     ) -> Iterator[tuple[int, int]]:
         """Yield (row group, its first row) of those with any of the rows `groups_with` that `may_match` does not rule out."""
-        file, start = self.parquet, 0
-        for group in range(file.num_row_groups):
-            size = file.metadata.row_group(group).num_rows
-            has_rows = groups_with is None or np.any((groups_with >= start) & (groups_with < start + size))
-            if has_rows and (may_match is None or may_match(group_ranges(file, group))):
-                yield group, start
-            start += size
+        file = self.parquet
+        sizes = [file.metadata.row_group(group).num_rows for group in range(file.num_row_groups)]
+        starts = np.cumsum([0, *sizes[:-1]])
+        chosen = (
+            range(len(sizes)) if groups_with is None else np.unique(np.searchsorted(starts, groups_with, "right") - 1)
+        )
+        for group in map(int, chosen):
+            if may_match is None or may_match(group_ranges(file, group)):
+                yield group, int(starts[group])
 
     def _read_group(self, file: pq.ParquetFile, group: int, columns: Sequence[str], schema: pa.Schema) -> pa.Table:
         if not columns:
             return align(pa.table({"": pa.nulls(file.metadata.row_group(group).num_rows)}), schema)
         try:
-            return align(file.read_row_group(group, columns=list(columns)), schema)
+            # Of a few thousand rows, a column takes less time than to wake another thread for it.
+            is_large = file.metadata.row_group(group).num_rows > _FEW_ROWS
+            return align(file.read_row_group(group, columns=list(columns), use_threads=is_large), schema)
         except DAMAGE_ERRORS as error:
             raise CorruptionError(
                 f"{self._root}/{self.file.uri}: the data file is damaged ({error}); restore it, or rebase the partition"

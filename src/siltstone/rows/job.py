@@ -11,7 +11,7 @@ from siltstone.model import MergeEngine
 from siltstone.model.buckets import Bucket, Buckets, DeletionVector, is_due
 from siltstone.model.properties import MAX_ROW_GROUP_ROWS, ROWS_KIND, TOMBSTONE_RETENTION_SECONDS
 from siltstone.model.rounds import Accounting
-from siltstone.model.schema import nullable, schema_from_json
+from siltstone.model.schema import nullable, schema_of
 
 PAGE_BUCKETS = 128
 
@@ -129,7 +129,7 @@ class RoundJob:
     @property
     def schema(self) -> pa.Schema:
         """The columns of the compacted rows, and of all deltas: nullable, since of a delete only the key is there."""
-        return nullable(schema_from_json(list(self.fields)))
+        return nullable(schema_of(self.fields))
 
     @property
     def input_bytes(self) -> int:

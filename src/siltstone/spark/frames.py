@@ -19,10 +19,11 @@ from pyspark.sql import functions as sf
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
-from siltstone.documents.intake import check_columns, checked_updates
+from siltstone.documents.intake import check_columns, checked_updates, with_ids
+from siltstone.documents.merge import arrived_rows
 from siltstone.documents.read import DOCUMENT_SCHEMA, bucket_documents
 from siltstone.documents.record import new_change_id
-from siltstone.documents.schema import WRITTEN_SCHEMA, stored_batches
+from siltstone.documents.schema import WRITTEN_SCHEMA, stored_updates
 from siltstone.errors import ConflictError, InvalidInputError
 from siltstone.model import Delta, DeltaType, Manifest, StreamLocator
 from siltstone.model.buckets import CompactedFile
@@ -283,7 +284,8 @@ def stage_updates(frame: DataFrame, stream: StreamLocator, *, now_ms: int, root:
 
     def check(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            yield from stored_batches(checked_updates(batch.to_pylist()), lambda: new_change_id(now_ms))
+            updates = with_ids(checked_updates(batch.to_pylist()), lambda: new_change_id(now_ms))
+            yield from stored_updates(updates).to_batches()
 
     checked = frame.mapInArrow(with_access(root, check), spark_schema(WRITTEN_SCHEMA))
     try:
@@ -301,7 +303,8 @@ def documents_on_spark(
     """
 
     def resolve(number: int, parts: Sequence[Part]) -> Iterator[pa.RecordBatch]:
-        for table in bucket_documents(job, number, parts, hold=hold, include_deleted=include_deleted):
+        new = arrived_rows(parts)
+        for table in bucket_documents(job, number, new, hold=hold, include_deleted=include_deleted):
             yield from table.to_batches()
 
     return map_buckets(spark, job, range(len(job.buckets)), resolve, spark_schema(DOCUMENT_SCHEMA))

@@ -232,17 +232,18 @@ def list_partition_deltas(
 
     def query(state: StoredState) -> list[Delta]:
         state.known_partition(partition)
-        return _read_between(state, first_stream_position, last_stream_position, f"/{partition.partition_id}")
+        after = 0 if first_stream_position is None else first_stream_position - 1
+        return list(state.deltas(partition.partition_id, after, last_stream_position))
 
     deltas = locate(partition, root).read(query)
     return deltas if ascending else deltas[::-1]
 
 
-def _read_between(state: StoredState, first: int | None, last: int | None, ending: str = "") -> list[Delta]:
+def _read_between(state: StoredState, first: int | None, last: int | None) -> list[Delta]:
     return [
         state.delta(key)
         for position, key in state.positions()
-        if (first is None or position >= first) and (last is None or position <= last) and key.endswith(ending)
+        if (first is None or position >= first) and (last is None or position <= last)
     ]
 
 
@@ -288,8 +289,7 @@ def delete_deltas(
             raise InvalidInputError(
                 f"{partition}: cannot trim up to {last_stream_position}, the newest delta is at {current.stream_position}"
             )
-        keys = state.delta_keys().get(partition.partition_id, {})
-        doomed = [key for position, key in keys.items() if position <= last_stream_position]
+        doomed = state.delta_keys(partition.partition_id, last_stream_position)
         if last_stream_position <= current.trimmed_stream_position:
             return Commit({}, len(doomed))
         current.trimmed_stream_position = last_stream_position

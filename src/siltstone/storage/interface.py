@@ -80,11 +80,12 @@ class StreamState(Protocol):
     def expiry_ms(self) -> int:
         """Return the time by which things may expire: now if that is sure, else the last time that was."""
 
-    def delta_keys(self) -> dict[str, dict[int, str]]:
-        """Return a key for each delta that is not trimmed, by partition id and position."""
+    def deltas(self, partition_id: str, after: int = 0, upto: int | None = None) -> Sequence[Delta]:
+        """Return the deltas of a partition after a position and up to another, by position; those trimmed are not there.
 
-    def delta(self, key: str) -> Delta:
-        """Return the delta of a key. Raises: CorruptionError."""
+        What is returned may be used, and pickled, when the stream has moved on. Raises: CorruptionError, also when one is
+        asked for that is damaged.
+        """
 
     def position_at(self, moment: datetime.datetime) -> int:
         """Return the newest position that was committed by a time, 0 before the first.

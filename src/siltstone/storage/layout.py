@@ -21,6 +21,7 @@ NAMESPACE_PREFIX = "namespace/"
 TABLE_PREFIX = "table/"
 DROPPED_PREFIX = "dropped/"
 STREAM_PREFIX = "stream/"
+DELTA_KIND = "delta"
 
 
 def catalog_log(root: str) -> CommitLog:
@@ -70,7 +71,7 @@ def partition_key(stream: str, partition_id: str) -> str:
 
 def delta_prefix(stream: str) -> str:
     """Return what the keys of a stream's deltas begin with."""
-    return f"delta/{stream}/"
+    return f"{DELTA_KIND}/{stream}/"
 
 
 def delta_key(stream: str, position: int, partition_id: str) -> str:

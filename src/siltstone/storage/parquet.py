@@ -138,14 +138,16 @@ def _repeats(column: "pa.ChunkedArray[Any]") -> bool:
     return len(sample) > 0 and bool(pc.count_distinct(sample).as_py() * 4 <= len(sample))
 
 
-def open_parquet(root: str, uri: str, encoded: Sequence[str] = ()) -> pq.ParquetFile:
+def open_parquet(
+    root: str, uri: str, encoded: Sequence[str] = (), footer: pq.FileMetaData | None = None
+) -> pq.ParquetFile:
     """Open a data file that a log names; `encoded` columns keep the dictionaries that they are stored with.
 
-    Raises: CorruptionError where it is missing or damaged.
+    Its `footer` is not read again where it is known. Raises: CorruptionError where it is missing or damaged.
     """
     path = local_path(root, uri)
     # Without the checksums, most flipped bits would be read as other values.
-    options = {"read_dictionary": list(encoded), "page_checksum_verification": True}
+    options = {"read_dictionary": list(encoded), "page_checksum_verification": True, "metadata": footer}
     try:
         if path is not None:
             return pq.ParquetFile(path, memory_map=True, **options)

@@ -1,11 +1,13 @@
 """Streams of deltas, their partitions, and who follows them: what the log of a table version says at one moment."""
 
+import bisect
 import contextlib
 import datetime
 import functools
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar, overload
+
+import orjson
 
 from siltstone.errors import AlreadyExistsError, InvalidInputError, NotFoundError
 from siltstone.log.commit import Commit, CommitLog, Committed
@@ -28,8 +30,10 @@ from siltstone.model.entities import VersionEntry
 from siltstone.model.properties import CLOSED_BEFORE_MS, change_properties
 from siltstone.storage import interface, tables
 from siltstone.storage.layout import (
+    DELTA_KIND,
     STREAM_PREFIX,
     VERSION_KEY,
+    delta_key,
     delta_prefix,
     follower_key,
     follower_prefix,
@@ -103,30 +107,38 @@ class StoredState:
         """Return the time by which things may expire."""
         return self._source.log.expiry_in(self.entries)
 
-    def delta_keys(self) -> dict[str, dict[int, str]]:
-        """Return the log keys of each partition's deltas, by partition id and position; those trimmed are not there."""
-        keys: dict[str, dict[int, str]] = defaultdict(dict)
-        for position, key in self.positions():
-            keys[key.rpartition("/")[2]][position] = key
-        return keys
+    def deltas(self, partition_id: str, after: int = 0, upto: int | None = None) -> "StoredDeltas":
+        """Return the deltas of a partition after a position and up to another, by position; those trimmed are not there.
+
+        Raises: CorruptionError, also when one is asked for that is damaged.
+        """
+        positions, lines = self._lines().of(self.locator.stream, partition_id)
+        end = len(positions) if upto is None else bisect.bisect_right(positions, upto)
+        return StoredDeltas(self.locator, lines[bisect.bisect_right(positions, after) : end], self.entries.parse)
+
+    def delta_keys(self, partition_id: str, upto: int | None = None) -> list[str]:
+        """Return the log keys of a partition's deltas up to a position. Raises: CorruptionError."""
+        stream = self.locator.stream
+        positions, _ = self._lines().of(stream, partition_id)
+        end = len(positions) if upto is None else bisect.bisect_right(positions, upto)
+        return [delta_key(stream, position, partition_id) for position in positions[:end]]
+
+    def _lines(self) -> "_DeltaLines":
+        index = self.entries.index(DELTA_KIND, _DeltaLines)
+        for key in index.damaged:
+            with decoding(self._entry(key)):
+                raise ValueError(f"{key!r} has no position")
+        return index
 
     def positions(self) -> Iterator[tuple[int, str]]:
         """Yield the position and log key of each delta. Raises: CorruptionError."""
+        self._lines()
         for key in self.entries.keys(delta_prefix(self.locator.stream)):
-            try:
-                yield int(key.split("/")[2]), key
-            except (ValueError, IndexError):
-                with decoding(self._entry(key)):
-                    raise
+            yield int(key.split("/")[2]), key
 
     def delta(self, key: str) -> Delta:
         """Return the delta under a log key. Raises: CorruptionError."""
-        entry = self._entry(key)
-        with decoding(entry):
-            values, position = entry.pop("values"), entry.pop("stream_position")
-            locator = DeltaLocator(**self.locator, partition_values=values, stream_position=position)
-            delta: Delta = named(Delta, entry, locator)
-            return delta
+        return _read_delta(self._entry(key), self.locator)
 
     def position_at(self, moment: datetime.datetime) -> int:
         """Return the newest position that was committed by a time, 0 before the first.
@@ -157,6 +169,65 @@ class StoredState:
         entry = self.entries.get(key)
         assert entry is not None, key
         return entry
+
+
+class StoredDeltas(Sequence[Delta]):
+    """Deltas of one partition by position, each read from its line of the log when it is asked for."""
+
+    def __init__(
+        self, stream: StreamLocator, lines: Sequence[bytes], parse: Callable[[bytes], Entry] = orjson.loads
+    ) -> None:
+        self._stream = stream
+        self._lines = lines
+        self._parse = parse
+
+    def __len__(self) -> int:
+        return len(self._lines)
+
+    @overload
+    def __getitem__(self, number: int) -> Delta: ...
+
+    @overload
+    def __getitem__(self, number: slice) -> "StoredDeltas": ...
+
+    def __getitem__(self, number: int | slice) -> "Delta | StoredDeltas":
+        if isinstance(number, slice):
+            return StoredDeltas(self._stream, self._lines[number], self._parse)
+        return _read_delta(self._parse(self._lines[number]), self._stream)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and list(self) == list(other)
+
+    __hash__ = None  # type: ignore[assignment]  # as any list, it is compared by what it has
+
+    def __repr__(self) -> str:
+        return f"<{len(self)} deltas of {self._stream}>"
+
+    def __reduce__(self) -> tuple[type["StoredDeltas"], tuple[StreamLocator, Sequence[bytes]]]:
+        return StoredDeltas, (self._stream, self._lines)
+
+
+class _DeltaLines:
+    """The lines of all deltas in the log of a table version: by stream and partition, in order of their positions."""
+
+    def __init__(self) -> None:
+        self.damaged: list[str] = []
+        self._by_partition: dict[tuple[str, str], tuple[list[int], list[bytes]]] = {}
+
+    def of(self, stream: str, partition_id: str) -> tuple[list[int], list[bytes]]:
+        return self._by_partition.get((stream, partition_id), ([], []))
+
+    def add(self, key: str, line: bytes) -> None:
+        try:
+            _, stream, number, partition_id = key.split("/")
+            position = int(number)
+        except ValueError:
+            self.damaged.append(key)
+            return
+        positions, lines = self._by_partition.setdefault((stream, partition_id), ([], []))
+        place = bisect.bisect_left(positions, position)
+        positions.insert(place, position)
+        lines.insert(place, line)
 
 
 class StoredStream(NamedTuple):
@@ -388,7 +459,7 @@ def delete_partition(partition: PartitionLocator, *, root: str) -> None:
 
     def prepare(state: StoredState) -> Commit[None]:
         state.known_partition(partition)
-        deltas = state.delta_keys().get(partition.partition_id, {}).values()
+        deltas = state.delta_keys(partition.partition_id)
         return Commit(dict.fromkeys([partition_key(partition.stream, partition.partition_id), *deltas]), None)
 
     locate(partition, root).commit("delete partition", prepare)
@@ -398,6 +469,14 @@ def partition_change(partition: Partition) -> dict[str, Entry]:
     """Write a partition for the log."""
     locator = partition.locator
     return {partition_key(locator.stream, locator.partition_id): _with_values(partition)}
+
+
+def _read_delta(entry: Entry, stream: StreamLocator) -> Delta:
+    with decoding(entry):
+        values, position = entry.pop("values"), entry.pop("stream_position")
+        locator = DeltaLocator(**stream, partition_values=values, stream_position=position)
+        delta: Delta = named(Delta, entry, locator)
+        return delta
 
 
 def _with_values(model: Partition | Follower) -> Entry:

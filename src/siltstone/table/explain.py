@@ -134,9 +134,9 @@ def _key_source(snapshot: TableSnapshot, partition: PartitionSnapshot) -> KeySou
     watermark = 0 if completion is None else completion.high_watermark
 
     def read(state: StreamState) -> tuple[int, list[Delta]]:
-        known, keys = state.partition(source.partition_id), state.delta_keys().get(source.partition_id, {})
+        known = state.partition(source.partition_id)
         trimmed = 0 if known is None else known.trimmed_stream_position
-        return trimmed, [state.delta(key) for position, key in sorted(keys.items()) if position <= watermark]
+        return trimmed, list(state.deltas(source.partition_id, upto=watermark))
 
     # The snapshot has just read these logs, so that what is known of them is new enough.
     stream = storage.find_stream(*_parts_of(source), root=root)

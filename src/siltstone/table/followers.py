@@ -108,7 +108,7 @@ def read_sources(
     """
 
     def read(state: StreamState) -> dict[str, SourceState]:
-        keys, followers, expiry_ms = state.delta_keys(), tuple(state.followers()), state.expiry_ms()
+        followers, expiry_ms = tuple(state.followers()), state.expiry_ms()
         streams = state.streams()
         return {
             locator.partition_id: SourceState(
@@ -120,11 +120,7 @@ def read_sources(
                 streams,
                 state.stream_position,
                 state.partition(locator.partition_id),
-                tuple(
-                    state.delta(key)
-                    for position, key in sorted(keys.get(locator.partition_id, {}).items())
-                    if position > after.get(locator.partition_id, 0)
-                ),
+                tuple(state.deltas(locator.partition_id, after.get(locator.partition_id, 0))),
                 followers,
             )
             for locator in partitions

@@ -66,7 +66,7 @@ class PartitionSnapshot:
     folder: str
     source: PartitionLocator | None
     completion: RoundCompletion | None
-    waiting: tuple[Delta, ...] = ()
+    waiting: Sequence[Delta] = ()
     newer: int = 0
 
 
@@ -226,7 +226,7 @@ class _PartitionCut(NamedTuple):
     own: PartitionLocator
     source: PartitionLocator | None
     entry: Entry | None
-    waiting: tuple[Delta, ...] = ()
+    waiting: Sequence[Delta] = ()
     newer: int = 0
     lost_up_to: int | None = None
 
@@ -412,14 +412,13 @@ def _cut_stream(state: StreamState, members: Sequence[_Rounds], wanted: _Wanted)
     for member in members:
         refuse_end_before(member.watermark, state, compacted_partition(member.own))
     position = wanted.position(state, members)
-    sources, keys = state.partitions(), state.delta_keys()
+    sources = state.partitions()
     partitions = []
     for member in members:
         source = sources.get(member.source_id)
         entry = member.upto(position)
         watermark = 0 if entry is None else int(entry["high_watermark"])
-        after = sorted(item for item in keys.get(member.source_id, {}).items() if item[0] > watermark)
-        waiting = tuple(state.delta(key) for own_position, key in after if own_position <= position)
+        waiting = state.deltas(member.source_id, watermark, position)
         trimmed = 0 if source is None else source.trimmed_stream_position
         partitions.append(
             _PartitionCut(
@@ -427,7 +426,7 @@ def _cut_stream(state: StreamState, members: Sequence[_Rounds], wanted: _Wanted)
                 _partition(state.locator, member.own.partition_values) if source is None else source.locator,
                 entry,
                 waiting,
-                newer=len(after) - len(waiting),
+                newer=len(state.deltas(member.source_id, max(watermark, position))),
                 lost_up_to=trimmed if watermark < min(trimmed, position) else None,
             )
         )

@@ -10,8 +10,9 @@ Each check needs a root of its own. A check raises AssertionError where the impl
 import contextlib
 import datetime
 import inspect
+import pickle
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from types import ModuleType
 from typing import Any
 
@@ -20,6 +21,7 @@ import pyarrow as pa
 from siltstone import errors
 from siltstone.model import (
     DEFAULT_STREAM,
+    Delta,
     DeltaLocator,
     Follower,
     Idempotency,
@@ -697,12 +699,14 @@ def a_stream_is_read_at_one_moment(storage: Any, root: str) -> None:
     """What one state says of positions, partitions and deltas fits together; each read is of the newest."""
     stream = _stream(storage, root, primary_keys=["name", "id"], partition_keys=["name"])
     found = storage.locate_stream(stream, root=root)
-    assert found.read(lambda state: (state.stream_position, state.partitions(), state.delta_keys())) == (0, {}, {})
+    assert found.read(lambda state: (state.stream_position, state.partitions(), list(state.deltas("b")))) == (0, {}, [])
     _write(storage, root, stream, _rows((1, "a"), (2, "b")))
     _write(storage, root, stream, _rows((3, "b")))
     storage.delete_deltas(_partition(stream, "a"), last_stream_position=1, root=root)
     follower = Follower(locator=_partition(stream, "b"), folder="tables/x/compacted/b")
     storage.add_follower(follower, root=root)
+
+    kept: list[Sequence[Delta]] = []
 
     def check(state: interface.StreamState) -> None:
         assert (state.locator, state.stream_position) == (stream, 2)
@@ -712,16 +716,19 @@ def a_stream_is_read_at_one_moment(storage: Any, root: str) -> None:
         assert state.partition("a") == partitions["a"]
         assert state.partition("c") is None
         assert state.followers() == [follower]
-        keys = state.delta_keys()
-        assert {name: list(positions) for name, positions in keys.items()} == {"b": [1, 2]}
-        deltas = [state.delta(key) for key in keys["b"].values()]
-        assert deltas == storage.list_partition_deltas(_partition(stream, "b"), root=root)
+        deltas = storage.list_partition_deltas(_partition(stream, "b"), root=root)
+        assert [delta.stream_position for delta in deltas] == [1, 2]
+        assert (list(state.deltas("a")), list(state.deltas("b"))) == ([], deltas)
+        assert (list(state.deltas("b", 1)), list(state.deltas("b", upto=1))) == (deltas[1:], deltas[:1])
+        kept.append(state.deltas("b"))
         assert state.position_at(datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=1)) == 2
 
     found.read(check)
     with found.announced():
         _write(storage, root, stream, _rows((4, "b")))
     assert found.read(lambda state: state.stream_position) == 3
+    travelled = pickle.loads(pickle.dumps(kept[0]))  # noqa: S301
+    assert [delta.stream_position for delta in travelled] == [1, 2]
     expiry_ms = found.expiry_ms()
     assert found.read(lambda state: state.expiry_ms()) >= expiry_ms > 0
     assert found.time_warning(expiry_ms) is None

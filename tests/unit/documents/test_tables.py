@@ -13,7 +13,7 @@ import pytest
 
 import siltstone
 from siltstone.catalog import main as catalog
-from siltstone.documents import read
+from siltstone.documents import recent
 from siltstone.documents.commit import Staged, commit_changes, earliest_of
 from siltstone.documents.expand import expand
 from siltstone.documents.intake import record_fields
@@ -685,15 +685,15 @@ class TestImport:
             files.append(file.uri)
             return read_data_file(root, file, *columns)
 
-        monkeypatch.setattr(read, "read_data_file", counted)
-        monkeypatch.setattr(read, "recent_files", read.RecentFiles())
+        monkeypatch.setattr(recent, "read_data_file", counted)
+        monkeypatch.setattr(recent, "recent_deltas", recent.RecentDeltas())
         for number in range(4):
             written.write(number + 1, f"r{number % 2}", f'{{..,"n{number}":1}}')
         for _ in range(3):
             written.check()
         assert len(files) == len(set(files)) == 4
         # Where only one fits, all others are read again.
-        monkeypatch.setattr(read, "_RECENT_BYTES", 1)
+        monkeypatch.setattr(recent, "_KEPT_BYTES", 1)
         written.write(5, "r1", '{..,"n5":1}')
         files.clear()
         for _ in range(2):

@@ -563,3 +563,46 @@ def test_commit_times_never_go_back(open_log: Callable[[], CommitLog], clock: Cl
     clock.seconds -= 100
     second = log.commit("test", lambda _: {"a": {"value": 2}})
     assert second.time_ms == first.time_ms
+
+
+class KeyList:
+    """An index that knows the keys in the order in which it was told of them."""
+
+    def __init__(self) -> None:
+        self.keys: list[str] = []
+
+    def add(self, key: str, line: bytes) -> None:
+        self.keys.append(key)
+
+
+def applied(state: LogState, *changes: tuple[str, dict[str, Any] | None]) -> None:
+    state.apply([log_state.encode_entry(key, entry) for key, entry in changes], "here")
+
+
+def test_keys_are_found_by_what_they_begin_with() -> None:
+    state = LogState()
+    applied(state, ("a/x/1", {}), ("b/1", {}), ("a/y/1", {}), ("a", {}), ("ab/1", {}))
+    assert state.keys("a/") == ["a/x/1", "a/y/1"]
+    assert state.keys("a/x/") == ["a/x/1"]
+    assert state.keys("a") == ["a/x/1", "a/y/1", "a", "ab/1"]
+    assert state.keys() == ["a/x/1", "b/1", "a/y/1", "a", "ab/1"]
+    applied(state, ("a/x/1", None), ("a/z/1", {}), ("b/1", None))
+    assert (state.keys("a/"), state.keys("b/"), state.keys("c/")) == (["a/y/1", "a/z/1"], [], [])
+    assert [entry["key"] for entry in state.scan("a/")] == ["a/y/1", "a/z/1"]
+
+
+def test_an_index_is_told_of_what_comes_and_made_anew_where_something_went() -> None:
+    state = LogState()
+    applied(state, ("a/1", {}), ("b/1", {}))
+    index = state.index("a", KeyList)
+    applied(state, ("a/2", {}), ("b/2", {}), ("b/1", None))
+    assert state.index("a", KeyList) is index
+    assert index.keys == ["a/1", "a/2"]
+    applied(state, ("a/1", None), ("a/3", {}))
+    assert state.index("a", KeyList).keys == ["a/2", "a/3"]
+    applied(state, ("a/3", {"n": 1}))
+    assert state.index("a", KeyList).keys == ["a/2", "a/3"]
+    applied(state, ("a/4", {log_state.EXPIRES_AT: 1}), ("commit", {"time": 5}))
+    assert state.index("a", KeyList).keys == ["a/2", "a/3", "a/4"]
+    state.expire()
+    assert state.index("a", KeyList).keys == ["a/2", "a/3"]

@@ -6,14 +6,14 @@ import pytest
 
 from siltstone.model.buckets import CompactedFile
 from siltstone.rows import files
-from siltstone.rows.files import StoredFile
+from siltstone.rows.files import Footers, StoredFile
 from tests.waiting import LIMIT_SECONDS
 
 
 def test_a_file_is_opened_while_another_one_takes_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
     is_opening, may_go_on = threading.Event(), threading.Event()
 
-    def open_parquet(root: str, uri: str) -> Any:
+    def open_parquet(root: str, uri: str, **options: object) -> Any:
         if uri == "slow":
             is_opening.set()
             assert may_go_on.wait(LIMIT_SECONDS)
@@ -34,3 +34,21 @@ def test_a_file_is_opened_while_another_one_takes_its_time(monkeypatch: pytest.M
     reader.join()
     other.join()
     assert not is_alive
+
+
+def test_a_footer_is_read_once_while_it_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[str] = []
+
+    def open_parquet(root: str, uri: str, *, footer: Any) -> Any:
+        if footer is None:
+            read.append(uri)
+        return SimpleNamespace(metadata=footer or SimpleNamespace(num_rows=1, serialized_size=10, uri=uri))
+
+    monkeypatch.setattr(files, "open_parquet", open_parquet)
+    monkeypatch.setattr(files, "_FOOTERS_BYTES", 25)
+    footers = Footers()
+    for uri in ("a", "b", "a", "c", "a", "b"):
+        stored = StoredFile("memory://x", CompactedFile(uri=uri, record_count=1, content_length=1), footers)
+        assert stored.parquet.metadata.uri == uri
+    # When c came, b had to go.
+    assert read == ["a", "b", "c", "b"]

@@ -194,7 +194,11 @@ def distinct(values: Iterable[Json]) -> dict[object, Json]:
 
 def in_order(values: Iterable[Json]) -> list[Json]:
     """Return the members of a set in their order."""
-    return sorted(values, key=order_key)
+    members = list(values)
+    if all(type(member) is str and member.isascii() for member in members):
+        # Their code units are their characters.
+        return sorted(members)  # type: ignore[type-var]
+    return sorted(members, key=order_key)
 
 
 def checked(value: object, depth: int = 0) -> Json:
