@@ -147,6 +147,21 @@ class RowReader:
         for number in task.buckets:
             yield from self.read_bucket(task.job, number, parts.take(number))
 
+    def count_merged(self, task: MergeTask) -> int:
+        """Return how many rows buckets have with all deltas that wait, of which only changed keys are read.
+
+        Without a filter only. Raises: CorruptionError.
+        """
+        job, wanted, count = task.job, frozenset(task.buckets), 0
+        parts = GatheredParts(part for part in read_parts(job, job.reads) if part[0] in wanted)
+        for number in task.buckets:
+            bucket, own = job.buckets[number], parts.take(number)
+            count += bucket.live_count
+            if own:
+                change = resolve(job, bucket, [StoredFile(job.root, file) for file in bucket.files], own)
+                count += change.rows.num_rows - change.dead_count
+        return count
+
     def _file_rows(self, file: StoredFile, dead: Integers | Sequence[int] = ()) -> Iterator[pa.Table]:
         """Yield the rows of a file that are neither dead nor among `dead`, perhaps with some that are not wanted."""
         if self.hashes is None:
@@ -237,8 +252,7 @@ class Scan:
         bare = replace(self, columns=())
         if self.where is None:
             done = sum(file.live_count for file in self.compacted_files)
-            tables = (table for task in bare.merges for table in bare.reader.read_merged(task))
-            return done + sum(int(table.num_rows) for table in tables)
+            return done + sum(map(bare.reader.count_merged, bare.merges))
         return sum(int(table.num_rows) for table in bare._tables())
 
     def files(self) -> list[ScanFile]:
