@@ -25,7 +25,7 @@ from siltstone.model import Delta, DeltaType, Manifest, StreamLocator
 from siltstone.model.rounds import CompactedFile
 from siltstone.rows.columns import align
 from siltstone.rows.job import RoundJob
-from siltstone.spark.native import read_files
+from siltstone.spark.native import quoted, read_files, with_nans
 from siltstone.spark.tasks import map_buckets, translated, with_access
 from siltstone.storage import object_store as storage
 from siltstone.table import where
@@ -73,7 +73,7 @@ def _read_files(spark: SparkSession, reader: RowReader, files: Sequence[Compacte
         native, left = read_files(spark, reader.root, spark_schema(reader.stored), files)
 
     def wanted(rows: DataFrame) -> DataFrame:
-        named = rows.toDF(*reader.named.names)
+        named = with_nans(rows.toDF(*reader.named.names), reader.named)
         return named if condition is None else named.where(condition).select(*map(_column_named, reader.columns))
 
     frames = list(map(wanted, native))
@@ -146,7 +146,7 @@ def _literal(value: "pa.Scalar[Any]") -> Column:
 
 
 def _column_named(name: str) -> Column:
-    return sf.col(f"`{name.replace('`', '``')}`")
+    return sf.col(quoted(name))
 
 
 def _read_in_python(spark: SparkSession, reader: RowReader, files: Sequence[CompactedFile]) -> DataFrame:

@@ -52,9 +52,8 @@ def read_files(
     paths = _find_paths(spark, root, files)
     if paths is None:
         return [], list(files)
-    # Columns of these names would hide those that the join needs.
-    is_hidden = bool({_METADATA, _CHUNK, _BITS} & set(map(str.lower, schema.names)))
-    room = 0 if is_hidden else _most_rows(spark)
+    # A column of this name hides the one in which Spark has a row's file and position.
+    room = 0 if _METADATA in map(str.lower, schema.names) else _most_rows(spark)
     whole, groups, left = [], list[dict[int, CompactedFile]](), []
     for file in files:
         if file.deletion_vector is None:
@@ -100,6 +99,36 @@ def _without_dead(rows: DataFrame, chunks: DataFrame) -> DataFrame:
     chunk = sf.shiftleft(number, _FILE_BITS).bitwiseOR(sf.shiftright(position, _log2(CHUNK_ROWS)))
     is_dead = (chunk == sf.col(_CHUNK)) & (_bit(sf.col(_BITS), position.bitwiseAND(CHUNK_ROWS - 1)) == 1)
     return rows.join(sf.broadcast(chunks), on=is_dead, how="left_anti")
+
+
+def with_nans(rows: DataFrame, schema: pa.Schema) -> DataFrame:
+    """Keep filters on floating-point numbers from the statistics of files, where NaN is not in the range.
+
+    To Spark, NaN is greater than any number, so that it would take row groups with it for groups without such a value.
+    """
+    kept = {field.name: sf.col(quoted(field.name)) for field in schema if _has_floats(field.type)}
+    return rows.withColumns({name: _computed(column, schema.field(name).type) for name, column in kept.items()})
+
+
+def _has_floats(kind: pa.DataType) -> bool:
+    """Return whether Spark may ask statistics about such a column: it does for structs, and not for lists and maps."""
+    is_struct = pa.types.is_struct(kind) and any(_has_floats(field.type) for field in kind)
+    return pa.types.is_floating(kind) or is_struct
+
+
+def _computed(column: Column, kind: pa.DataType) -> Column:
+    """Return the same values as an expression, of which statistics say nothing."""
+    if not pa.types.is_struct(kind):
+        return sf.nanvl(column, column)
+    for field in kind:
+        if _has_floats(field.type):
+            column = column.withField(quoted(field.name), _computed(column.getField(field.name), field.type))
+    return column
+
+
+def quoted(name: str) -> str:
+    """Return a name as Spark takes it for one, whatever is in it."""
+    return f"`{name.replace('`', '``')}`"
 
 
 def _bit(words: Column, position: Column) -> Column:
