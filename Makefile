@@ -98,6 +98,7 @@ benchmark: java venv ## Measure, and write the results to benchmarks/results
 	$(BIN)/python -m benchmarks.documents
 	$(BIN)/python -m benchmarks.document_tables
 	$(BIN)/python -m benchmarks.document_tables --serving
+	$(BIN)/python -m benchmarks.spark_reads
 	$(BIN)/python -m benchmarks.parquet_reads
 
 benchmark-aws: venv ## Measure reads of Parquet files in S3: make benchmark-aws FILES=s3://bucket/file.parquet

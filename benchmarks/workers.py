@@ -1,12 +1,13 @@
-"""The peak memory of Spark's Python workers, as the kernel keeps it."""
+"""The processes below this one, as the kernel keeps them: their CPU time, and the peak memory of Spark's Python workers."""
 
+import os
 from pathlib import Path
 
 _WORKER = b"pyspark.daemon"
 
 
-def _workers(parent: int) -> list[Path]:
-    """Return the folders under /proc of the Python workers below a process."""
+def _below(parent: int) -> list[Path]:
+    """Return the folders under /proc of the processes below one."""
     children: dict[int, list[int]] = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
@@ -19,7 +20,21 @@ def _workers(parent: int) -> list[Path]:
         below = children.get(waiting.pop(), [])
         waiting += below
         found += [Path("/proc", str(each)) for each in below]
-    return [each for each in found if _WORKER in (each / "cmdline").read_bytes()]
+    return found
+
+
+def _workers(parent: int) -> list[Path]:
+    return [each for each in _below(parent) if _WORKER in (each / "cmdline").read_bytes()]
+
+
+def cpu_seconds(parent: int) -> float:
+    """Return what a process and all below it have taken so far."""
+    ticks = 0
+    for process in [Path("/proc", str(parent)), *_below(parent)]:
+        # The name, which comes second, may hold anything; user, system, and both of children that ended.
+        fields = (process / "stat").read_text().rpartition(")")[2].split()
+        ticks += sum(map(int, fields[11:15]))
+    return ticks / os.sysconf("SC_CLK_TCK")
 
 
 def forget_peaks(parent: int) -> None:

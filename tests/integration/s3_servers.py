@@ -1,4 +1,4 @@
-"""A second S3 server, written by other people in another language: it checks signatures and regions, as AWS does."""
+"""A second S3 server, written by other people in another language, which checks signatures and regions, as AWS does; and the JVM's own way to it."""
 
 import contextlib
 import os
@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import boto3
+import pyspark
 import pytest
 
 from tests.waiting import LIMIT_SECONDS, wait_for
@@ -21,6 +22,9 @@ TOOLS = Path(sys.prefix) / "tools" / f"versitygw-{VERSION}"
 REGION = "eu-central-1"
 ACCESS_KEY, SECRET_KEY = "gateway-key", "gateway-secret"
 BUCKET = "siltstone-gateway"
+S3A_PROJECT = """<project><modelVersion>4.0.0</modelVersion><groupId>tests</groupId><artifactId>tests</artifactId>
+<version>1</version><dependencies><dependency><groupId>org.apache.hadoop</groupId><artifactId>hadoop-aws</artifactId>
+<version>{}</version></dependency></dependencies></project>"""
 
 
 def build_gateway() -> Path:
@@ -88,3 +92,35 @@ def gateway_environment(endpoint: str) -> dict[str, str]:
         "AWS_ACCESS_KEY_ID": ACCESS_KEY,
         "AWS_SECRET_ACCESS_KEY": SECRET_KEY,
     }
+
+
+def s3a_classes(folder: Path) -> str:
+    """Return the class path with which the JVM of Spark reaches S3, in the release that fits its Hadoop; Maven has it."""
+    maven = shutil.which("mvn")
+    if maven is None:
+        pytest.fail("the JVM's own way to S3 comes by Maven, and there is no mvn on the PATH: install it")
+    (client,) = (Path(pyspark.__file__).parent / "jars").glob("hadoop-client-api-*.jar")
+    version = client.stem.removeprefix("hadoop-client-api-")
+    (folder / "pom.xml").write_text(S3A_PROJECT.format(version))
+    wanted = ["-Dmdep.outputFile=classes.txt", "-DincludeScope=runtime"]
+    done = subprocess.run(
+        [maven, "-q", "dependency:build-classpath", *wanted], cwd=folder, capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        pytest.fail(f"Maven could not get hadoop-aws {version}: {done.stdout[-500:]}")
+    return (folder / "classes.txt").read_text().strip()
+
+
+def s3a_settings(endpoint: str) -> dict[str, str]:
+    """Return what the JVM needs to reach the server."""
+    settings = {
+        "endpoint": endpoint,
+        "endpoint.region": REGION,
+        "access.key": ACCESS_KEY,
+        "secret.key": SECRET_KEY,
+        "path.style.access": "true",
+        # Else it is slow to say that nobody answers, or that a key is wrong.
+        "attempts.maximum": "1",
+        "retry.limit": "1",
+    }
+    return {f"spark.hadoop.fs.s3a.{name}": value for name, value in settings.items()}

@@ -7,11 +7,16 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyspark.errors import PythonException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
+from tests.unit.rounds.compaction import MINOR, compact
 
 import siltstone
-from siltstone.errors import InvalidInputError
+from siltstone.errors import CorruptionError, InvalidInputError
+from siltstone.model.buckets import CompactedFile
+from siltstone.spark import native
+from siltstone.spark.frames import spark_schema
 from siltstone.spark.source import register
 from siltstone.testing.oracle import oracle_of, same_rows
 
@@ -49,12 +54,19 @@ def rows(table: DataFrame) -> list[dict[str, object]]:
     return found
 
 
-@pytest.mark.parametrize("name", ["[ab]", "{a,b}", "a*", "a?", "a\\b"])
-def test_a_root_whose_name_could_be_a_pattern_is_that_folder(spark: SparkSession, tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize(
+    "name", ["[ab]", "{a,b}", "a*", "a?", "a\\b", "a b", "100%", "a%20b", "%C3%BC", "ü", "a#b", "a+b", "a:b", "file:"]
+)
+def test_a_root_whose_name_could_be_a_pattern_or_a_url_is_that_folder(
+    spark: SparkSession, tmp_path: Path, name: str
+) -> None:
     orders = siltstone.open(tmp_path / name).create_table("shop.orders", schema={"id": "int64"}, primary_keys=["id"])
     orders.write(pa.table({"id": [1, 2, 3]}))
-    orders.compact(spark=spark)
-    same_rows(rows(orders.to_spark(spark)), [{"id": 1}, {"id": 2}, {"id": 3}])
+    compact(orders)
+    orders.write(pa.table({"id": [2]}), "delete")
+    compact(orders)
+    assert orders.current_rounds()[0].files[0].deletion_vector is not None
+    same_rows(rows(orders.to_spark(spark)), [{"id": 1}, {"id": 3}])
 
 
 def test_executors_write_one_delta_that_the_driver_commits(spark: SparkSession, orders: siltstone.Table) -> None:
@@ -215,3 +227,147 @@ def test_key_only_deletes_come_in_frames_where_columns_must_not_be_null(spark: S
     assert [row.asDict() for row in newest.orderBy("id").collect()] == expected
     with pytest.raises(InvalidInputError, match="only rows that are deletes may leave it out"):
         table.write(spark.createDataFrame([(1, "u")], "id long, op string"), op_column="op")
+
+
+def plan_of(frame: DataFrame) -> str:
+    return str(frame._jdf.queryExecution().toString())
+
+
+SIZE = 3 * native.CHUNK_ROWS + 70
+BORDERS = [0, 62, 63, 64, 65, 32767, 32768, 98303, 98304, SIZE - 2, SIZE - 1]
+
+
+@pytest.fixture(scope="module")
+def long_table(tmp_path_factory: pytest.TempPathFactory) -> siltstone.Table:
+    """A table whose rows are dead at the borders of words and chunks, but in one chunk none, in its first file of two."""
+    table = siltstone.open(tmp_path_factory.mktemp("long")).create_table(
+        "shop.long",
+        schema=[
+            {"name": "id", "type": "int64"},
+            {"name": "x", "type": "double"},
+            {"name": "word", "type": "string"},
+            {"name": "in", "type": {"struct": [{"name": "a.b", "type": "float"}, {"name": "n", "type": "int32"}]}},
+        ],
+        primary_keys=["id"],
+    )
+    values = [float("nan") if number % 1000 == 7 else float(number) for number in range(SIZE)]
+    words = [str(number % 5) for number in range(SIZE)]
+    inside = [{"a.b": float("nan"), "n": 1} if value != value else None for value in values]
+    inside[1] = {"a.b": -0.0, "n": 2}
+    columns = {"id": range(SIZE), "x": values, "word": words, "in": pa.array(inside, table.schema.field("in").type)}
+    table.write(pa.table(columns))
+    compact(table)
+    table.write(pa.table({"id": BORDERS[1:]}), "delete")
+    table.write(pa.table({"id": [0], "x": [-1.0], "word": ["new"]}))
+    compact(table)
+    dead = [file.record_count - file.live_count for file in table.current_rounds()[0].files]
+    assert sorted(dead) == [0, len(BORDERS)]
+    return table
+
+
+@pytest.mark.parametrize("where", ["here", "on executors", "in Python"])
+def test_exactly_the_dead_rows_are_left_out(
+    spark: SparkSession, long_table: siltstone.Table, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    if where == "on executors":
+        monkeypatch.setattr(native, "_FEW_FILES", 0)
+    if where == "in Python":
+        monkeypatch.setattr(native, "_most_rows", lambda spark: SIZE - 1)
+    frame = long_table.to_spark(spark)
+    assert ("MapInArrow" in plan_of(frame)) is (where != "here")
+    assert ("Broadcast" in plan_of(frame)) is (where != "in Python")
+    ids = frame.select("id").toArrow().column("id").to_pylist()
+    assert sorted(ids) == [0, *(number for number in range(SIZE) if number not in BORDERS)]
+    assert frame.count() == SIZE - len(BORDERS) + 1 == long_table.to_spark(spark, []).count()
+    # To Spark, NaN is greater than any number.
+    numbers = {row.id for row in frame.where(f"x > {SIZE - 4}").collect()}
+    nans = {number for number in range(SIZE) if number % 1000 == 7}
+    assert numbers == nans | {SIZE - 3}
+    for condition in ("x = double('nan')", "in.`a.b` > 5", "in.`a.b` != 0", "in.n = 1"):
+        assert {row.id for row in frame.where(condition).select("id").collect()} == nans, condition
+    assert frame.where("in is null").count() == SIZE - len(BORDERS) + 1 - len(nans) - 1
+    assert str(frame.where("id = 1").collect()[0]["in"]["a.b"]) == "-0.0"
+    assert [tuple(row) for row in frame.where("word = 'new'").select("x", "id").collect()] == [(-1.0, 0)]
+
+
+def test_filters_and_columns_reach_files_with_dead_rows(spark: SparkSession, long_table: siltstone.Table) -> None:
+    plan = plan_of(long_table.to_spark(spark).where("id = 5").select("id").withColumnRenamed("id", "n"))
+    physical = plan[plan.index("== Physical Plan ==") :]
+    assert physical.count("PushedFilters: [IsNotNull(id), EqualTo(id,5)]") == 2
+    assert physical.count("ReadSchema: struct<id:bigint>") + physical.count("struct<id:bigint,_tmp_metadata") == 2
+
+
+def test_rows_of_no_columns_are_counted_without_reading_a_file(spark: SparkSession, local_root: str) -> None:
+    table = siltstone.open(local_root).create_table("shop.orders", schema={"id": "int64"}, primary_keys=["id"])
+    assert table.to_spark(spark, []).count() == 0
+    table.write(pa.table({"id": range(10)}))
+    compact(table)
+    table.write(pa.table({"id": [3, 20]}), "delete")
+    compact(table)
+    for file in table.current_rounds()[0].files:
+        Path(local_root, file.uri).unlink()
+    frame = table.to_spark(spark, [])
+    assert (frame.columns, frame.count()) == ([], 9)
+
+
+def test_files_of_one_name_keep_their_own_rows(spark: SparkSession, local_root: str) -> None:
+    table = siltstone.open(local_root).create_table("shop.orders", schema={"id": "int64"}, primary_keys=["id"])
+    files = []
+    for number, dead in enumerate(([0, 1], [2], [])):
+        table.write(pa.table({"id": [10 * number + each for each in range(4)]}))
+        compact(table, MINOR)
+        table.write(pa.table({"id": [10 * number + each for each in dead]}), "delete")
+        compact(table, MINOR)
+        data = table.current_rounds()[0].files[-1]
+        folder = Path(local_root, f"copies/{number}")
+        folder.mkdir(parents=True)
+        (folder / "one.parquet").write_bytes(Path(local_root, data.uri).read_bytes())
+        files.append(CompactedFile.from_serializable({**data, "uri": f"copies/{number}/one.parquet"}))
+    assert [file.deletion_vector is None for file in files] == [False, False, True]
+    frames, left = native.read_files(spark, local_root, spark_schema(table.schema), files)
+    assert left == []
+    assert sorted(row.id for frame in frames for row in frame.collect()) == [2, 3, 10, 11, 13, 20, 21, 22, 23]
+
+
+@pytest.mark.parametrize("name", ["_metadata", "_Metadata"])
+def test_a_column_may_have_the_name_that_spark_has_for_a_file_and_position(
+    spark: SparkSession, local_root: str, name: str
+) -> None:
+    table = siltstone.open(local_root).create_table(
+        "shop.odd", schema={"id": "int64", name: "string"}, primary_keys=["id"]
+    )
+    table.write(pa.table({"id": [1, 2], name: ["a", "b"]}))
+    compact(table)
+    table.write(pa.table({"id": [1]}), "delete")
+    compact(table)
+    assert rows(table.to_spark(spark)) == [{"id": 2, name: "b"}]
+
+
+def test_a_file_without_a_live_row_has_none(spark: SparkSession, local_root: str) -> None:
+    table = siltstone.open(local_root).create_table("shop.orders", schema={"id": "int64"}, primary_keys=["id"])
+    for ids in ([1, 2], [3, 4]):
+        table.write(pa.table({"id": ids}))
+        compact(table)
+    table.write(pa.table({"id": [1, 2]}), "delete")
+    compact(table)
+    same_rows(rows(table.to_spark(spark)), [{"id": 3}, {"id": 4}])
+    table.write(pa.table({"id": [3, 4]}), "delete")
+    compact(table)
+    assert rows(table.to_spark(spark)) == []
+    assert table.to_spark(spark).count() == 0
+
+
+@pytest.mark.parametrize("few", [0, 32])
+def test_a_damaged_deletion_vector_is_noticed(
+    spark: SparkSession, local_root: str, monkeypatch: pytest.MonkeyPatch, few: int
+) -> None:
+    monkeypatch.setattr(native, "_FEW_FILES", few)
+    table = siltstone.open(local_root).create_table("shop.orders", schema={"id": "int64"}, primary_keys=["id"])
+    table.write(pa.table({"id": [1, 2]}))
+    compact(table)
+    table.write(pa.table({"id": [1]}), "delete")
+    compact(table)
+    (vector,) = [file.deletion_vector for file in table.current_rounds()[0].files if file.deletion_vector]
+    Path(local_root, vector.uri).write_bytes(b"no")
+    with pytest.raises(CorruptionError if few else PythonException, match="deletion vector is damaged"):
+        table.to_spark(spark).collect()

@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 import siltstone
 from siltstone.model.schema import _SIMPLE
-from siltstone.spark import frames as reading
+from siltstone.spark.native import NATIVE_READS
 from siltstone.spark.source import register
 from siltstone.testing.oracle import comparable
 
@@ -116,15 +116,15 @@ def by_format(spark: SparkSession, table: siltstone.Table, **options: str) -> Da
     ],
 )
 def test_every_type_is_handed_over_with_equal_values(
-    spark: SparkSession, table: siltstone.Table, way: str, arguments: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, table: siltstone.Table, way: str, arguments: dict[str, Any]
 ) -> None:
-    if way == "in Python":
-        monkeypatch.setattr(reading, "local_path", lambda root, path: None)
+    spark.conf.set(NATIVE_READS, str(way != "in Python").lower())
     spark.conf.set("spark.sql.session.timeZone", "America/New_York")
     try:
         frame = by_format(spark, table) if way == "by format" else table.to_spark(spark, **arguments)
         arrow: pa.Table = frame.toArrow()
     finally:
+        spark.conf.unset(NATIVE_READS)
         spark.conf.set("spark.sql.session.timeZone", "UTC")
     types = dict(frame.dtypes)
     for kind, (spark_type, _) in KINDS.items():

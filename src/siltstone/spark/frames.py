@@ -4,13 +4,10 @@ import datetime
 import functools
 import json
 import operator
-import re
-import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.errors import PythonException
@@ -27,21 +24,15 @@ from siltstone.documents.schema import WRITTEN_SCHEMA, stored_updates
 from siltstone.errors import ConflictError, InvalidInputError
 from siltstone.model import Delta, DeltaType, Manifest, StreamLocator
 from siltstone.model.buckets import CompactedFile
-from siltstone.objects import local_path
 from siltstone.rows.columns import align
-from siltstone.rows.files import StoredFile
 from siltstone.rows.job import Part, RoundJob
+from siltstone.spark.native import quoted, read_files, with_nans
 from siltstone.spark.tasks import map_buckets, translated, with_access
 from siltstone.storage import object_store as storage
 from siltstone.table import where
 from siltstone.table.completion import Hold
 from siltstone.table.scan import MergeTask, RowReader, Scan
 
-_DEAD = "_siltstone_dead"
-_METADATA = "_metadata"
-_MAX_BROADCAST_ROWS = 4_000_000
-_ROW_BITS = 32
-_PATTERN = re.compile(r"[][{}*?\\]")
 _MIDNIGHT_DISTANCE = pa.duration("us")
 _DAY_MICROSECONDS = 24 * 3600 * 1_000_000
 _MAX_PARTS = 100
@@ -56,42 +47,40 @@ def read_scan(spark: SparkSession, scan: Scan) -> DataFrame:
     is_bare = not scan.columns
     if is_bare:
         scan = replace(scan, columns=tuple(scan.snapshot.version.schema.names[:1]))
-    rows = _read_files(spark, scan.reader, scan.compacted_files)
+    if is_bare and scan.where is None:
+        rows = _blank_rows(spark, scan)
+    else:
+        rows = _read_files(spark, scan.reader, scan.compacted_files)
     for merge in scan.merges:
         rows = rows.unionByName(_read_merged(spark, scan.reader, merge))
     return rows.select() if is_bare else rows
+
+
+def _blank_rows(spark: SparkSession, scan: Scan) -> DataFrame:
+    """Return as many rows as compacted files have, without reading any."""
+    (field,) = spark_schema(scan.schema)
+    count = sum(file.live_count for file in scan.compacted_files)
+    return spark.range(count).select(sf.lit(None).cast(field.dataType).alias(field.name))
 
 
 def _read_files(spark: SparkSession, reader: RowReader, files: Sequence[CompactedFile]) -> DataFrame:
     """Return the rows of files: by Spark's own reader where that gives the same."""
     if not files:
         return spark.createDataFrame([], spark_schema(_chosen(reader)))
-    is_native = _native_paths(reader.root, files) is not None
-    condition = _native_filter(reader) if is_native else None
-    if not is_native or (reader.where is not None and condition is None):
-        return _read_in_python(spark, reader, files)
+    condition = _native_filter(reader)
+    native: list[DataFrame] = []
+    left = list(files)
+    if reader.where is None or condition is not None:
+        native, left = read_files(spark, reader.root, spark_schema(reader.stored), files)
 
     def wanted(rows: DataFrame) -> DataFrame:
-        named = rows.toDF(*reader.named.names)
+        named = with_nans(rows.toDF(*reader.named.names), reader.named)
         return named if condition is None else named.where(condition).select(*map(_column_named, reader.columns))
 
-    whole = [file for file in files if file.deletion_vector is None]
-    with_deletes = [file for file in files if file.deletion_vector is not None]
-    frames = []
-    if whole:
-        frames.append(wanted(_read_natively(spark, reader, whole)))
-    if with_deletes:
-        is_native = (
-            _are_distinguishable(with_deletes)
-            and sum(file.record_count - file.live_count for file in with_deletes) <= _MAX_BROADCAST_ROWS
-            # A column of this name hides the one in which Spark has a row's file and position.
-            and _METADATA not in map(str.lower, reader.stored.names)
-        )
-        if is_native:
-            frames.append(wanted(_read_live_natively(spark, reader, with_deletes)))
-        else:
-            frames.append(_read_in_python(spark, reader, with_deletes))
-    return frames[0] if len(frames) == 1 else frames[0].unionByName(frames[1])
+    frames = list(map(wanted, native))
+    if left:
+        frames.append(_read_in_python(spark, reader, left))
+    return functools.reduce(lambda one, other: one.unionByName(other), frames)
 
 
 def _read_merged(spark: SparkSession, reader: RowReader, merge: MergeTask) -> DataFrame:
@@ -158,54 +147,7 @@ def _literal(value: "pa.Scalar[Any]") -> Column:
 
 
 def _column_named(name: str) -> Column:
-    return sf.col(f"`{name.replace('`', '``')}`")
-
-
-def _native_paths(root: str, files: Sequence[CompactedFile]) -> list[str] | None:
-    """Return the files' paths for Spark, or None if it cannot open them: some characters of a path are a pattern to it."""
-    paths = []
-    for file in files:
-        path = local_path(root, file.uri)
-        if path is None or _PATTERN.search(path):
-            return None
-        paths.append(f"file://{path}")
-    return paths
-
-
-def _read_natively(spark: SparkSession, reader: RowReader, files: Sequence[CompactedFile]) -> DataFrame:
-    paths = _native_paths(reader.root, files)
-    assert paths is not None
-    return spark.read.schema(spark_schema(reader.stored)).parquet(*paths)
-
-
-def _read_live_natively(spark: SparkSession, reader: RowReader, files: Sequence[CompactedFile]) -> DataFrame:
-    """Leave out dead rows by a join with their numbers: one long each, of the file and the position in it."""
-    rows = _read_natively(spark, reader, files)
-    number = sf.shiftleft(sf.crc32(sf.col(f"{_METADATA}.file_name").cast("binary")), _ROW_BITS)
-    numbered = rows.select("*", number.bitwiseOR(sf.col(f"{_METADATA}.row_index")).alias(_DEAD))
-    dead = spark.createDataFrame(_dead_rows(reader.root, files))
-    return numbered.join(sf.broadcast(dead), on=_DEAD, how="left_anti").drop(_DEAD)
-
-
-def _dead_rows(root: str, files: Sequence[CompactedFile]) -> pa.Table:
-    numbers = []
-    for file in files:
-        dead = StoredFile(root, file).dead
-        numbers.append(np.fromiter(dead, np.int64, len(dead)) | _number(file) << _ROW_BITS)
-    return pa.table({_DEAD: np.concatenate(numbers)})
-
-
-def _number(file: CompactedFile) -> int:
-    """Return the number that the JVM computes for a file: signed, as it is there."""
-    number = zlib.crc32(file.uri.rpartition("/")[2].encode())
-    return number - (1 << _ROW_BITS) if number >> (_ROW_BITS - 1) else number
-
-
-def _are_distinguishable(files: Sequence[CompactedFile]) -> bool:
-    """Return whether a file and a position in it make a number that no other row has."""
-    return len({_number(file) for file in files}) == len(files) and all(
-        file.record_count < 1 << _ROW_BITS for file in files
-    )
+    return sf.col(quoted(name))
 
 
 def _read_in_python(spark: SparkSession, reader: RowReader, files: Sequence[CompactedFile]) -> DataFrame:

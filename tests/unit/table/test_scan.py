@@ -3,6 +3,7 @@
 import pickle
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -170,6 +171,17 @@ class TestWhatIsOpened:
                 tuple(partition for partition in snapshot.partitions if not partition.waiting),
             )
             assert counted.scan().count() == 400
+
+
+def test_rows_that_deltas_change_are_counted_by_the_index_of_their_keys(local_root: str) -> None:
+    table = siltstone.open(local_root).create_table("shop.orders", schema={"id": "int64"}, primary_keys=["id"])
+    table.write(pa.table({"id": range(100)}))
+    compact(table)
+    table.write(pa.table({"id": [98, 99, 100]}))
+    table.write(pa.table({"id": [0, 1, 100, 500]}), "delete")
+    for file in table.current_rounds()[0].files:
+        Path(local_root, file.uri).unlink()
+    assert table.scan(fresh=True).count() == 98
 
 
 @every_state

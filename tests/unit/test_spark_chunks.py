@@ -1,0 +1,39 @@
+"""The chunks of bits by which Spark leaves out dead rows, and for how many rows there is room."""
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from siltstone.rows.files import StoredFile
+from siltstone.spark import native
+from tests.unit.rounds.compaction import compact, make_table, rows
+
+
+def test_a_chunk_has_a_bit_for_each_row_and_none_is_made_without_a_dead_row(tmp_path: Path) -> None:
+    table = make_table(str(tmp_path))
+    size = 2 * native.CHUNK_ROWS + 65
+    dead = [1, 64, 2 * native.CHUNK_ROWS, size - 1]
+    table.write(rows(range(size)))
+    compact(table)
+    table.write(pa.table({"id": dead}), "delete")
+    compact(table)
+    (file,) = [file for file in table.current_rounds()[0].files if file.deletion_vector]
+    chunks = native.dead_chunks(table.lake.root, file).to_pylist()
+    found = []
+    for chunk in chunks:
+        first = (chunk["_siltstone_chunk"] & 0xFFFFFFFF) * native.CHUNK_ROWS
+        for word, bits in enumerate(chunk["_siltstone_bits"]):
+            found += [first + 64 * word + bit for bit in range(64) if bits >> bit & 1]
+    assert found == list(StoredFile(table.lake.root, file).dead)
+    assert len(found) == len(dead)
+    assert {chunk["_siltstone_chunk"] >> 32 for chunk in chunks} == {native._number(file)}
+    # The last chunk is no longer than its rows.
+    assert [len(chunk["_siltstone_bits"]) for chunk in chunks] == [512, 2]
+
+
+@pytest.mark.parametrize(
+    ("size", "expected"), [("1g", 1 << 30), ("512m", 512 << 20), ("2048", 2 << 30), (" 4GB ", 4 << 30), ("", 0)]
+)
+def test_sizes_are_read_as_spark_writes_them(size: str, expected: int) -> None:
+    assert native._bytes(size) == expected
