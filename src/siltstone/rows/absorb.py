@@ -14,8 +14,9 @@ from siltstone.log.horizon import new_round_name
 from siltstone.model.rounds import MAX_DEPTH, Accounting, Bucket, CompactedFile
 from siltstone.objects import open_objects
 from siltstone.rows.columns import Hashes, Integers, align, hash_keys
-from siltstone.rows.files import StoredFile, write_index, write_vector
+from siltstone.rows.files import StoredFile, write_vector
 from siltstone.rows.fold import write_tombstones
+from siltstone.rows.index import write_index
 from siltstone.rows.job import Action, BucketResult, RoundJob
 from siltstone.storage.parquet import ROW_GROUP_ROWS, open_writer
 
@@ -221,12 +222,11 @@ class CompactedWriter:
         self._writer.close()
         size = self._file.tell()
         self._file.close()
-        index = f"{self._name}.pki" if self._hashes else None
-        if index is not None:
-            write_index(self._job.root, index, np.concatenate(self._hashes))
-        self._files.append(
-            CompactedFile(uri=f"{self._name}.parquet", record_count=self._rows, content_length=size, index_uri=index)
-        )
+        file = CompactedFile(uri=f"{self._name}.parquet", record_count=self._rows, content_length=size)
+        if self._hashes:
+            file.index_uri = f"{self._name}.pki"
+            file.index_length = write_index(self._job.root, file.index_uri, np.concatenate(self._hashes))
+        self._files.append(file)
         self._writer = self._file = None
         self._rows, self._hashes = 0, []
 

@@ -144,7 +144,8 @@ def _find_base(job: RoundJob, deltas: _Deltas, stored: Sequence[StoredFile]) -> 
     for file in stored:
         file_rows = np.zeros(0, np.int64)
         if len(distinct):
-            file_rows, own = file.index.find(distinct)
+            file_rows, slots = file.index.find(distinct)
+            own = distinct[slots]
             live = file.live_flags()[file_rows]
             file_rows, own = file_rows[live], own[live]
             hashes.append(own)

@@ -19,7 +19,7 @@ from siltstone.model.locators import check_path
 from siltstone.model.properties import CLOSED_BEFORE_MS, FULL_CONSISTENCY_DELAY_MS
 from siltstone.model.rounds import Bucket, RoundCompletion
 from siltstone.objects import open_objects
-from siltstone.rows.files import index_bytes
+from siltstone.rows.index import plain_index_bytes
 from siltstone.storage import object_store as storage
 
 CURRENT_KEY = "round"
@@ -247,7 +247,8 @@ def named_objects(buckets: Iterable[Bucket]) -> Iterator[NamedObject]:
         for file in bucket.files:
             yield NamedObject(file.uri, file.content_length, "data file")
             if file.index_uri is not None:
-                yield NamedObject(file.index_uri, index_bytes(file.record_count), "primary key index")
+                length = plain_index_bytes(file.record_count) if file.index_length is None else file.index_length
+                yield NamedObject(file.index_uri, length, "primary key index")
             if file.deletion_vector is not None:
                 yield NamedObject(file.deletion_vector.uri, file.deletion_vector.content_length, "deletion vector")
 

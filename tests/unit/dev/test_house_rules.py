@@ -16,8 +16,8 @@ ROLES = {"__init__", "commit", "errors", "interface", "merge", "parquet", "read"
 OTHER_GERUNDS: set[str] = set()
 OTHER_NAMES = {"deltas"}
 # What there is. Lower these when there is less; think twice before you raise them.
-MAX_MODULES = 136
-MAX_LINES = 33_180
+MAX_MODULES = 137
+MAX_LINES = 33_600
 MAX_CLI_LINES = 3_400
 MAX_TELLING = 2
 
