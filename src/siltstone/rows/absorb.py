@@ -1,5 +1,6 @@
 """Two ways to absorb the changes of a bucket: beside its files (minor), or by rewriting it (major)."""
 
+from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import IO, NamedTuple
@@ -109,7 +110,7 @@ def _add(
         if not len(dead):
             files.append(file.file)
             continue
-        all_dead = file.dead | BitMap64(dead.tolist())
+        all_dead = file.dead | BitMap64(array("Q", dead.tobytes()))
         if len(all_dead) < file.file.record_count:
             vector = write_vector(job.root, job.folder, all_dead, job.began)
             files.append(CompactedFile(**{**file.file, "deletion_vector": vector}))

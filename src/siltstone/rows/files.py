@@ -76,7 +76,7 @@ class StoredFile:
         """Flag each row that is not dead."""
         flags = np.ones(self.file.record_count, np.bool_)
         if self.file.deletion_vector is not None:
-            flags[np.fromiter(self.dead, np.int64, len(self.dead))] = False
+            flags[np.frombuffer(self.dead.to_array(), np.uint64).view(np.int64)] = False
         return flags
 
     def live_among(self, rows: Integers) -> Integers:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Literal
 
 import pyarrow as pa
@@ -87,7 +88,7 @@ class RoundJob:
         """Return whether all of a bucket is read, even if no delta has rows for it."""
         return bool(bucket.files) and (self.settings.full or bucket.name in self.due_buckets)
 
-    @property
+    @cached_property
     def schema(self) -> pa.Schema:
         """The columns of the compacted rows, and of all deltas: nullable, since of a delete only the key is there."""
         return nullable(schema_from_json(list(self.fields)))
