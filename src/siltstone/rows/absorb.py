@@ -13,13 +13,15 @@ from pyroaring import BitMap64
 from siltstone.errors import CorruptionError
 from siltstone.log.horizon import new_round_name
 from siltstone.model.rounds import MAX_DEPTH, Accounting, Bucket, CompactedFile
-from siltstone.objects import open_objects
+from siltstone.objects import close_together, open_objects
 from siltstone.rows.columns import Hashes, Integers, align, hash_keys
 from siltstone.rows.files import StoredFile, write_vector
 from siltstone.rows.fold import write_tombstones
 from siltstone.rows.index import write_index
 from siltstone.rows.job import Action, BucketResult, RoundJob
 from siltstone.storage.parquet import ROW_GROUP_ROWS, open_writer
+
+_CLOSED_TOGETHER = 8
 
 
 class Marks(NamedTuple):
@@ -106,15 +108,15 @@ def _add(
     job: RoundJob, bucket: Bucket, stored: Sequence[StoredFile], change: Change
 ) -> tuple[list[Bucket], list[CompactedFile]]:
     files = []
+    writer = CompactedWriter(job)
     for file, dead in zip(stored, change.dead, strict=True):
         if not len(dead):
             files.append(file.file)
             continue
         all_dead = file.dead | BitMap64(array("Q", dead.tobytes()))
         if len(all_dead) < file.file.record_count:
-            vector = write_vector(job.root, job.folder, all_dead, job.began)
+            vector = write_vector(job.root, job.folder, all_dead, job.began, writer.close_later)
             files.append(CompactedFile(**{**file.file, "deletion_vector": vector}))
-    writer = CompactedWriter(job)
     writer.write(change.rows)
     written = writer.close()
     return [Bucket(**{**bucket, "files": [*files, *written]})], written
@@ -187,6 +189,7 @@ class CompactedWriter:
         self._file: IO[bytes] | None = None
         self._writer: pq.ParquetWriter | None = None
         self._files: list[CompactedFile] = []
+        self._unclosed: list[IO[bytes]] = []
 
     def write(self, table: pa.Table) -> None:
         """Add rows; they are written a row group at a time."""
@@ -222,19 +225,32 @@ class CompactedWriter:
             return
         self._writer.close()
         size = self._file.tell()
-        self._file.close()
+        self.close_later(self._file)
         file = CompactedFile(uri=f"{self._name}.parquet", record_count=self._rows, content_length=size)
         if self._hashes:
             file.index_uri = f"{self._name}.pki"
-            file.index_length = write_index(self._job.root, file.index_uri, np.concatenate(self._hashes))
+            file.index_length = write_index(
+                self._job.root, file.index_uri, np.concatenate(self._hashes), self.close_later
+            )
         self._files.append(file)
         self._writer = self._file = None
         self._rows, self._hashes = 0, []
+
+    def close_later(self, writer: IO[bytes]) -> None:
+        """Close a writer together with others: with those of this one's files, when it is closed at the latest."""
+        self._unclosed.append(writer)
+        if len(self._unclosed) >= _CLOSED_TOGETHER:
+            self._close_all()
+
+    def _close_all(self) -> None:
+        close_together(self._job.root, self._unclosed)
+        self._unclosed = []
 
     def close(self) -> list[CompactedFile]:
         """Write the remaining rows and return all files."""
         self._flush()
         self._finish_file()
+        self._close_all()
         return self._files
 
 

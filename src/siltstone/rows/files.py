@@ -1,9 +1,10 @@
 """Compacted files: reading them with their indices, deletion vectors and statistics."""
 
+import operator
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
+from typing import IO, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -189,10 +190,17 @@ def read_vector(root: str, vector: DeletionVector) -> BitMap64:
     return dead
 
 
-def write_vector(root: str, folder: str, dead: BitMap64, began: int) -> DeletionVector:
-    """Write a deletion vector under a new name."""
+def write_vector(
+    root: str,
+    folder: str,
+    dead: BitMap64,
+    began: int,
+    close: Callable[[IO[bytes]], object] = operator.methodcaller("close"),
+) -> DeletionVector:
+    """Write a deletion vector under a new name. It is there once its writer is closed, which is handed to `close`."""
     path = f"{folder}/{new_round_name(began)}.dv"
     data = dead.serialize()
-    with open_objects(root).open_writer(path) as file:
-        file.write(data)
+    writer = open_objects(root).open_writer(path)
+    writer.write(data)
+    close(writer)
     return DeletionVector(uri=path, record_count=len(dead), content_length=len(data), checksum=zlib.crc32(data))

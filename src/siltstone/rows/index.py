@@ -12,9 +12,10 @@ bucket; with hashes kept whole, 65 less the depth is the least there is.
 """
 
 import mmap
+import operator
 import struct
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import IO
 
@@ -317,12 +318,18 @@ def _parse_footer(data: Bytes, start: int, row_count: int) -> _Layout:
     return layout
 
 
-def write_index(root: str, path: str, hashes: Hashes) -> int:
-    """Write the index of a file whose rows have these hashes, in row order; return how many bytes it has."""
+def write_index(
+    root: str, path: str, hashes: Hashes, close: Callable[[IO[bytes]], object] = operator.methodcaller("close")
+) -> int:
+    """Write the index of a file whose rows have these hashes, in row order; return how many bytes it has.
+
+    It is there once its writer is closed, which is handed to `close`.
+    """
     order = np.argsort(hashes)
     data = _encode(hashes[order], order)
-    with open_objects(root).open_writer(path) as file:
-        file.write(data)
+    writer = open_objects(root).open_writer(path)
+    writer.write(data)
+    close(writer)
     return len(data)
 
 
