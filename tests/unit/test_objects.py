@@ -5,11 +5,14 @@ import pickle
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import IO, cast
 
 import pytest
 
 from siltstone import errors
-from siltstone.objects import LocalObjects, Objects, canonical_root, open_objects
+from siltstone.objects import LocalObjects, Objects, canonical_root, close_together, open_objects, replaced
+from siltstone.objects.interface import NewObject
+from siltstone.testing.faults import FaultyObjects
 
 
 def test_an_object_is_created_once_and_whole(root: str) -> None:
@@ -90,6 +93,39 @@ def test_writers_and_readers_move_large_objects_in_pieces(root: str) -> None:
         reader.seek(1 << 20)
         assert reader.read(5) == piece[:5]
     assert sum(map(len, objects.stream("big"))) == 12 << 20
+
+
+def test_writers_that_are_closed_together_are_all_there(root: str) -> None:
+    address, objects = canonical_root(root), open_objects(root)
+    for count in (0, 1, 3):
+        writers = [objects.open_writer(f"{count}/{number}") for number in range(count)]
+        for number, writer in enumerate(writers):
+            writer.write(b"%d" % number)
+        close_together(address, writers)
+        assert [objects.read(f"{count}/{number}") for number in range(count)] == [b"0", b"1", b"2"][:count]
+
+
+def test_a_writer_that_cannot_be_closed_fails_those_closed_with_it(root: str) -> None:
+    address, objects = canonical_root(root), open_objects(root)
+
+    def fail() -> None:
+        raise errors.StorageError("the disk is full")
+
+    first, last = objects.open_writer("first"), objects.open_writer("last")
+    with pytest.raises(errors.StorageError, match="the disk is full"):
+        close_together(address, [first, cast("IO[bytes]", NewObject(lambda _: None, fail)), last])
+    assert (objects.read("first"), objects.read("last")) == (b"", b"")
+
+
+def test_a_store_in_place_of_another_is_not_called_from_several_threads(root: str) -> None:
+    threads = []
+    with replaced(root, FaultyObjects(open_objects(root))):
+        writers = [
+            cast("IO[bytes]", NewObject(lambda _: None, lambda: threads.append(threading.get_ident())))
+            for _ in range(3)
+        ]
+        close_together(canonical_root(root), writers)
+    assert threads == [threading.get_ident()] * 3
 
 
 def calls_on(objects: Objects) -> dict[str, Callable[[str], object]]:

@@ -23,7 +23,8 @@ from siltstone.model.rounds import Accounting, RoundCompletion
 from siltstone.model.schema import nullable, schema_from_json
 from siltstone.objects import open_objects
 from siltstone.rows.columns import hash_keys
-from siltstone.rows.files import StoredFile, write_index
+from siltstone.rows.files import StoredFile
+from siltstone.rows.index import write_index
 from siltstone.rows.job import Merge, RoundJob
 from siltstone.rows.parts import gather_here
 from siltstone.table.completion import (
@@ -193,9 +194,9 @@ class _Repair:
         keys = pa.schema([schema.field(name) for name in completion.primary_keys])
         hashes = [hash_keys(table, keys.names) for _, table in StoredFile(self._root, file).scan(keys)]
         path = f"{self._plan.destination.folder}/{new_round_name(self._began)}.pki"
-        write_index(self._root, path, np.concatenate(hashes))
+        length = write_index(self._root, path, np.concatenate(hashes))
         self._written.append(path)
-        return CompactedFile(**{**file, "index_uri": path})
+        return CompactedFile(**{**file, "index_uri": path, "index_length": length})
 
     def _complete(self, buckets: list[Bucket], repairs: Sequence[BucketRepair]) -> RoundCompletion:
         before = self._plan.completion

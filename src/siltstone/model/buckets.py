@@ -26,10 +26,14 @@ class DeletionVector(Model):
 
 
 class CompactedFile(ManifestEntry):
-    """A data file of compacted rows; dead ones are in the deletion vector."""
+    """A data file of compacted rows; dead ones are in the deletion vector.
+
+    `index_length` has the bytes of its key index; where it is None, they follow from the number of rows.
+    """
 
     deletion_vector: DeletionVector | None = None
     index_uri: str | None = field(default=None, check=check_path)
+    index_length: int | None = None
 
     @property
     def live_count(self) -> int:

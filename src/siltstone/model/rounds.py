@@ -7,7 +7,7 @@ from siltstone.model import Model, PartitionLocator, field
 from siltstone.model.buckets import Buckets, CompactedFile
 from siltstone.model.schema import SchemaField
 
-# Format 2 has buckets in pages; where one page would hold all of them, they are in the file itself, as in format 1.
+# Format 2: buckets may be in pages, and key indices are packed. Where one page would hold all buckets, they are in the file itself.
 FORMAT_VERSION = 2
 
 
@@ -58,7 +58,7 @@ class Origin(Model):
 class RoundCompletion(Model):
     """The round completion file: what a round did, and where the next one starts."""
 
-    format_version: int = 1
+    format_version: int = FORMAT_VERSION
     round_id: int
     previous_round_id: int | None = None
     source_partition_locator: PartitionLocator

@@ -5,9 +5,11 @@ import os
 import re
 import threading
 import urllib.parse
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 from obstore.store import MemoryStore
 
@@ -72,6 +74,20 @@ def local_path(root: str, path: str) -> str | None:
     """
     folder = local_folder(root)
     return None if folder is None else LocalObjects(folder).locate(path)
+
+
+def close_together(root: str, writers: Sequence[IO[bytes]]) -> None:
+    """Close writers of new objects: all at once, as each waits for its disk or its store. All are durable then.
+
+    A store that stands in for another one may not take calls from several threads; it gets them one after another.
+    """
+    if len(writers) < 2 or not isinstance(open_objects(root), LocalObjects | StoreObjects):
+        for writer in writers:
+            writer.close()
+        return
+    with ThreadPoolExecutor(len(writers)) as pool:
+        for done in [pool.submit(writer.close) for writer in writers]:
+            done.result()
 
 
 def keep_reserve(root: str) -> None:

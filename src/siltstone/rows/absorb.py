@@ -1,5 +1,6 @@
 """Two ways to absorb the changes of a bucket: beside its files (minor), or by rewriting it (major)."""
 
+from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import IO, NamedTuple
@@ -13,12 +14,15 @@ from siltstone.errors import CorruptionError
 from siltstone.log.horizon import new_round_name
 from siltstone.model.buckets import MAX_DEPTH, Bucket, CompactedFile
 from siltstone.model.rounds import Accounting
-from siltstone.objects import open_objects
+from siltstone.objects import close_together, open_objects
 from siltstone.rows.columns import Hashes, Integers, align, hash_keys
-from siltstone.rows.files import StoredFile, check_present, write_index, write_vector
+from siltstone.rows.files import StoredFile, check_present, write_vector
 from siltstone.rows.fold import write_tombstones
+from siltstone.rows.index import write_index
 from siltstone.rows.job import Action, BucketResult, RoundJob
 from siltstone.storage.parquet import ROW_GROUP_ROWS, open_writer
+
+_CLOSED_TOGETHER = 8
 
 
 class Marks(NamedTuple):
@@ -107,15 +111,15 @@ def _add(
     # What is carried over by reference is not read, so that nobody else would notice what is missing.
     check_present(job.root, stored)
     files = []
+    writer = CompactedWriter(job)
     for file, dead in zip(stored, change.dead, strict=True):
         if not len(dead):
             files.append(file.file)
             continue
-        all_dead = file.dead | BitMap64(dead.tolist())
+        all_dead = file.dead | BitMap64(array("Q", dead.tobytes()))
         if len(all_dead) < file.file.record_count:
-            vector = write_vector(job.root, job.folder, all_dead, job.began)
+            vector = write_vector(job.root, job.folder, all_dead, job.began, writer.close_later)
             files.append(CompactedFile(**{**file.file, "deletion_vector": vector}))
-    writer = CompactedWriter(job)
     writer.write(change.rows)
     written = writer.close()
     return [Bucket(**{**bucket, "files": [*files, *written]})], written
@@ -188,6 +192,7 @@ class CompactedWriter:
         self._file: IO[bytes] | None = None
         self._writer: pq.ParquetWriter | None = None
         self._files: list[CompactedFile] = []
+        self._unclosed: list[IO[bytes]] = []
 
     def write(self, table: pa.Table) -> None:
         """Add rows; they are written a row group at a time."""
@@ -223,20 +228,32 @@ class CompactedWriter:
             return
         self._writer.close()
         size = self._file.tell()
-        self._file.close()
-        index = f"{self._name}.pki" if self._hashes else None
-        if index is not None:
-            write_index(self._job.root, index, np.concatenate(self._hashes))
-        self._files.append(
-            CompactedFile(uri=f"{self._name}.parquet", record_count=self._rows, content_length=size, index_uri=index)
-        )
+        self.close_later(self._file)
+        file = CompactedFile(uri=f"{self._name}.parquet", record_count=self._rows, content_length=size)
+        if self._hashes:
+            file.index_uri = f"{self._name}.pki"
+            file.index_length = write_index(
+                self._job.root, file.index_uri, np.concatenate(self._hashes), self.close_later
+            )
+        self._files.append(file)
         self._writer = self._file = None
         self._rows, self._hashes = 0, []
+
+    def close_later(self, writer: IO[bytes]) -> None:
+        """Close a writer together with others: with those of this one's files, when it is closed at the latest."""
+        self._unclosed.append(writer)
+        if len(self._unclosed) >= _CLOSED_TOGETHER:
+            self._close_all()
+
+    def _close_all(self) -> None:
+        close_together(self._job.root, self._unclosed)
+        self._unclosed = []
 
     def close(self) -> list[CompactedFile]:
         """Write the remaining rows and return all files."""
         self._flush()
         self._finish_file()
+        self._close_all()
         return self._files
 
 

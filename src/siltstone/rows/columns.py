@@ -162,6 +162,18 @@ def equal_ids(tables: Sequence[pa.Table], columns: Sequence[str]) -> tuple[list[
     return list(np.split(ids, np.cumsum(sizes)[:-1])), count
 
 
+def hash_ids(hashes: Sequence[Hashes]) -> tuple[list[Integers], Hashes]:
+    """Number the distinct hashes of all lists, rising; return each list's numbers, and the distinct hashes."""
+    together = np.concatenate(hashes)
+    order = np.argsort(together)
+    rising = together[order]
+    is_first = np.ones(len(rising), np.bool_)
+    np.not_equal(rising[1:], rising[:-1], out=is_first[1:])
+    ids = np.empty(len(rising), np.int64)
+    ids[order] = np.cumsum(is_first) - 1
+    return list(np.split(ids, np.cumsum([len(each) for each in hashes])[:-1])), rising[is_first]
+
+
 def are_among(rows: Sequence[Integers], others: Sequence[Integers]) -> Flags:
     """Flag the rows that equal one of the others; both are given by column, as numbers of values."""
     size = len(rows[0])

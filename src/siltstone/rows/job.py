@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 import pyarrow as pa
@@ -126,7 +127,7 @@ class RoundJob:
         """Return the numbers of buckets, in ranges, among which all are that it visits since they are due."""
         return self.buckets.due_numbers(self.due_ms, self.hold_floor_ms) if self.visits_due else []
 
-    @property
+    @cached_property
     def schema(self) -> pa.Schema:
         """The columns of the compacted rows, and of all deltas: nullable, since of a delete only the key is there."""
         return nullable(schema_of(self.fields))

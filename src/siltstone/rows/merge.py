@@ -14,7 +14,18 @@ from siltstone.model.buckets import Bucket
 from siltstone.model.properties import ROWS_KIND
 from siltstone.model.rounds import Accounting
 from siltstone.rows.absorb import Change, absorb
-from siltstone.rows.columns import NULL_HASH, Flags, Hashes, Integers, align, equal_ids, hash_keys, is_exact, sort_ranks
+from siltstone.rows.columns import (
+    NULL_HASH,
+    Flags,
+    Hashes,
+    Integers,
+    align,
+    equal_ids,
+    hash_ids,
+    hash_keys,
+    is_exact,
+    sort_ranks,
+)
 from siltstone.rows.files import StoredFile
 from siltstone.rows.fold import (
     NONE,
@@ -123,25 +134,33 @@ class _Deltas:
         """The hashes of the rows' keys."""
         return hash_keys(self.rows, self._keys)
 
+    @cached_property
+    def delete_hashes(self) -> list[Hashes]:
+        """The hashes of the keys of each delete by key."""
+        return [hash_keys(delete.table, self._keys) for delete in self.key_deletes]
+
+    @cached_property
+    def hash_ids(self) -> tuple[list[Integers], Hashes]:
+        """The numbers of the rows' hashes, and of those of each delete by key; and the distinct hashes."""
+        return hash_ids([self.hashes, *self.delete_hashes])
+
 
 @dataclass
 class _Base:
-    """The compacted rows that take part: by file, as a table of the columns needed, and their hashes if known."""
+    """The compacted rows that take part: by file, as a table of the columns needed.
+
+    Where hashes tell keys apart, `keys` has the numbers that the deltas have for them.
+    """
 
     rows: list[Integers]
     table: pa.Table
-    hashes: Hashes | None
+    keys: Integers | None
 
 
 def _find_base(job: RoundJob, deltas: _Deltas, stored: Sequence[StoredFile]) -> _Base:
-    concerned = _concerned_hashes(job, deltas)
-    is_by_hash = (
-        job.keeps_one_row
-        and not deltas.other_deletes
-        and is_exact([job.schema.field(name).type for name in job.primary_keys])
-        and not np.any(concerned == NULL_HASH)
-    )
-    distinct = np.unique(concerned) if stored else concerned[:0]
+    is_exact_key = job.keeps_one_row and is_exact([job.schema.field(name).type for name in job.primary_keys])
+    concerned = _concerned_hashes(job, deltas) if stored or is_exact_key else np.zeros(0, np.uint64)
+    is_by_hash = is_exact_key and not deltas.other_deletes and not np.any(concerned == NULL_HASH)
     columns = _needed_columns(job, deltas, is_by_hash=is_by_hash)
     # However many there are, files are read once for all deletes by the same columns: in which order they hit, folding tells.
     deletes_by_columns: dict[tuple[str, ...], list[pa.Table]] = defaultdict(list)
@@ -149,30 +168,30 @@ def _find_base(job: RoundJob, deltas: _Deltas, stored: Sequence[StoredFile]) -> 
         deletes_by_columns[delete.delete_columns].append(delete.table)
     rows: list[Integers] = []
     tables: list[pa.Table] = [columns.empty_table()]
-    hashes: list[Hashes] = [np.zeros(0, np.uint64)]
+    keys: list[Integers] = [np.zeros(0, np.int64)]
     for file in stored:
         file_rows = np.zeros(0, np.int64)
-        if len(distinct):
-            file_rows, own = file.index.find(distinct)
-            live = file.live_flags()[file_rows]
-            file_rows, own = file_rows[live], own[live]
-            hashes.append(own)
+        if len(concerned):
+            file_rows, own = file.index.find(concerned)
+            if file.file.deletion_vector is not None:
+                live = file.live_flags()[file_rows]
+                file_rows, own = file_rows[live], own[live]
+            keys.append(own)
         for names, deletes in deletes_by_columns.items():
             file_rows = np.union1d(file_rows, file.live_among(_matching_rows(job, file, names, deletes)))
         rows.append(file_rows)
         if len(columns) and len(file_rows):
             tables.append(file.read_rows(file_rows, columns))
-    return _Base(rows, pa.concat_tables(tables), np.concatenate(hashes) if is_by_hash else None)
+    return _Base(rows, pa.concat_tables(tables), np.concatenate(keys) if is_by_hash else None)
 
 
 def _concerned_hashes(job: RoundJob, deltas: _Deltas) -> Hashes:
-    """Return the hashes of all keys whose compacted rows the deltas may concern."""
+    """Return the distinct hashes of all keys whose compacted rows the deltas may concern."""
     if not job.primary_keys:
         return np.zeros(0, np.uint64)
-    rows = deltas.hashes
-    if not job.drop_duplicates:
-        rows = rows[deltas.removals]
-    return np.concatenate([rows, *(hash_keys(delete.table, job.primary_keys) for delete in deltas.key_deletes)])
+    if job.drop_duplicates:
+        return deltas.hash_ids[1]
+    return hash_ids([deltas.hashes[deltas.removals], *deltas.delete_hashes])[1]
 
 
 def _needed_columns(job: RoundJob, deltas: _Deltas, *, is_by_hash: bool) -> pa.Schema:
@@ -208,7 +227,7 @@ def _fold_input(job: RoundJob, deltas: _Deltas, base: _Base, tombstones: pa.Tabl
         if isinstance(run, RowsRun):
             runs.append(run)
         elif run in deltas.key_deletes:
-            runs.append(DeleteRun(keys=np.unique(next(by_key))))
+            runs.append(DeleteRun(keys=next(by_key)))
         elif job.composes_rows:
             runs.append(DeleteRun(matches=_matches(job, deltas, base, run)))
         else:
@@ -233,13 +252,22 @@ def _key_ids(job: RoundJob, deltas: _Deltas, base: _Base, tombstones: pa.Table) 
         # Without a key every row stands for itself.
         total = base_count + deltas.rows.num_rows
         return [np.arange(base_count), np.arange(base_count, total), np.zeros(0, np.int64)], total
-    deletes = [delete.table for delete in deltas.key_deletes]
-    if base.hashes is None:
+    if base.keys is None:
+        deletes = [delete.table for delete in deltas.key_deletes]
         return equal_ids([base.table, deltas.rows, tombstones, *deletes], job.primary_keys)
-    others = (hash_keys(table, job.primary_keys) for table in (tombstones, *deletes))
-    hashes = [base.hashes, deltas.hashes, *others]
-    distinct, ids = np.unique(np.concatenate(hashes), return_inverse=True)
-    return list(np.split(ids, np.cumsum([len(hash_) for hash_ in hashes])[:-1])), len(distinct)
+    (delta_keys, *delete_keys), distinct = deltas.hash_ids
+    tombstone_keys, count = _ids_among(distinct, hash_keys(tombstones, job.primary_keys))
+    return [base.keys, delta_keys, tombstone_keys, *delete_keys], count
+
+
+def _ids_among(distinct: Hashes, hashes: Hashes) -> tuple[Integers, int]:
+    """Number hashes by where they are among distinct ones, and the others after them; return how many there are then."""
+    ids = np.searchsorted(distinct, hashes).astype(np.int64)
+    is_other = ids == len(distinct)
+    is_other[~is_other] = distinct[ids[~is_other]] != hashes[~is_other]
+    (others,), more = hash_ids([hashes[is_other]])
+    ids[is_other] = len(distinct) + others
+    return ids, len(distinct) + len(more)
 
 
 def _hits(job: RoundJob, deltas: _Deltas, base: _Base, delete: Part) -> Flags:

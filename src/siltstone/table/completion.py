@@ -18,9 +18,9 @@ from siltstone.model import COMPACTED_STREAM, Model, PartitionLocator, StreamLoc
 from siltstone.model.buckets import Bucket, Totals, is_due
 from siltstone.model.locators import check_path
 from siltstone.model.properties import CLOSED_BEFORE_MS, FULL_CONSISTENCY_DELAY_MS
-from siltstone.model.rounds import RoundCompletion
+from siltstone.model.rounds import FORMAT_VERSION, RoundCompletion
 from siltstone.objects import open_objects
-from siltstone.rows.files import index_bytes
+from siltstone.rows.index import plain_index_bytes
 from siltstone.rows.job import PAGE_BUCKETS
 from siltstone.rows.pages import page_reader, write_page
 from siltstone.storage import object_store as storage
@@ -204,8 +204,7 @@ def write_completion(
     before = {page.uri for page in completion.buckets.pages}
     write = partial(write_page, destination.root, destination.folder, began)
     completion.buckets = completion.buckets.stored(page_buckets, write).read_by(page_reader(destination.root))
-    if completion.buckets.pages:
-        completion.format_version = max(completion.format_version, 2)
+    completion.format_version = max(completion.format_version, FORMAT_VERSION)
     path = f"{destination.folder}/rounds/{completion.round_id}-{new_round_name(began)}.json"
     data = orjson.dumps(completion.to_serializable())
     open_objects(destination.root).create(path, data)
@@ -291,7 +290,8 @@ def named_objects(buckets: Iterable[Bucket]) -> Iterator[NamedObject]:
         for file in bucket.files:
             yield NamedObject(file.uri, file.content_length, "data file")
             if file.index_uri is not None:
-                yield NamedObject(file.index_uri, index_bytes(file.record_count), "primary key index")
+                length = plain_index_bytes(file.record_count) if file.index_length is None else file.index_length
+                yield NamedObject(file.index_uri, length, "primary key index")
             if file.deletion_vector is not None:
                 yield NamedObject(file.deletion_vector.uri, file.deletion_vector.content_length, "deletion vector")
 

@@ -6,7 +6,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -22,7 +21,8 @@ from siltstone.model import PartitionLocator, StreamLocator
 from siltstone.objects import open_objects, replaced
 from siltstone.rounds.request import Request
 from siltstone.rounds.session import run_session
-from siltstone.rows.files import write_index
+from siltstone.rows.files import StoredFile
+from siltstone.rows.index import write_index
 from siltstone.rows.job import BucketResult, RoundJob
 from siltstone.rows.merge import run_here
 from siltstone.storage import object_store as storage
@@ -149,8 +149,9 @@ def test_missing_and_cut_files_are_found(
 def test_a_deep_check_finds_an_index_that_does_not_match(orders: siltstone.Table) -> None:
     file = orders.rounds()[-1].files[0]
     assert file.index_uri is not None
+    hashes = StoredFile(orders.lake.root, file).index.hashes_by_row()
     (Path(orders.lake.root) / file.index_uri).unlink()
-    write_index(orders.lake.root, file.index_uri, np.arange(file.record_count, dtype=np.uint64))
+    assert write_index(orders.lake.root, file.index_uri, hashes[::-1]) == file.index_length
     assert orders.fsck() == []
     assert [(finding.code, finding.file) for finding in orders.fsck(deep=True)] == [("index", file.index_uri)]
 
