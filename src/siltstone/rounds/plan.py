@@ -22,6 +22,7 @@ from siltstone.table.completion import (
     current_entry,
     destination_in,
     hold_floor,
+    is_partition_due,
     locate_destination,
     read_completion,
     read_holds,
@@ -45,6 +46,21 @@ class PartitionPlan:
     table: TableVersion
     source: SourceState
     previous: RoundCompletion | None = None
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether the logs alone say that there is nothing to do, and how many rows there are."""
+        request, state, source = self.request, self.state, self.source
+        asks_more = request.settings.full or request.last_stream_position is not None
+        if asks_more or (request.rebase_source, request.rebase_high_watermark) != (None, None):
+            return False
+        entry = state.current or {}
+        return (
+            "record_count" in entry
+            and entry["source_folder"] == source.folder
+            and source.newest_position == state.watermark
+            and not is_partition_due(state, min(source.expiry_ms, source.now_ms()))
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +91,8 @@ def plan_partitions(requests: Sequence[Request]) -> list[PartitionPlan]:
 
     Raises: as `plan_partition`; InvalidInputError also where a watermark is given after which nothing is left to do.
     """
-    plans = [_plan(state, is_first=True, is_alone=True) for state in _read_states(requests, is_first=True)]
+    states = _read_states(requests, is_first=True)
+    plans = [state if state.is_idle else _plan(state, is_first=True, is_alone=True) for state in states]
     watermark = requests[0].rebase_high_watermark if requests else None
     if watermark is not None and not any(isinstance(plan, RoundPlan) for plan in plans):
         raise InvalidInputError(

@@ -43,12 +43,13 @@ _STEPS = ("tasks", "merge", "write")
 
 @dataclass(frozen=True)
 class SessionResult:
-    """The rounds that a session committed; none where there was nothing new. `current` is the round that is, in the end."""
+    """The rounds that a session committed; none where there was nothing new. Rows are those of the round that is current."""
 
     rounds: list[RoundCompletion] = field(default_factory=list)
     seconds: float = 0.0
     conflicts: int = 0
-    current: RoundCompletion | None = None
+    live_rows: int = 0
+    dead_rows: int = 0
 
 
 @dataclass(frozen=True)
@@ -105,8 +106,7 @@ def compact_table(request: TableRequest, engine: Engine, progress: Progress | No
     results = _run_together(plans, engine, progress or (lambda event: None))
     ended = time.perf_counter()
     rounds = [report_round(completion) for result in results for completion in result.rounds]
-    current = [result.current for result in results if result.current is not None]
-    live_rows, dead_rows = sum(round_.live_rows for round_ in current), sum(round_.dead_rows for round_ in current)
+    live_rows, dead_rows = sum(result.live_rows for result in results), sum(result.dead_rows for result in results)
 
     def total(name: str) -> int:
         return sum(getattr(round_, name) for round_ in rounds)
@@ -143,7 +143,7 @@ def _run_together(plans: Sequence[PartitionPlan], engine: Engine, progress: Prog
 
     One that fails in a lasting way does not keep the others from being compacted; then its error is raised.
     """
-    sessions = [_Session(plan.request, engine, progress, plan.previous) for plan in plans]
+    sessions = [_Session(plan.request, engine, progress, plan) for plan in plans]
     failures: list[SiltstoneError] = []
     waiting = [(session, plan) for session, plan in zip(sessions, plans, strict=True) if isinstance(plan, RoundPlan)]
     for chosen in _chunks(waiting, _JOINT_ROUNDS if isinstance(engine, JointEngine) else 1):
@@ -222,7 +222,7 @@ class _Session:
     """The rounds of one partition, until all that was there at the start is compacted."""
 
     def __init__(
-        self, request: Request, engine: Engine, progress: Progress, current: RoundCompletion | None = None
+        self, request: Request, engine: Engine, progress: Progress, planned: PartitionPlan | None = None
     ) -> None:
         self.is_over = False
         self._request = request
@@ -230,13 +230,13 @@ class _Session:
         self._progress = progress
         self._started = time.perf_counter()
         self._rounds: list[RoundCompletion] = []
-        self._current = current
+        self._rows = _row_counts(planned)
         self._goal: int | None = None
         self._conflicts = 0
 
     def result(self) -> SessionResult:
         """Return what was done so far."""
-        return SessionResult(self._rounds, time.perf_counter() - self._started, self._conflicts, self._current)
+        return SessionResult(self._rounds, time.perf_counter() - self._started, self._conflicts, *self._rows)
 
     def run(self) -> None:
         """Run rounds until there is nothing left. Raises: as `run_session`."""
@@ -250,7 +250,7 @@ class _Session:
         plan = _prepared(
             self._request, planned, is_first=not self._rounds, is_alone=not (self._rounds or self._conflicts)
         )
-        self._current = plan.previous
+        self._rows = _row_counts(plan)
         if not isinstance(plan, RoundPlan):
             self.is_over = True
             return None
@@ -262,14 +262,25 @@ class _Session:
         """Run a round and commit it; where another was faster, the next attempt plans again. Raises: ConflictError."""
         try:
             with announced(plan.destination.log, plan.job.began):
-                self._current = _run_round(plan, engine, self._progress)
+                completion = _run_round(plan, engine, self._progress)
         except ConflictError:
             self._conflicts += 1
             if self._conflicts > _CONFLICTS:
                 raise
         else:
-            self._rounds.append(self._current)
-            self.is_over = self._goal is not None and self._current.high_watermark >= self._goal
+            self._rounds.append(completion)
+            self._rows = completion.live_rows, completion.dead_rows
+            self.is_over = self._goal is not None and completion.high_watermark >= self._goal
+
+
+def _row_counts(plan: PartitionPlan | None) -> tuple[int, int]:
+    """Return the live and the dead rows of the round that a plan starts from."""
+    if plan is None:
+        return 0, 0
+    if plan.previous is not None:
+        return plan.previous.live_rows, plan.previous.dead_rows
+    entry = plan.state.current if plan.is_idle else None
+    return (0, 0) if entry is None else (entry["live_rows"], entry["record_count"] - entry["live_rows"])
 
 
 def _prepared(request: Request, planned: RoundPlan | None, *, is_first: bool, is_alone: bool) -> PartitionPlan:

@@ -234,6 +234,7 @@ def commit_round(
         "source_folder": completion.source_folder,
         "completed_at": completion.completed_at,
         "live_rows": completion.live_rows,
+        "record_count": completion.record_count,
         "files": completion.file_count,
         **_marks(completion),
     }
