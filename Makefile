@@ -94,6 +94,7 @@ test-integration-rebuild: clean-venv test-integration ## The same, in an environ
 benchmark: java venv ## Measure, and write the results to benchmarks/results
 	$(BIN)/python -m benchmarks.log
 	$(BIN)/python -m benchmarks.commits
+	$(BIN)/python -m benchmarks.scale
 	$(BIN)/python -m benchmarks.compaction
 	$(BIN)/python -m benchmarks.growth
 	$(BIN)/python -m benchmarks.documents

@@ -1,9 +1,10 @@
 """What a round costs in a table of many files, without the files: the plan, the completion in pages, the parts of deltas.
 
-`python -m benchmarks.scale [--files 1000000] [--json]` makes a state with so many files, four to a bucket, none of which
+`python -m benchmarks.scale [--files 1000000] [--partitions 1000] [--json]` makes a state with so many files, four to a bucket, none of which
 exists, but for some buckets that are empty. It then measures, each in a process of its own, a plan that finds nothing to
 do, and a round that changes ten of the empty buckets. Then it measures splitting a row group of a delta by bucket and
-task, for few and for many buckets. It writes benchmarks/results/scale.json.
+task, for few and for many buckets, and compacts a table of many partitions on Spark. It writes
+benchmarks/results/scale.json.
 """
 
 import argparse
@@ -28,6 +29,7 @@ from siltstone.model.buckets import Bucket, Buckets, CompactedFile
 from siltstone.objects import open_objects
 from siltstone.rows.columns import hash_keys
 from siltstone.rows.parts import Tasks, parts_by_bucket, read_parts
+from siltstone.spark import local_session
 from siltstone.table.completion import (
     commit_round,
     compacted_partition,
@@ -149,10 +151,33 @@ def measure_parts(folder: Path, buckets: int) -> dict[str, Any]:
     }
 
 
+def measure_partitions(root: str, count: int) -> dict[str, Any]:
+    """Compact one change in each partition of a table on Spark, in a warm session, and then find nothing to do."""
+    table = siltstone.open(root).create_table(
+        "web.visits",
+        schema={"day": "string", "id": "int64", "note": "string"},
+        primary_keys=["day", "id"],
+        partition_keys=["day"],
+    )
+    spark = local_session()
+    days = [f"day {number}" for number in range(count)]
+    table.write(pa.table({"day": days[:1], "id": [0], "note": ["warm"]}))
+    table.compact(spark=spark)
+    results = []
+    for note in ("first", "second"):
+        table.write(pa.table({"day": days, "id": [1] * count, "note": [note] * count}))
+        done = measure(lambda: check(len(table.compact(spark=spark).rounds) == count))
+        results.append({"work": f"the {note} change of each partition", **done})
+    results.append({"work": "nothing to do", **measure(lambda: check(not table.compact(spark=spark).rounds))})
+    results.append({"work": "a lookup", **measure(lambda: check(bool(table.lookup({"day": days[-1], "id": 1}))))})
+    return {"results": results}
+
+
 STEPS: dict[str, Callable[[str, int], Any]] = {
     "make": make_lake,
     "plan": lambda root, _: measure_plan(root),
     "round": lambda root, _: measure_round(root),
+    "partitions": measure_partitions,
 }
 
 
@@ -166,6 +191,7 @@ def in_process(step: str, root: str, files: int) -> Any:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--files", type=int, default=1_000_000)
+    parser.add_argument("--partitions", type=int, default=1000)
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--step", choices=STEPS, help=argparse.SUPPRESS)
     parser.add_argument("--root", help=argparse.SUPPRESS)
@@ -178,12 +204,20 @@ def main() -> None:
         in_process("make", root, options.files)
         rounds = [in_process(step, root, options.files) for step in ("plan", "round")]
         parts = [measure_parts(Path(folder), buckets) for buckets in BUCKETS]
-    results = {"files": options.files, "rounds": rounds, "parts": parts}
+        partitions = in_process("partitions", str(Path(folder) / "partitions"), options.partitions)["results"]
+    results = {
+        "files": options.files,
+        "rounds": rounds,
+        "parts": parts,
+        "partition_count": options.partitions,
+        "partitions": partitions,
+    }
     RESULTS.write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
     if options.json:
         print(json.dumps(results))
         return
     show(f"A table of {options.files:,} files", rounds)
+    show(f"A table of {options.partitions:,} partitions, on Spark", partitions)
     show(f"Splitting a row group of {ROW_GROUP:,} rows", parts)
 
 

@@ -53,7 +53,7 @@ from siltstone.rounds.events import Progress
 from siltstone.rounds.request import TableRequest
 from siltstone.rounds.session import Compacted, Plan, compact_table, preview_table
 from siltstone.rows.job import Engine
-from siltstone.spark.compaction import LazyEngine, Spark
+from siltstone.spark.compaction import LazyEngine, Spark, round_bytes
 from siltstone.storage import object_store as storage
 from siltstone.storage.interface import ArrowData, StreamLog
 from siltstone.storage.layout import CATALOG_FOLDER
@@ -502,6 +502,7 @@ class Table:
         Raises: InvalidInputError, NotFoundError, CorruptionError.
         """
         asked = self._asked(to, full, rebase_from, on_behalf_of, high_watermark)
+        asked = dataclasses.replace(asked, max_round_bytes=round_bytes(spark))
         return compact_table(asked, choose_engine(engine, spark, progress), progress)
 
     def plan(

@@ -9,8 +9,10 @@ from tests.unit.rounds.compaction import overwrite
 
 import siltstone
 from siltstone.errors import CorruptionError
+from siltstone.rounds.request import MAX_ROUND_BYTES
 from siltstone.rows.job import Outcome, RoundJob
 from siltstone.spark import tasks
+from siltstone.spark.compaction import round_bytes
 from siltstone.testing.oracle import oracle_of, same_rows
 
 DAYS = [f"day {number}" for number in range(40)]
@@ -88,3 +90,12 @@ def test_a_partition_that_fails_does_not_keep_the_others_from_being_compacted(
     assert watermarks.pop(tuple(values)) == 1
     assert set(watermarks.values()) == {2}
     assert len(watermarks) == 39
+
+
+def test_rounds_are_larger_where_a_session_has_many_cores(spark: SparkSession) -> None:
+    class Large:
+        class sparkContext:  # noqa: N801
+            defaultParallelism = 64  # noqa: N815
+
+    assert round_bytes(spark) == round_bytes(None) == round_bytes(lambda: spark) == MAX_ROUND_BYTES
+    assert round_bytes(Large()) == 8 * MAX_ROUND_BYTES  # type: ignore[arg-type]

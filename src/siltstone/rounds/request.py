@@ -45,6 +45,7 @@ class TableRequest:
     on_behalf_of: Source | None = None
     high_watermark: int | None = None
     now_ms: int | None = None
+    max_round_bytes: int = MAX_ROUND_BYTES
 
 
 @dataclass(frozen=True)
@@ -134,6 +135,7 @@ def _request(
         last_stream_position=table_request.to,
         rebase_high_watermark=table_request.high_watermark,
         settings=Settings(full=table_request.full),
+        max_round_bytes=table_request.max_round_bytes,
         now_ms=table_request.now_ms,
     )
 

@@ -16,7 +16,7 @@ from siltstone.model.schema import SchemaField
 from siltstone.objects import open_objects
 from siltstone.rounds.events import BucketMerged, Progress, RoundCommitted, RoundStarted, TasksDone
 from siltstone.rounds.plan import PartitionPlan, RoundPlan, plan_partition, plan_partitions
-from siltstone.rounds.request import MAX_ROUND_BYTES, Request, TableRequest, partition_requests
+from siltstone.rounds.request import Request, TableRequest, partition_requests
 from siltstone.rows.absorb import choose
 from siltstone.rows.files import StoredFile
 from siltstone.rows.job import LASTING_ERRORS, BucketResult, Engine, JointEngine, Part, RoundJob, run_jobs
@@ -160,7 +160,7 @@ def _chunks(waiting: Sequence[tuple["_Session", RoundPlan]], most: int) -> Itera
     chunk: list[tuple[_Session, RoundPlan]] = []
     size = 0
     for each in waiting:
-        if chunk and (len(chunk) == most or size + each[1].job.input_bytes > MAX_ROUND_BYTES):
+        if chunk and (len(chunk) == most or size + each[1].job.input_bytes > each[1].request.max_round_bytes):
             yield chunk
             chunk, size = [], 0
         chunk.append(each)

@@ -1,5 +1,6 @@
 """Compaction of one partition on Spark."""
 
+import contextlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeAlias
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 
 Spark: TypeAlias = "SparkSession | Callable[[], SparkSession] | None"
 """A session, or what starts one; None means one in this process."""
+
+_CORES_PER_ROUND = 8
 
 
 def compact_partition(
@@ -63,6 +66,16 @@ def compact_partition(
         root=_root(compaction_artifact_path, compaction_artifact_s3_bucket),
     )
     return run_session(request, LazyEngine(spark, progress), progress)
+
+
+def round_bytes(spark: Spark) -> int:
+    """Return how many bytes of deltas a round may read: more where a session that runs has many cores."""
+    cores = 0
+    if spark is not None and not callable(spark):
+        # Over Spark Connect nobody says how many there are.
+        with contextlib.suppress(AttributeError):
+            cores = int(spark.sparkContext.defaultParallelism)
+    return MAX_ROUND_BYTES * max(1, cores // _CORES_PER_ROUND)
 
 
 class LazyEngine:
