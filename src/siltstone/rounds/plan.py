@@ -55,11 +55,12 @@ class PartitionPlan:
         if asks_more or (request.rebase_source, request.rebase_high_watermark) != (None, None):
             return False
         entry = state.current or {}
+        now_ms = min(source.expiry_ms, source.now_ms()) if request.now_ms is None else request.now_ms
         return (
             "record_count" in entry
             and entry["source_folder"] == source.folder
             and source.newest_position == state.watermark
-            and not is_partition_due(state, min(source.expiry_ms, source.now_ms()))
+            and not is_partition_due(state, now_ms)
         )
 
 

@@ -38,7 +38,7 @@ _MOST_BUCKET_BYTES = 256 << 20
 _BUCKETS = 8192
 # Merging costs by the row, so that rows of a few bytes make no bucket of millions of them.
 _BUCKET_ROWS = 500_000
-_LEAST_BUCKET_ROWS = 1024
+_LEAST_BUCKET_ROWS = 16
 
 
 def bucket_rows(rows: int, size: int) -> int:

@@ -20,9 +20,9 @@ from siltstone.model.locators import check_path
 from siltstone.model.properties import CLOSED_BEFORE_MS, FULL_CONSISTENCY_DELAY_MS
 from siltstone.model.rounds import FORMAT_VERSION, RoundCompletion
 from siltstone.objects import open_objects
+from siltstone.rows.bucket_pages import page_reader, write_page
 from siltstone.rows.index import plain_index_bytes
 from siltstone.rows.job import PAGE_BUCKETS
-from siltstone.rows.pages import page_reader, write_page
 from siltstone.storage import object_store as storage
 
 CURRENT_KEY = "round"
