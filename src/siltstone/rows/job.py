@@ -1,5 +1,6 @@
 """What a round asks of its tasks: plain data that travels to wherever a task runs, and the two steps of a task."""
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -32,24 +33,24 @@ class Settings:
     full: bool = False
 
 
-# Buckets stay between these sizes where a table has no more of them than that.
 _LEAST_BUCKET_BYTES = 16 << 20
 _MOST_BUCKET_BYTES = 256 << 20
-_BUCKETS = 8192
-# Merging costs by the row, so that rows of a few bytes make no bucket of millions of them.
-_BUCKET_ROWS = 500_000
+# A table that is four times as large has buckets that are twice as large, and twice as many of them.
+_GROWTH_BYTES = 2 << 20
+# Merging costs by the row, too: as much as so many bytes.
+_ROW_BYTES = 24
 _LEAST_BUCKET_ROWS = 16
 
 
 def bucket_rows(rows: int, size: int) -> int:
     """Return how many rows a bucket should have in a table of so many rows and bytes.
 
-    Buckets are what tasks share, so small tables have small ones; large tables have files of a good size, and no more
-    buckets than the driver of a round can handle.
+    Buckets are what tasks share, so that a table needs some; but a round that changes keys all over the table touches
+    each of them, however little changes there, so that a large table has large ones.
     """
-    target_bytes = min(max(size // _BUCKETS, _LEAST_BUCKET_BYTES), _MOST_BUCKET_BYTES)
-    by_bytes = target_bytes * rows // max(size, 1)
-    return max(_LEAST_BUCKET_ROWS, min(by_bytes, max(_BUCKET_ROWS, rows // _BUCKETS)))
+    weight = max(size, rows * _ROW_BYTES, 1)
+    target = min(max(math.isqrt(weight * _GROWTH_BYTES), _LEAST_BUCKET_BYTES), _MOST_BUCKET_BYTES)
+    return max(_LEAST_BUCKET_ROWS, target * rows // weight)
 
 
 @dataclass(frozen=True)
@@ -108,7 +109,7 @@ class RoundJob:
     seed: int = 0
     began: int = -1
     expiry_ms: int = 0
-    bucket_rows: int = _BUCKET_ROWS
+    bucket_rows: int = 500_000
     row_group_rows: int = MAX_ROW_GROUP_ROWS
     tombstone_retention_ms: int = round(TOMBSTONE_RETENTION_SECONDS.default * 1000)
 

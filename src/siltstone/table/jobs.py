@@ -215,6 +215,7 @@ def make_job(
 def _first_buckets(rows: int, target: int) -> Buckets:
     """Return as many buckets as a table will need that begins with so many rows."""
     depth = 0
-    while rows >> depth > target and depth < _FIRST_DEPTH:
+    # They split when they have twice the rows that they should have, so that half as many again are not too many.
+    while rows >> depth > target * 3 // 2 and depth < _FIRST_DEPTH:
         depth += 1
     return Buckets.even(depth)
