@@ -201,3 +201,15 @@ def test_buckets_that_both_have_tombstones_are_not_joined() -> None:
     assert len(Buckets.of([one, Bucket(depth=1, bits=1, tombstones=tombstones)]).joined(10)) == 2
     (whole,) = Buckets.of([one, filled(1, 1, due_at=5)]).joined(10)
     assert (whole.tombstones, whole.due_at) == (tombstones, 5)
+
+
+def test_the_largest_pages_are_read_and_no_others(store: Store) -> None:
+    def sized(bits: int) -> Bucket:
+        file = CompactedFile(uri=f"f{bits}", record_count=1, content_length=1000 if bits in (5, 14) else 1)
+        return Bucket(depth=4, bits=bits, files=[file])
+
+    buckets = store.store(Buckets.of(map(sized, range(16))))
+    assert [bucket.bits for bucket in buckets.of_largest_pages(5)] == [4, 5, 6, 7, 12, 13, 14, 15]
+    assert store.read == ["page-1", "page-3"]
+    assert len(buckets.of_largest_pages(100)) == 16
+    assert Buckets.even(2).of_largest_pages(1) == list(Buckets.even(2))

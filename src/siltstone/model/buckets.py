@@ -304,6 +304,20 @@ class Buckets(Sequence[Bucket]):
         numbers = [number for number, own in enumerate(self._pages) if own.stored is page]
         return [_decoded(line) for number in numbers for line in self._lines(number)]
 
+    def of_largest_pages(self, least: int) -> list[Bucket]:
+        """Return at least so many buckets, or all there are, from the pages with the most bytes, in their order.
+
+        Raises: CorruptionError.
+        """
+        places: list[int] = []
+        found = 0
+        for place in sorted(range(len(self._pages)), key=lambda place: -self._pages[place].totals.content_length):
+            if found >= least:
+                break
+            places.append(place)
+            found += self._pages[place].count
+        return [_decoded(line) for place in sorted(places) for line in self._lines(place)]
+
     def runs(self) -> Iterator[tuple[int, int, int]]:
         """Yield neighbours of the same depth: the smallest hash, the depth, and how many they are."""
         start = 0

@@ -450,11 +450,12 @@ def detail_table(overview: TableReport, partitions: Sequence[PartitionRounds]) -
         )
         for each in sorted(partitions, key=lambda partition: partition.locator.partition_id)
         if each.current is not None
-        for bucket in sorted(each.current.buckets, key=lambda bucket: bucket.name)
+        for bucket in sorted(each.current.buckets.of_largest_pages(MAX_BUCKETS), key=lambda bucket: bucket.name)
     ]
+    count = sum(len(each.current.buckets) for each in partitions if each.current is not None)
     by_size = sorted(range(len(sizes)), key=lambda index: sizes[index].bytes, reverse=True)
     largest = [sizes[index] for index in sorted(by_size[:MAX_BUCKETS])]
-    return TableDetails(overview, list(table_rounds(partitions)), largest, len(sizes))
+    return TableDetails(overview, list(table_rounds(partitions)), largest, count)
 
 
 def table_rounds(partitions: Sequence[PartitionRounds]) -> Iterator[TableRound]:
