@@ -1,11 +1,13 @@
 """Several partitions of a table, compacted as one job of Spark's."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
-from tests.unit.rounds.compaction import overwrite
+from tests.unit.rounds.compaction import MINOR, compact, make_table, overwrite
+from tests.unit.rounds.compaction import rows as made_rows
 
 import siltstone
 from siltstone.errors import CorruptionError
@@ -99,3 +101,18 @@ def test_rounds_are_larger_where_a_session_has_many_cores(spark: SparkSession) -
 
     assert round_bytes(spark) == round_bytes(None) == round_bytes(lambda: spark) == MAX_ROUND_BYTES
     assert round_bytes(Large()) == 8 * MAX_ROUND_BYTES  # type: ignore[arg-type]
+
+
+def test_no_part_of_a_fresh_read_gives_rows_without_changes_that_cannot_be_read(
+    spark: SparkSession, local_root: str
+) -> None:
+    table = make_table(local_root)
+    table.write(made_rows(range(4000)))
+    compact(table, replace(MINOR, bucket_rows=100))
+    table.write(made_rows(range(4000), "again"))
+    overwrite(local_root, table.deltas(2)[0].manifest.entries[0].uri, b"damaged")
+    partitions = table.scan(fresh=True).to_spark(spark).rdd
+    assert partitions.getNumPartitions() > 1
+    for number in range(partitions.getNumPartitions()):
+        with pytest.raises(Exception, match="CorruptionError"):
+            spark.sparkContext.runJob(partitions, list, [number])

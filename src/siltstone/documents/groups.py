@@ -24,6 +24,7 @@ class _Request:
 
     def __init__(self, updates: Sequence[Update]) -> None:
         self.updates = updates
+        self.thread = threading.get_ident()
         self.woken = threading.Event()
         self.written: list[Update] | None = None
         self.error: BaseException | None = None
@@ -60,7 +61,8 @@ class CommitGroup:
         self._arrived = threading.Condition(self._lock)
         self._waiting: list[_Request] = []
         self._leader: _Request | None = None
-        self._leading_thread: int | None = None
+        # What the leader is committing.
+        self._group: list[_Request] = []
         # How many callers there seem to be, and how long the last commit took.
         self._callers = 1
         self._seconds = 0.0
@@ -70,17 +72,12 @@ class CommitGroup:
 
         Raises: whatever committing them alone would; CommitUnknownError where that is the outcome of all.
         """
-        if self._leading_thread == threading.get_ident():
+        request, leader = _Request(updates), self._leader
+        if leader is not None and leader.thread == request.thread:
             # A signal handler, say, in the middle of a commit: it cannot wait for itself.
             return write([updates])[0]
-        request = _Request(updates)
-        with self._lock:
-            self._waiting.append(request)
-            self._leader = self._leader or request
-            leads = self._leader is request
-            self._arrived.notify_all()
         try:
-            if not leads:
+            if not self._enqueue(request):
                 request.woken.wait()
             if not request.is_settled:
                 self._lead(write)
@@ -89,23 +86,25 @@ class CommitGroup:
             raise
         return request.outcome()
 
+    def _enqueue(self, request: _Request) -> bool:
+        """Let a request wait for its turn; return whether it has come at once."""
+        with self._lock:
+            self._waiting.append(request)
+            self._leader = self._leader or request
+            self._arrived.notify_all()
+            return self._leader is request
+
     def _lead(self, write: Write) -> None:
-        group: list[_Request] = []
-        try:
-            with self._lock:
-                # Those whose updates were just committed are about to come again: for a moment, they are worth waiting for.
-                self._arrived.wait_for(lambda: len(self._waiting) >= self._callers, min(self._seconds, _MAX_SECONDS))
-                group = self._take()
-            began, self._leading_thread = time.perf_counter(), threading.get_ident()
-            _settle(group, write)
-            self._seconds = time.perf_counter() - began
-        finally:
-            self._leading_thread = None
-            for request in group:
-                request.let_go()
-            with self._lock:
-                self._callers = len(group) + len(self._waiting)
-                self._pass_on()
+        with self._lock:
+            # Those whose updates were just committed are about to come again: for a moment, they are worth waiting for.
+            self._arrived.wait_for(lambda: len(self._waiting) >= self._callers, min(self._seconds, _MAX_SECONDS))
+            self._take()
+        began = time.perf_counter()
+        _settle(self._group, write)
+        self._seconds = time.perf_counter() - began
+        with self._lock:
+            self._callers = len(self._group) + len(self._waiting)
+            self._pass_on()
 
     def _withdraw(self, request: _Request) -> None:
         """Let others go on where a caller was interrupted, also if it was its turn to commit."""
@@ -116,20 +115,27 @@ class CommitGroup:
                 self._pass_on()
 
     def _pass_on(self) -> None:
-        self._leader = self._waiting[0] if self._waiting else None
-        if self._leader is not None:
-            self._leader.woken.set()
+        """Let go those whose updates the leader has committed, or tried to, and make the next one the leader."""
+        for request in self._group:
+            request.let_go()
+        self._group = []
+        self._waiting = [request for request in self._waiting if not request.is_settled]
+        following = self._waiting[0] if self._waiting else None
+        # Before it is the leader: whoever is interrupted in between passes on once more.
+        if following is not None:
+            following.woken.set()
+        self._leader = following
 
-    def _take(self) -> list[_Request]:
-        """Return those that have waited longest, as many as fit into one commit, but one at least."""
+    def _take(self) -> None:
+        """Take those that have waited longest, as many as fit into one commit, but one at least."""
         total, count = 0, 0
         for request in self._waiting:
             total += len(request.updates)
             if count and total > MAX_GROUP_UPDATES:
                 break
             count += 1
-        group, self._waiting = self._waiting[:count], self._waiting[count:]
-        return group
+        self._group = self._waiting[:count]
+        self._waiting = self._waiting[count:]
 
 
 def _settle(group: Sequence[_Request], write: Write) -> None:

@@ -173,4 +173,8 @@ def check_tags(tags: Sequence[str]) -> tuple[str, ...]:
     for tag in distinct:
         if not isinstance(tag, str) or not 1 <= len(tag) <= MAX_TAG_LENGTH:
             raise InvalidInputError(f"tag {tag!r}: a tag has 1 to {MAX_TAG_LENGTH} characters")
+        try:
+            tag.encode()
+        except UnicodeEncodeError as error:
+            raise InvalidInputError(f"tag {tag!r}: has a lone surrogate at {error.start}; give valid text") from error
     return distinct

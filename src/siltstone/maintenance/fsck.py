@@ -31,16 +31,27 @@ _REPAIR = "restore it from a copy, or run siltstone repair"
 def check_partition(destination: Destination, *, deep: bool = False) -> list[Finding]:
     """Check the current state of a compacted partition; no findings means sound."""
     try:
-        completion = current_completion(destination)
-        problems = [] if completion is None else find_problems(destination, completion.buckets)
+        entry = current_entry(destination)
+        while True:
+            try:
+                completion = current_completion(destination, entry)
+                return [] if completion is None else _check_state(destination, completion, deep=deep)
+            except CorruptionError:
+                # Another round may have been committed since, and this one vacuumed.
+                before, entry = entry, current_entry(destination)
+                if entry == before:
+                    raise
     except CorruptionError as error:
         return [Finding("state", str(destination.locator), str(error), _REBASE)]
-    if completion is None:
-        return []
+
+
+def _check_state(destination: Destination, completion: RoundCompletion, *, deep: bool) -> list[Finding]:
+    """Check a state. Raises: CorruptionError where it cannot be told what it consists of."""
     try:
         refuse_lost_commits(completion, destination.locator, root=destination.root)
     except CorruptionError as error:
         return [Finding("lost-commits", str(completion.source_partition_locator), str(error), "restore it from a copy")]
+    problems = find_problems(destination, completion.buckets)
     findings = [Finding("compacted-file", expected.uri, problem, _REPAIR) for expected, problem in problems]
     bad = {finding.file for finding in findings}
     for bucket in completion.buckets:

@@ -6,7 +6,7 @@ from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from siltstone.errors import CommitUnknownError, StorageError
+from siltstone.errors import CommitUnknownError, CorruptionError, StorageError
 from siltstone.log.batches import MAX_BATCH_ID, batch_id_from_name
 from siltstone.log.commit import CONFIRMED_KEY, Commit, CommitLog, commit_log
 from siltstone.log.horizon import HORIZON_KEY, WORK_PREFIX, began_at, raise_horizon
@@ -31,8 +31,9 @@ from siltstone.table.completion import (
     Destination,
     completion_objects,
     current_entry,
+    is_kept,
     list_rounds,
-    read_kept,
+    read_completion,
 )
 from siltstone.table.followers import (
     refuse_lost_commits,
@@ -238,9 +239,12 @@ def _named_by_rounds(destination: Destination, expired: Sequence[int]) -> set[st
     named: set[str] = set()
     for entry in list_rounds(destination):
         if int(entry["round_id"]) not in expired:
-            completion = read_kept(destination, entry)
-            if completion is not None:
+            try:
+                completion = read_completion(destination, entry)
                 named |= {entry["uri"], *completion_objects(completion, known_pages=named)}
+            except CorruptionError:
+                if is_kept(destination, entry):
+                    raise
     return named
 
 

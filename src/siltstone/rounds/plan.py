@@ -228,9 +228,10 @@ def _job(
         now_ms=now_ms,
         backlog=backlog,
     )
-    if settings.full and job.primary_keys:
-        # All buckets are rewritten: those that are too small for the table are so together with their neighbours.
-        job = replace(job, buckets=job.buckets.joined(job.bucket_rows // 2))
+    if settings.full and job.primary_keys and plan.previous is not None:
+        # All buckets are rewritten: those that will be too small for the table are so together with their neighbours.
+        rows, coming = plan.previous.live_rows, sum(read.record_count for read in reads if not read.is_delete)
+        job = replace(job, buckets=job.buckets.joined(job.bucket_rows * rows // (2 * max(rows + coming, 1))))
     # Things expire by the time that was asked for, else by one that is sure.
     return replace(job, began=plan.state.batch_id, expiry_ms=source.expiry_ms if now_ms is None else now_ms)
 

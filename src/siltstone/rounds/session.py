@@ -10,7 +10,7 @@ from functools import partial
 from typing import overload
 
 from siltstone.errors import ConflictError, CorruptionError, SiltstoneError
-from siltstone.log.horizon import announced
+from siltstone.log.horizon import announced, began_at
 from siltstone.model.rounds import Accounting, RoundCompletion, ratio
 from siltstone.model.schema import SchemaField
 from siltstone.objects import open_objects
@@ -19,13 +19,14 @@ from siltstone.rounds.plan import PartitionPlan, RoundPlan, plan_partition, plan
 from siltstone.rounds.request import Request, TableRequest, partition_requests
 from siltstone.rows.absorb import choose
 from siltstone.rows.files import StoredFile
-from siltstone.rows.job import LASTING_ERRORS, BucketResult, Engine, JointEngine, Part, RoundJob, run_jobs
+from siltstone.rows.job import LASTING_ERRORS, BucketResult, Engine, JointEngine, Outcome, Part, RoundJob, run_jobs
 from siltstone.rows.merge import Resolve
 from siltstone.rows.parts import gather_here
 from siltstone.table.completion import (
     bucket_objects,
     close_stream,
     commit_round,
+    current_entry,
     delay_of,
     read_state,
     write_completion,
@@ -185,8 +186,6 @@ def _run_first_rounds(chosen: Sequence[tuple["_Session", RoundPlan]], engine: En
         outcomes = run_jobs(engine, [plan.job for _, plan in joint]) if joint else [None] * len(ready)
         for (session, plan), outcome in zip(ready, outcomes, strict=True):
             with _failing(session, failures):
-                if isinstance(outcome, SiltstoneError):
-                    raise outcome
                 session.run_round(plan, engine if outcome is None else partial(_given, outcome))
     for session, _ in chosen:
         with _failing(session, failures):
@@ -204,8 +203,10 @@ def _failing(session: "_Session", failures: list[SiltstoneError]) -> Iterator[No
         failures.append(error)
 
 
-def _given(results: Sequence[BucketResult], _: RoundJob) -> Iterator[BucketResult]:
-    return iter(results)
+def _given(outcome: Outcome, _: RoundJob) -> Iterator[BucketResult]:
+    if isinstance(outcome, SiltstoneError):
+        raise outcome
+    return iter(outcome)
 
 
 def run_session(request: Request, engine: Engine, progress: Progress | None = None) -> SessionResult:
@@ -259,11 +260,16 @@ class _Session:
         return plan
 
     def run_round(self, plan: RoundPlan, engine: Engine) -> None:
-        """Run a round and commit it; where another was faster, the next attempt plans again. Raises: ConflictError."""
+        """Run a round and commit it; where another was faster, the next attempt plans again.
+
+        Then what this one reads may be vacuumed already. Raises: ConflictError, CorruptionError.
+        """
         try:
             with announced(plan.destination.log, plan.job.began):
                 completion = _run_round(plan, engine, self._progress)
-        except ConflictError:
+        except (ConflictError, CorruptionError) as error:
+            if isinstance(error, CorruptionError) and current_entry(plan.destination) == plan.state.current:
+                raise
             self._conflicts += 1
             if self._conflicts > _CONFLICTS:
                 raise
@@ -352,9 +358,10 @@ def _run_round(plan: RoundPlan, engine: Engine, progress: Progress) -> RoundComp
     try:
         commit_round(plan.destination, completion, written, plan.state.round_id, holds=plan.state.holds)
     except ConflictError:
-        before = set(bucket_objects(plan.job.buckets[result.number] for result in results))
         after = bucket_objects(bucket for result in results for bucket in result.buckets)
-        open_objects(plan.job.root).delete([*written.uris, *(uri for uri in after if uri not in before)])
+        # What was carried over was written by rounds that began before the one that this was planned on.
+        new = [uri for uri in after if began_at(uri).batch_id == plan.job.began]
+        open_objects(plan.job.root).delete([*written.uris, *new])
         raise
     progress(RoundCommitted(plan.round_id, completion.live_rows))
     return completion

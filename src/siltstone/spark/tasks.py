@@ -161,11 +161,8 @@ def map_buckets(
     def run(_: int, number: int, parts: Sequence[Part]) -> Iterable[pa.RecordBatch]:
         return task(number, parts)
 
-    return _map_jobs(spark, [job], [Share(numbers, None)], run, _raise, schema)
-
-
-def _raise(_: int, error: str) -> Iterator[pa.RecordBatch]:
-    raise _error_of(error)
+    # What fails is to be raised wherever it is read: other tasks would give rows without the changes that cannot be read.
+    return _map_jobs(spark, [job], [Share(numbers, None)], run, None, schema)
 
 
 class Share(NamedTuple):
@@ -223,15 +220,16 @@ def _map_jobs(
     jobs: Sequence[RoundJob],
     shares: Sequence[Share],
     task: JobTask,
-    report_error: ReportError,
+    report_error: ReportError | None,
     schema: StructType | str,
 ) -> DataFrame:
     """Return what a task makes of the buckets of jobs, all of which are in one root.
 
-    No task is sent more of a table than which pages hold its buckets.
+    With `report_error`, a job whose deltas cannot be read is reported, and the others go on. No task is sent more of a table
+    than which pages hold its buckets.
     """
     units = _units(jobs, shares)
-    parts = _read_on_spark(spark, jobs, units)
+    parts = _read_on_spark(spark, jobs, units, LASTING_ERRORS if report_error is not None else ())
     # A part without rows for each task that has buckets which are visited even if there is nothing else for them.
     visited = [
         [*range(tasks.count)] if share.is_all else _tasks_with(tasks, share.visited or ())
@@ -245,7 +243,7 @@ def _map_jobs(
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for unit, data, failed in _gathered_by_unit(batches):
             job, number_of_task = units.job_and_task(unit)
-            if failed is not None:
+            if failed is not None and report_error is not None:
                 yield from report_error(job, failed)
                 continue
             own = units.tasks[job].numbers_of(number_of_task)
@@ -276,8 +274,10 @@ def _tasks_with(tasks: Tasks, numbers: Sequence[range]) -> list[int]:
     return sorted(found - {-1})
 
 
-def _read_on_spark(spark: SparkSession, jobs: Sequence[RoundJob], units: _Units) -> DataFrame:
-    """Read the files of deltas into parts by task. A file that is damaged fails its job, and no other."""
+def _read_on_spark(
+    spark: SparkSession, jobs: Sequence[RoundJob], units: _Units, reported: tuple[type[SiltstoneError], ...]
+) -> DataFrame:
+    """Read the files of deltas into parts by task. Errors that are `reported` fail their job, and no other."""
     reads = [(number, read) for number, job in enumerate(jobs) for read in _shared(job)]
     size = sum(job.input_bytes for job in jobs)
     count = max(1, min(len(reads), max(size // _BYTES_PER_TASK, len(reads) // _READS_PER_TASK) + _LEAST_TASKS))
@@ -290,7 +290,7 @@ def _read_on_spark(spark: SparkSession, jobs: Sequence[RoundJob], units: _Units)
             try:
                 for task, part in read_parts(sent[job], (read for _, read in of_job), units.tasks[job]):
                     yield _part_row(units, first + task, part, None)
-            except LASTING_ERRORS as error:
+            except reported as error:
                 yield _part_row(units, first, None, _named_error(error))
 
     return spark.range(0, len(reads), 1, count).mapInArrow(with_access(jobs[0].root, read), _PART_SCHEMA)

@@ -137,10 +137,15 @@ def read_kept(destination: Destination, entry: Entry) -> RoundCompletion | None:
     try:
         return read_completion(destination, entry)
     except CorruptionError:
-        key = f"{ROUND_PREFIX}{entry['round_id']}"
-        if destination.log.read(lambda state: state.get(key)) is not None:
+        if is_kept(destination, entry):
             raise
         return None
+
+
+def is_kept(destination: Destination, entry: Entry) -> bool:
+    """Return whether the log still has a round, so that a file of it that is missing is damage."""
+    key = f"{ROUND_PREFIX}{entry['round_id']}"
+    return destination.log.read(lambda state: state.get(key)) is not None
 
 
 def read_completion(destination: Destination, entry: Entry) -> RoundCompletion:

@@ -1,9 +1,12 @@
 """Updates of several threads that are committed together."""
 
+import linecache
 import multiprocessing
+import sys
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -140,6 +143,48 @@ def test_an_update_in_the_middle_of_a_commit_of_the_same_thread_does_not_wait_fo
     assert group.commit(update("outer"), write)[0].key == "outer"
 
 
+def test_a_caller_that_is_interrupted_at_any_line_holds_up_nobody() -> None:
+    """One caller is interrupted at its first line within the group, then at its second, and so on, until it comes through."""
+    for at_line in range(1, 100):
+        commits, reached = Commits(), [0]
+
+        def interrupt(frame: FrameType, event: str, argument: object) -> Any:
+            if frame.f_code.co_filename != groups.__file__:
+                return None
+            # Nobody can be interrupted between the end of a block and the release of its lock, as a tracer could.
+            is_inside = "with self._lock" not in linecache.getline(groups.__file__, frame.f_lineno)
+            reached[0] += event == "line" and is_inside  # noqa: B023 - called before the next
+            if reached[0] == at_line and event == "line" and is_inside:  # noqa: B023
+                sys.settrace(None)
+                raise KeyboardInterrupt
+            return interrupt
+
+        def interrupted() -> None:
+            sys.settrace(interrupt)
+            try:
+                commits.group.commit(update("a"), commits.write)  # noqa: B023
+            finally:
+                sys.settrace(None)
+
+        commits.may_go_on.set()
+        with ThreadPoolExecutor(2) as pool:
+            one, other = pool.submit(interrupted), pool.submit(commits.group.commit, update("b"), commits.write)
+            assert isinstance(one.exception(60), KeyboardInterrupt | None)
+            assert isinstance(other.exception(60), CommitUnknownError | None)
+            later = pool.submit(commits.group.commit, update("later"), commits.write)
+            assert later.result(60)[0].key == "later"
+        if reached[0] < at_line:
+            return
+    raise AssertionError("it never came through")
+
+
+def test_an_update_by_the_thread_that_is_about_to_commit_does_not_wait_for_itself() -> None:
+    commits = Commits()
+    commits.may_go_on.set()
+    commits.group._leader = groups._Request(update("about to commit"))
+    assert commits.group.commit(update("of a signal handler"), commits.write)[0].key == "of a signal handler"
+
+
 def _has_leader() -> bool:
     return groups.commit_groups.of("root", "shop.reviews")._leader is not None
 
@@ -174,6 +219,10 @@ class TestTables:
         assert [len([name for name in each if name.startswith("n")]) for each in documents] == [15, 15, 10]
         assert [each["~version"] for each in documents] == [15, 15, 10]
         assert sum(delta.manifest.entries[0].record_count for delta in docs.table.deltas()) == 40
+
+    def test_a_tag_that_is_no_text_is_refused_before_it_can_fail_others(self, written: Written) -> None:
+        with pytest.raises(InvalidInputError, match="lone surrogate at 0"):
+            written.docs.update("a", "{}", tags=["\ud800"])
 
     def test_the_same_change_from_several_threads_counts_once(self, written: Written) -> None:
         calls = [("d", '{..,"n":1}', (), change_id(1))] * 6

@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,10 +28,17 @@ from siltstone.rows.job import BucketResult, RoundJob
 from siltstone.rows.merge import run_here
 from siltstone.storage import object_store as storage
 from siltstone.storage.layout import version_log
-from siltstone.table.completion import compacted_partition, list_rounds, locate_destination, write_completion
+from siltstone.table.completion import (
+    compacted_partition,
+    list_rounds,
+    locate_destination,
+    read_completion,
+    write_completion,
+)
 from siltstone.testing import FaultyObjects, faults
 from siltstone.testing.oracle import oracle_of, same_rows
-from tests.unit.rounds.compaction import destination_of
+from tests.unit.rounds.compaction import MINOR, destination_of, make_table, rows
+from tests.unit.rounds.compaction import compact as compact_here
 
 HOUR_MS = 3_600_000
 
@@ -238,6 +246,27 @@ def test_a_rollback_to_a_round_that_is_vacuumed_meanwhile_is_refused(
     same_rows(orders.to_arrow(), before)
     assert orders.vacuum(orphan_grace_ms=0).removed_files == []
     assert orders.fsck(deep=True) == []
+
+
+def test_a_vacuum_that_another_one_is_faster_than_finds_no_damage(
+    local_root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = make_table(local_root)
+    for value in "abcd":
+        table.write(rows(range(40), value))
+        compact_here(table, replace(MINOR, bucket_rows=3, max_dead_fraction=0.0))
+    assert table.current_rounds()[0].buckets.pages
+    others = [lambda: table.vacuum(retention_ms=-1000, orphan_grace_ms=-1000)]
+
+    def read(*arguments: Any) -> Any:
+        completion = read_completion(*arguments)
+        while others:
+            others.pop()()
+        return completion
+
+    monkeypatch.setattr("siltstone.maintenance.vacuum.read_completion", read)
+    assert table.vacuum(retention_ms=-1000, orphan_grace_ms=-1000).expired_rounds == []
+    assert table.fsck(deep=True) == []
 
 
 def test_a_damaged_completion_file_stops_a_vacuum_before_anything_is_forgotten(orders: siltstone.Table) -> None:

@@ -20,7 +20,7 @@ from siltstone.rounds.session import run_session
 from siltstone.rows.job import BucketResult, RoundJob, Settings
 from siltstone.rows.merge import run_here
 from siltstone.storage import object_store as storage
-from siltstone.table.completion import current_completion, get_round, list_rounds
+from siltstone.table.completion import current_completion, get_round, list_rounds, write_completion
 from siltstone.testing.oracle import oracle_of, same_rows
 from tests.unit.rounds.compaction import (
     MAJOR,
@@ -308,6 +308,35 @@ class TestRaces:
         assert [(round_.delta_count, round_.high_watermark) for round_ in result.rounds] == [(1, 3)]
         check_rows(raced)
         self.check_nothing_is_left_over(raced)
+
+    @pytest.mark.parametrize("when", ["while it runs", "before it commits"])
+    def test_losing_to_one_after_which_a_vacuum_removes_what_this_one_reads_is_no_damage(
+        self, table: siltstone.Table, when: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        small = replace(MAJOR, bucket_rows=3, full=False)
+        table.write(rows(range(40)))
+        compact(table, small)
+        table.write(rows(range(40), "again"))
+        others = [lambda: compact(table, small)]
+
+        def other() -> None:
+            while others:
+                others.pop()()
+                table.vacuum(retention_ms=-1000, orphan_grace_ms=-1000)
+
+        def write(*arguments: Any) -> Any:
+            written = write_completion(*arguments)
+            other()
+            return written
+
+        if when == "before it commits":
+            monkeypatch.setattr("siltstone.rounds.session.write_completion", write)
+            result = compact(table, small)
+        else:
+            result = compact(table, small, engine=lambda job: (other(), run_here(job))[1])  # type: ignore[func-returns-value]
+        assert (result.conflicts, result.rounds) == (1, [])
+        check_rows(table)
+        self.check_nothing_is_left_over(table)
 
     def test_losing_again_and_again_ends_in_a_conflict(self, raced: siltstone.Table) -> None:
         def other() -> None:

@@ -15,6 +15,7 @@ from siltstone.model.buckets import Bucket, Buckets, CompactedFile, DeletionVect
 from siltstone.model.rounds import Accounting
 from siltstone.model.schema import schema_from_json, schema_to_json
 from siltstone.objects import canonical_root, open_objects
+from siltstone.rounds.plan import RoundPlan, plan_partition
 from siltstone.rows import merge
 from siltstone.rows.absorb import Change, CompactedWriter, absorb, choose
 from siltstone.rows.columns import hash_keys
@@ -34,6 +35,7 @@ from tests.unit.rounds.compaction import (
     make_table,
     objects_of,
     only_file,
+    request_for,
     rows,
 )
 
@@ -137,6 +139,22 @@ def test_a_full_compaction_joins_buckets_that_are_too_small_for_their_table(loca
     check_rows(table)
     compact(table, replace(MINOR, full=True))
     assert [bucket.name for bucket in completion_of(table).buckets] == ["all"]
+    check_rows(table)
+
+
+def test_a_full_compaction_joins_no_buckets_that_are_about_to_be_filled(local_root: str) -> None:
+    table = make_table(local_root)
+    table.write(rows(range(64)))
+    full = replace(MINOR, bucket_rows=4, full=True)
+    first = plan_partition(request_for(table, full))
+    assert isinstance(first, RoundPlan)
+    assert len(first.job.buckets) == 16
+    compact(table, full)
+    table.write(rows(range(64, 2000)))
+    second = plan_partition(request_for(table, full))
+    assert isinstance(second, RoundPlan)
+    assert len(second.job.buckets) >= 16
+    compact(table, full)
     check_rows(table)
 
 
