@@ -35,9 +35,9 @@ from tests.unit.rounds.compaction import (
 )
 
 # Two buckets, so that a fault can come between them.
-FEW_ROWS = 12
-MINOR_ROUND = replace(MINOR, bucket_rows=FEW_ROWS)
-MAJOR_ROUND = replace(MAJOR, bucket_rows=FEW_ROWS)
+FEW_ROWS = 9
+MINOR_ROUND = replace(MINOR, bucket_rows=FEW_ROWS, page_buckets=1)
+MAJOR_ROUND = replace(MAJOR, bucket_rows=FEW_ROWS, page_buckets=1)
 NEWEST = 6
 Rows = list[dict[str, Any]]
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pyarrow as pa
 import pytest
+from pyspark.errors import PythonException
 from pyspark.sql import SparkSession
 from tests.unit.rounds.compaction import MINOR, compact, make_table, overwrite
 from tests.unit.rounds.compaction import rows as made_rows
@@ -111,8 +112,6 @@ def test_no_part_of_a_fresh_read_gives_rows_without_changes_that_cannot_be_read(
     compact(table, replace(MINOR, bucket_rows=100))
     table.write(made_rows(range(4000), "again"))
     overwrite(local_root, table.deltas(2)[0].manifest.entries[0].uri, b"damaged")
-    partitions = table.scan(fresh=True).to_spark(spark).rdd
-    assert partitions.getNumPartitions() > 1
-    for number in range(partitions.getNumPartitions()):
-        with pytest.raises(Exception, match="CorruptionError"):
-            spark.sparkContext.runJob(partitions, list, [number])
+    # Only the last rows are asked for, so that not every task is run.
+    with pytest.raises(PythonException, match="CorruptionError"):
+        table.scan(fresh=True).to_spark(spark).tail(1)
