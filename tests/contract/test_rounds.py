@@ -259,7 +259,7 @@ def test_a_fault_while_a_round_is_committed_on_s3_leaves_the_state_before_or_aft
     with faults(table.lake.root) as store:
         minor.run(table)
     creates = [number for number, call in enumerate(store.history, 1) if call.startswith("create")]
-    assert len(creates) == 2, "the completion file, and the commit"
+    assert len(creates) == 4, "two pages, the completion file, and the commit"
     for at_call in creates:
         table = templates[True].copy_to(new_root("s3"))
         outcome = attempt(table, minor, at_call=at_call, kind=kind)
