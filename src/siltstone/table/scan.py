@@ -299,10 +299,15 @@ class Scan:
         may_match = reader.may_match if self.where is not None and rows is None else None
         return len(list(file.groups(rows, may_match))), file.parquet.num_row_groups
 
-    @cached_property
+    @property
     def compacted_files(self) -> tuple[CompactedFile, ...]:
-        """The files of partitions in which no delta waits: they have all rows."""
-        return tuple(file for part in self._parts if part.job is None for file in part.files)
+        """The files of partitions in which no delta waits: they have all rows. Raises: CorruptionError."""
+        # Not a cached property: in Python 3.11, while one is computed for a scan, by reading, no other scan can be read.
+        known: tuple[CompactedFile, ...] | None = self.__dict__.get("_files")
+        if known is None:
+            known = tuple(file for part in self._parts if part.job is None for file in part.files)
+            self.__dict__["_files"] = known
+        return known
 
     @cached_property
     def merges(self) -> tuple[MergeTask, ...]:
