@@ -5,7 +5,7 @@ import datetime
 import os
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Literal, TypeAlias, cast, overload
+from typing import TYPE_CHECKING, Literal, TypeAlias, cast, get_args, overload
 
 import pyarrow as pa
 
@@ -38,6 +38,7 @@ from siltstone.model import (
     DeltaType,
     Idempotency,
     MergeEngine,
+    Overwrite,
     PartitionLocator,
     PartitionValue,
     StreamLocator,
@@ -100,6 +101,9 @@ if TYPE_CHECKING:
     from siltstone.document_table import DocumentTable
 
 EngineName = Literal["spark", "local"]
+WriteMode = Literal["append", "overwrite"]
+Partitions: TypeAlias = Sequence[Mapping[str, object]] | Literal["present"] | None
+"""What an overwrite replaces: partitions by their values, those that the rows belong to, or None, the table."""
 SchemaLike: TypeAlias = pa.Schema | Mapping[str, str] | Sequence[Mapping[str, object]]
 
 
@@ -335,6 +339,9 @@ class Table:
         idempotency: Idempotency | tuple[str, int] | None = None,
         stream_position: int | None = None,
         evolve: bool = True,
+        *,
+        mode: WriteMode = "append",
+        partitions: Partitions = None,
     ) -> int: ...
 
     @overload
@@ -348,6 +355,8 @@ class Table:
         stream_position: int | None = None,
         evolve: bool = True,
         *,
+        mode: WriteMode = "append",
+        partitions: Partitions = None,
         dry_run: Literal[True],
     ) -> Written: ...
 
@@ -361,6 +370,8 @@ class Table:
         stream_position: int | None = None,
         evolve: bool = True,
         *,
+        mode: WriteMode = "append",
+        partitions: Partitions = None,
         dry_run: bool = False,
     ) -> int | Written:
         """Write an Arrow table, record batches, a data frame, or a list of dictionaries as one commit.
@@ -369,6 +380,8 @@ class Table:
         of another kind of number than the column's are taken where each fits exactly; dictionaries have the widths
         of the table's columns. UUIDs are written as text, or as bytes into a binary column. New columns and wider
         types become part of the table; without `evolve`, or where the table is strict, they are refused.
+        With `mode="overwrite"` the table has these rows and no others from then on; with `partitions`, only those with
+        given values are replaced, e.g. `[{"day": date(2026, 11, 15)}]`, or `"present"`: those that the rows belong to.
         Returns the stream position. `idempotency=("my-job", 17)` makes it safe to write the same again. A dry run
         makes all checks, keeps nothing, and returns what would be written; data frames of Spark have none.
         Raises: InvalidInputError, NotFoundError, ConflictError, CommitUnknownError.
@@ -386,6 +399,7 @@ class Table:
         # What this process knows may be old, so the commit makes sure of it.
         expected = {KIND.name: properties.get(KIND.name)}
         columns = None if delete_columns is None else _names(delete_columns)
+        overwrite = self._overwrite(mode, partitions, type, op_column)
         if dry_run:
             return plan_write(
                 cast("ArrowData", data),
@@ -397,6 +411,7 @@ class Table:
                 idempotency=idempotency,
                 stream_position=stream_position,
                 evolve=evolve,
+                overwrite=overwrite,
                 root=root,
             )
         if data.__class__.__module__.startswith("pyspark."):
@@ -419,6 +434,7 @@ class Table:
                 idempotency=idempotency,
                 stream_position=stream_position,
                 expected_properties=expected,
+                overwrite=overwrite,
                 root=root,
             )
         return catalog.write_to_table(
@@ -431,8 +447,34 @@ class Table:
             idempotency=idempotency,
             stream_position=stream_position,
             expected_properties=expected,
+            overwrite=overwrite,
             root=self.lake.root,
         )
+
+    def _overwrite(
+        self, mode: WriteMode, partitions: Partitions, type: DeltaType, op_column: str | None
+    ) -> Overwrite | None:
+        """Return what a write replaces, None if nothing. Raises: InvalidInputError."""
+        if mode not in get_args(WriteMode):
+            raise InvalidInputError(f"{self.name}: unknown mode {mode!r}; use {' or '.join(get_args(WriteMode))}")
+        if mode == "append":
+            if partitions is not None:
+                raise InvalidInputError(
+                    f"{self.name}: partitions go with mode overwrite; rows know their own otherwise"
+                )
+            return None
+        if type == "delete" or op_column is not None:
+            raise InvalidInputError(
+                f"{self.name}: an overwrite has the rows that are to be there, not deletes; leave out type delete and the "
+                "operation column"
+            )
+        if partitions is None or partitions == "present":
+            return "table" if partitions is None else "partitions"
+        if isinstance(partitions, str | Mapping):
+            raise InvalidInputError(
+                f"{self.name}: partitions are a list such as [{{'day': '2026-11-15'}}], or 'present'"
+            )
+        return [self.version.partition_values_of(values) for values in partitions]
 
     def write_files(
         self,
@@ -446,6 +488,8 @@ class Table:
         idempotency: Idempotency | tuple[str, int] | None = None,
         stream_position: int | None = None,
         evolve: bool = True,
+        mode: WriteMode = "append",
+        partitions: Partitions = None,
         dry_run: bool = False,
         progress: Report = silent,
     ) -> Written:
@@ -462,9 +506,9 @@ class Table:
         rules = (type, delete_columns, op_column, idempotency, stream_position, evolve)
         with open_rows(files, before, format, delimiter, columns, op_column, progress=progress) as rows:
             if dry_run:
-                planned = self.write(rows.batches(), *rules, dry_run=True)
+                planned = self.write(rows.batches(), *rules, mode=mode, partitions=partitions, dry_run=True)
                 return dataclasses.replace(planned, null_lines=rows.null_lines)
-            position = self.write(rows.batches(), *rules)
+            position = self.write(rows.batches(), *rules, mode=mode, partitions=partitions)
         deltas = self.deltas(position, position)
         return sum_up(type, deltas, before, self.version, stream_position=position, null_lines=rows.null_lines)
 

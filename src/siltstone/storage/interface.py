@@ -27,6 +27,7 @@ from siltstone.model import (
     Manifest,
     ManifestEntry,
     Namespace,
+    Overwrite,
     Partition,
     PartitionLocator,
     PartitionValue,
@@ -435,6 +436,7 @@ class Storage(Protocol):
         stream_position: int | None = None,
         idempotency: Idempotency | None = None,
         expected_properties: Mapping[str, str | None] | None = None,
+        overwrite: Overwrite | None = None,
         root: str,
     ) -> Stream:
         """Commit staged deltas of one stream together, at one stream position, and return the stream as of then.
@@ -442,7 +444,8 @@ class Storage(Protocol):
         The position is the newest one plus one, or the given one, which must be higher than the newest. What was
         committed under this idempotency id before is not committed again; the stream then has that commit's position.
         The table's schema takes over new columns and wider types in the same commit. Nothing is committed where a property
-        of the table version is not what is expected (None: not set) at the moment of the commit.
+        of the table version is not what is expected (None: not set) at the moment of the commit. What is overwritten has
+        the rows of these deltas from then on, and no others: partitions that the deltas have no rows for are empty.
         Raises: InvalidInputError, NotFoundError, ConflictError, CommitUnknownError.
         """
 

@@ -16,7 +16,7 @@ from siltstone.errors import InvalidInputError
 from siltstone.log.horizon import new_file_name
 from siltstone.model import Delta, DeltaLocator, DeltaType, Manifest, PartitionLocator, PartitionValue
 from siltstone.model.entities import DELTA_TYPES, OPERATIONS, REMOVALS
-from siltstone.model.locators import partition_id
+from siltstone.model.locators import partition_id, partition_value
 from siltstone.model.properties import SCHEMA_EVOLUTION, STRICT
 from siltstone.model.schema import (
     SchemaField,
@@ -404,7 +404,7 @@ class _Staging:
         keys = self.version.partition_keys
         rows = pa.table({**{key: batch.column(key) for key in keys}, "_siltstone_row": pa.array(range(batch.num_rows))})
         for group in rows.group_by(keys, use_threads=False).aggregate([("_siltstone_row", "list")]).to_pylist():
-            yield [_partition_value(group[key]) for key in keys], group["_siltstone_row_list"]
+            yield [partition_value(group[key]) for key in keys], group["_siltstone_row_list"]
 
     def _writer(self, values: list[PartitionValue], *, every_partition: bool) -> DataFileWriter:
         assert self._schema is not None
@@ -424,7 +424,3 @@ def table_columns(schema: pa.Schema, op_column: str | None, table: pa.Schema) ->
     if op_column is None or op_column in table.names:
         return schema
     return pa.schema([field for field in schema if field.name != op_column])
-
-
-def _partition_value(value: Any) -> PartitionValue:
-    return value if value is None or isinstance(value, bool | int | str) else value.isoformat()
