@@ -99,6 +99,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from siltstone.document_table import DocumentTable
+    from siltstone.ingest.adopt import Adopted
+    from siltstone.ingest.foreign import ForeignFormat
 
 EngineName = Literal["spark", "local"]
 WriteMode = Literal["append", "overwrite"]
@@ -219,6 +221,49 @@ class Lake:
             root=self.root,
         )
         return Table(self, version.locator.table_locator.full_name)
+
+    def adopt_table(
+        self,
+        name: str,
+        source: str,
+        format: "ForeignFormat",
+        *,
+        primary_keys: Sequence[str] = (),
+        sort_keys: Sequence[str] = (),
+        partition_keys: Sequence[str] | None = None,
+        merge_engine: MergeEngine = "deduplicate",
+        unique_within_partition: bool = False,
+        description: str = "",
+        dry_run: bool = False,
+        progress: Report = silent,
+    ) -> "Adopted":
+        """Create a table with the columns and rows of a Delta or Iceberg table, or of a folder of Parquet files.
+
+        All rows, as of the source's newest version, are the first delta; the source is not changed. Its data files are taken
+        over without copying them where they are on the same disk and have just the table's rows and columns. By
+        default the table is partitioned as the source is. What was begun and not finished goes on where it is asked for
+        again; what was done before is not done again.
+        Raises: NotFoundError, AlreadyExistsError, InvalidInputError, NotInstalledError.
+        """
+        from siltstone.ingest.adopt import adopt
+        from siltstone.ingest.foreign import open_foreign
+
+        return adopt(
+            self.root,
+            name,
+            open_foreign(source, format),
+            rules=TableRules(
+                primary_keys=_names(primary_keys),
+                sort_keys=_names(sort_keys),
+                partition_keys=_names(partition_keys or ()),
+                merge_engine=merge_engine,
+                unique_within_partition=unique_within_partition,
+            ),
+            partitions_as_source=partition_keys is None,
+            description=description,
+            dry_run=dry_run,
+            progress=progress,
+        )
 
     def plan_table(
         self,
