@@ -98,8 +98,8 @@ from siltstone.table.snapshot import TableSnapshot, take_snapshot
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from siltstone.catalog.adopt import Adopted
     from siltstone.document_table import DocumentTable
-    from siltstone.ingest.adopt import Adopted
     from siltstone.ingest.foreign import ForeignFormat
 
 EngineName = Literal["spark", "local"]
@@ -245,7 +245,7 @@ class Lake:
         again; what was done before is not done again.
         Raises: NotFoundError, AlreadyExistsError, InvalidInputError, NotInstalledError.
         """
-        from siltstone.ingest.adopt import adopt
+        from siltstone.catalog.adopt import adopt
         from siltstone.ingest.foreign import open_foreign
 
         return adopt(

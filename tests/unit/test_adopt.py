@@ -13,8 +13,8 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
 import siltstone
+from siltstone.catalog.adopt import Adopted
 from siltstone.errors import AlreadyExistsError, InvalidInputError, NotFoundError
-from siltstone.ingest.adopt import Adopted
 from siltstone.ingest.foreign import ForeignFormat
 from siltstone.testing import Killed, faults
 from siltstone.testing.oracle import same_rows

@@ -14,7 +14,7 @@ from siltstone.errors import InvalidInputError, NotFoundError, SiltstoneError
 from siltstone.text import format_bytes, format_count, format_time
 
 if TYPE_CHECKING:
-    from siltstone.ingest.adopt import Adopted
+    from siltstone.catalog.adopt import Adopted
     from siltstone.ingest.dry_run import Written
     from siltstone.table.report import TableDescription, TableSummary
 

@@ -12,9 +12,7 @@ from siltstone.model import Delta, DeltaType, Idempotency, Overwrite, StreamLoca
 from siltstone.model.locators import check_new_position
 from siltstone.objects import MEMORY_SCHEME, Objects, open_objects, replaced
 from siltstone.storage import object_store as storage
-from siltstone.storage.deltas import overwriting
 from siltstone.storage.interface import ArrowData
-from siltstone.storage.streams import locate
 
 
 @dataclass(frozen=True)
@@ -120,7 +118,7 @@ def plan_write(
     finally:
         forget_logs(address)
     if overwrite is not None:
-        deltas = locate(stream, root).read(lambda state: overwriting(state, deltas, overwrite))
+        deltas = storage.plan_overwrite(deltas, stream, overwrite, root=root)
     return sum_up(type, deltas, version, version)
 
 

@@ -69,7 +69,7 @@ def commit_deltas(
             return Commit({}, state.stream)
         _check_properties(state.version, expected_properties or {})
         refuse_late(state.entries, [entry.uri for delta in deltas for entry in delta.manifest.entries], str(stream))
-        made = deltas if overwrite is None else overwriting(state, deltas, overwrite)
+        made = deltas if overwrite is None else _overwriting(state, deltas, overwrite)
         now_ms = source.log.now_ms()
         position = _next_position(state.stream, made, stream_position, now_ms)
         committed_at = max(now_ms, state.entries.time_ms)
@@ -86,6 +86,11 @@ def commit_deltas(
     if committed.batch_id is None:
         _discard_repeated(deltas, source, committed.result.stream_position)
     return committed.result
+
+
+def plan_overwrite(deltas: Sequence[Delta], stream: StreamLike, overwrite: Overwrite, *, root: str) -> list[Delta]:
+    """Return what `commit_deltas` would commit where it overwrites, and commit nothing."""
+    return locate(stream, root).read(lambda state: _overwriting(state, deltas, overwrite))
 
 
 def _discard_repeated(deltas: Sequence[Delta], source: StoredStream, position: int) -> None:
@@ -136,7 +141,7 @@ def _check_staged(deltas: Sequence[Delta], stream: StreamLocator, version: Table
         raise InvalidInputError(f"{stream}: one commit has two deltas for one partition; commit them one after another")
 
 
-def overwriting(state: StoredState, deltas: Sequence[Delta], overwrite: Overwrite) -> list[Delta]:
+def _overwriting(state: StoredState, deltas: Sequence[Delta], overwrite: Overwrite) -> list[Delta]:
     """Return deltas that replace what their partitions have, with empty ones for those that get no rows.
 
     Raises: InvalidInputError where there are deletes, or rows of a partition that is not to be replaced.

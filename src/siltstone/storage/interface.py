@@ -423,6 +423,13 @@ class Storage(Protocol):
         committed to each partition that exists then. Raises: InvalidInputError, NotFoundError.
         """
 
+    def stage_files(self, files: Sequence[str], stream: StreamLike, *, root: str) -> list[Delta] | None:
+        """Stage Parquet files of this machine as they are, by a second name for each, without copying them.
+
+        They must never be changed. None where that cannot be: the root is elsewhere, the table is partitioned, or a file
+        does not have the columns of the table with their types. Raises: NotFoundError.
+        """
+
     def commit_delta(
         self, delta: Delta, *, stream_position: int | None = None, idempotency: Idempotency | None = None, root: str
     ) -> Delta:
@@ -448,6 +455,11 @@ class Storage(Protocol):
         the rows of these deltas from then on, and no others: partitions that the deltas have no rows for are empty.
         Raises: InvalidInputError, NotFoundError, ConflictError, CommitUnknownError.
         """
+
+    def plan_overwrite(
+        self, deltas: Sequence[Delta], stream: StreamLike, overwrite: Overwrite, *, root: str
+    ) -> list[Delta]:
+        """Return what `commit_deltas` would commit where it overwrites, and commit nothing. Raises: InvalidInputError."""
 
     def find_commit(self, stream: StreamLike, idempotency: Idempotency, *, root: str) -> int | None:
         """Return the stream position that was committed under an idempotency id, or None.

@@ -73,11 +73,7 @@ def stage_deltas(
 
 
 def stage_files(files: Sequence[str], stream: StreamLike, *, root: str) -> list[Delta] | None:
-    """Stage Parquet files of this machine as they are, by a second name for each, without copying them.
-
-    They must never be changed. None where that cannot be: the root is elsewhere, the table is partitioned, or a file does not
-    have the columns of the table with their types. Raises: NotFoundError.
-    """
+    """Stage Parquet files of this machine as they are, by a second name for each, without copying them."""
     objects = open_objects(root)
     staging = _Staging(stream, "upsert", None, None, False, root)
     if not isinstance(objects, LocalObjects) or staging.version.partition_keys:

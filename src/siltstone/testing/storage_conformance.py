@@ -452,8 +452,10 @@ def an_overwrite_replaces_partitions_in_one_commit(storage: Any, root: str) -> N
     def overwrite(what: Any, zones: list[str]) -> list[tuple[list[Any], int, bool]]:
         data = pa.table({"id": pa.array(range(len(zones)), pa.int64()), "zone": pa.array(zones, pa.string())})
         staged = storage.stage_deltas(data, stream, root=root)
+        planned = storage.plan_overwrite(staged, stream, what, root=root)
         position = storage.commit_deltas(staged, stream, overwrite=what, root=root).stream_position
         deltas = storage.list_deltas(stream, first_stream_position=position, root=root)
+        assert {each.locator.partition_id for each in planned} == {each.locator.partition_id for each in deltas}
         return sorted((each.partition_values, each.manifest.record_count, each.replaces) for each in deltas)
 
     assert overwrite("partitions", ["eu"]) == [(["eu"], 1, True)]

@@ -13,7 +13,6 @@ from siltstone.model import Delta, Idempotency, TableRules, TableVersion
 from siltstone.storage import object_store as storage
 from siltstone.storage.conversion import stored_type
 from siltstone.storage.interface import StreamLog
-from siltstone.storage.staging import stage_files
 
 # Says which version of which table a table began with; that it is set says that it was adopted.
 ADOPTED_FROM = "user.adopted_from"
@@ -74,7 +73,7 @@ def adopt(
 
     def stage(stream: StreamLog) -> list[Delta]:
         nonlocal linked
-        deltas = stage_files(source.files, stream, root=root) if source.files else None
+        deltas = storage.stage_files(source.files, stream, root=root) if source.files else None
         linked = deltas is not None
         return storage.stage_deltas(_counted(source, progress), stream, root=root) if deltas is None else deltas
 
