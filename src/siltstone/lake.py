@@ -5,7 +5,7 @@ import datetime
 import os
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Literal, TypeAlias, cast, overload
+from typing import TYPE_CHECKING, Literal, TypeAlias, cast, get_args, overload
 
 import pyarrow as pa
 
@@ -38,6 +38,7 @@ from siltstone.model import (
     DeltaType,
     Idempotency,
     MergeEngine,
+    Overwrite,
     PartitionLocator,
     PartitionValue,
     StreamLocator,
@@ -97,9 +98,14 @@ from siltstone.table.snapshot import TableSnapshot, take_snapshot
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from siltstone.catalog.adopt import Adopted
     from siltstone.document_table import DocumentTable
+    from siltstone.ingest.foreign import ForeignFormat
 
 EngineName = Literal["spark", "local"]
+WriteMode = Literal["append", "overwrite"]
+Partitions: TypeAlias = Sequence[Mapping[str, object]] | Literal["present"] | None
+"""What an overwrite replaces: partitions by their values, those that the rows belong to, or None, the table."""
 SchemaLike: TypeAlias = pa.Schema | Mapping[str, str] | Sequence[Mapping[str, object]]
 
 
@@ -215,6 +221,49 @@ class Lake:
             root=self.root,
         )
         return Table(self, version.locator.table_locator.full_name)
+
+    def adopt_table(
+        self,
+        name: str,
+        source: str,
+        format: "ForeignFormat",
+        *,
+        primary_keys: Sequence[str] = (),
+        sort_keys: Sequence[str] = (),
+        partition_keys: Sequence[str] | None = None,
+        merge_engine: MergeEngine = "deduplicate",
+        unique_within_partition: bool = False,
+        description: str = "",
+        dry_run: bool = False,
+        progress: Report = silent,
+    ) -> "Adopted":
+        """Create a table with the columns and rows of a Delta or Iceberg table, or of a folder of Parquet files.
+
+        All rows, as of the source's newest version, are the first delta; the source is not changed. Its data files are taken
+        over without copying them where they are on the same disk and have just the table's rows and columns. By
+        default the table is partitioned as the source is. What was begun and not finished goes on where it is asked for
+        again; what was done before is not done again.
+        Raises: NotFoundError, AlreadyExistsError, InvalidInputError, NotInstalledError.
+        """
+        from siltstone.catalog.adopt import adopt
+        from siltstone.ingest.foreign import open_foreign
+
+        return adopt(
+            self.root,
+            name,
+            open_foreign(source, format),
+            rules=TableRules(
+                primary_keys=_names(primary_keys),
+                sort_keys=_names(sort_keys),
+                partition_keys=_names(partition_keys or ()),
+                merge_engine=merge_engine,
+                unique_within_partition=unique_within_partition,
+            ),
+            partitions_as_source=partition_keys is None,
+            description=description,
+            dry_run=dry_run,
+            progress=progress,
+        )
 
     def plan_table(
         self,
@@ -335,6 +384,9 @@ class Table:
         idempotency: Idempotency | tuple[str, int] | None = None,
         stream_position: int | None = None,
         evolve: bool = True,
+        *,
+        mode: WriteMode = "append",
+        partitions: Partitions = None,
     ) -> int: ...
 
     @overload
@@ -348,6 +400,8 @@ class Table:
         stream_position: int | None = None,
         evolve: bool = True,
         *,
+        mode: WriteMode = "append",
+        partitions: Partitions = None,
         dry_run: Literal[True],
     ) -> Written: ...
 
@@ -361,6 +415,8 @@ class Table:
         stream_position: int | None = None,
         evolve: bool = True,
         *,
+        mode: WriteMode = "append",
+        partitions: Partitions = None,
         dry_run: bool = False,
     ) -> int | Written:
         """Write an Arrow table, record batches, a data frame, or a list of dictionaries as one commit.
@@ -369,6 +425,8 @@ class Table:
         of another kind of number than the column's are taken where each fits exactly; dictionaries have the widths
         of the table's columns. UUIDs are written as text, or as bytes into a binary column. New columns and wider
         types become part of the table; without `evolve`, or where the table is strict, they are refused.
+        With `mode="overwrite"` the table has these rows and no others from then on; with `partitions`, only those with
+        given values are replaced, e.g. `[{"day": date(2026, 11, 15)}]`, or `"present"`: those that the rows belong to.
         Returns the stream position. `idempotency=("my-job", 17)` makes it safe to write the same again. A dry run
         makes all checks, keeps nothing, and returns what would be written; data frames of Spark have none.
         Raises: InvalidInputError, NotFoundError, ConflictError, CommitUnknownError.
@@ -386,6 +444,7 @@ class Table:
         # What this process knows may be old, so the commit makes sure of it.
         expected = {KIND.name: properties.get(KIND.name)}
         columns = None if delete_columns is None else _names(delete_columns)
+        overwrite = self._overwrite(mode, partitions, type, op_column)
         if dry_run:
             return plan_write(
                 cast("ArrowData", data),
@@ -397,6 +456,7 @@ class Table:
                 idempotency=idempotency,
                 stream_position=stream_position,
                 evolve=evolve,
+                overwrite=overwrite,
                 root=root,
             )
         if data.__class__.__module__.startswith("pyspark."):
@@ -419,6 +479,7 @@ class Table:
                 idempotency=idempotency,
                 stream_position=stream_position,
                 expected_properties=expected,
+                overwrite=overwrite,
                 root=root,
             )
         return catalog.write_to_table(
@@ -431,8 +492,34 @@ class Table:
             idempotency=idempotency,
             stream_position=stream_position,
             expected_properties=expected,
+            overwrite=overwrite,
             root=self.lake.root,
         )
+
+    def _overwrite(
+        self, mode: WriteMode, partitions: Partitions, type: DeltaType, op_column: str | None
+    ) -> Overwrite | None:
+        """Return what a write replaces, None if nothing. Raises: InvalidInputError."""
+        if mode not in get_args(WriteMode):
+            raise InvalidInputError(f"{self.name}: unknown mode {mode!r}; use {' or '.join(get_args(WriteMode))}")
+        if mode == "append":
+            if partitions is not None:
+                raise InvalidInputError(
+                    f"{self.name}: partitions go with mode overwrite; rows know their own otherwise"
+                )
+            return None
+        if type == "delete" or op_column is not None:
+            raise InvalidInputError(
+                f"{self.name}: an overwrite has the rows that are to be there, not deletes; leave out type delete and the "
+                "operation column"
+            )
+        if partitions is None or partitions == "present":
+            return "table" if partitions is None else "partitions"
+        if isinstance(partitions, str | Mapping):
+            raise InvalidInputError(
+                f"{self.name}: partitions are a list such as [{{'day': '2026-11-15'}}], or 'present'"
+            )
+        return [self.version.partition_values_of(values) for values in partitions]
 
     def write_files(
         self,
@@ -446,6 +533,8 @@ class Table:
         idempotency: Idempotency | tuple[str, int] | None = None,
         stream_position: int | None = None,
         evolve: bool = True,
+        mode: WriteMode = "append",
+        partitions: Partitions = None,
         dry_run: bool = False,
         progress: Report = silent,
     ) -> Written:
@@ -462,9 +551,9 @@ class Table:
         rules = (type, delete_columns, op_column, idempotency, stream_position, evolve)
         with open_rows(files, before, format, delimiter, columns, op_column, progress=progress) as rows:
             if dry_run:
-                planned = self.write(rows.batches(), *rules, dry_run=True)
+                planned = self.write(rows.batches(), *rules, mode=mode, partitions=partitions, dry_run=True)
                 return dataclasses.replace(planned, null_lines=rows.null_lines)
-            position = self.write(rows.batches(), *rules)
+            position = self.write(rows.batches(), *rules, mode=mode, partitions=partitions)
         deltas = self.deltas(position, position)
         return sum_up(type, deltas, before, self.version, stream_position=position, null_lines=rows.null_lines)
 

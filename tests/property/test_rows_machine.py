@@ -3,7 +3,7 @@
 import contextlib
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import pyarrow as pa
 from hypothesis import settings
@@ -73,7 +73,8 @@ class RowsMachine(RuleBasedStateMachine):
             oracle = self.oracles.setdefault(name, Oracle.of_version(version))
             states = self.states.setdefault(name, {0: []})
             data = storage.download_delta(delta, root=self.root)
-            oracle.write(data, delta.type, delta.delete_columns, delta.op_column)
+            overwrite: Literal["table"] | None = "table" if delta.replaces else None
+            oracle.write(data, delta.type, delta.delete_columns, delta.op_column, overwrite=overwrite)
             states[position] = oracle.rows()
 
     def expected(self, source: PartitionLocator, upto: int) -> Rows:

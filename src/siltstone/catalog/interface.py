@@ -9,7 +9,17 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from siltstone.model import Delta, DeltaType, Idempotency, Namespace, StreamLocator, Table, TableRules, TableVersion
+from siltstone.model import (
+    Delta,
+    DeltaType,
+    Idempotency,
+    Namespace,
+    Overwrite,
+    StreamLocator,
+    Table,
+    TableRules,
+    TableVersion,
+)
 from siltstone.storage.interface import ArrowData, StreamLog
 
 
@@ -97,11 +107,13 @@ class Catalog(Protocol):
         idempotency: Idempotency | None = None,
         stream_position: int | None = None,
         expected_properties: Mapping[str, str | None] | None = None,
+        overwrite: Overwrite | None = None,
         root: str,
     ) -> int:
         """Write data as one commit and return its stream position.
 
-        Nothing is committed where a property of the table is not what is expected (None: not set).
+        Nothing is committed where a property of the table is not what is expected (None: not set). With `overwrite`, the
+        table, or some of its partitions, has these rows and no others from then on.
         Raises: InvalidInputError, NotFoundError, ConflictError, CommitUnknownError.
         """
 
@@ -123,6 +135,7 @@ class Catalog(Protocol):
         idempotency: Idempotency | None = None,
         stream_position: int | None = None,
         expected_properties: Mapping[str, str | None] | None = None,
+        overwrite: Overwrite | None = None,
         root: str,
     ) -> int:
         """Commit what `stage` makes for a table's stream of deltas; what was committed before is not staged again.

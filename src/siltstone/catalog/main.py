@@ -10,6 +10,7 @@ from siltstone.model import (
     DeltaType,
     Idempotency,
     Namespace,
+    Overwrite,
     StreamLocator,
     Table,
     TableRules,
@@ -130,6 +131,7 @@ def write_to_table(
     idempotency: Idempotency | None = None,
     stream_position: int | None = None,
     expected_properties: Mapping[str, str | None] | None = None,
+    overwrite: Overwrite | None = None,
     root: str,
 ) -> int:
     """Write data as one commit and return its stream position."""
@@ -145,6 +147,7 @@ def write_to_table(
         idempotency=idempotency,
         stream_position=stream_position,
         expected_properties=expected_properties,
+        overwrite=overwrite,
         root=root,
     )
 
@@ -156,6 +159,7 @@ def write_staged(
     idempotency: Idempotency | None = None,
     stream_position: int | None = None,
     expected_properties: Mapping[str, str | None] | None = None,
+    overwrite: Overwrite | None = None,
     root: str,
 ) -> int:
     """Commit what `stage` makes for a table's stream of deltas; what was committed before is not staged again."""
@@ -176,6 +180,7 @@ def write_staged(
                 stream_position=stream_position,
                 idempotency=idempotency,
                 expected_properties=expected_properties,
+                overwrite=overwrite,
                 root=root,
             )
         except CommitUnknownError:

@@ -303,6 +303,7 @@ def _events_grid(explanation: "Explanation") -> "Table":
     "siltstone write shop.orders january.csv february.csv",
     "siltstone write shop.orders changes.jsonl.gz --op-column op --idempotency orders-job:17",
     "siltstone write shop.orders gone.csv --type delete --delete-columns customer_id",
+    "siltstone write shop.orders november.csv --overwrite --partition month=2026-11",
     "tail -n 1000 events.jsonl | siltstone write shop.orders -",
 )
 def write(
@@ -321,6 +322,11 @@ def write(
     ] = None,
     stream_position: Annotated[int | None, option("--stream-position N", "Commit at this position.", min=1)] = None,
     strict: Annotated[bool, option("--strict", "Refuse columns and types that the table does not have.")] = False,
+    overwrite: Annotated[bool, option("--overwrite", "Replace all rows of the table by these.")] = False,
+    partition: Annotated[
+        list[str] | None,
+        option("--partition KEY=VALUE", "Replace only this partition; `present`: those that the rows belong to."),
+    ] = None,
     format: Format = None,
     delimiter: Delimiter = None,
     dry_run: DryRun = False,
@@ -331,6 +337,8 @@ def write(
     empty text.
     """
     batch = None if idempotency is None else parse_idempotency(idempotency)
+    if partition and not overwrite:
+        raise typer.BadParameter("goes with --overwrite; rows know their partition otherwise", param_hint="--partition")
     if "-" in files and sys.stdin.isatty():
         typer.echo("Reading JSON lines from the terminal; end with Ctrl-D.", err=True)
     with shell.progress() as progress:
@@ -344,10 +352,21 @@ def write(
             idempotency=batch,
             stream_position=stream_position,
             evolve=not strict,
+            mode="overwrite" if overwrite else "append",
+            partitions=parse_partitions(partition),
             dry_run=dry_run,
             progress=progress,
         )
     shell.emit(written, written_text(written))
+
+
+def parse_partitions(texts: list[str] | None) -> list[dict[str, str]] | Literal["present"] | None:
+    """Read partitions, each `key=value` or `key=value,key=value`, or `present` alone. Raises: typer.BadParameter."""
+    if not texts:
+        return None
+    if texts == ["present"]:
+        return "present"
+    return [parse_pairs(text.split(","), "--partition") for text in texts]
 
 
 def parse_idempotency(text: str) -> tuple[str, int]:
@@ -372,6 +391,9 @@ def written_text(written: "Written") -> Iterator[Shown]:
         yield f"{written.table}: would write {what}."
     else:
         yield f"{written.table}: wrote {what} at position {written.stream_position}."
+    if written.replaced_partitions and not written.repeated:
+        replaced = format_count(written.replaced_partitions, "partition")
+        yield f"{'Would replace' if written.dry_run else 'Replaced'} all that was in {replaced} before."
     if written.null_lines:
         yield f"Skipped {format_count(written.null_lines, 'null line')} (tombstones of a change stream)."
     if written.new_columns:
@@ -416,7 +438,7 @@ def _kind(delta: "DeltaReport") -> str:
         return f"{delta.type} by {delta.op_column}"
     if delta.delete_columns:
         return f"{delta.type} on {', '.join(delta.delete_columns)}"
-    return delta.type
+    return f"{delta.type}, overwrites" if delta.replaces else delta.type
 
 
 def parse_pairs(texts: Iterable[str] | None, param_hint: str) -> dict[str, str]:

@@ -14,10 +14,12 @@ from siltstone.errors import InvalidInputError, NotFoundError, SiltstoneError
 from siltstone.text import format_bytes, format_count, format_time
 
 if TYPE_CHECKING:
+    from siltstone.catalog.adopt import Adopted
     from siltstone.ingest.dry_run import Written
     from siltstone.table.report import TableDescription, TableSummary
 
 MergeEngine = Literal["deduplicate", "partial_update", "first_row"]
+ForeignFormat = Literal["delta", "iceberg", "parquet"]
 
 app = new_group("Create, show and change tables.")
 
@@ -90,6 +92,69 @@ def create(
                     raise type(error)(f"{name} was created, but stays empty: {error}") from error
     details = planned if dry_run else lake.table(name).describe()
     _emit_change(shell, name, "created", [f"created {name}"], dry_run, details, written)
+
+
+@command(
+    app,
+    "adopt",
+    "siltstone table adopt shop.orders --from delta old/orders --key order_id",
+    "siltstone table adopt shop.visits --from parquet visits/ --key day,id --dry-run",
+)
+def adopt(
+    shell: Shell,
+    name: TableName,
+    source: Annotated[str, argument("PATH", "The folder of the table, or an Iceberg metadata file.")],
+    format: Annotated[ForeignFormat, option("--from", "What the table is now.")],
+    keys: Annotated[list[str] | None, option("--key COLUMN", "A primary key column.")] = None,
+    sort_keys: Annotated[
+        list[str] | None, option("--sort-key COLUMN", "Of two rows of one key, the greater here wins.")
+    ] = None,
+    partition_keys: Annotated[
+        list[str] | None, option("--partition-by COLUMN", "A partition key column; else as the source has them.")
+    ] = None,
+    unpartitioned: Annotated[bool, option("--unpartitioned", "Leave out the partition keys of the source.")] = False,
+    merge_engine: Annotated[MergeEngine, option("--merge-engine", "How rows of one key become one.")] = "deduplicate",
+    unique_within_partition: Annotated[
+        bool, option("--unique-within-partition", "A key may have one row in each partition, not in the whole table.")
+    ] = False,
+    description: Annotated[str, option("--description", "What the table holds.")] = "",
+    dry_run: DryRun = False,
+) -> None:
+    """Create a table with the rows of a Delta or Iceberg table or of a folder of Parquet files, which stay as they are.
+
+    Where its data files can be used as they are, on the same disk, they are not copied. Compact the table next.
+    """
+    if unpartitioned and partition_keys:
+        raise typer.BadParameter("leave out --partition-by", param_hint="--unpartitioned")
+    with shell.progress() as progress:
+        adopted = shell.lake.adopt_table(
+            name,
+            source,
+            format,
+            primary_keys=parse_names(keys),
+            sort_keys=parse_names(sort_keys),
+            partition_keys=[] if unpartitioned else parse_names(partition_keys) or None,
+            merge_engine=merge_engine,
+            unique_within_partition=unique_within_partition,
+            description=description,
+            dry_run=dry_run,
+            progress=progress,
+        )
+    shell.emit(adopted, _adopted_text(adopted))
+
+
+def _adopted_text(adopted: "Adopted") -> Iterator[Shown]:
+    partitions = f", partitioned by {', '.join(adopted.partition_keys)}" if adopted.partition_keys else ""
+    columns = f"{format_count(adopted.columns, 'column')}{partitions}"
+    if adopted.dry_run:
+        yield f"{adopted.table}: would adopt {adopted.source} ({columns})."
+    elif adopted.repeated:
+        yield f"{adopted.table}: was adopted before, at position {adopted.stream_position}; nothing to do."
+    else:
+        how = f", {adopted.linked_files:,} of them linked, not copied" if adopted.linked_files else ""
+        rows = f"{format_count(adopted.rows, 'row')} in {format_count(adopted.files, 'file')}{how}"
+        yield f"{adopted.table}: adopted {adopted.source}: {rows} ({columns})."
+        yield f"Next: siltstone compact {adopted.table}"
 
 
 @command(app, "list", "siltstone table list shop")

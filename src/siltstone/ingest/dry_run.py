@@ -8,7 +8,7 @@ from typing import IO, Any, cast
 
 from siltstone.errors import InvalidInputError
 from siltstone.log.commit import forget_logs
-from siltstone.model import Delta, DeltaType, Idempotency, StreamLocator, TableVersion
+from siltstone.model import Delta, DeltaType, Idempotency, Overwrite, StreamLocator, TableVersion
 from siltstone.model.locators import check_new_position
 from siltstone.objects import MEMORY_SCHEME, Objects, open_objects, replaced
 from siltstone.storage import object_store as storage
@@ -20,6 +20,7 @@ class Written:
     """One write; `stream_position` is None in a dry run, `repeated` says that it had been committed before.
 
     `null_lines` counts the lines of files that are null, not rows: the tombstones of a change stream.
+    `replaced_partitions` counts those that an overwrite replaces.
     """
 
     table: str
@@ -33,6 +34,7 @@ class Written:
     repeated: bool
     dry_run: bool
     null_lines: int = 0
+    replaced_partitions: int = 0
 
 
 def sum_up(
@@ -62,6 +64,7 @@ def sum_up(
         repeated=repeated,
         dry_run=stream_position is None,
         null_lines=null_lines,
+        replaced_partitions=sum(delta.replaces for delta in deltas),
     )
 
 
@@ -94,6 +97,7 @@ def plan_write(
     idempotency: Idempotency | None = None,
     stream_position: int | None = None,
     evolve: bool = True,
+    overwrite: Overwrite | None = None,
     root: str,
 ) -> Written:
     """Do all that a write does before it commits, with the same checks, but keep no file. Raises: InvalidInputError."""
@@ -113,6 +117,8 @@ def plan_write(
             )
     finally:
         forget_logs(address)
+    if overwrite is not None:
+        deltas = storage.plan_overwrite(deltas, stream, overwrite, root=root)
     return sum_up(type, deltas, version, version)
 
 

@@ -238,7 +238,9 @@ def _candidates(
     ):
         yield before
         before = _round_before(destination, before, entries, source)
-    if not source.trimmed_position and completion.rebase_source_partition_locator is None:
+    deltas = source.between(source.trimmed_position, completion.high_watermark)
+    is_all_there = not source.trimmed_position or any(delta.replaces for delta in deltas)
+    if is_all_there and completion.rebase_source_partition_locator is None:
         yield None
 
 

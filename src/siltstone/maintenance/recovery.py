@@ -16,7 +16,7 @@ from siltstone.errors import ConflictError, CorruptionError, InvalidInputError
 from siltstone.log.horizon import announced, new_round_name
 from siltstone.maintenance.damage import BucketRepair, Damage, Region, RepairPlan, plan_repair
 from siltstone.maintenance.fsck import reachable_rounds
-from siltstone.model import PartitionValue
+from siltstone.model import Delta, PartitionValue
 from siltstone.model.buckets import Bucket, CompactedFile
 from siltstone.model.properties import ROWS_KIND
 from siltstone.model.rounds import Accounting, RoundCompletion
@@ -37,7 +37,7 @@ from siltstone.table.completion import (
     write_completion,
 )
 from siltstone.table.followers import follow, own_partition, round_source
-from siltstone.table.jobs import Keys, delta_reads, make_job, source_columns, version_of
+from siltstone.table.jobs import Keys, delta_reads, make_job, since_overwrite, source_columns, version_of
 
 _CONFLICTS = 20
 
@@ -150,14 +150,18 @@ class _Repair:
     def _make(self, region: Region) -> list[Bucket]:
         """Make a range anew. Raises: CorruptionError where its rows are not as many as there were."""
         plan = self._plan
+        deltas, is_overwritten = since_overwrite(plan.since(region.position))
         base = [
-            self._with_indices(plan.completion, bucket, region.damages.get(bucket.name)) for bucket in region.buckets
+            Bucket(depth=bucket.depth, bits=bucket.bits)
+            if is_overwritten
+            else self._with_indices(plan.completion, bucket, region.damages.get(bucket.name))
+            for bucket in region.buckets
         ]
         others = [
             Bucket(depth=bucket.depth, bits=bucket.bits) for bucket in plan.completion.buckets if not region.has(bucket)
         ]
         state = RoundCompletion.from_serializable({**plan.completion, "buckets": [*base, *others]})
-        job = self._job(state, region.position)
+        job = self._job(state, region.position, deltas)
         numbers = [number for number, bucket in enumerate(job.buckets) if region.has(bucket)]
         made: list[Bucket] = []
         for number, parts in gather_here(job, numbers):
@@ -173,10 +177,10 @@ class _Repair:
             )
         return made
 
-    def _job(self, state: RoundCompletion, position: int) -> RoundJob:
-        """Return the job of what is done to a state by the deltas after a position."""
+    def _job(self, state: RoundCompletion, position: int, deltas: Sequence[Delta] = ()) -> RoundJob:
+        """Return the job of what is done to a state as of a position by deltas after it."""
         plan = self._plan
-        reads = delta_reads(plan.since(position), self._columns)
+        reads = delta_reads(deltas, self._columns)
         schema = self._columns.schema_after(position)
         keys = Keys(tuple(state.primary_keys))
         job = make_job(plan.destination, state, reads, self._columns, keys, plan.source.version, schema)

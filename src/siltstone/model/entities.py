@@ -1,6 +1,6 @@
 """The things a lake holds: namespaces, tables, versions, streams, partitions, deltas and their files."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, get_args
 
 import pyarrow as pa
@@ -17,6 +17,7 @@ from siltstone.model.locators import (
     TableVersionLocator,
     check_name,
     check_path,
+    partition_value,
 )
 from siltstone.model.schema import (
     SchemaField,
@@ -39,6 +40,8 @@ OPERATIONS = ("c", "r", "u", "d", "I", "U", "D", "+I", "-U", "+U", "-D")
 """What an operation column may have."""
 REMOVALS = ("d", "D", "-D")
 """Those that delete a row."""
+Overwrite = Literal["table", "partitions"] | Sequence[Sequence[PartitionValue]]
+"""What a commit replaces: the whole table, the partitions that its rows belong to, or those with these values."""
 
 
 class Metafile(Model):
@@ -169,6 +172,24 @@ class TableVersion(Metafile):
                 f"{self.locator}: {len(values)} partition values {list(values)!r} for the partition keys: {keys}"
             )
 
+    def partition_values_of(self, values: Mapping[str, object]) -> list[PartitionValue]:
+        """Return the values of one partition, given by the names of its keys. Raises: InvalidInputError."""
+        unknown = [name for name in values if name not in self.partition_keys]
+        missing = [name for name in self.partition_keys if name not in values]
+        if unknown or missing or not self.partition_keys:
+            keys = ", ".join(self.partition_keys) or "none"
+            raise InvalidInputError(f"{self.locator}: {dict(values)!r} is not a value for each partition key: {keys}")
+        return [partition_value(self._in_type(name, values[name])) for name in self.partition_keys]
+
+    def _in_type(self, name: str, value: object) -> object:
+        kind = self.schema.field(name).type
+        try:
+            return pa.scalar(value).cast(kind).as_py()
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
+            raise InvalidInputError(
+                f"{self.locator}: {value!r} is not a value of the partition key {name!r}, which is {kind}"
+            ) from error
+
     def _number_columns(self) -> None:
         """Assign ids to columns without one: before there were ids, columns were only ever added at the end."""
         for position, column in enumerate(self.fields):
@@ -296,7 +317,8 @@ class Delta(Metafile):
 
     Columns are named as its files name them. `columns` are the table's columns in its files, without an operation
     column that the table does not have; `fields` has the types of all columns in the files while the delta is
-    staged, with the ids that they had then; a column without one is new.
+    staged, with the ids that they had then; a column without one is new. One that `replaces` takes the place of all that
+    its partition has had before it.
     """
 
     locator: DeltaLocator
@@ -308,6 +330,7 @@ class Delta(Metafile):
     delete_columns: list[str] | None = None
     op_column: str | None = None
     every_partition: bool = False
+    replaces: bool = False
     idempotency: Idempotency | None = None
     previous_stream_position: int = 0
     committed_at: int = 0

@@ -4,7 +4,7 @@ import difflib
 import hashlib
 import re
 from collections.abc import Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from siltstone.errors import InvalidInputError
 from siltstone.model.dict_model import Model, field
@@ -193,6 +193,11 @@ class DeltaLocator(PartitionLocator):
     def partition_locator(self) -> PartitionLocator:
         """The partition."""
         return self._above(PartitionLocator)
+
+
+def partition_value(value: Any) -> PartitionValue:
+    """Return a value of a partition key as locators have it: dates as text."""
+    return value if value is None or isinstance(value, bool | int | str) else value.isoformat()
 
 
 def partition_id(values: Sequence[PartitionValue]) -> str:

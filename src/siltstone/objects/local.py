@@ -113,6 +113,20 @@ class LocalObjects:
         """Write aside, sync, link to the final name: never half there, never over another."""
         self._publish(path, data, os.link)
 
+    def link(self, path: str, file: str) -> bool:
+        """Let a file of this machine have a second name here, without copying it; return whether its disk can."""
+        final = self._locate_name(path)
+        with self._translated(path):
+            self._make_folders(os.path.dirname(final))
+            try:
+                os.link(file, final)
+            except OSError as error:
+                if error.errno in (errno.EXDEV, errno.EPERM, errno.ENOTSUP, errno.EMLINK):
+                    return False
+                raise
+            _sync_folder(os.path.dirname(final))
+        return True
+
     def replace(self, path: str, data: bytes | Iterable[bytes]) -> None:
         """Write aside, sync, rename over the final name."""
         self._publish(path, data, os.replace)

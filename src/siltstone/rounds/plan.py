@@ -29,7 +29,15 @@ from siltstone.table.completion import (
     read_state,
 )
 from siltstone.table.followers import SourceState, lost_commits, read_source, read_sources
-from siltstone.table.jobs import Keys, SourceColumns, delta_reads, make_job, source_columns, version_of
+from siltstone.table.jobs import (
+    Keys,
+    SourceColumns,
+    delta_reads,
+    make_job,
+    since_overwrite,
+    source_columns,
+    version_of,
+)
 
 
 @dataclass(frozen=True)
@@ -80,6 +88,8 @@ class RoundPlan(PartitionPlan):
     deltas_left_over: int
     # The newest delta that was there to be read, which may be one of a later round; None where that was not looked for.
     newest_position: int | None = None
+    # Rows of the round before that an overwrite replaces: they are gone, and not read.
+    replaced_rows: int = 0
 
     @property
     def round_id(self) -> int:
@@ -182,11 +192,12 @@ def _plan_next(plan: PartitionPlan, *, is_first: bool, is_alone: bool) -> Partit
     if is_alone:
         _check_order(request, watermark)
     deltas = _new_deltas(plan, watermark)
-    chosen = _that_fit(deltas, request.max_round_bytes)
-    job = _job(
-        plan, delta_reads(chosen, columns), columns, keys, columns.schema_after(watermark), deltas[len(chosen) :]
-    )
-    if len(chosen) == len(deltas) and request.last_stream_position is None:
+    counted, is_overwritten = since_overwrite(deltas)
+    chosen = _that_fit(counted, request.max_round_bytes)
+    left_over = counted[len(chosen) :]
+    reads, schema = delta_reads(chosen, columns), columns.schema_after(watermark)
+    job = _job(plan, reads, columns, keys, schema, left_over, is_overwritten=is_overwritten)
+    if not left_over and request.last_stream_position is None:
         job = _reaching_the_end(job, source.version, read_holds(state.holds))
     wants_full = is_first and request.settings.full and previous is not None and previous.file_count > 0
     if not chosen and not wants_full and not job.due_numbers():
@@ -200,9 +211,10 @@ def _plan_next(plan: PartitionPlan, *, is_first: bool, is_alone: bool) -> Partit
         start_watermark=watermark,
         high_watermark=reached,
         read_watermark=reached,
-        delta_count=len(chosen),
-        deltas_left_over=len(deltas) - len(chosen),
+        delta_count=len(deltas) - len(left_over),
+        deltas_left_over=len(left_over),
         newest_position=deltas[-1].stream_position if deltas else watermark,
+        replaced_rows=previous.live_rows if previous and is_overwritten else 0,
     )
 
 
@@ -213,6 +225,8 @@ def _job(
     keys: Keys,
     schema: pa.Schema,
     backlog: Sequence[Delta] = (),
+    *,
+    is_overwritten: bool = False,
 ) -> RoundJob:
     request, source = plan.request, plan.source
     settings, now_ms = request.settings, request.now_ms
@@ -227,8 +241,9 @@ def _job(
         settings=settings,
         now_ms=now_ms,
         backlog=backlog,
+        is_overwritten=is_overwritten,
     )
-    if settings.full and job.primary_keys and plan.previous is not None:
+    if settings.full and job.primary_keys and plan.previous is not None and not is_overwritten:
         # All buckets are rewritten: those that will be too small for the table are so together with their neighbours.
         rows, coming = plan.previous.live_rows, sum(read.record_count for read in reads if not read.is_delete)
         job = replace(job, buckets=job.buckets.joined(job.bucket_rows * rows // (2 * max(rows + coming, 1))))
@@ -317,7 +332,8 @@ def _all_of(plan: PartitionPlan, keys: Keys, last: int | None) -> _Whole:
         )
     deltas = origin.between(0, last)
     newest = deltas[-1].stream_position if deltas else 0
-    return _Whole(delta_reads(deltas, columns), columns.schema_after(0), newest, len(deltas))
+    counted, _ = since_overwrite(deltas)
+    return _Whole(delta_reads(counted, columns), columns.schema_after(0), newest, len(deltas))
 
 
 def _compacted_schema(compacted: RoundCompletion, columns: SourceColumns) -> pa.Schema:

@@ -374,7 +374,11 @@ def _complete(plan: RoundPlan, results: Sequence[BucketResult]) -> RoundCompleti
     actions["untouched"] += len(job.buckets) - len(results)
     untouched = job.buckets.totals.live_count - sum(result.accounting.base_rows for result in results)
     total = Accounting.sum(
-        [*(result.accounting for result in results), Accounting(base_rows=untouched, live_rows=untouched)]
+        [
+            *(result.accounting for result in results),
+            Accounting(base_rows=untouched, live_rows=untouched),
+            Accounting(base_rows=plan.replaced_rows, deleted_rows=plan.replaced_rows),
+        ]
     )
     _check_arrival(plan, total)
     files, written_files = buckets.totals.file_count, sum(result.written_files for result in results)

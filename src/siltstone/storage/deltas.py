@@ -17,6 +17,7 @@ from siltstone.model import (
     Idempotency,
     Manifest,
     ManifestEntry,
+    Overwrite,
     Partition,
     PartitionLocator,
     PartitionValue,
@@ -53,6 +54,7 @@ def commit_deltas(
     stream_position: int | None = None,
     idempotency: Idempotency | None = None,
     expected_properties: Mapping[str, str | None] | None = None,
+    overwrite: Overwrite | None = None,
     root: str,
 ) -> Stream:
     """Commit staged deltas of one stream together, at one stream position."""
@@ -67,11 +69,12 @@ def commit_deltas(
             return Commit({}, state.stream)
         _check_properties(state.version, expected_properties or {})
         refuse_late(state.entries, [entry.uri for delta in deltas for entry in delta.manifest.entries], str(stream))
+        made = deltas if overwrite is None else _overwriting(state, deltas, overwrite)
         now_ms = source.log.now_ms()
-        position = _next_position(state.stream, deltas, stream_position, now_ms)
+        position = _next_position(state.stream, made, stream_position, now_ms)
         committed_at = max(now_ms, state.entries.time_ms)
         changes: dict[str, Entry | None] = {**_schema_change(state.version, deltas)}
-        for delta, partition in _targets(state, deltas, now_ms):
+        for delta, partition in _targets(state, made, now_ms):
             changes.update(_delta_changes(delta, partition, position, committed_at, idempotency))
         state.stream.stream_position = position
         changes[stream_key(stream.stream)] = nameless(state.stream)
@@ -83,6 +86,11 @@ def commit_deltas(
     if committed.batch_id is None:
         _discard_repeated(deltas, source, committed.result.stream_position)
     return committed.result
+
+
+def plan_overwrite(deltas: Sequence[Delta], stream: StreamLike, overwrite: Overwrite, *, root: str) -> list[Delta]:
+    """Return what `commit_deltas` would commit where it overwrites, and commit nothing."""
+    return locate(stream, root).read(lambda state: _overwriting(state, deltas, overwrite))
 
 
 def _discard_repeated(deltas: Sequence[Delta], source: StoredStream, position: int) -> None:
@@ -131,6 +139,36 @@ def _check_staged(deltas: Sequence[Delta], stream: StreamLocator, version: Table
     segments = [delta.locator.partition_id for delta in deltas]
     if len(set(segments)) != len(segments):
         raise InvalidInputError(f"{stream}: one commit has two deltas for one partition; commit them one after another")
+
+
+def _overwriting(state: StoredState, deltas: Sequence[Delta], overwrite: Overwrite) -> list[Delta]:
+    """Return deltas that replace what their partitions have, with empty ones for those that get no rows.
+
+    Raises: InvalidInputError where there are deletes, or rows of a partition that is not to be replaced.
+    """
+    deletes = [delta for delta in deltas if delta.type == "delete" or delta.op_column is not None]
+    if deletes:
+        raise InvalidInputError(
+            f"{state.locator}: an overwrite has the rows that are to be there, not deletes; leave out type delete and the "
+            "operation column"
+        )
+    everywhere = [delta for delta in deltas if delta.every_partition]
+    replaced = {delta.locator.partition_id: delta for delta in deltas if not delta.every_partition}
+    chosen = {} if overwrite == "partitions" else state.partitions()
+    if not isinstance(overwrite, str):
+        wanted = {PartitionLocator(**state.locator, partition_values=list(values)).partition_id for values in overwrite}
+        for delta in replaced.values():
+            if delta.locator.partition_id not in wanted:
+                raise InvalidInputError(
+                    f"{state.locator}: has rows of partition {delta.partition_values!r}, which is not among those to be "
+                    "replaced; name it, too, or leave out its rows"
+                )
+        chosen = {partition_id: partition for partition_id, partition in chosen.items() if partition_id in wanted}
+    for partition_id, partition in chosen.items():
+        if partition_id not in replaced:
+            locator = DeltaLocator(**partition.locator, stream_position=0)
+            replaced[partition_id] = Delta(locator=locator, type="upsert", manifest=Manifest())
+    return [*everywhere, *(Delta(**{**delta, "replaces": True}) for delta in replaced.values())]
 
 
 def _next_position(stream: Stream, deltas: Sequence[Delta], requested: int | None, now_ms: int) -> int:

@@ -27,6 +27,7 @@ from siltstone.model import (
     Manifest,
     ManifestEntry,
     Namespace,
+    Overwrite,
     Partition,
     PartitionLocator,
     PartitionValue,
@@ -422,6 +423,13 @@ class Storage(Protocol):
         committed to each partition that exists then. Raises: InvalidInputError, NotFoundError.
         """
 
+    def stage_files(self, files: Sequence[str], stream: StreamLike, *, root: str) -> list[Delta] | None:
+        """Stage Parquet files of this machine as they are, by a second name for each, without copying them.
+
+        They must never be changed. None where that cannot be: the root is elsewhere, the table is partitioned, or a file
+        does not have the columns of the table with their types. Raises: NotFoundError.
+        """
+
     def commit_delta(
         self, delta: Delta, *, stream_position: int | None = None, idempotency: Idempotency | None = None, root: str
     ) -> Delta:
@@ -435,6 +443,7 @@ class Storage(Protocol):
         stream_position: int | None = None,
         idempotency: Idempotency | None = None,
         expected_properties: Mapping[str, str | None] | None = None,
+        overwrite: Overwrite | None = None,
         root: str,
     ) -> Stream:
         """Commit staged deltas of one stream together, at one stream position, and return the stream as of then.
@@ -442,9 +451,15 @@ class Storage(Protocol):
         The position is the newest one plus one, or the given one, which must be higher than the newest. What was
         committed under this idempotency id before is not committed again; the stream then has that commit's position.
         The table's schema takes over new columns and wider types in the same commit. Nothing is committed where a property
-        of the table version is not what is expected (None: not set) at the moment of the commit.
+        of the table version is not what is expected (None: not set) at the moment of the commit. What is overwritten has
+        the rows of these deltas from then on, and no others: partitions that the deltas have no rows for are empty.
         Raises: InvalidInputError, NotFoundError, ConflictError, CommitUnknownError.
         """
+
+    def plan_overwrite(
+        self, deltas: Sequence[Delta], stream: StreamLike, overwrite: Overwrite, *, root: str
+    ) -> list[Delta]:
+        """Return what `commit_deltas` would commit where it overwrites, and commit nothing. Raises: InvalidInputError."""
 
     def find_commit(self, stream: StreamLike, idempotency: Idempotency, *, root: str) -> int | None:
         """Return the stream position that was committed under an idempotency id, or None.

@@ -12,8 +12,10 @@ from siltstone.storage.deltas import get_delta_manifest as get_delta_manifest
 from siltstone.storage.deltas import get_latest_delta as get_latest_delta
 from siltstone.storage.deltas import list_deltas as list_deltas
 from siltstone.storage.deltas import list_partition_deltas as list_partition_deltas
+from siltstone.storage.deltas import plan_overwrite as plan_overwrite
 from siltstone.storage.staging import stage_delta as stage_delta
 from siltstone.storage.staging import stage_deltas as stage_deltas
+from siltstone.storage.staging import stage_files as stage_files
 from siltstone.storage.streams import add_follower as add_follower
 from siltstone.storage.streams import close_stream as close_stream
 from siltstone.storage.streams import commit_partition as commit_partition

@@ -5,18 +5,20 @@ committed; files of a refused write are deleted again.
 """
 
 import itertools
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from siltstone.errors import InvalidInputError
 from siltstone.log.horizon import new_file_name
-from siltstone.model import Delta, DeltaLocator, DeltaType, Manifest, PartitionLocator, PartitionValue
+from siltstone.model import Delta, DeltaLocator, DeltaType, Manifest, ManifestEntry, PartitionLocator, PartitionValue
 from siltstone.model.entities import DELTA_TYPES, OPERATIONS, REMOVALS
-from siltstone.model.locators import partition_id
+from siltstone.model.locators import partition_id, partition_value
 from siltstone.model.properties import SCHEMA_EVOLUTION, STRICT
 from siltstone.model.schema import (
     SchemaField,
@@ -28,7 +30,7 @@ from siltstone.model.schema import (
     schema_from_json,
     schema_to_json,
 )
-from siltstone.objects import open_objects
+from siltstone.objects import LocalObjects, open_objects
 from siltstone.storage.conversion import UnfitValueError, convert, record_batches, stored_type
 from siltstone.storage.interface import ArrowData, StreamLike
 from siltstone.storage.layout import EVERY_PARTITION
@@ -68,6 +70,27 @@ def stage_deltas(
 ) -> list[Delta]:
     """Write the files of one delta per partition that the rows belong to."""
     return _Staging(stream, type, delete_columns, op_column, evolve, root).stage(data)
+
+
+def stage_files(files: Sequence[str], stream: StreamLike, *, root: str) -> list[Delta] | None:
+    """Stage Parquet files of this machine as they are, by a second name for each, without copying them."""
+    objects = open_objects(root)
+    staging = _Staging(stream, "upsert", None, None, False, root)
+    if not isinstance(objects, LocalObjects) or staging.version.partition_keys:
+        return None
+    entries: list[ManifestEntry] = []
+    try:
+        for file in files:
+            entry = staging.link(objects, file)
+            if entry is None:
+                discarded, entries = entries, []
+                objects.delete([entry.uri for entry in discarded])
+                return None
+            entries.append(entry)
+    except BaseException:
+        objects.delete([entry.uri for entry in entries])
+        raise
+    return [staging.delta([], entries)]
 
 
 class _Staging:
@@ -152,6 +175,20 @@ class _Staging:
         if not deltas and (self._every_partition or not self.version.partition_keys):
             deltas = [self.delta([], [], every_partition=self._every_partition)]
         return deltas
+
+    def link(self, objects: LocalObjects, file: str) -> ManifestEntry | None:
+        """Give a file a name in the stream; None where it cannot have one, or its columns are not those of the table."""
+        with pq.ParquetFile(file) as opened:
+            found, rows = opened.schema_arrow, opened.metadata.num_rows
+        table = self.version.as_in_files().schema
+        if found.names != table.names or any(not found.field(n).type.equals(table.field(n).type) for n in table.names):
+            return None
+        self._schema = self._check_schema(self.version.schema)
+        self._file_columns = self._columns_in_files(self._schema)
+        path = f"{self._stream.folder}/{partition_id([])}/{new_file_name(self._began)}.parquet"
+        if not objects.link(path, file):
+            return None
+        return ManifestEntry(uri=path, record_count=rows, content_length=os.stat(file).st_size)
 
     def _changes_schema(self) -> bool:
         if self._schema is None or self._delete_columns is not None:
@@ -404,7 +441,7 @@ class _Staging:
         keys = self.version.partition_keys
         rows = pa.table({**{key: batch.column(key) for key in keys}, "_siltstone_row": pa.array(range(batch.num_rows))})
         for group in rows.group_by(keys, use_threads=False).aggregate([("_siltstone_row", "list")]).to_pylist():
-            yield [_partition_value(group[key]) for key in keys], group["_siltstone_row_list"]
+            yield [partition_value(group[key]) for key in keys], group["_siltstone_row_list"]
 
     def _writer(self, values: list[PartitionValue], *, every_partition: bool) -> DataFileWriter:
         assert self._schema is not None
@@ -424,7 +461,3 @@ def table_columns(schema: pa.Schema, op_column: str | None, table: pa.Schema) ->
     if op_column is None or op_column in table.names:
         return schema
     return pa.schema([field for field in schema if field.name != op_column])
-
-
-def _partition_value(value: Any) -> PartitionValue:
-    return value if value is None or isinstance(value, bool | int | str) else value.isoformat()

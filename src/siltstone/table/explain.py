@@ -31,6 +31,7 @@ Row = dict[str, Any]
 BEFORE_IMAGE = "-U"
 REBASE = "rebase"
 COMPACTED_ROW = "compacted row"
+OVERWRITE = "overwrite"
 _FROM_ROUNDS = (REBASE, COMPACTED_ROW)
 
 
@@ -279,6 +280,8 @@ class _Reader:
     wanted: pa.Table
 
     def apply(self, events: "_Events", delta: Delta) -> None:
+        if delta.replaces:
+            events.overwrite(_delta_event(delta, OVERWRITE, "", 0, {}))
         for entry in delta.manifest.entries:
             table = read_data_file(self.root, entry)
             table = table.rename_columns(list(self.columns.renamed(table.column_names)))
@@ -386,6 +389,15 @@ class _Events:
         self.all.append(event)
         event.effect = "deletes the row"
         self._forget()
+
+    def overwrite(self, event: KeyEvent) -> None:
+        """Forget the row or tombstone, if there is one: all that was there before is gone."""
+        if self.current is not None:
+            self.remove(event)
+        elif self._tombstone is not None:
+            event.effect = "ends what a delete before it kept out"
+            self.all.append(event)
+        self._tombstone = None
 
     def _forget(self) -> None:
         self.current, self._holder = None, None

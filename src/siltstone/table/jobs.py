@@ -118,6 +118,14 @@ class Keys(NamedTuple):
         return self if self.sort is not None else Keys(self.primary, tuple(columns.sort_keys))
 
 
+def since_overwrite(deltas: Sequence[Delta]) -> tuple[Sequence[Delta], bool]:
+    """Return the deltas that count, and whether what was there before them does not: one may replace all before it."""
+    for place in range(len(deltas) - 1, -1, -1):
+        if deltas[place].replaces:
+            return deltas[place:], True
+    return deltas, False
+
+
 def delta_reads(deltas: Sequence[Delta], columns: SourceColumns) -> list[ReadTask]:
     """Return the files of deltas as tasks, numbered in stream order."""
     reads = []
@@ -155,8 +163,19 @@ def merging_job(
     """Return what a round from one state would have to do that reads the given deltas, all of them after that state."""
     columns = source_columns(source, table)
     schema = columns.schema_after(base.high_watermark if base else 0)
-    reads = delta_reads(deltas, columns)
-    return make_job(destination, base, reads, columns, keys.in_files(table), source, schema, now_ms=now_ms)
+    counted, is_overwritten = since_overwrite(deltas)
+    reads = delta_reads(counted, columns)
+    return make_job(
+        destination,
+        base,
+        reads,
+        columns,
+        keys.in_files(table),
+        source,
+        schema,
+        now_ms=now_ms,
+        is_overwritten=is_overwritten,
+    )
 
 
 def make_job(
@@ -171,11 +190,13 @@ def make_job(
     settings: Settings | None = None,
     now_ms: int | None = None,
     backlog: Sequence[Delta] = (),
+    is_overwritten: bool = False,
 ) -> RoundJob:
     """Return what a round does, starting from the one before, if any, and reading columns of `schema`.
 
     The rules are those of the source's version, all names those of the files of the destination's table. `backlog` has
-    deltas that later rounds will read: a first round makes buckets for them, too.
+    deltas that later rounds will read: a first round makes buckets for them, too. Where all rows from before are
+    overwritten, the round begins with empty buckets, too.
     """
     settings = settings or Settings()
     if previous is not None:
@@ -187,7 +208,8 @@ def make_job(
     manifests = [delta.manifest for delta in backlog if delta.type != "delete"]
     coming = [(read.record_count, read.content_length) for read in reads if not read.is_delete]
     coming += [(manifest.record_count, manifest.content_length) for manifest in manifests]
-    coming += [(previous.live_rows, previous.content_length)] if previous else []
+    kept_buckets = None if previous is None or is_overwritten else previous.buckets
+    coming += [(kept_buckets.totals.live_count, kept_buckets.totals.content_length)] if kept_buckets is not None else []
     rows, size = (sum(column) for column in zip(*coming, strict=True)) if coming else (0, 0)
     target = settings.bucket_rows or bucket_rows(rows, size)
     return RoundJob(
@@ -198,7 +220,7 @@ def make_job(
         sort_keys=keys.sort or (),
         merge_engine=version.merge_engine,
         drop_duplicates=version.drop_duplicates,
-        buckets=previous.buckets if previous else _first_buckets(rows, target),
+        buckets=_first_buckets(rows, target) if kept_buckets is None else kept_buckets,
         bucket_rows=target,
         reads=tuple(reads),
         settings=settings,

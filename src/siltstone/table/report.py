@@ -79,6 +79,7 @@ class DeltaReport:
     delete_columns: Sequence[str] | None = None
     op_column: str | None = None
     idempotency: str | None = None
+    replaces: bool = False
 
 
 def summarize_table(name: str, *, root: str) -> TableSummary:
@@ -148,6 +149,7 @@ def report_delta(delta: Delta, names: Mapping[str, str]) -> DeltaReport:
         delete_columns=delta.delete_columns and [names.get(column, column) for column in delta.delete_columns],
         op_column=delta.op_column,
         idempotency=f"{delta.idempotency.app_id}:{delta.idempotency.batch_id}" if delta.idempotency else None,
+        replaces=delta.replaces,
     )
 
 

@@ -5,7 +5,7 @@ Nothing here is fast and nothing is shared with an engine, so that both are not 
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import pyarrow as pa
 
@@ -16,6 +16,8 @@ from siltstone.model import DeltaType, MergeEngine, PartitionValue, TableVersion
 from siltstone.storage import object_store as storage
 
 Row = dict[str, object]
+Replaced = Literal["table", "partitions"] | Sequence[Sequence[object]]
+"""What is overwritten: the table, the partitions of the rows that come, or those with these values."""
 Key = tuple[tuple[int, str, Any], ...]
 
 _UPSERTS = ("c", "r", "u", "I", "U", "+I", "+U")
@@ -81,8 +83,11 @@ class Oracle:
         delete_columns: Sequence[str] | None = None,
         op_column: str | None = None,
         partition: Sequence[object] | None = None,
+        overwrite: Replaced | None = None,
     ) -> None:
         """Apply what `Table.write` would write, or what it writes to one partition."""
+        if overwrite is not None:
+            self._clear(data, overwrite)
         self.apply(
             data.to_pylist(),
             type=type,
@@ -91,6 +96,21 @@ class Oracle:
             op_column=op_column,
             partition=partition,
         )
+
+    def _clear(self, data: pa.Table, overwrite: Replaced) -> None:
+        """Forget all rows and tombstones of what is overwritten."""
+        doomed = {_key(row, self._partition_keys) for row in data.to_pylist()} if self._partition_keys else {()}
+        if not isinstance(overwrite, str):
+            doomed = {
+                _key(dict(zip(self._partition_keys, values, strict=True)), self._partition_keys) for values in overwrite
+            }
+        for key, rows in list(self._rows.items()):
+            self._rows[key] = [
+                row for row in rows if overwrite != "table" and _key(row, self._partition_keys) not in doomed
+            ]
+        for key, tombstone in list(self._tombstones.items()):
+            if overwrite == "table" or _key(tombstone, self._partition_keys) in doomed:
+                del self._tombstones[key]
 
     def apply(
         self,
@@ -197,7 +217,8 @@ def oracle_of(table: Table, upto: int | None = None, *, partition: Sequence[Part
         if partition is None or delta.partition_values == list(partition):
             data = storage.download_delta(delta, root=root)
             values = _typed(delta.partition_values, table.version)
-            oracle.write(data, delta.type, delta.delete_columns, delta.op_column, values)
+            overwrite = [values] if delta.replaces else None
+            oracle.write(data, delta.type, delta.delete_columns, delta.op_column, values, overwrite)
     return oracle
 
 

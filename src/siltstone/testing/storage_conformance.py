@@ -443,6 +443,33 @@ def a_delete_without_partition_keys_meets_every_partition(storage: Any, root: st
 
 
 @_check
+def an_overwrite_replaces_partitions_in_one_commit(storage: Any, root: str) -> None:
+    """Deltas that replace all before them, with or without rows, and rows of other partitions are refused."""
+    schema = _schema(id=pa.int64(), zone=pa.string())
+    stream = _stream(storage, root, schema=schema, partition_keys=["zone"], unique_within_partition=True)
+    _write(storage, root, stream, pa.table({"id": [1, 2], "zone": ["eu", "us"]}))
+
+    def overwrite(what: Any, zones: list[str]) -> list[tuple[list[Any], int, bool]]:
+        data = pa.table({"id": pa.array(range(len(zones)), pa.int64()), "zone": pa.array(zones, pa.string())})
+        staged = storage.stage_deltas(data, stream, root=root)
+        planned = storage.plan_overwrite(staged, stream, what, root=root)
+        position = storage.commit_deltas(staged, stream, overwrite=what, root=root).stream_position
+        deltas = storage.list_deltas(stream, first_stream_position=position, root=root)
+        assert {each.locator.partition_id for each in planned} == {each.locator.partition_id for each in deltas}
+        return sorted((each.partition_values, each.manifest.record_count, each.replaces) for each in deltas)
+
+    assert overwrite("partitions", ["eu"]) == [(["eu"], 1, True)]
+    assert overwrite([["us"], ["asia"]], []) == [(["us"], 0, True)]
+    assert overwrite("table", ["asia"]) == [(["asia"], 1, True), (["eu"], 0, True), (["us"], 0, True)]
+    with raises(errors.InvalidInputError, "eu", "replaced"):
+        overwrite([["us"]], ["eu"])
+    gone = storage.stage_deltas(pa.table({"id": [1]}), stream, type="delete", root=root)
+    with raises(errors.InvalidInputError, "delete"):
+        storage.commit_deltas(gone, stream, overwrite="table", root=root)
+    assert storage.get_stream(stream, root=root).stream_position == 4
+
+
+@_check
 def deltas_are_checked_before_anything_is_committed(storage: Any, root: str) -> None:
     """Wrong data and wrong rules are refused, the column is named, and the stream stays as it was."""
     schema = _schema(id=pa.int64(), at=pa.timestamp("us")).append(pa.field("qty", pa.int32(), nullable=False))

@@ -10,7 +10,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 import pyarrow as pa
 
@@ -164,19 +164,23 @@ class Write:
     type: DeltaType = "upsert"
     delete_columns: tuple[str, ...] | None = None
     op_column: str | None = None
+    overwrite: Literal["table", "partitions"] | None = None
 
     def __repr__(self) -> str:
         types = ", ".join(f"{field.name} {field.type}" for field in self.data.schema)
         settings = f"type={self.type!r}, delete_columns={self.delete_columns!r}, op_column={self.op_column!r}"
+        settings += f", overwrite={self.overwrite!r}"
         return f"Write(<{types}> {self.data.to_pylist()!r}, {settings})"
 
     def write_to(self, table: Table) -> int:
         """Write it to a table and return the stream position."""
-        return table.write(self.data, self.type, self.delete_columns, self.op_column)
+        mode: Literal["append", "overwrite"] = "append" if self.overwrite is None else "overwrite"
+        partitions: Literal["present"] | None = "present" if self.overwrite == "partitions" else None
+        return table.write(self.data, self.type, self.delete_columns, self.op_column, mode=mode, partitions=partitions)
 
     def apply_to(self, oracle: Oracle) -> None:
         """Apply it to an oracle."""
-        oracle.write(self.data, self.type, self.delete_columns, self.op_column)
+        oracle.write(self.data, self.type, self.delete_columns, self.op_column, overwrite=self.overwrite)
 
 
 class _Choices:
@@ -298,6 +302,8 @@ def _history(table: TableSettings, history: Sequence[tuple[bytes, list[bytes]]])
             made.append(_delete(table, known, omitted, choices, rows))
         else:
             made.append(_upsert(table, choices, rows))
+            if made[-1].op_column is None and choices.one_in(6):
+                made[-1] = replace(made[-1], overwrite=choices.one_of(("table", "partitions")))
             names = made[-1].data.column_names
             known += [column for column in _ADDED if column.name in names and column not in known]
             omitted = [column.name for column in known if column.name not in names]

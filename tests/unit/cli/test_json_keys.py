@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from tests.unit.cli.command_line import Cli
@@ -99,6 +101,8 @@ def record_tables(keys: Recorder) -> None:
     keys("table", "create", "shop.notes", "--key", "id", "--schema", schema, "--property", "user.owner=me")
     keys("table", "create", "shop.orders", "--key", "order_id", "--from", rows, "--write", "--dry-run")
     keys("table", "create", "shop.orders", "--key", "order_id", "--from", rows, "--write")
+    pq.write_table(pa.table({"id": [1]}), cli.folder / "old.parquet")
+    keys("table", "adopt", "shop.old", str(cli.folder / "old.parquet"), "--from", "parquet", "--key", "id")
     keys("table", "list")
     keys("table", "list", "shop", when="of a namespace")
     keys("table", "show", "shop.notes")

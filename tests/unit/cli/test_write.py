@@ -308,3 +308,25 @@ def test_the_unnamed_index_of_a_frame_is_left_out_of_its_parquet_file(cli: Cli) 
         cli("table", "create", f"shop.{name}", "--from", file, "--key", "id", "--write")
         assert Lake(cli.root).table(f"shop.{name}").schema.names in (["id", "v"], ["v", "id"])
         assert [row["id"] for row in cli.rows(f"shop.{name}")] == ids
+
+
+def test_overwrite_replaces_the_table_or_the_partitions_that_are_named(orders: Orders) -> None:
+    cli = orders("--key", "order_id", "--partition-by", "customer", "--unique-within-partition")
+    cli("write", "shop.orders", cli.file("a.csv", "order_id,customer\n1,a\n2,b\n3,c\n"))
+    file = cli.file("b.csv", "order_id,customer\n9,a\n")
+
+    def ids() -> list[int]:
+        printed = cli("read", "shop.orders", "--fresh", "--json").stdout
+        return sorted(json.loads(line)["order_id"] for line in printed.splitlines())
+
+    dry = cli("write", "shop.orders", file, "--overwrite", "--dry-run").stdout
+    assert "Would replace all that was in 3 partitions before." in dry
+    cli("write", "shop.orders", file, "--overwrite", "--partition", "present")
+    assert ids() == [2, 3, 9]
+    cli("write", "shop.orders", file, "--overwrite", "--partition", "customer=a", "--partition", "customer=c")
+    assert ids() == [2, 9]
+    assert "Replaced all that was in 3 partitions before." in cli("write", "shop.orders", file, "--overwrite").stdout
+    assert ids() == [9]
+    assert "upsert, overwrites" in cli("deltas", "shop.orders").stdout
+    assert "--overwrite" in cli("write", "shop.orders", file, "--partition", "customer=a", exit_code=2).stderr
+    assert "not among those" in cli.fails("write", "shop.orders", file, "--overwrite", "--partition", "customer=b")
