@@ -15,6 +15,9 @@ from siltstone.errors import InvalidInputError
 Lines = npt.NDArray[np.int64]
 _HEAD = re.compile(rb'\s*\{\s*"(key|value)"\s*:\s*')
 _NEXT = {b"key": re.compile(rb'\s*,\s*"value"\s*:\s*'), b"value": re.compile(rb'\s*,\s*"key"\s*:\s*')}
+# Lines that begin so are taken apart; others stay as they lie.
+_SPLIT = re.compile(rb'\s*\{\s*"(key|value|schema)"')
+_LONGEST_NULL = 16
 _NULLS = pa.array([b"", b"\r", b"null", b"null\r"], pa.binary())
 
 
@@ -32,8 +35,11 @@ class Events:
     @classmethod
     def of_lines(cls, data: bytes, first_line: int = 1) -> "Events":
         """Take JSON lines apart: each is a value alone, or `{"key": …, "value": …}`; empty lines and null are tombstones."""
-        lines = data.split(b"\n")
-        if not lines[-1].strip():
+        if not _SPLIT.match(data):
+            values = _whole_lines(data)
+            return cls(values, None, np.arange(first_line, first_line + len(values), dtype=np.int64))
+        lines = [line.rstrip() for line in data.split(b"\n")]
+        if not lines[-1]:
             lines.pop()
         numbers = np.arange(first_line, first_line + len(lines), dtype=np.int64)
         if any(_key_and_value(line) is not None for line in lines[:100]):
@@ -55,12 +61,58 @@ class Events:
         lines = np.arange(first_line, first_line + batch.num_rows, dtype=np.int64)
         return cls(_bytes(batch, "value"), _bytes(batch, "key") if "key" in names else None, lines)
 
+    def slice(self, start: int, stop: int) -> "Events":
+        """Return the events from one place up to another."""
+        keys = None if self.keys is None else self.keys.slice(start, stop - start)
+        return Events(self.values.slice(start, stop - start), keys, self.lines[start:stop])
+
+    def text(self) -> "bytes | pa.Buffer | None":
+        """Return all values as JSON lines; None where values have line breaks inside."""
+        joined = _as_they_lie(self.values)
+        if joined is not None:
+            return joined
+        data = b"\n".join(value.rstrip() for value in self.values.to_pylist())
+        return data if data.count(b"\n") == len(self) - 1 else None
+
     def take(self, rows: "npt.NDArray[np.int64] | npt.NDArray[np.bool_]") -> "Events":
         """Return some of the events, by their places or by flags."""
         places = np.flatnonzero(rows) if rows.dtype == np.bool_ else rows
         chosen = pa.array(places)
         keys = None if self.keys is None else self.keys.take(chosen)
         return Events(self.values.take(chosen), keys, self.lines[places])
+
+
+def _whole_lines(data: bytes) -> "pa.Array[pa.Scalar[pa.DataType]]":
+    """Return lines, each with its line break, without copying them."""
+    ends = np.flatnonzero(np.frombuffer(data, np.uint8) == ord("\n")) + 1
+    if not len(ends) or ends[-1] != len(data):
+        ends = np.append(ends, len(data)) if data else ends
+    offsets = np.concatenate([[0], ends]).astype(np.int32)
+    array = pa.Array.from_buffers(pa.binary(), len(ends), [None, pa.py_buffer(offsets), pa.py_buffer(data)])
+    short = np.flatnonzero(np.diff(offsets) <= _LONGEST_NULL)
+    empty = [place for place in short.tolist() if array[place].as_py().strip() in (b"", b"null")]
+    if not empty:
+        return array
+    if empty[-1] == len(array) - 1 and not array[empty[-1]].as_py().strip():
+        empty.pop()
+        array = array.slice(0, len(array) - 1)
+    mask = np.zeros(len(array), np.bool_)
+    mask[empty] = True
+    return array.take(pa.array(np.arange(len(array)), mask=mask)) if empty else array
+
+
+def _as_they_lie(values: "pa.Array[pa.Scalar[pa.DataType]]") -> "pa.Buffer | None":
+    """Return the bytes of values that are whole lines, one after another; None where they are not."""
+    _, offset_buffer, data = values.buffers()
+    if not len(values) or data is None or values.null_count:
+        return None
+    offsets = np.frombuffer(offset_buffer, np.int32)[values.offset : values.offset + len(values) + 1]
+    text = data.slice(int(offsets[0]), int(offsets[-1] - offsets[0]))
+    breaks = np.flatnonzero(np.frombuffer(text, np.uint8) == ord("\n")) + 1 + offsets[0]
+    ends = offsets[1:]
+    if len(breaks) == len(ends) - 1:
+        ends = ends[:-1]
+    return text if np.array_equal(breaks, ends) else None
 
 
 def concat(parts: Sequence[Events]) -> Events:
@@ -90,7 +142,9 @@ def _bytes(batch: "pa.RecordBatch | pa.Table", name: str) -> "pa.Array[pa.Scalar
     return pc.if_else(is_null, pa.scalar(None, pa.binary()), column) if pc.any(is_null).as_py() else column
 
 
-def _plain_bytes(column: "pa.ChunkedArray[pa.Scalar[pa.DataType]]", name: str) -> "pa.ChunkedArray[pa.Scalar[pa.DataType]]":
+def _plain_bytes(
+    column: "pa.ChunkedArray[pa.Scalar[pa.DataType]]", name: str
+) -> "pa.ChunkedArray[pa.Scalar[pa.DataType]]":
     try:
         return column.cast(pa.binary())
     except pa.ArrowException as error:
@@ -105,7 +159,7 @@ def _key_and_value(line: bytes) -> tuple[bytes, bytes] | None:
     first = head[1]
     for separator in _NEXT[first].finditer(line, head.end()):
         one, other = line[head.end() : separator.start()], line[separator.end() :].rstrip()
-        if not other.endswith(b"}") or not (_is_object(one) and _is_object(other[:-1])):
+        if not other.endswith(b"}") or other[:1] not in (b"{", b"n") or not _is_object(one):
             continue
         return (one, other[:-1].rstrip()) if first == b"key" else (other[:-1].rstrip(), one)
     return None
@@ -115,9 +169,6 @@ def _is_object(text: bytes) -> bool:
     """Say whether text is null or a JSON object; a row with columns called key and value has others there."""
     if text.lstrip()[:1] not in (b"{", b"n"):
         return False
-    if len(text) > 1000 and text.endswith(b"}"):
-        # Most of the time is here; what is no JSON is found when it is decoded.
-        return True
     try:
         return isinstance(orjson.loads(text), dict | None)
     except orjson.JSONDecodeError:
