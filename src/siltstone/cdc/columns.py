@@ -125,7 +125,7 @@ def _decimals(wire: Any, kind: pa.DataType) -> Any:
 
 def _times(wire: Any, encoding: Encoding, kind: pa.DataType) -> Any:
     what = encoding.name
-    unit = encoding.unit
+    unit: str | None = encoding.unit
     values = wire.cast(pa.int64())
     if unit is None:
         distinct = pc.min_max(values)

@@ -44,7 +44,8 @@ def _numbers(source: Any, name: str) -> Numbers:
 
 def _unsigned(values: Any) -> Numbers:
     known = pc.fill_null(values, 0).to_numpy(zero_copy_only=False)
-    return np.maximum(known, 0).astype(np.uint64)
+    unsigned: Numbers = np.maximum(known, 0).astype(np.uint64)
+    return unsigned
 
 
 def _postgresql(source: Any, ops: Any, transaction: Any, connector: str) -> Any:

@@ -71,7 +71,7 @@ def of_source(source: Mapping[str, Any], op: str, transaction: Mapping[str, Any]
         return None
     numbers = [source.get(name) for name in ("commit_lsn", "lsn", "pos", "change_lsn")]
     known = [_number(each) for each in numbers if isinstance(each, int | str) and str(each).isdecimal()]
-    return pack("other", [time_us, *(known + [0, 0])[:2], place])
+    return pack("other", [time_us, *[*known, 0, 0][:2], place])
 
 
 def _guessed(source: Mapping[str, Any]) -> str:

@@ -175,7 +175,13 @@ class _Walk:
                     state[name] = row
                     continue
                 source = state.get(name, old.get(name))
-                if source is None and op == "c" and old_key in found and found[old_key].is_before(position):
+                if (
+                    source is None
+                    and op == "c"
+                    and old_key is not None
+                    and old_key in found
+                    and found[old_key].is_before(position)
+                ):
                     source = len(self._ops) + len(self._values[name])
                     self._values[name].append(found[old_key].values.get(name))
                 if source is not None:
