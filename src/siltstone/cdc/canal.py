@@ -47,7 +47,7 @@ def _records(event: Mapping[str, Any]) -> Iterator[Record]:
     data, old = event.get("data"), event.get("old") or []
     if not isinstance(data, list) or not all(isinstance(row, dict) for row in data) or not isinstance(old, list):
         raise UnfitError("an event of Canal needs 'data', a list with an object for each row")
-    types = _types(event.get("mysqlType"))
+    types = column_types(event.get("mysqlType"))
     for number, row in enumerate(data):
         before = old[number] if number < len(old) and isinstance(old[number], dict) else {}
         yield Record(_OPERATIONS[kind], row, pack("canal", [*start, number]), before, table=table, types=types)
@@ -57,7 +57,8 @@ def _number(value: Any) -> int:
     return value if isinstance(value, int) and not isinstance(value, bool) else 0
 
 
-def _types(given: Any) -> dict[str, pa.DataType | None]:
+def column_types(given: Any) -> dict[str, pa.DataType | None]:
+    """Return the types of columns by MySQL's, None where that does not tell."""
     if not isinstance(given, dict):
         return {}
     return {name: _type(str(text).lower()) for name, text in given.items()}

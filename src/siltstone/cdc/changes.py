@@ -20,7 +20,10 @@ SOURCE_POSITION = "_source_position"
 UNAVAILABLE = "__debezium_unavailable_value"
 
 FindRows = Callable[[pa.Table, Sequence[str]], pa.Table]
-"""Returns those rows of the table, with these columns and the key, that have one of the keys in a table of keys."""
+"""Returns those rows of the table, with these columns and the key, that have one of the keys in a table of keys.
+
+A key that is deleted, and still known, has a row with nothing but its source position and `d` as `_op`.
+"""
 
 
 @dataclass(frozen=True)

@@ -132,7 +132,7 @@ def _records(event: Mapping[str, Any]) -> Iterator[Record]:
         raise UnfitError(f"the operation {op!r} is unknown; there are {', '.join(_MESSAGE_OPERATIONS)}")
     when = _microseconds(about.get("timestamp"))
     sequence = about.get("stream-position") or about.get("sequence-number")
-    order = int(sequence) if str(sequence).isdecimal() else 0
+    order = int(str(sequence)) if str(sequence).isdecimal() else 0
     position = None if when is None else pack("dms", [when, order])
     old = event.get("before-image")
     table = ".".join(str(about[name]) for name in ("schema-name", "table-name") if about.get(name))

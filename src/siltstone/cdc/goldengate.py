@@ -12,7 +12,7 @@ from siltstone.cdc.records import Record, SkippedEventError, decode_records
 from siltstone.cdc.values import UnfitError
 
 _OPERATIONS = {"I": "c", "U": "u", "D": "d"}
-_META = frozenset({"table", "op_type", "op_ts", "current_ts", "pos", "primary_keys", "tokens", "csn", "xid"})
+META = frozenset({"table", "op_type", "op_ts", "current_ts", "pos", "primary_keys", "tokens", "csn", "xid"})
 _POSITION_DIGITS = 20
 _HALF = 10**10
 
@@ -37,7 +37,7 @@ def _records(event: Mapping[str, Any]) -> Iterator[Record]:
     if "before" in event or "after" in event:
         before, after = event.get("before") or {}, event.get("after") or {}
     else:
-        image = {name: value for name, value in event.items() if name not in _META}
+        image = {name: value for name, value in event.items() if name not in META}
         before, after = (image, {}) if kind == "D" else ({}, image)
     if not isinstance(before, dict) or not isinstance(after, dict):
         raise UnfitError("'before' and 'after' are objects with a row each")

@@ -140,11 +140,6 @@ def _aligned(rows: pa.Table, schema: pa.Schema) -> pa.Table:
     return pa.Table.from_arrays(columns, schema=schema)
 
 
-def key_columns(columns: Sequence[Column], primary_keys: Sequence[str]) -> list[bool]:
-    """Say of each column whether it is part of the key."""
-    return [column.name in primary_keys for column in columns]
-
-
 def decoded(value: Any, column: Column) -> Any:
     """Return one value of a column as `pa.array` takes it. Raises: ValueError that names the column."""
     try:

@@ -136,6 +136,7 @@ class _Found:
 
     values: Mapping[str, Any]
     position: bytes | None
+    is_deleted: bool
 
     def is_before(self, position: bytes | None) -> bool:
         """Say whether the row is from before a position, as far as either is known."""
@@ -192,6 +193,9 @@ class _Walk:
             if lost:
                 missing.append(self._carry(row, key, old_key, position, lost))
         return missing
+
+    def _has(self, found: Mapping[Key, _Found], key: Key, position: bytes | None) -> bool:
+        return key in found and not found[key].is_deleted and found[key].is_before(position)
 
     def _carry(self, row: int, key: Key, old_key: Key | None, position: bytes | None, columns: Sequence[str]) -> Carry:
         names = self._target.primary_keys
@@ -251,7 +255,9 @@ def _found(carries: Sequence[Carry], target: Target, find_rows: FindRows) -> dic
         [*columns, *([SOURCE_POSITION] if has_position else [])],
     )
     return {
-        tuple(row[name] for name in target.primary_keys): _Found(row, row.get(SOURCE_POSITION))
+        tuple(row[name] for name in target.primary_keys): _Found(
+            row, row.get(SOURCE_POSITION), row.get(OP_COLUMN) == "d"
+        )
         for row in rows.to_pylist()
     }
 

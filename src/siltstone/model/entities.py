@@ -296,7 +296,8 @@ class Delta(Metafile):
 
     Columns are named as its files name them. `columns` are the table's columns in its files, without an operation
     column that the table does not have; `fields` has the types of all columns in the files while the delta is
-    staged, with the ids that they had then; a column without one is new.
+    staged, with the ids that they had then; a column without one is new. Among the staged deltas of one commit, those
+    with a higher `place` come later, at the next position.
     """
 
     locator: DeltaLocator
@@ -308,6 +309,7 @@ class Delta(Metafile):
     delete_columns: list[str] | None = None
     op_column: str | None = None
     every_partition: bool = False
+    place: int = 0
     idempotency: Idempotency | None = None
     previous_stream_position: int = 0
     committed_at: int = 0
