@@ -285,11 +285,9 @@ def _check(decoded: Decoded, version: TableVersion, name: str) -> None:
             f"{name}: its sort key is {', '.join(version.sort_keys)}, which a delete event does not tell; write change events "
             f"to a table that is created with --cdc, whose sort key is {SOURCE_POSITION}, or to one without"
         )
-    if decoded.is_partial and version.merge_engine != "partial_update":
-        every = set(_target(version).columns.names)
-        missing = sorted({c for each in decoded.changes for c in every - set(each.rows.column_names)})
+    if decoded.left_out and version.merge_engine != "partial_update":
         raise InvalidInputError(
-            f"{name}: some events leave out {', '.join(missing) or 'columns'}, whose values did not change, and the table merges "
+            f"{name}: some events leave out {', '.join(decoded.left_out)}, whose values did not change, and the table merges "
             f"rows by {version.merge_engine}, which would lose them; create the table with --cdc (merge engine "
             "partial_update), or ALTER TABLE … REPLICA IDENTITY FULL at the source"
         )

@@ -95,7 +95,7 @@ class Decoded:
 
     Write `changes` one after another in one commit, each as an upsert with `op_column=OP_COLUMN`, the truncates between
     them. A row that is in several of them is newest in the last. `new_fields` are columns that the table does not have;
-    `skipped` counts what is no change of a row: tombstones, heartbeats, transaction markers, changes of definitions.
+    `columns` are those that events could fill; `skipped` counts what is no change of a row: tombstones, heartbeats, transaction markers, changes of definitions.
     """
 
     changes: Sequence[Changes] = ()
@@ -106,11 +106,14 @@ class Decoded:
     skipped: Mapping[str, int] = field(default_factory=dict)
     warnings: Sequence[str] = ()
     events: int = 0
+    columns: Sequence[str] = ()
 
     @property
-    def is_partial(self) -> bool:
-        """Whether some rows leave columns of the table out, so that it has to merge rows by `partial_update`."""
-        return len({tuple(each.rows.column_names) for each in self.changes}) > 1 or bool(self.carries)
+    def left_out(self) -> list[str]:
+        """The columns that some rows leave out, so that the table has to merge rows by `partial_update`."""
+        given = [set(each.rows.column_names) for each in self.changes]
+        every = {name: None for each in self.changes for name in each.rows.column_names} | dict.fromkeys(self.columns)
+        return [name for name in every if any(name not in names for names in given)]
 
     def refuse_rejects(self, name: str) -> None:
         """Stop at the first event that does not fit. Raises: InvalidInputError."""

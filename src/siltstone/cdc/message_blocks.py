@@ -15,10 +15,10 @@ from siltstone.cdc.changes import OP_COLUMN, SOURCE_POSITION
 from siltstone.cdc.columns import Flags, array_of, wire_type
 from siltstone.cdc.envelope import SIGNAL_TABLE, shape_of
 from siltstone.cdc.events import Events
-from siltstone.cdc.images import Column, Images
+from siltstone.cdc.images import Images
 from siltstone.cdc.message_positions import positions_of
 from siltstone.cdc.message_rows import decode_rows, sample, table_of
-from siltstone.cdc.plan import Plan
+from siltstone.cdc.plan import Plan, may_be_unavailable, null_warning
 
 _BLOCK_EVENTS = 1 << 15
 _FEW_EVENTS = 32
@@ -188,23 +188,3 @@ def _warn_of_nulls(arrays: Sequence[Any], ops: Any, before: Any, source: Any, pl
             count = pc.sum(pc.and_(is_update, pc.is_null(values))).as_py()
             if count:
                 plan.collected.warnings.append(null_warning(column.name))
-
-
-def may_be_unavailable(column: Column) -> bool:
-    """Say whether null may stand for a large value that did not change."""
-    kind, types = column.type, pa.types
-    if types.is_list(kind):
-        inner = kind.value_type
-        return bool(
-            types.is_decimal(inner) or types.is_timestamp(inner) or types.is_boolean(inner) or types.is_floating(inner)
-        )
-    return bool(types.is_decimal(kind)) or column.encoding.name == "variable_decimal"
-
-
-def null_warning(column: str) -> str:
-    """Return the sentence that warns of nulls in a column."""
-    return (
-        f"column {column!r} is null in updates of a table whose replica identity is not FULL: for its type, the source "
-        "writes null for a large value that did not change, too, and nothing tells the two apart; if its values can be "
-        "large, ALTER TABLE … REPLICA IDENTITY FULL at the source"
-    )

@@ -11,7 +11,7 @@ from siltstone.cdc.changes import Reject
 from siltstone.cdc.envelope import OPERATIONS, SIGNAL_TABLE, is_with_schema, shape_of
 from siltstone.cdc.events import Events
 from siltstone.cdc.images import TRUNCATE, RowBuilder, decoded
-from siltstone.cdc.plan import META_PREFIX, Plan, row_bytes
+from siltstone.cdc.plan import META_PREFIX, Plan, may_be_unavailable, null_warning, row_bytes
 from siltstone.cdc.position import of_source
 from siltstone.cdc.values import InexactNumberError, UnfitError
 
@@ -89,6 +89,9 @@ def _decode_envelope(payload: Mapping[str, Any], key: bytes | None, line: int, p
             deleted = of_source(source, "d", transaction if isinstance(transaction, dict) else None)
             _add_delete(before, line, deleted, plan, builder)
         _add_row(after, op, line, position, plan, builder)
+        if op == "u" and before is None and source.get("connector") == "postgresql":
+            nulls = [each.name for each in plan.columns if may_be_unavailable(each) and after.get(each.name) is None]
+            plan.collected.warnings += map(null_warning, nulls)
     plan.count_table(table_of(source), line)
 
 

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass, field
 
+import pyarrow as pa
+
 from siltstone.cdc.changes import Options, Target
 from siltstone.cdc.columns import Placeholder
 from siltstone.cdc.events import Events
@@ -36,3 +38,23 @@ def row_bytes(events: Events, place: int) -> bytes:
     """Return the value of one event."""
     value = events.values[place].as_py()
     return value if isinstance(value, bytes) else b""
+
+
+def may_be_unavailable(column: Column) -> bool:
+    """Say whether null may stand for a large value that did not change."""
+    kind, types = column.type, pa.types
+    if types.is_list(kind):
+        inner = kind.value_type
+        return bool(
+            types.is_decimal(inner) or types.is_timestamp(inner) or types.is_boolean(inner) or types.is_floating(inner)
+        )
+    return bool(types.is_decimal(kind)) or column.encoding.name == "variable_decimal"
+
+
+def null_warning(column: str) -> str:
+    """Return the sentence that warns of nulls in a column."""
+    return (
+        f"column {column!r} is null in updates of a table whose replica identity is not FULL: for its type, the source "
+        "writes null for a large value that did not change, too, and nothing tells the two apart; if its values can be "
+        "large, ALTER TABLE … REPLICA IDENTITY FULL at the source"
+    )

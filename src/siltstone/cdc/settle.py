@@ -59,6 +59,7 @@ def settle(collected: Collected, target: Target, events: int, find_rows: FindRow
         skipped=dict(collected.skipped),
         warnings=list(dict.fromkeys(collected.warnings)),
         events=events,
+        columns=target.columns.names,
     )
 
 
@@ -96,7 +97,7 @@ def _settle_rows(
         return _by_presence(walk.filled(), []), carries
     found = _found(carries, target, find_rows)
     lost = walk.lost(walk.fill(found), found)
-    rejects += [Reject(carry.line, _lost_reason(carry), b"") for carry in lost.values()]
+    rejects += [Reject(line, _lost_reason(carry), b"") for line, carry in lost.items()]
     return _by_presence(walk.filled(), list(lost)), []
 
 
@@ -165,24 +166,21 @@ class _Walk:
         moves: dict[bytes, tuple[Key, dict[str, int]]] = {}
         missing: list[Carry] = []
         for row, (key, op, position) in enumerate(zip(self._keys, self._ops, self._positions, strict=True)):
+            place = None if position is None else position[:_MOVE_BYTES]
             if op == "d":
-                moves[(position or b"")[:_MOVE_BYTES]] = (key, states.pop(key, {}))
+                state = states.pop(key, {})
+                if place is not None:
+                    moves[place] = (key, state)
                 continue
             state = states.setdefault(key, {})
-            old_key, old = moves.get((position or b"")[:_MOVE_BYTES], (None, {})) if op == "c" else (None, {})
+            old_key, old = moves.get(place, (None, {})) if op == "c" and place is not None else (None, {})
             lost = []
             for name in self._columns:
                 if not self._images.absent[name][row]:
                     state[name] = row
                     continue
                 source = state.get(name, old.get(name))
-                if (
-                    source is None
-                    and op == "c"
-                    and old_key is not None
-                    and old_key in found
-                    and found[old_key].is_before(position)
-                ):
+                if source is None and old_key is not None and self._has(found, old_key, position):
                     source = len(self._ops) + len(self._values[name])
                     self._values[name].append(found[old_key].values.get(name))
                 if source is not None:
@@ -225,6 +223,10 @@ class _Walk:
             is_moot = last != lines[carry.line] and (self._ops[last] == "d" or self._gives_all(last, carry.columns))
             if not came_before and not is_moot:
                 lost[carry.line] = carry
+                # Rows after it have no more to go by than it has.
+                for row in range(lines[carry.line] + 1, len(self._keys)):
+                    if self._keys[row] == key and not self._gives_all(row, carry.columns):
+                        lost[int(self._images.lines[row])] = carry
         return lost
 
     def _gives_all(self, row: int, columns: Sequence[str]) -> bool:

@@ -196,7 +196,8 @@ def _decimal(number: decimal.Decimal, kind: pa.DataType) -> decimal.Decimal:
         raise UnfitError(f"{number!s:.80} does not fit {describe_type(kind)} exactly")
     if abs(scaled) >= 10**kind.precision:
         raise UnfitError(f"{number!s:.80} does not fit {describe_type(kind)}")
-    return number
+    # Without zeros at its end, of which Arrow takes a few only.
+    return decimal.Decimal(int(scaled)).scaleb(-kind.scale, _MOST_DECIMALS)
 
 
 def _date(value: Any, encoding: Encoding) -> int:
