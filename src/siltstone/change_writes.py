@@ -300,8 +300,13 @@ def _check(decoded: Decoded, version: TableVersion, name: str) -> None:
                     "delete.tombstone.handling.mode=rewrite; for DMS, TimestampColumnName), or write to a table without "
                     f"the sort key {SOURCE_POSITION}"
                 )
-    if decoded.truncates and not version.primary_keys:
-        raise InvalidInputError(f"{name}: has no primary key, so that it cannot be truncated; create it with one")
+    if decoded.truncates and not (version.primary_keys and version.drop_duplicates):
+        raise InvalidInputError(
+            f"{name}: was truncated at the source, which only a table with one row for each primary key can follow; create "
+            "it so"
+        )
+    if any(not each.position for each in decoded.truncates) and SOURCE_POSITION in version.sort_keys:
+        raise InvalidInputError(f"{name}: a truncate does not tell its place in the order of the source")
 
 
 class _Write:
@@ -323,21 +328,46 @@ class _Write:
         """Write the files of all changes; each gets a place of its own, so that they come one after another."""
         self.staged = []
         try:
-            for changes in self._decoded.changes:
-                deltas = storage.stage_deltas(
-                    self._rows(changes.rows),
-                    stream,
-                    op_column=OP_COLUMN if self._version.primary_keys else None,
-                    evolve=self._options.evolve,
-                    root=self._root,
-                )
-                for delta in deltas:
-                    delta.place = len(self.staged)
-                self.staged += deltas
+            for number, changes in enumerate(self._decoded.changes):
+                self._truncate(stream, number)
+                if changes.rows.num_rows:
+                    self._stage_rows(stream, changes.rows)
+            self._truncate(stream, len(self._decoded.changes))
         except BaseException:
             storage.discard_deltas(self.staged, root=self._root)
             raise
         return self.staged
+
+    def _stage_rows(self, stream: StreamLog, rows: pa.Table) -> None:
+        self._add(
+            storage.stage_deltas(
+                self._rows(rows),
+                stream,
+                op_column=OP_COLUMN if self._version.primary_keys else None,
+                evolve=self._options.evolve,
+                root=self._root,
+            )
+        )
+
+    def _truncate(self, stream: StreamLog, number: int) -> None:
+        """Stage the truncates that come before some changes: a delete of all rows below a source position, or of all."""
+        by_position = self._version.sort_keys == [SOURCE_POSITION]
+        column = SOURCE_POSITION if by_position else self._version.primary_keys[0]
+        kind = self._version.schema.field(column).type
+        for truncate in self._decoded.truncates:
+            if truncate.before != number:
+                continue
+            floor = truncate.position if by_position else b""
+            row = pa.table({column: pa.array([floor or None], kind)})
+            deltas = storage.stage_deltas(row, stream, type="delete", delete_columns=[column], root=self._root)
+            for delta in deltas:
+                delta.floor = floor.hex()
+            self._add(deltas)
+
+    def _add(self, deltas: Sequence[Delta]) -> None:
+        for delta in deltas:
+            delta.place = len(self.staged)
+        self.staged += deltas
 
     def _rows(self, rows: pa.Table) -> pa.Table:
         unwanted = [] if self._version.primary_keys else [OP_COLUMN]

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 import siltstone
 from siltstone.cdc import OP_COLUMN, SOURCE_POSITION, Decoded, Events, Target, decode
 from siltstone.lake import Table
+from siltstone.testing.oracle import oracle_of, same_rows
 from tests.unit.cdc.messages import UNAVAILABLE, base64_of, change, lines
 
 Row = dict[str, Any]
@@ -22,7 +23,10 @@ SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string()), ("big", pa.string
 keys = st.integers(0, 4)
 steps = st.lists(
     st.tuples(
-        st.sampled_from(["insert", "insert", "update", "touch", "delete", "move"]), keys, keys, st.integers(0, 9)
+        st.sampled_from(["insert", "insert", "insert", "update", "touch", "delete", "move", "truncate"]),
+        keys,
+        keys,
+        st.integers(0, 9),
     ),
     min_size=1,
     max_size=25,
@@ -50,6 +54,9 @@ class SourceDatabase:
         elif what == "delete" and row is not None:
             del self.rows[key]
             self._emit("d", {"id": key, "name": "", "big": None})
+        elif what == "truncate" and number < 5:
+            self.rows.clear()
+            self._emit("t", None)
         elif what == "move" and row is not None and other not in self.rows:
             del self.rows[key]
             self._emit("d", {"id": key, "name": "", "big": None})
@@ -60,7 +67,7 @@ class SourceDatabase:
         sent = {**row, "big": UNAVAILABLE} if unchanged and self._leaves_out else row
         self._emit(op, sent, same_place=same_place)
 
-    def _emit(self, op: str, row: Row, *, same_place: bool = False) -> None:
+    def _emit(self, op: str, row: Row | None, *, same_place: bool = False) -> None:
         self._lsn += 0 if same_place else 1
         self.events.append(change(op, self._lsn, row))
 
@@ -76,6 +83,15 @@ def new_table(folder: str) -> Table:
         sort_keys=[SOURCE_POSITION],
         merge_engine="partial_update",
     )
+
+
+def check_against_oracle(table: Table) -> None:
+    same_rows(table.to_arrow(include_uncompacted=True), oracle_of(table).rows())
+    for key in range(5):
+        told = [each.row for each in table.explain_key({"id": key})]
+        assert sorted(row["name"] for row in told if row) == [
+            name for number, name, _ in rows_of(table) if number == key
+        ]
 
 
 def rows_of(table: Table) -> list[tuple[Any, ...]]:
@@ -100,6 +116,7 @@ def test_any_permutation_and_any_duplication_of_events_gives_the_same_table(hist
             if data.draw(st.booleans()):
                 table.compact(engine="local")
         assert rows_of(table) == source.sorted_rows()
+        check_against_oracle(table)
 
 
 @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))

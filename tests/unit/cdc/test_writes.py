@@ -114,6 +114,59 @@ def test_events_without_a_source_position_are_refused_where_the_table_goes_by_it
         table.write_changes(lines([row(1)]), "debezium")
 
 
+def test_a_truncate_holds_for_all_rows_before_it_however_late_they_come(table: Table) -> None:
+    table.write_changes(lines([change("c", 1, row(1)), change("c", 2, row(2)), change("c", 9, row(3))]), "debezium")
+    table.compact(engine="local")
+    written = table.write_changes(lines([change("c", 6, row(4)), change("t", 5), change("u", 4, row(5))]), "debezium")
+    assert (written.truncates, written.stream_position) == (1, 3)
+    expected = [(3, "a", "B"), (4, "a", "B")]
+    assert rows_of(table) == expected
+    for _ in range(2):
+        table.compact(engine="local")
+        table.write_changes(lines([change("u", 4, row(6)), change("d", 3, row(3))]), "debezium")
+        assert rows_of(table) == expected
+    (told,) = table.explain_key({"id": 1})
+    assert [event.kind for event in told.events] == ["upsert", "truncate"]
+    (told,) = table.explain_key({"id": 6})
+    assert "truncated" in told.events[0].effect
+    table.compact(full=True, rebase_from=table, engine="local")
+    assert rows_of(table) == expected
+    table.write_changes(lines([change("t", 20)]), "debezium")
+    table.compact(engine="local")
+    assert rows_of(table) == []
+    assert not table.fsck(deep=True)
+
+
+def test_a_truncate_in_order_of_arrival_is_of_all_rows_before_it(lake: Lake) -> None:
+    columns = {name: kind for name, kind in SCHEMA.items() if name != SOURCE_POSITION}
+    for engine in ("deduplicate", "partial_update", "first_row"):
+        table = lake.create_table(f"shop.{engine}", schema=columns, primary_keys=["id"], merge_engine=engine)  # type: ignore[arg-type]
+        with pytest.warns(InputWarning):
+            table.write_changes(lines([change("c", 1, row(1))]), "debezium")
+            table.compact(engine="local")
+            table.write_changes(lines([change("c", 2, row(2)), change("t", 3), change("c", 4, row(3))]), "debezium")
+            assert rows_of(table) == [(3, "a", "B")]
+            table.compact(engine="local")
+            table.write_changes(lines([change("c", 1, row(1))]), "debezium")
+        assert rows_of(table) == [(1, "a", "B"), (3, "a", "B")]
+
+
+def test_a_truncate_reaches_every_partition(lake: Lake) -> None:
+    table = lake.create_table(
+        "shop.parts",
+        schema=SCHEMA,
+        primary_keys=["id", "name"],
+        sort_keys=[SOURCE_POSITION],
+        partition_keys=["name"],
+        merge_engine="partial_update",
+    )
+    table.write_changes(lines([change("c", 1, row(1, "x")), change("c", 2, row(2, "y"))]), "debezium")
+    table.write_changes(lines([change("t", 5), change("c", 6, row(3, "x"))]), "debezium")
+    assert rows_of(table) == [(3, "x", "B")]
+    table.compact(engine="local")
+    assert rows_of(table) == [(3, "x", "B")]
+
+
 def test_several_tables_are_created_and_written(lake: Lake, tmp_path: Path) -> None:
     messages = [
         {"key": {"id": 1}, "value": with_schema(change("c", 1, row(1)), FIELDS)},
