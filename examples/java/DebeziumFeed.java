@@ -14,6 +14,8 @@ public final class DebeziumFeed {
     private static final PrintStream OUT = new PrintStream(System.out, false, StandardCharsets.UTF_8);
     private static final BufferedReader IN = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
 
+    private static volatile boolean hasFailed;
+
     public static void main(String[] arguments) throws Exception {
         Properties settings = new Properties();
         try (FileReader file = new FileReader(arguments[0], StandardCharsets.UTF_8)) {
@@ -23,13 +25,14 @@ public final class DebeziumFeed {
                 .using(settings)
                 .using((success, message, error) -> {
                     if (!success) {
+                        hasFailed = true;
                         System.err.println("failed: " + message + (error == null ? "" : ": " + error));
                     }
                 })
                 .notifying(DebeziumFeed::handle)
                 .build();
         engine.run();
-        System.exit(0);
+        System.exit(hasFailed ? 1 : 0);
     }
 
     /** Prints a batch, and goes on once the reader has said that it is safely stored. */

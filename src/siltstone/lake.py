@@ -314,6 +314,22 @@ class Lake:
             properties=properties,
         )
 
+    def write_changes(
+        self,
+        data: "ChangeData",
+        format: "ChangeFormat",
+        *,
+        into: str,
+        create: bool = False,
+        options: "ChangeOptions | None" = None,
+        idempotency: Idempotency | tuple[str, int] | None = None,
+    ) -> "list[ChangesWritten]":
+        """Write change events of several tables to those that a template names; see `Table.write_changes`."""
+        from siltstone.change_writes import ChangeFiles, ChangeOptions, events_of, write_to_tables
+
+        events, batch = ChangeFiles(events_of(data, format), ["events"], [0]), _idempotency(idempotency)
+        return write_to_tables(self, events, format, into, options or ChangeOptions(), create=create, idempotency=batch)
+
     def write_change_files(
         self,
         files: Sequence[str],
