@@ -1,7 +1,7 @@
 # Every target creates what it needs; `make` alone lists them.
 .DEFAULT_GOAL := help
 .PHONY: help venv clean-venv install lock build clean-build rebuild clean lint format test test-search test-integration \
-        test-integration-rebuild test-chaos simulate java browser benchmark benchmark-aws deploy-s3 demo demo-service
+        test-integration-rebuild test-chaos simulate java browser benchmark benchmark-aws deploy-s3 demo demo-cdc demo-service
 # What is missing is to be found before anything is installed.
 .NOTPARALLEL:
 # Else every process that a test starts compiles all of its modules anew: four times the time to start.
@@ -86,8 +86,9 @@ browser:
 test-integration: java venv browser ## Install wheels, start clusters, S3 and Glue servers, run all examples
 	$(BIN)/python -m pytest -m integration
 
-test-chaos: java venv ## Kill a leader and then a worker of three nodes, twenty times, and crash PostgreSQL
+test-chaos: java venv ## Kill nodes of a service, crash PostgreSQL, and capture ten thousand random steps of a database
 	SILTSTONE_CHAOS_ROUNDS=20 $(BIN)/python -m pytest -s tests/integration/test_service_chaos.py
+	SILTSTONE_CDC_STEPS=10000 $(BIN)/python -m pytest -s tests/integration/test_debezium.py
 
 test-integration-rebuild: clean-venv test-integration ## The same, in an environment made from nothing
 
@@ -114,3 +115,6 @@ demo: java venv ## Create a lake in a temporary folder and use it
 
 demo-service: java venv ## Serve a lake that is written to, and show its cycles: make demo-service ARGS="--seconds 60"
 	$(BIN)/python -m examples.demo_service $(ARGS)
+
+demo-cdc: java venv ## Capture a table of a PostgreSQL server with Debezium, and compact it (needs Maven and a JDK)
+	$(BIN)/python -m examples.postgres_cdc $(ARGS)

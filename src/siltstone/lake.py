@@ -99,6 +99,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from siltstone.catalog.adopt import Adopted
+    from siltstone.cdc.changes import ChangeFormat, Decimals, TimeUnit
+    from siltstone.change_writes import ChangeData, ChangeOptions, ChangesWritten
     from siltstone.document_table import DocumentTable
     from siltstone.ingest.foreign import ForeignFormat
 
@@ -311,6 +313,43 @@ class Lake:
             description=description,
             properties=properties,
         )
+
+    def write_changes(
+        self,
+        data: "ChangeData",
+        format: "ChangeFormat",
+        *,
+        into: str,
+        create: bool = False,
+        options: "ChangeOptions | None" = None,
+        idempotency: Idempotency | tuple[str, int] | None = None,
+    ) -> "list[ChangesWritten]":
+        """Write change events of several tables to those that a template names; see `Table.write_changes`."""
+        from siltstone.change_writes import ChangeFiles, ChangeOptions, events_of, write_to_tables
+
+        events, batch = ChangeFiles(events_of(data, format), ["events"], [0]), _idempotency(idempotency)
+        return write_to_tables(self, events, format, into, options or ChangeOptions(), create=create, idempotency=batch)
+
+    def write_change_files(
+        self,
+        files: Sequence[str],
+        format: "ChangeFormat",
+        *,
+        into: str,
+        create: bool = False,
+        options: "ChangeOptions | None" = None,
+        idempotency: Idempotency | tuple[str, int] | None = None,
+        progress: Report = silent,
+    ) -> "list[ChangesWritten]":
+        """Write the change events of several tables to those that a template names, e.g. `shop.{table}`.
+
+        One commit for each table; `create` makes those that are missing. Raises: as `Table.write_changes`.
+        """
+        from siltstone.change_writes import ChangeOptions, read_change_files, write_to_tables
+
+        read = read_change_files(files, format, progress=progress)
+        batch = _idempotency(idempotency)
+        return write_to_tables(self, read, format, into, options or ChangeOptions(), create=create, idempotency=batch)
 
     def document_table(self, name: str) -> "DocumentTable":
         """Return a table of documents by its name. Raises: NotFoundError, InvalidInputError where it is one of rows."""
@@ -556,6 +595,49 @@ class Table:
             position = self.write(rows.batches(), *rules, mode=mode, partitions=partitions)
         deltas = self.deltas(position, position)
         return sum_up(type, deltas, before, self.version, stream_position=position, null_lines=rows.null_lines)
+
+    def write_changes(
+        self,
+        data: "ChangeData",
+        format: "ChangeFormat",
+        *,
+        decimals: "Decimals | None" = None,
+        times: "Mapping[str, TimeUnit] | None" = None,
+        header: Sequence[str] | None = None,
+        rejects: str | None = None,
+        idempotency: Idempotency | tuple[str, int] | None = None,
+        evolve: bool = True,
+        dry_run: bool = False,
+    ) -> "ChangesWritten":
+        """Write change events of a database as one commit: `debezium`, `dms`, `maxwell`, `canal` or `goldengate`.
+
+        The data is JSON lines as bytes, a list of messages, or an Arrow table with a column `value` and perhaps `key`,
+        as Kafka gives them; for DMS also a table of its rows. In tables whose sort key is `_source_position`, events may
+        come in any order and any number of times. One that does not fit stops the write, or goes to a file in the
+        folder `rejects`. Where messages have no schemas, `decimals` ("base64" or "text") and `times` (the unit by
+        column, or under `*`) say what is ambiguous; `header` names what comes before the columns in CSV files of DMS.
+        Raises: InvalidInputError, ConflictError, CommitUnknownError. Warns: InputWarning.
+        """
+        from siltstone.change_writes import ChangeOptions, events_of, write_changes
+
+        options = ChangeOptions(decimals, times or {}, header, rejects, evolve, dry_run)
+        return write_changes(self, events_of(data, format), format, options, idempotency=_idempotency(idempotency))
+
+    def write_change_files(
+        self,
+        files: Sequence[str],
+        format: "ChangeFormat",
+        options: "ChangeOptions | None" = None,
+        *,
+        idempotency: Idempotency | tuple[str, int] | None = None,
+        progress: Report = silent,
+    ) -> "ChangesWritten":
+        """Write the change events of files as one commit; see `write_changes`. Raises: as there."""
+        from siltstone.change_writes import ChangeOptions, read_change_files, write_changes
+
+        read = read_change_files(files, format, progress=progress)
+        given = options or ChangeOptions()
+        return write_changes(self, read.events, format, given, idempotency=_idempotency(idempotency), files=read)
 
     def deltas(self, first_stream_position: int | None = None, last_stream_position: int | None = None) -> list[Delta]:
         """Return the committed deltas by stream position; both bounds are inclusive."""

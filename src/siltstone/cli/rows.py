@@ -8,6 +8,17 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import orjson
 import typer
 
+from siltstone.cli.changes import (
+    Create,
+    DecimalsOption,
+    Header,
+    Into,
+    Rejects,
+    Times,
+    is_change_format,
+    parse_times,
+    write_changes,
+)
 from siltstone.cli.options import DryRun, Shell, TableName, argument, command, option
 from siltstone.cli.parts import Note, Shown, grid_of, indented, new_console, new_facts, new_grid, styled, to_text
 from siltstone.errors import InvalidInputError
@@ -28,11 +39,13 @@ _NARROW = 16
 _CONTROLS = {code: f"\\x{code:02x}" for code in (*range(32), 127)} | {9: "\\t", 10: "\\n", 13: "\\r"}
 
 DeltaType = Literal["upsert", "append", "delete", "add", "chrono"]
-FormatName = Literal["parquet", "csv", "jsonl"]
+FormatName = Literal["parquet", "csv", "jsonl", "debezium", "dms", "maxwell", "canal", "goldengate"]
 
 KeyArgument = Annotated[list[str] | None, argument("KEY=VALUE...", "The value of each key column.")]
 NullOption = Annotated[list[str] | None, option("--null COLUMN", "A text key column whose value is null.")]
-Format = Annotated[FormatName | None, option("--format", "The format, if the file names do not show it.")]
+Format = Annotated[
+    FormatName | None, option("--format", "The format, if the file names do not show it, or that of change events.")
+]
 
 
 def _one_character(text: str | None) -> str | None:
@@ -305,13 +318,15 @@ def _events_grid(explanation: "Explanation") -> "Table":
     "siltstone write shop.orders gone.csv --type delete --delete-columns customer_id",
     "siltstone write shop.orders november.csv --overwrite --partition month=2026-11",
     "tail -n 1000 events.jsonl | siltstone write shop.orders -",
+    "siltstone write shop.orders events.jsonl --format debezium --rejects bad-events",
+    "siltstone write events.jsonl --format debezium --into 'shop.{table}' --create",
 )
 def write(
     shell: Shell,
     name: TableName,
     files: Annotated[
-        list[str], argument("FILE...", "Parquet, CSV or JSON lines; - for JSON lines from standard input.")
-    ],
+        list[str] | None, argument("FILE...", "Parquet, CSV or JSON lines; - for JSON lines from standard input.")
+    ] = None,
     type: Annotated[DeltaType, option("--type", "What the rows mean.")] = "upsert",
     delete_columns: Annotated[
         list[str] | None, option("--delete-columns A,B", "Delete rows equal in these columns, not in the key.")
@@ -329,22 +344,59 @@ def write(
     ] = None,
     format: Format = None,
     delimiter: Delimiter = None,
+    rejects: Rejects = None,
+    decimals: DecimalsOption = None,
+    times: Times = None,
+    header: Header = None,
+    into: Into = None,
+    create: Create = False,
     dry_run: DryRun = False,
 ) -> None:
     """Write data files to a table, all of them as one delta in one atomic commit.
 
     CSV and JSON lines are read with the types of the table's columns. An empty CSV field is null, a quoted empty one is
-    empty text.
+    empty text. Change events of databases are decoded by --format debezium, dms, maxwell, canal or goldengate.
     """
+    files = files or []
+    if not files and into is None:
+        raise typer.BadParameter("name at least one file", param_hint="FILE...")
     batch = None if idempotency is None else parse_idempotency(idempotency)
     if partition and not overwrite:
         raise typer.BadParameter("goes with --overwrite; rows know their partition otherwise", param_hint="--partition")
+    if is_change_format(format):
+        if overwrite:
+            raise typer.BadParameter("change events change rows, and replace no table", param_hint="--overwrite")
+        for hint, value in (("--op-column", op_column), ("--delete-columns", delete_columns)):
+            if value is not None:
+                raise typer.BadParameter("change events tell the operation themselves", param_hint=hint)
+        if type != "upsert" or stream_position is not None:
+            raise typer.BadParameter(f"does not go with {format} events", param_hint="--type / --stream-position")
+        given = {
+            "decimals": decimals,
+            "times": parse_times(times),
+            "header": parse_names(header) or None,
+            "rejects": rejects,
+            "evolve": not strict,
+            "dry_run": dry_run,
+        }
+        write_changes(shell, files, format, name, into, create, batch, given)
+        return
+    for hint, given_value in (
+        ("--rejects", rejects),
+        ("--decimals", decimals),
+        ("--times", times),
+        ("--header", header),
+        ("--into", into),
+        ("--create", create or None),
+    ):
+        if given_value is not None:
+            raise typer.BadParameter("goes with change events; name their --format", param_hint=hint)
     if "-" in files and sys.stdin.isatty():
         typer.echo("Reading JSON lines from the terminal; end with Ctrl-D.", err=True)
     with shell.progress() as progress:
         written = shell.lake.table(name).write_files(
             files,
-            format=format,
+            format=plain_format(format),
             delimiter=delimiter,
             type=type,
             delete_columns=parse_names(delete_columns) or None,
@@ -367,6 +419,11 @@ def parse_partitions(texts: list[str] | None) -> list[dict[str, str]] | Literal[
     if texts == ["present"]:
         return "present"
     return [parse_pairs(text.split(","), "--partition") for text in texts]
+
+
+def plain_format(format: FormatName | None) -> Literal["parquet", "csv", "jsonl"] | None:
+    """Return a format of rows; those of change events are gone by then."""
+    return None if format is None or is_change_format(format) else format  # type: ignore[return-value]
 
 
 def parse_idempotency(text: str) -> tuple[str, int]:

@@ -7,14 +7,16 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from siltstone.cli.changes import Cdc, change_layout, changes_text, is_change_format
 from siltstone.cli.options import DryRun, Shell, TableName, argument, command, new_group, option
 from siltstone.cli.parts import Shown, indented, new_facts, new_grid, styled, to_text
-from siltstone.cli.rows import Delimiter, Format, parse_names, parse_pairs, written_text
+from siltstone.cli.rows import Delimiter, Format, parse_names, parse_pairs, plain_format, written_text
 from siltstone.errors import InvalidInputError, NotFoundError, SiltstoneError
 from siltstone.text import format_bytes, format_count, format_time
 
 if TYPE_CHECKING:
     from siltstone.catalog.adopt import Adopted
+    from siltstone.change_writes import ChangesWritten
     from siltstone.ingest.dry_run import Written
     from siltstone.table.report import TableDescription, TableSummary
 
@@ -29,6 +31,8 @@ app = new_group("Create, show and change tables.")
     "create",
     "siltstone table create shop.orders --key order_id --from orders.csv --write",
     "siltstone table create shop.orders --key order_id --sort-key updated_at --schema orders.json --dry-run",
+    "siltstone table create shop.orders --from events.jsonl --format debezium --write",
+    "siltstone table create shop.orders --cdc debezium --schema orders.json --key order_id",
 )
 def create(
     shell: Shell,
@@ -47,7 +51,10 @@ def create(
     write: Annotated[bool, option("--write", "Also write the rows of the --from file.")] = False,
     format: Format = None,
     delimiter: Delimiter = None,
-    merge_engine: Annotated[MergeEngine, option("--merge-engine", "How rows of one key become one.")] = "deduplicate",
+    cdc: Cdc = None,
+    merge_engine: Annotated[
+        MergeEngine | None, option("--merge-engine", "How rows of one key become one; by default, deduplicate.")
+    ] = None,
     keep_duplicates: Annotated[
         bool, option("--keep-duplicates", "Keep all rows of a key, not only the newest.")
     ] = False,
@@ -66,18 +73,26 @@ def create(
     from siltstone.ingest.file_rows import infer_schema, read_schema
     from siltstone.model import TableRules
 
-    lake, written = shell.lake, None
+    lake = shell.lake
+    written: Written | ChangesWritten | None = None
+    changes = cdc or (format if is_change_format(format) else None)
+    if changes is not None and sort_keys:
+        raise typer.BadParameter("tables of change events go by the order of the source", param_hint="--sort-key")
     with shell.progress() as progress:
-        schema = (
-            read_schema(schema_file or "")
-            if from_file is None
-            else infer_schema(from_file, format, delimiter, progress=progress)
-        )
+        primary_keys, order, engine = parse_names(keys), parse_names(sort_keys), merge_engine or "deduplicate"
+        if changes is not None:
+            layout = change_layout(changes, from_file, schema_file, primary_keys, progress)
+            schema, primary_keys, order = layout.columns, list(layout.primary_keys), ["_source_position"]
+            engine = merge_engine or ("partial_update" if layout.leaves_out else "deduplicate")
+        elif from_file is None:
+            schema = read_schema(schema_file or "")
+        else:
+            schema = infer_schema(from_file, plain_format(format), delimiter, progress=progress)
         rules = TableRules(
-            primary_keys=parse_names(keys),
-            sort_keys=parse_names(sort_keys),
+            primary_keys=primary_keys,
+            sort_keys=order,
             partition_keys=parse_names(partition_keys),
-            merge_engine=merge_engine,
+            merge_engine=engine,
             drop_duplicates=not keep_duplicates,
             unique_within_partition=unique_within_partition,
         )
@@ -87,7 +102,13 @@ def create(
             table = lake.create_table(name, schema=schema, **rules, **about)
             if write and from_file is not None:
                 try:
-                    written = table.write_files([from_file], format=format, delimiter=delimiter, progress=progress)
+                    written = (
+                        table.write_files(
+                            [from_file], format=plain_format(format), delimiter=delimiter, progress=progress
+                        )
+                        if changes is None
+                        else table.write_change_files([from_file], changes, progress=progress)
+                    )
                 except SiltstoneError as error:
                     raise type(error)(f"{name} was created, but stays empty: {error}") from error
     details = planned if dry_run else lake.table(name).describe()
@@ -334,9 +355,11 @@ def _emit_change(
     changes: Sequence[str],
     dry_run: bool,
     table: "TableDescription | None" = None,
-    written: "Written | None" = None,
+    written: "Written | ChangesWritten | None" = None,
 ) -> None:
     """Show what happened, or would happen, to a table; no changes means it is as wished already."""
+
+    from siltstone.ingest.dry_run import Written
 
     def text() -> Iterator[Shown]:
         if not changes:
@@ -345,7 +368,7 @@ def _emit_change(
             yield "Dry run; nothing has changed. Without it:"
         yield from (f"  {line}" if dry_run else line for line in changes)
         if written is not None:
-            yield from written_text(written)
+            yield from written_text(written) if isinstance(written, Written) else changes_text(written)
         if table is not None:
             yield ""
             yield from _description_text(table)

@@ -7,7 +7,7 @@ import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import IO, Literal
 
 import orjson
 import pyarrow as pa
@@ -36,6 +36,18 @@ _FORMATS: dict[str, Format] = {
 }
 _COMPRESSIONS: dict[str, Compression] = {".gz": "gzip", ".bz2": "bz2"}
 BATCH_ROWS = 1 << 16
+
+
+@contextlib.contextmanager
+def open_bytes(name: str) -> Iterator[tuple[IO[bytes], str]]:
+    """Open any file, unpacked, or standard input for `-`; yield it with its name for messages. Raises: InvalidInputError."""
+    if name == STANDARD_INPUT:
+        yield sys.stdin.buffer, "standard input"
+        return
+    if "://" not in name and Path(name).is_dir():
+        raise InvalidInputError(f"{name}: is a folder; name the files in it")
+    with Location(name, name, _COMPRESSIONS.get(Path(name).suffix.lower())).opened() as stream:
+        yield stream, name
 
 
 @contextlib.contextmanager

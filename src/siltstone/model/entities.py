@@ -318,7 +318,9 @@ class Delta(Metafile):
     Columns are named as its files name them. `columns` are the table's columns in its files, without an operation
     column that the table does not have; `fields` has the types of all columns in the files while the delta is
     staged, with the ids that they had then; a column without one is new. One that `replaces` takes the place of all that
-    its partition has had before it.
+    its partition has had before it. Among the staged deltas of one commit, those with a higher `place` come later, at the next
+    position. A delete with a `floor` is of all rows with a lower sort key, those that come later included: a sort key of
+    bytes, as hexadecimal text; empty, it is of all rows before it.
     """
 
     locator: DeltaLocator
@@ -331,6 +333,8 @@ class Delta(Metafile):
     op_column: str | None = None
     every_partition: bool = False
     replaces: bool = False
+    place: int = 0
+    floor: str | None = None
     idempotency: Idempotency | None = None
     previous_stream_position: int = 0
     committed_at: int = 0

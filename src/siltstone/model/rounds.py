@@ -70,6 +70,8 @@ class RoundCompletion(Model):
     read_watermark: int
     primary_keys: list[str]
     sort_keys: list[str]
+    # No row has a lower sort key, and none that comes later may have; see `Delta.floor`.
+    floor: str | None = None
     merge_engine: str
     drop_duplicates: bool
     fields: list[SchemaField]

@@ -284,7 +284,7 @@ def _plan_rebase(plan: PartitionPlan) -> RoundPlan:
     _check_untrimmed(plan, watermark)
     return RoundPlan(
         **vars(plan),
-        job=_job(plan, whole.reads, columns, keys, evolve(columns.schema, whole.schema)),
+        job=replace(_job(plan, whole.reads, columns, keys, evolve(columns.schema, whole.schema)), floor=whole.floor),
         rebase_source=source.locator,
         origin=Origin(
             round_id=(plan.state.round_id or 0) + 1,
@@ -306,6 +306,7 @@ class _Whole(NamedTuple):
     schema: pa.Schema
     read_watermark: int
     delta_count: int
+    floor: str | None = None
 
 
 def _all_of(plan: PartitionPlan, keys: Keys, last: int | None) -> _Whole:
@@ -316,13 +317,15 @@ def _all_of(plan: PartitionPlan, keys: Keys, last: int | None) -> _Whole:
     if compacted is not None:
         schema = _compacted_schema(compacted, columns)
         reads = _compacted_reads(compacted.files, schema.names, columns)
+        floor = None
         then = Keys(columns.renamed(compacted.primary_keys), columns.renamed(compacted.sort_keys))
         if behalf.version.drop_duplicates and _tombstones_hold(keys, then):
             tombstones = [bucket.tombstones for bucket in compacted.buckets if bucket.tombstones is not None]
             names = dict.fromkeys([*then.primary, *(then.sort or ())])
             first_row = sum(read.record_count for read in reads)
             reads += _compacted_reads(tombstones, names, columns, first_row, are_tombstones=True)
-        return _Whole(reads, schema, compacted.high_watermark, 0)
+            floor = compacted.floor
+        return _Whole(reads, schema, compacted.high_watermark, 0, floor)
     if origin.partition is None:
         storage.get_partition(partition, root=root)
     if origin.trimmed_position:

@@ -394,6 +394,7 @@ def _complete(plan: RoundPlan, results: Sequence[BucketResult]) -> RoundCompleti
         read_watermark=plan.read_watermark,
         primary_keys=list(job.primary_keys),
         sort_keys=list(job.sort_keys),
+        floor=job.floor_after,
         merge_engine=job.merge_engine,
         drop_duplicates=job.drop_duplicates,
         fields=[SchemaField.from_serializable(column) for column in job.fields],

@@ -59,15 +59,26 @@ class DeleteRun:
 
 
 @dataclass(frozen=True)
+class FloorRun:
+    """All rows of a lower rank are gone, those of later runs included; without a rank, all rows before it are."""
+
+    rank: int | None
+
+
+@dataclass(frozen=True)
 class FoldInput:
-    """All that takes part. `ranks` order rows by their sort keys, None without; removals are row-level deletes."""
+    """All that takes part. `ranks` order rows by their sort keys, None without; removals are row-level deletes.
+
+    Rows whose rank is below the `floor` came too late for a truncate.
+    """
 
     key_count: int
     base_keys: Integers
     delta_keys: Integers
     removals: Flags
-    runs: Sequence[RowsRun | DeleteRun]
+    runs: Sequence[RowsRun | DeleteRun | FloorRun]
     ranks: Integers | None = None
+    floor: int = NONE
     tombstone_keys: Integers = field(default_factory=lambda: np.zeros(0, np.int64))
     tombstone_ranks: Integers = field(default_factory=lambda: np.zeros(0, np.int64))
     column_count: int = 0
@@ -91,6 +102,7 @@ class FoldResult:
     tombstone_rows: Integers
     ranks: Integers
     sources: Integers | None = None
+    floor: int = NONE
 
 
 def fold(inputs: FoldInput, engine: MergeEngine) -> FoldResult:
@@ -100,6 +112,7 @@ def fold(inputs: FoldInput, engine: MergeEngine) -> FoldResult:
         is_tombstone=np.zeros(inputs.key_count, np.bool_),
         tombstone_rows=np.full(inputs.key_count, NONE, np.int64),
         ranks=np.full(inputs.key_count, NONE, np.int64),
+        floor=inputs.floor,
     )
     base = np.arange(inputs.base_count)
     state.winners[inputs.base_keys] = base
@@ -111,7 +124,9 @@ def fold(inputs: FoldInput, engine: MergeEngine) -> FoldResult:
         state.sources = np.full((inputs.column_count, inputs.key_count), NONE, np.int64)
         state.sources[:, inputs.base_keys] = base
     for run in inputs.runs:
-        if isinstance(run, DeleteRun):
+        if isinstance(run, FloorRun):
+            _truncate(run, state)
+        elif isinstance(run, DeleteRun):
             _delete(run, state)
         elif engine == "partial_update":
             _update_partially(run, inputs, state)
@@ -136,6 +151,9 @@ def fold_appended(inputs: FoldInput) -> Flags:
         if isinstance(run, RowsRun):
             seen = inputs.base_count + run.stop
             continue
+        if isinstance(run, FloorRun):
+            alive &= rows >= seen
+            continue
         hits = np.isin(keys, run.keys) if run.keys is not None else run.hits
         assert hits is not None
         alive &= ~(hits & (rows < seen))
@@ -148,10 +166,22 @@ def _delete(run: DeleteRun, state: FoldResult) -> None:
     else:
         present = np.flatnonzero(state.winners != NONE)
         hit = present[_described(run, state, present)]
-    state.winners[hit] = NONE
-    state.ranks[hit] = NONE
+    _remove(hit, state)
+
+
+def _truncate(run: FloorRun, state: FoldResult) -> None:
+    present = state.winners != NONE
+    if run.rank is not None:
+        present &= state.ranks < run.rank
+        state.floor = max(state.floor, run.rank)
+    _remove(np.flatnonzero(present), state)
+
+
+def _remove(keys: Integers, state: FoldResult) -> None:
+    state.winners[keys] = NONE
+    state.ranks[keys] = NONE
     if state.sources is not None:
-        state.sources[:, hit] = NONE
+        state.sources[:, keys] = NONE
 
 
 def _described(run: DeleteRun, state: FoldResult, present: Integers) -> Flags:
@@ -168,6 +198,16 @@ def _rows_of(run: RowsRun, inputs: FoldInput) -> tuple[Integers, Integers, Flags
     return inputs.delta_keys[part], np.arange(run.start, run.stop) + inputs.base_count, inputs.removals[part]
 
 
+def _above_floor(
+    keys: Integers, rows: Integers, removals: Flags, inputs: FoldInput, state: FoldResult
+) -> tuple[Integers, Integers, Flags]:
+    """Leave out the rows that a truncate which came before them is of."""
+    if inputs.ranks is None or state.floor == NONE:
+        return keys, rows, removals
+    taken = inputs.ranks[rows] >= state.floor
+    return keys[taken], rows[taken], removals[taken]
+
+
 def _replace(run: RowsRun, inputs: FoldInput, state: FoldResult) -> None:
     keys, rows, removals = _rows_of(run, inputs)
     # Of several values assigned to one key the last one stays, which is the newest row.
@@ -175,7 +215,7 @@ def _replace(run: RowsRun, inputs: FoldInput, state: FoldResult) -> None:
 
 
 def _replace_by_rank(run: RowsRun, inputs: FoldInput, state: FoldResult) -> None:
-    keys, rows, removals = _rows_of(run, inputs)
+    keys, rows, removals = _above_floor(*_rows_of(run, inputs), inputs, state)
     assert inputs.ranks is not None
     ranks = inputs.ranks[rows]
     order = np.lexsort((rows, ranks, keys))
@@ -198,7 +238,7 @@ def _keep_first(run: RowsRun, inputs: FoldInput, state: FoldResult) -> None:
 
 
 def _update_partially(run: RowsRun, inputs: FoldInput, state: FoldResult) -> None:
-    keys, rows, removals = _rows_of(run, inputs)
+    keys, rows, removals = _above_floor(*_rows_of(run, inputs), inputs, state)
     assert state.sources is not None
     if inputs.ranks is not None:
         taken = _accepted(keys, inputs.ranks[rows], state.ranks)

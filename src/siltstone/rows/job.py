@@ -74,6 +74,7 @@ class ReadTask:
     deletion_vector: DeletionVector | None = None
     is_tombstones: bool = False
     names: tuple[tuple[str, str], ...] = ()
+    floor: str | None = None
     share: int = 0
     of: int = 1
 
@@ -112,6 +113,12 @@ class RoundJob:
     bucket_rows: int = 500_000
     row_group_rows: int = MAX_ROW_GROUP_ROWS
     tombstone_retention_ms: int = round(TOMBSTONE_RETENTION_SECONDS.default * 1000)
+    floor: str | None = None
+
+    @property
+    def floor_after(self) -> str | None:
+        """The floor of the sort key after the round: the highest of all there were."""
+        return max((each for each in (self.floor, *(read.floor for read in self.reads)) if each), default=None)
 
     def visits(self, bucket: Bucket) -> bool:
         """Return whether all of a bucket is read, even if no delta has rows for it."""
@@ -170,6 +177,7 @@ class Part:
     columns: tuple[str, ...]
     table: pa.Table
     combined: Combined = NOTHING_COMBINED
+    floor: str | None = None
 
 
 Action = Literal["untouched", "minor", "major"]

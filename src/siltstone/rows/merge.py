@@ -30,6 +30,7 @@ from siltstone.rows.files import StoredFile
 from siltstone.rows.fold import (
     NONE,
     DeleteRun,
+    FloorRun,
     FoldInput,
     FoldResult,
     Match,
@@ -104,6 +105,9 @@ class _Deltas:
         self.runs: list[RowsRun | Part] = []
         count = 0
         for part in parts:
+            if part.floor is not None:
+                self.runs.append(part)
+                continue
             if part.is_delete:
                 self._add_delete(part, schema)
                 continue
@@ -115,15 +119,17 @@ class _Deltas:
         self.rows: pa.Table = pa.concat_tables(rows) if rows else schema.empty_table()
         self.removals: Flags = np.concatenate(removals) if removals else np.zeros(0, np.bool_)
         self._keys = job.primary_keys
+        deletes = [run for run in self.runs if isinstance(run, Part)]
+        self.floors = [run for run in deletes if run.floor is not None]
         self.key_deletes = [
-            run for run in self.runs if isinstance(run, Part) and set(run.delete_columns) == set(job.primary_keys)
+            run for run in deletes if set(run.delete_columns) == set(job.primary_keys) and run not in self.floors
         ]
-        self.other_deletes = [run for run in self.runs if isinstance(run, Part) and run not in self.key_deletes]
+        self.other_deletes = [run for run in deletes if run not in self.key_deletes and run not in self.floors]
 
     def _add_delete(self, part: Part, schema: pa.Schema) -> None:
         """Add a delete; one that follows another by the same columns becomes part of that, as no row is between them."""
         last = self.runs[-1] if self.runs else None
-        if not isinstance(last, Part) or last.delete_columns != part.delete_columns:
+        if not isinstance(last, Part) or last.floor is not None or last.delete_columns != part.delete_columns:
             self.runs.append(part)
             return
         columns = pa.schema([schema.field(name) for name in part.delete_columns])
@@ -160,7 +166,7 @@ class _Base:
 def _find_base(job: RoundJob, deltas: _Deltas, stored: Sequence[StoredFile]) -> _Base:
     is_exact_key = job.keeps_one_row and is_exact([job.schema.field(name).type for name in job.primary_keys])
     concerned = _concerned_hashes(job, deltas) if stored or is_exact_key else np.zeros(0, np.uint64)
-    is_by_hash = is_exact_key and not deltas.other_deletes and not np.any(concerned == NULL_HASH)
+    is_by_hash = is_exact_key and not (deltas.other_deletes or deltas.floors) and not np.any(concerned == NULL_HASH)
     columns = _needed_columns(job, deltas, is_by_hash=is_by_hash)
     # However many there are, files are read once for all deletes by the same columns: in which order they hit, folding tells.
     deletes_by_columns: dict[tuple[str, ...], list[pa.Table]] = defaultdict(list)
@@ -179,6 +185,8 @@ def _find_base(job: RoundJob, deltas: _Deltas, stored: Sequence[StoredFile]) -> 
             keys.append(own)
         for names, deletes in deletes_by_columns.items():
             file_rows = np.union1d(file_rows, file.live_among(_matching_rows(job, file, names, deletes)))
+        if deltas.floors:
+            file_rows = np.union1d(file_rows, file.live_among(_truncated_rows(job, file, deltas.floors)))
         rows.append(file_rows)
         if len(columns) and len(file_rows):
             tables.append(file.read_rows(file_rows, columns))
@@ -214,18 +222,48 @@ def _matching_rows(job: RoundJob, file: StoredFile, names: Sequence[str], delete
     return np.concatenate(matching)
 
 
+def _truncated_rows(job: RoundJob, file: StoredFile, floors: Sequence[Part]) -> Integers:
+    """Return the rows of a file that are below the highest of several floors: all, where one has no sort key."""
+    values = [floor.floor or "" for floor in floors]
+    if not all(values) or not job.sort_keys:
+        return np.arange(file.file.record_count)
+    column = pa.schema([job.schema.field(job.sort_keys[0])])
+    below = [np.zeros(0, np.int64)]
+    for start, table in file.scan(column):
+        (own, (floor,)) = sort_ranks([table, _floor_table(job, [max(values)])], job.sort_keys)
+        below.append(start + np.flatnonzero(own < floor))
+    return np.concatenate(below)
+
+
+def _floor_table(job: RoundJob, floors: Sequence[str | None]) -> pa.Table:
+    """Return floors as rows of the sort key; what is None is below all."""
+    values = [bytes.fromhex(floor) if floor else None for floor in floors]
+    return pa.table({job.sort_keys[0]: pa.array(values, job.schema.field(job.sort_keys[0]).type)})
+
+
 def _fold_input(job: RoundJob, deltas: _Deltas, base: _Base, tombstones: pa.Table) -> FoldInput:
     keys, count = _key_ids(job, deltas, base, tombstones)
     base_keys, delta_keys, tombstone_keys, *delete_keys = keys
     ranks, tombstone_ranks = None, np.zeros(len(tombstone_keys), np.int64)
+    floor = NONE
+    floor_ranks: Iterator[int | None] = iter([None] * len(deltas.floors))
     if job.sort_keys:
-        *row_ranks, tombstone_ranks = sort_ranks([base.table, deltas.rows, tombstones], job.sort_keys)
-        ranks = np.concatenate(row_ranks)
+        tables = [base.table, deltas.rows, tombstones]
+        if deltas.floors or job.floor:
+            tables.append(_floor_table(job, [job.floor, *(each.floor for each in deltas.floors)]))
+        base_ranks, row_ranks, tombstone_ranks, *floors = sort_ranks(tables, job.sort_keys)
+        ranks = np.concatenate([base_ranks, row_ranks])
+        if floors:
+            floor, *others = floors[0].tolist()
+            floor_ranks = iter(others)
     by_key = iter(delete_keys)
-    runs: list[RowsRun | DeleteRun] = []
+    runs: list[RowsRun | DeleteRun | FloorRun] = []
     for run in deltas.runs:
         if isinstance(run, RowsRun):
             runs.append(run)
+        elif run.floor is not None:
+            rank = next(floor_ranks)
+            runs.append(FloorRun(rank if run.floor else None))
         elif run in deltas.key_deletes:
             runs.append(DeleteRun(keys=next(by_key)))
         elif job.composes_rows:
@@ -239,6 +277,7 @@ def _fold_input(job: RoundJob, deltas: _Deltas, base: _Base, tombstones: pa.Tabl
         removals=deltas.removals,
         runs=runs,
         ranks=ranks,
+        floor=floor,
         tombstone_keys=tombstone_keys,
         tombstone_ranks=tombstone_ranks,
         column_count=len(job.schema),

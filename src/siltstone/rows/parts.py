@@ -183,7 +183,9 @@ def _split(
     """Yield the rows of a row group as parts, sorted by bucket, in stream order within each."""
     if not table.num_rows or not tasks.numbers:
         return
-    by_key = bool(job.primary_keys) and (not read.is_delete or set(read.delete_columns) == set(job.primary_keys))
+    by_key = bool(job.primary_keys) and (
+        not read.is_delete or (set(read.delete_columns) == set(job.primary_keys) and read.floor is None)
+    )
     if read.is_delete and not by_key:
         # Any bucket may have such rows: all tasks get the delete, and apply it to each of their buckets.
         parts = list(_encoded_parts(read, table, first_row, None))
@@ -267,7 +269,7 @@ def _cut(runs: Sequence[_Run], rows: int) -> tuple[list[_Run], list[_Run]]:
 
 
 def _encode_part(read: ReadTask, first_row: int, table: pa.Table, runs: Sequence[_Run] | None) -> bytes:
-    about = [read.run, first_row, read.is_delete, list(read.delete_columns), runs]
+    about = [read.run, first_row, read.is_delete, list(read.delete_columns), read.floor, runs]
     schema = table.schema.with_metadata({_METADATA_KEY: json.dumps(about).encode()})
     sink = pa.BufferOutputStream()
     options = pa.ipc.IpcWriteOptions(compression="lz4")
@@ -296,10 +298,10 @@ def parts_by_bucket(numbers: Sequence[int], data: Iterable[bytes]) -> dict[int, 
 
 def _decode_part(data: bytes) -> tuple[Part, list[_Run] | None]:
     table = pa.ipc.open_stream(data).read_all()
-    run, first_row, is_delete, delete_columns, runs = json.loads(table.schema.metadata[_METADATA_KEY])
+    run, first_row, is_delete, delete_columns, floor, runs = json.loads(table.schema.metadata[_METADATA_KEY])
     columns = tuple(name for name in table.column_names if name != REMOVAL)
-    part = Part(run, first_row, is_delete, tuple(delete_columns), columns, table.replace_schema_metadata(None))
-    return part, runs
+    rows = table.replace_schema_metadata(None)
+    return Part(run, first_row, is_delete, tuple(delete_columns), columns, rows, floor=floor), runs
 
 
 class GatheredParts:

@@ -57,7 +57,7 @@ def commit_deltas(
     overwrite: Overwrite | None = None,
     root: str,
 ) -> Stream:
-    """Commit staged deltas of one stream together, at one stream position."""
+    """Commit staged deltas of one stream together, at one stream position; those of a later place at those after it."""
     source = locate(stream, root)
     stream = source.locator
 
@@ -71,11 +71,15 @@ def commit_deltas(
         refuse_late(state.entries, [entry.uri for delta in deltas for entry in delta.manifest.entries], str(stream))
         made = deltas if overwrite is None else _overwriting(state, deltas, overwrite)
         now_ms = source.log.now_ms()
-        position = _next_position(state.stream, made, stream_position, now_ms)
+        groups = _by_place(made)
+        first = _next_position(state.stream, made, stream_position, now_ms, len(groups))
+        position = first + len(groups) - 1
         committed_at = max(now_ms, state.entries.time_ms)
         changes: dict[str, Entry | None] = {**_schema_change(state.version, deltas)}
-        for delta, partition in _targets(state, made, now_ms):
-            changes.update(_delta_changes(delta, partition, position, committed_at, idempotency))
+        partitions: dict[str, Partition] = {}
+        for number, group in enumerate(groups):
+            for delta, partition in _targets(state, group, now_ms, partitions):
+                changes.update(_delta_changes(delta, partition, first + number, committed_at, idempotency))
         state.stream.stream_position = position
         changes[stream_key(stream.stream)] = nameless(state.stream)
         if idempotency is not None:
@@ -93,9 +97,16 @@ def plan_overwrite(deltas: Sequence[Delta], stream: StreamLike, overwrite: Overw
     return locate(stream, root).read(lambda state: _overwriting(state, deltas, overwrite))
 
 
+def _by_place(deltas: Sequence[Delta]) -> list[list[Delta]]:
+    """Return the deltas of one commit by the positions they get, one after another; without any, one position."""
+    places = sorted({delta.place for delta in deltas})
+    return [[delta for delta in deltas if delta.place == place] for place in places] or [[]]
+
+
 def _discard_repeated(deltas: Sequence[Delta], source: StoredStream, position: int) -> None:
     """Discard what was staged for a commit that had happened already, unless the commit is of these very deltas."""
-    committed = source.read(lambda state: _read_between(state, position, position))
+    first = position - len(_by_place(deltas)) + 1
+    committed = source.read(lambda state: _read_between(state, first, position))
     named = {entry.uri for delta in committed for entry in delta.manifest.entries}
     discard_deltas(
         [delta for delta in deltas if named.isdisjoint(entry.uri for entry in delta.manifest.entries)], root=source.root
@@ -136,7 +147,7 @@ def _check_staged(deltas: Sequence[Delta], stream: StreamLocator, version: Table
             raise InvalidInputError(f"{delta.locator}: staged for another stream, not {stream}; stage it for this one")
         if not delta.every_partition:
             version.check_partition_values(delta.partition_values)
-    segments = [delta.locator.partition_id for delta in deltas]
+    segments = [(delta.place, delta.locator.partition_id) for delta in deltas]
     if len(set(segments)) != len(segments):
         raise InvalidInputError(f"{stream}: one commit has two deltas for one partition; commit them one after another")
 
@@ -171,9 +182,10 @@ def _overwriting(state: StoredState, deltas: Sequence[Delta], overwrite: Overwri
     return [*everywhere, *(Delta(**{**delta, "replaces": True}) for delta in replaced.values())]
 
 
-def _next_position(stream: Stream, deltas: Sequence[Delta], requested: int | None, now_ms: int) -> int:
+def _next_position(stream: Stream, deltas: Sequence[Delta], requested: int | None, now_ms: int, count: int = 1) -> int:
+    """Return the first position of a commit that takes `count` of them."""
     newest = stream.stream_position
-    if newest == MAX_STREAM_POSITION:
+    if newest + count > MAX_STREAM_POSITION:
         raise InvalidInputError(
             f"{stream.locator}: its newest delta is at {newest}, the last stream position there is; compact it, and "
             "write to a new table that is rebased from it"
@@ -210,16 +222,25 @@ def _schema_change(version: TableVersion, deltas: Sequence[Delta]) -> dict[str, 
     return {VERSION_KEY: nameless(version)}
 
 
-def _targets(state: StoredState, deltas: Sequence[Delta], now_ms: int) -> list[tuple[Delta, Partition]]:
-    """Pair each delta with the partition it changes; one for every partition meets all others that exist now."""
+def _targets(
+    state: StoredState, deltas: Sequence[Delta], now_ms: int, changed: dict[str, Partition]
+) -> list[tuple[Delta, Partition]]:
+    """Pair each delta with the partition it changes; one for every partition meets all others that exist now.
+
+    `changed` has the partitions that deltas before these changed, and gets those that these do.
+    """
     pairs = []
     own = {delta.locator.partition_id for delta in deltas if not delta.every_partition}
     for delta in deltas:
         if delta.every_partition:
-            pairs += [(delta, partition) for key, partition in state.partitions().items() if key not in own]
+            for key, partition in {**state.partitions(), **changed}.items():
+                if key not in own:
+                    pairs.append((delta, changed.setdefault(key, partition)))
             continue
         locator = delta.locator.partition_locator
-        pairs.append((delta, state.partition(locator.partition_id) or Partition(locator=locator, created_at=now_ms)))
+        key = locator.partition_id
+        current = changed.get(key) or state.partition(key) or Partition(locator=locator, created_at=now_ms)
+        pairs.append((delta, changed.setdefault(key, current)))
     return pairs
 
 
@@ -234,6 +255,7 @@ def _delta_changes(
             "previous_stream_position": partition.stream_position,
             "idempotency": idempotency,
             "fields": [],
+            "place": 0,
             "locator": DeltaLocator(**partition.locator, stream_position=position),
         }
     )

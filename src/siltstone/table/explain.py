@@ -233,6 +233,7 @@ def _rows_in_file(
 def _begin(events: "_Events", source: KeySource, base: RoundCompletion, wanted: pa.Table) -> None:
     """Let the events begin with the row or tombstone that a round left."""
     origin = base.origin
+    events.floor = base.floor
     kind, effect = COMPACTED_ROW, f"is in the rows of round {base.round_id}, the oldest that can still be read"
     if origin is not None and origin.partition is not None and origin.round_id == base.round_id:
         kind, effect = REBASE, f"came with the rebase from {origin.partition}"
@@ -282,6 +283,9 @@ class _Reader:
     def apply(self, events: "_Events", delta: Delta) -> None:
         if delta.replaces:
             events.overwrite(_delta_event(delta, OVERWRITE, "", 0, {}))
+        if delta.floor is not None:
+            events.truncate(_delta_event(delta, "truncate", "", 0, {}), delta.floor)
+            return
         for entry in delta.manifest.entries:
             table = read_data_file(self.root, entry)
             table = table.rename_columns(list(self.columns.renamed(table.column_names)))
@@ -326,6 +330,7 @@ class _Events:
         self.compacted: Row | None = None
         self._holder: KeyEvent | None = None
         self._tombstone: KeyEvent | None = None
+        self.floor: str | None = None
 
     def finish(self) -> None:
         if self.current is not None and self._holder is not None:
@@ -360,7 +365,9 @@ class _Events:
         is_removal = operation in REMOVALS
         event.kind = "row-level delete" if is_removal else event.kind
         rival = self._tombstone or self._holder
-        if self._version.sort_keys and rival is not None and self._rank(event) < self._rank(rival):
+        if self._is_below_floor(event):
+            event.effect = "stays out: the table was truncated after it"
+        elif self._version.sort_keys and rival is not None and self._rank(event) < self._rank(rival):
             event.effect = f"stays out: its sort key is older than that of position {rival.stream_position}"
         elif is_removal:
             event.effect = "deletes the row" if self.current is not None else "finds no row"
@@ -385,6 +392,18 @@ class _Events:
             self.current = {name: event.values.get(name) for name in self.schema.names}
         self._holder, self._tombstone = event, None
 
+    def truncate(self, event: KeyEvent, floor: str) -> None:
+        """Remove the row if it is older than a truncate, and keep out what comes later and is."""
+        if floor:
+            self.floor = max(floor, self.floor or "")
+        if self.current is not None and (not floor or (self._holder and self._is_below_floor(self._holder))):
+            self.remove(event)
+
+    def _is_below_floor(self, event: KeyEvent) -> bool:
+        if not self.floor or not self._version.sort_keys:
+            return False
+        return self._rank(event)[0] < _sortable(bytes.fromhex(self.floor))
+
     def remove(self, event: KeyEvent) -> None:
         self.all.append(event)
         event.effect = "deletes the row"
@@ -397,7 +416,7 @@ class _Events:
         elif self._tombstone is not None:
             event.effect = "ends what a delete before it kept out"
             self.all.append(event)
-        self._tombstone = None
+        self._tombstone, self.floor = None, None
 
     def _forget(self) -> None:
         self.current, self._holder = None, None

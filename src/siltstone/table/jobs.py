@@ -144,6 +144,7 @@ def delta_reads(deltas: Sequence[Delta], columns: SourceColumns) -> list[ReadTas
                     op_column=delta.op_column,
                     delete_columns=columns.renamed(delta.delete_columns or ()),
                     names=tuple(columns.names.items()),
+                    floor=delta.floor,
                 )
             )
             first_row += entry.record_count
@@ -220,6 +221,7 @@ def make_job(
         sort_keys=keys.sort or (),
         merge_engine=version.merge_engine,
         drop_duplicates=version.drop_duplicates,
+        floor=previous.floor if previous and not is_overwritten else None,
         buckets=_first_buckets(rows, target) if kept_buckets is None else kept_buckets,
         bucket_rows=target,
         reads=tuple(reads),

@@ -55,6 +55,7 @@ class Oracle:
         self._merge_engine = merge_engine
         self._rows: dict[Key, list[Row]] = {}
         self._tombstones: dict[Key, Row] = {}
+        self._floor: object = None
 
     @classmethod
     def of_version(cls, version: TableVersion) -> Self:
@@ -108,6 +109,8 @@ class Oracle:
             self._rows[key] = [
                 row for row in rows if overwrite != "table" and _key(row, self._partition_keys) not in doomed
             ]
+        if overwrite == "table" or not self._partition_keys:
+            self._floor = None
         for key, tombstone in list(self._tombstones.items()):
             if overwrite == "table" or _key(tombstone, self._partition_keys) in doomed:
                 del self._tombstones[key]
@@ -148,6 +151,15 @@ class Oracle:
             for values in list(self._partitions.values()) if partition is None else [list(partition)]:
                 self._apply_row({**row, **dict(zip(self._partition_keys, values, strict=True))}, operation)
 
+    def truncate(self, floor: bytes) -> None:
+        """Remove all rows with a lower sort key, and refuse those that come later; without one, all rows there are."""
+        for key, current in self._rows.items():
+            self._rows[key] = [row for row in current if floor and not self._is_below(row, floor)]
+        self._floor = max(floor, self._floor) if isinstance(self._floor, bytes) else floor or None
+
+    def _is_below(self, row: Mapping[str, object], floor: object) -> bool:
+        return comparable(row.get(self._sort_keys[0])) < comparable(floor)
+
     def _is_everywhere(self, row: Row, operation: object) -> bool:
         outside = [name for name in self._partition_keys if self._primary_keys and name not in self._primary_keys]
         return operation in _DELETES and any(row.get(name) is None for name in outside)
@@ -163,6 +175,8 @@ class Oracle:
         assert operation in _UPSERTS or operation in _DELETES, operation
         key = _key(row, self._identity)
         current = self._rows.setdefault(key, [])
+        if self._floor is not None and self._is_below(row, self._floor):
+            return
         if self._one_row_per_key and self._is_late(row, key):
             return
         if operation in _DELETES:
@@ -217,6 +231,9 @@ def oracle_of(table: Table, upto: int | None = None, *, partition: Sequence[Part
         if partition is None or delta.partition_values == list(partition):
             data = storage.download_delta(delta, root=root)
             values = _typed(delta.partition_values, table.version)
+            if delta.floor is not None:
+                oracle.truncate(bytes.fromhex(delta.floor))
+                continue
             overwrite = [values] if delta.replaces else None
             oracle.write(data, delta.type, delta.delete_columns, delta.op_column, values, overwrite)
     return oracle
