@@ -86,8 +86,9 @@ browser:
 test-integration: java venv browser ## Install wheels, start clusters, S3 and Glue servers, run all examples
 	$(BIN)/python -m pytest -m integration
 
-test-chaos: java venv ## Kill a leader and then a worker of three nodes, twenty times, and crash PostgreSQL
-	SILTSTONE_CHAOS_ROUNDS=20 $(BIN)/python -m pytest -s tests/integration/test_service_chaos.py
+test-chaos: java venv ## Kill a leader and then a worker of three nodes, twenty times, crash PostgreSQL, and kill a hundred drivers of a stream
+	SILTSTONE_CHAOS_ROUNDS=20 SILTSTONE_CHAOS_KILLS=100 $(BIN)/python -m pytest -s tests/integration/test_service_chaos.py \
+		tests/integration/test_stream_kills.py
 
 test-integration-rebuild: clean-venv test-integration ## The same, in an environment made from nothing
 
@@ -101,6 +102,7 @@ benchmark: java venv ## Measure, and write the results to benchmarks/results
 	$(BIN)/python -m benchmarks.document_tables
 	$(BIN)/python -m benchmarks.document_tables --serving
 	$(BIN)/python -m benchmarks.spark_reads
+	$(BIN)/python -m benchmarks.streams
 	$(BIN)/python -m benchmarks.parquet_reads
 
 benchmark-aws: venv ## Measure reads of Parquet files in S3: make benchmark-aws FILES=s3://bucket/file.parquet

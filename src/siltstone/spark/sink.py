@@ -1,0 +1,236 @@
+"""Writing by `format("siltstone")`: tasks stage files, the driver commits them, once for each batch of a stream.
+
+Spark makes a writer in a process of its own for each step, so nothing is remembered between them but what messages carry.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+
+from siltstone.catalog import main as catalog
+from siltstone.documents.commit import begin_changes, commit_files
+from siltstone.documents.intake import check_columns
+from siltstone.errors import InvalidInputError, NotFoundError, SiltstoneError
+from siltstone.model import Delta, Idempotency, TableVersion
+from siltstone.model.locators import split_table_name
+from siltstone.model.properties import DOCUMENTS_KIND, KIND
+from siltstone.objects import open_objects, share_access
+from siltstone.spark.options import WriteOptions, kept_options, write_options
+from siltstone.spark.write import Staging, decoded, update_batches
+from siltstone.storage import object_store as storage
+
+_STORES = {"s3": "s3", "s3a": "s3", "gs": "gs"}
+# An address as Hadoop reads it: nothing in the path is escaped.
+_ADDRESS = re.compile(r"(?:([A-Za-z][A-Za-z0-9+.-]*):)?(?://([^/]*))?(.*)", re.DOTALL)
+
+
+@dataclass
+class StagedFiles(WriterCommitMessage):
+    """What a task staged: its deltas as JSON, and when the changes to documents among them were made."""
+
+    deltas: str
+    began_ms: int | None
+
+
+def open_writer(options: Mapping[str, str], schema: StructType, *, overwrite: bool) -> "SiltstoneWriter":
+    """Return a writer of one commit. Raises: InvalidInputError, NotFoundError."""
+    chosen = write_options({**kept_options(schema), **options}, is_stream=False)
+    if overwrite:
+        raise InvalidInputError(
+            f'{chosen.table}: mode overwrite is not supported; use .mode("append") with type upsert, or delete rows with '
+            "type delete; to replace a table, write a new one and rename it"
+        )
+    return SiltstoneWriter(chosen, schema)
+
+
+def open_stream_writer(options: Mapping[str, str], schema: StructType, *, overwrite: bool) -> "SiltstoneStreamWriter":
+    """Return a writer of one commit for each batch. Raises: InvalidInputError, NotFoundError."""
+    chosen = write_options({**kept_options(schema), **options}, is_stream=True)
+    if overwrite:
+        raise InvalidInputError(
+            f'{chosen.table}: output mode complete would replace the table with each batch; use .outputMode("append"), or '
+            "foreachBatch with update mode, where rows with a key replace those before them"
+        )
+    return SiltstoneStreamWriter(chosen, schema, _app_id(chosen))
+
+
+def _app_id(options: WriteOptions) -> str:
+    """Return what a stream is known by: the id that Spark gave the query when its checkpoint was new, or the option.
+
+    Raises: InvalidInputError.
+    """
+    if options.app_id is not None:
+        return options.app_id
+    give = f'{options.table}: give the stream a name of its own, .option("app_id", "…"), and a new one with each new checkpoint'
+    if options.checkpoint is None:
+        raise InvalidInputError(
+            f'{give}; its id cannot be read, since .option("checkpointLocation", …) does not say where it is'
+        )
+    try:
+        return str(json.loads(_read_metadata(options.checkpoint))["id"])
+    except (OSError, SiltstoneError, ValueError, KeyError, TypeError) as error:
+        raise InvalidInputError(
+            f"{give}; its id cannot be read from {options.checkpoint}/metadata ({type(error).__name__}: {error})"
+        ) from error
+
+
+def _read_metadata(checkpoint: str) -> bytes:
+    """Read the file in which Spark keeps the id of a query, as far as this process reaches it."""
+    match = _ADDRESS.fullmatch(checkpoint)
+    assert match is not None
+    scheme, host, path = match.groups()
+    if scheme in _STORES:
+        return open_objects(f"{_STORES[scheme]}://{host}{path}").read("metadata")
+    if scheme not in (None, "file"):
+        raise InvalidInputError(f"{scheme} is read by Spark only")
+    return Path(path, "metadata").read_bytes()
+
+
+class _Intake:
+    """How a task's rows are staged, and how what all tasks staged is committed."""
+
+    def __init__(self, options: WriteOptions, schema: StructType) -> None:
+        self.options = options
+        self._access = share_access(options.root)
+        version = _version(options)
+        self._is_documents = KIND.of(version.properties, options.table) == DOCUMENTS_KIND
+        self._began_ms: int | None = None
+        stream = storage.find_stream(
+            *split_table_name(options.table), version.locator.table_version, root=options.root
+        ).locator
+        if self._is_documents:
+            _check_documents(options, schema)
+            self._began_ms = begin_changes(options.table, root=options.root)
+            self._have_ids = "change_id" in schema.names
+            self._staging = Staging(stream, options.root, version.schema, "append")
+            self.empty: list[Delta] = []
+        else:
+            self._staging = Staging(
+                stream,
+                options.root,
+                version.schema,
+                options.type,
+                options.delete_columns,
+                options.op_column,
+                options.evolve,
+            )
+            self.empty = self._staging.check(to_arrow_schema(schema))
+
+    def stage(self, batches: Iterator[pa.RecordBatch]) -> StagedFiles:
+        """Write the files of a task's rows, where it runs."""
+        self._access.use()
+        stream = storage.locate_stream(self._staging.stream, root=self.options.root)
+        stream.refresh()
+        # A vacuum that comes while this takes long is told; one that comes after it, and before the commit, is not.
+        with stream.announced():
+            rows = batches if self._began_ms is None else update_batches(batches, self._began_ms)
+            return StagedFiles(json.dumps(self._staging.stage(rows, stream)), self._began_ms)
+
+    def commit(
+        self,
+        staged: Sequence[StagedFiles],
+        idempotency: Idempotency | None,
+        *,
+        rising_ids: bool,
+        empty: Sequence[Delta],
+    ) -> None:
+        """Commit what all tasks staged, or what there is without rows; what is not committed is discarded."""
+        root = self.options.root
+        deltas = self._staging.combine([decoded(message.deltas) for message in staged]) or empty
+        if not deltas:
+            return
+        if self._is_documents:
+            began_ms = min(message.began_ms or 0 for message in staged)
+            commit_files(
+                self.options.table,
+                deltas,
+                began_ms=began_ms,
+                have_ids=self._have_ids,
+                idempotency=idempotency,
+                rising_ids=rising_ids,
+                root=root,
+            )
+            return
+        with catalog.discarded_on_error(deltas, root=root):
+            catalog.commit_staged(deltas, idempotency=idempotency, rising_ids=rising_ids, root=root)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Discard what tasks staged, unless all of them did: then there was a commit, which may have succeeded."""
+        staged = [message for message in messages if isinstance(message, StagedFiles)]
+        if len(staged) < len(messages):
+            deltas = [delta for message in staged for delta in decoded(message.deltas)]
+            storage.discard_deltas(deltas, root=self.options.root)
+
+
+def _version(options: WriteOptions) -> TableVersion:
+    try:
+        return catalog.get_table_version(options.table, root=options.root)
+    except NotFoundError as error:
+        raise NotFoundError(f"{error}; create it first, in Python or with `siltstone table create`") from error
+
+
+def _check_documents(options: WriteOptions, schema: StructType) -> None:
+    check_columns(schema.names)
+    plain = WriteOptions(options.root, options.table)
+    for name in ("type", "delete_columns", "op_column", "evolve"):
+        if getattr(options, name) != getattr(plain, name):
+            raise InvalidInputError(
+                f"{options.table}: is a table of documents, which has no option {name}; leave it out"
+            )
+
+
+class SiltstoneWriter(DataSourceArrowWriter):
+    """Writes a data frame as one commit."""
+
+    def __init__(self, options: WriteOptions, schema: StructType) -> None:
+        self._intake = _Intake(options, schema)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedFiles:
+        """Stage the rows of a task."""
+        return self._intake.stage(iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Commit what all tasks staged; without rows, what the schema alone says. Raises: as `Table.write`."""
+        idempotency = self._intake.options.idempotency
+        self._intake.commit(_complete(messages), idempotency, rising_ids=False, empty=self._intake.empty)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Discard what tasks staged."""
+        self._intake.abort(messages)
+
+
+class SiltstoneStreamWriter(DataSourceStreamArrowWriter):
+    """Writes each batch of a stream as one commit: under the id of the query and the batch, so that a repeated one counts once."""
+
+    def __init__(self, options: WriteOptions, schema: StructType, app_id: str) -> None:
+        self._app_id = app_id
+        self._intake = _Intake(options, schema)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedFiles:
+        """Stage the rows of a task."""
+        return self._intake.stage(iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """Commit what all tasks staged, unless that is nothing, or the batch is committed. Raises: as `Table.write`."""
+        idempotency = Idempotency(app_id=self._app_id, batch_id=batchId)
+        self._intake.commit(_complete(messages), idempotency, rising_ids=True, empty=())
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """Discard what tasks staged."""
+        self._intake.abort(messages)
+
+
+def _complete(messages: Sequence[WriterCommitMessage | None]) -> list[StagedFiles]:
+    staged = [message for message in messages if isinstance(message, StagedFiles)]
+    if len(staged) < len(messages):
+        raise InvalidInputError(
+            f"{len(messages) - len(staged)} of {len(messages)} tasks say nothing of what they wrote"
+        )
+    return staged
