@@ -144,11 +144,11 @@ def test_a_write_that_cannot_be_is_refused_in_one_sentence_and_leaves_nothing(
         writer = rows_.write.format("siltstone").mode("append").options(root=table.lake.root, path=table.name)
         with pytest.raises(Exception, match=message):
             writer.options(**options).save()
-    with pytest.raises(Exception, match=r"shop\.orders: column 'id'.*"):
+    with pytest.raises(Exception, match=r"shop\.orders: column 'id'"):
         save(rows_.selectExpr("array(id) AS id"), table)
-    with pytest.raises(Exception, match="column 'id' .* 'x'|the data must have the primary key 'id' once"):
+    with pytest.raises(Exception, match="the data must have the primary key 'id' once"):
         save(rows_.select("zone"), table)
-    with pytest.raises(Exception, match="mode overwrite is not supported; use .mode"):
+    with pytest.raises(Exception, match="mode overwrite is not supported; use "):
         rows_.write.format("siltstone").mode("overwrite").option("root", table.lake.root).save(table.name)
     assert sorted(Path(table.lake.root).rglob("*")) == before
 

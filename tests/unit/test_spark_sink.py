@@ -1,18 +1,15 @@
 """Writers of `format("siltstone")` as Spark calls them, each step in a process of its own; here without Spark."""
 
 import json
-import pickle
 import subprocess
 import sys
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import StructType
 
 import siltstone
 from pyspark_siltstone import DefaultSource
@@ -20,39 +17,11 @@ from siltstone.errors import AlreadyExistsError, ConflictError, InvalidInputErro
 from siltstone.log.commit import forget_logs
 from siltstone.objects import open_objects
 from siltstone.spark.frames import spark_schema
-from siltstone.spark.sink import StagedFiles
 from siltstone.storage import object_store as storage
 from siltstone.testing import FaultKind, Killed, faults
 from siltstone.testing.faults import FAULT_KINDS
 from siltstone.testing.oracle import same_rows
-
-SCHEMA = spark_schema(pa.schema([pa.field("id", pa.int64()), pa.field("zone", pa.string())]))
-Rows = Sequence[dict[str, Any]]
-
-
-def rows(*ids: int, zone: str = "eu") -> Rows:
-    return [{"id": number, "zone": zone} for number in ids]
-
-
-class Stream:
-    """A streaming query: it stages each task, and commits or aborts, by a writer that is made anew for each step."""
-
-    def __init__(self, table: str, root: str, schema: StructType = SCHEMA, **options: str) -> None:
-        self.options = {"root": root, "path": table, "app_id": "query", **options}
-        self.schema = schema
-
-    def writer(self) -> Any:
-        return DefaultSource(self.options).streamWriter(self.schema, overwrite=False)
-
-    def stage(self, *tasks: Rows) -> list[StagedFiles]:
-        sent = pickle.dumps(self.writer())
-        return [pickle.loads(pickle.dumps(pickle.loads(sent).write(iter(self._batches(task))))) for task in tasks]
-
-    def _batches(self, task: Rows) -> list[pa.RecordBatch]:
-        return [pa.RecordBatch.from_pylist([row], to_arrow_schema(self.schema)) for row in task]
-
-    def run(self, batch_id: int, *tasks: Rows) -> None:
-        self.writer().commit(self.stage(*tasks), batch_id)
+from tests.unit.stream_writers import SCHEMA, Stream, rows
 
 
 def new_table(root: str | None = None, **settings: Any) -> siltstone.Table:

@@ -6,7 +6,7 @@ Spark makes a writer in a process of its own for each step, so nothing is rememb
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -18,8 +18,7 @@ from siltstone.catalog import main as catalog
 from siltstone.documents.commit import begin_changes, commit_files
 from siltstone.documents.intake import check_columns
 from siltstone.errors import InvalidInputError, NotFoundError, SiltstoneError
-from siltstone.model import Delta, Idempotency, TableVersion
-from siltstone.model.locators import split_table_name
+from siltstone.model import DEFAULT_STREAM, Delta, Idempotency, StreamLocator, TableVersion
 from siltstone.model.properties import DOCUMENTS_KIND, KIND
 from siltstone.objects import open_objects, share_access
 from siltstone.spark.options import WriteOptions, kept_options, write_options
@@ -36,7 +35,7 @@ class StagedFiles(WriterCommitMessage):
     """What a task staged: its deltas as JSON, and when the changes to documents among them were made."""
 
     deltas: str
-    began_ms: int | None
+    began_ms: int = 0
 
 
 def open_writer(options: Mapping[str, str], schema: StructType, *, overwrite: bool) -> "SiltstoneWriter":
@@ -93,35 +92,40 @@ def _read_metadata(checkpoint: str) -> bytes:
     return Path(path, "metadata").read_bytes()
 
 
+def _open_intake(options: WriteOptions, schema: StructType) -> "_Intake":
+    """Return how rows of a schema are taken in: by the kind of table that they are for."""
+    try:
+        version = catalog.get_table_version(options.table, root=options.root)
+    except NotFoundError as error:
+        raise NotFoundError(f"{error}; create it first, in Python or with `siltstone table create`") from error
+    is_documents = KIND.of(version.properties, options.table) == DOCUMENTS_KIND
+    return (_DocumentIntake if is_documents else _Intake)(options, version, schema)
+
+
 class _Intake:
     """How a task's rows are staged, and how what all tasks staged is committed."""
 
-    def __init__(self, options: WriteOptions, schema: StructType) -> None:
+    def __init__(self, options: WriteOptions, version: TableVersion, schema: StructType) -> None:
         self.options = options
         self._access = share_access(options.root)
-        version = _version(options)
-        self._is_documents = KIND.of(version.properties, options.table) == DOCUMENTS_KIND
-        self._began_ms: int | None = None
-        stream = storage.find_stream(
-            *split_table_name(options.table), version.locator.table_version, root=options.root
-        ).locator
-        if self._is_documents:
-            _check_documents(options, schema)
-            self._began_ms = begin_changes(options.table, root=options.root)
-            self._have_ids = "change_id" in schema.names
-            self._staging = Staging(stream, options.root, version.schema, "append")
-            self.empty: list[Delta] = []
-        else:
-            self._staging = Staging(
-                stream,
-                options.root,
-                version.schema,
-                options.type,
-                options.delete_columns,
-                options.op_column,
-                options.evolve,
-            )
-            self.empty = self._staging.check(to_arrow_schema(schema))
+        self._staging = self._make_staging(StreamLocator(**version.locator, stream=DEFAULT_STREAM), version.schema)
+        # What a write without rows says of the table's columns.
+        self.empty = self._check(schema)
+
+    def _make_staging(self, stream: StreamLocator, table_schema: pa.Schema) -> Staging:
+        options = self.options
+        return Staging(
+            stream,
+            options.root,
+            table_schema,
+            options.type,
+            options.delete_columns,
+            options.op_column,
+            options.evolve,
+        )
+
+    def _check(self, schema: StructType) -> list[Delta]:
+        return self._staging.check(to_arrow_schema(schema))
 
     def stage(self, batches: Iterator[pa.RecordBatch]) -> StagedFiles:
         """Write the files of a task's rows, where it runs."""
@@ -130,8 +134,7 @@ class _Intake:
         stream.refresh()
         # A vacuum that comes while this takes long is told; one that comes after it, and before the commit, is not.
         with stream.announced():
-            rows = batches if self._began_ms is None else update_batches(batches, self._began_ms)
-            return StagedFiles(json.dumps(self._staging.stage(rows, stream)), self._began_ms)
+            return StagedFiles(json.dumps(self._staging.stage(batches, stream)))
 
     def commit(
         self,
@@ -142,22 +145,18 @@ class _Intake:
         empty: Sequence[Delta],
     ) -> None:
         """Commit what all tasks staged, or what there is without rows; what is not committed is discarded."""
-        root = self.options.root
         deltas = self._staging.combine([decoded(message.deltas) for message in staged]) or empty
-        if not deltas:
-            return
-        if self._is_documents:
-            began_ms = min(message.began_ms or 0 for message in staged)
-            commit_files(
-                self.options.table,
-                deltas,
-                began_ms=began_ms,
-                have_ids=self._have_ids,
-                idempotency=idempotency,
-                rising_ids=rising_ids,
-                root=root,
-            )
-            return
+        if deltas:
+            self._commit(deltas, staged, idempotency, rising_ids)
+
+    def _commit(
+        self,
+        deltas: Sequence[Delta],
+        staged: Sequence[StagedFiles],
+        idempotency: Idempotency | None,
+        rising_ids: bool,
+    ) -> None:
+        root = self.options.root
         with catalog.discarded_on_error(deltas, root=root):
             catalog.commit_staged(deltas, idempotency=idempotency, rising_ids=rising_ids, root=root)
 
@@ -169,28 +168,52 @@ class _Intake:
             storage.discard_deltas(deltas, root=self.options.root)
 
 
-def _version(options: WriteOptions) -> TableVersion:
-    try:
-        return catalog.get_table_version(options.table, root=options.root)
-    except NotFoundError as error:
-        raise NotFoundError(f"{error}; create it first, in Python or with `siltstone table create`") from error
+class _DocumentIntake(_Intake):
+    """The same for updates of documents."""
 
+    def _make_staging(self, stream: StreamLocator, table_schema: pa.Schema) -> Staging:
+        return Staging(stream, self.options.root, table_schema, "append")
 
-def _check_documents(options: WriteOptions, schema: StructType) -> None:
-    check_columns(schema.names)
-    plain = WriteOptions(options.root, options.table)
-    for name in ("type", "delete_columns", "op_column", "evolve"):
-        if getattr(options, name) != getattr(plain, name):
-            raise InvalidInputError(
-                f"{options.table}: is a table of documents, which has no option {name}; leave it out"
-            )
+    def _check(self, schema: StructType) -> list[Delta]:
+        check_columns(schema.names)
+        options = self.options
+        plain = WriteOptions(options.root, options.table)
+        for name in ("type", "delete_columns", "op_column", "evolve"):
+            if getattr(options, name) != getattr(plain, name):
+                raise InvalidInputError(
+                    f"{options.table}: is a table of documents, which has no option {name}; leave it out"
+                )
+        self._have_ids = "change_id" in schema.names
+        self._began_ms = begin_changes(options.table, root=options.root)
+        return []
+
+    def stage(self, batches: Iterator[pa.RecordBatch]) -> StagedFiles:
+        """Check updates and write their files, where the task runs; those without a change id get one."""
+        return replace(super().stage(update_batches(batches, self._began_ms)), began_ms=self._began_ms)
+
+    def _commit(
+        self,
+        deltas: Sequence[Delta],
+        staged: Sequence[StagedFiles],
+        idempotency: Idempotency | None,
+        rising_ids: bool,
+    ) -> None:
+        commit_files(
+            self.options.table,
+            deltas,
+            began_ms=min(message.began_ms for message in staged),
+            have_ids=self._have_ids,
+            idempotency=idempotency,
+            rising_ids=rising_ids,
+            root=self.options.root,
+        )
 
 
 class SiltstoneWriter(DataSourceArrowWriter):
     """Writes a data frame as one commit."""
 
     def __init__(self, options: WriteOptions, schema: StructType) -> None:
-        self._intake = _Intake(options, schema)
+        self._intake = _open_intake(options, schema)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedFiles:
         """Stage the rows of a task."""
@@ -211,7 +234,7 @@ class SiltstoneStreamWriter(DataSourceStreamArrowWriter):
 
     def __init__(self, options: WriteOptions, schema: StructType, app_id: str) -> None:
         self._app_id = app_id
-        self._intake = _Intake(options, schema)
+        self._intake = _open_intake(options, schema)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedFiles:
         """Stage the rows of a task."""
