@@ -161,6 +161,14 @@ def test_tables_and_views_of_sql_take_inserts(spark: SparkSession, table: siltst
         spark.sql("INSERT INTO inserted VALUES (100, 'sql', 0.25)")
         spark.sql("INSERT INTO inserted (id) VALUES (101)")
         spark.sql("INSERT INTO inserted_view VALUES (102, 'view', 1)")
+        same_columns = "SELECT CAST({} AS BIGINT) AS id, 'same' AS zone, CAST(1 AS DOUBLE) AS `a,b`"
+        spark.sql(f"INSERT INTO inserted_view {same_columns.format(103)}")
+        spark.sql(
+            f"INSERT INTO inserted WITH (root = '{table.lake.root}', table = 'shop.orders') {same_columns.format(104)}"
+        )
+        # Where a query has the columns of the table already, Spark passes nothing of what the table was created with.
+        with pytest.raises(Exception, match=r"root is missing; write .* INSERT INTO name WITH \(root = "):
+            spark.sql(f"INSERT INTO inserted {same_columns.format(105)}")
         with pytest.raises(Exception, match="mode overwrite is not supported"):
             spark.sql("INSERT OVERWRITE inserted VALUES (100, 'sql', 0.25)")
     finally:
@@ -173,6 +181,8 @@ def test_tables_and_views_of_sql_take_inserts(spark: SparkSession, table: siltst
         (100, "sql"),
         (101, None),
         (102, "view"),
+        (103, "same"),
+        (104, "same"),
     ]
 
 

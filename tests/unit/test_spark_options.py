@@ -91,7 +91,9 @@ def test_wrong_options_of_a_write_are_refused_with_what_to_write(given: dict[str
 
 def test_options_say_what_a_write_means() -> None:
     plain = WriteOptions("memory://options", "shop.orders")
-    assert write_options({**PLACE, "checkpointlocation": "x"}, is_stream=True) == replace(plain, checkpoint="x")
+    assert write_options({**PLACE, "checkpointlocation": "x", "queryname": "q"}, is_stream=True) == replace(
+        plain, checkpoint="x"
+    )
     job = Idempotency(app_id="a:b", batch_id=17)
     assert write_options({**PLACE, "idempotency": "a:b:17"}, is_stream=False) == replace(plain, idempotency=job)
     given = {**PLACE, "type": "delete", "delete_columns": "a, b", "evolve": "FALSE"}

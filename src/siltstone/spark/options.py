@@ -28,11 +28,16 @@ _TABLE_ALIASES = {_PATH: "table"}
 _READ_ALIASES = {**_TABLE_ALIASES, "include_uncompacted": "fresh"}
 # What Spark has for itself among the options of a stream.
 _CHECKPOINT = "checkpointlocation"
+_OF_SPARK = (_CHECKPOINT, "queryname")
 _CREATED_PREFIX = "option."
-_HOW = (
-    '.option("root", …).{}("namespace.table"), or in SQL CREATE TABLE name USING siltstone '
-    "OPTIONS (root '…', table 'namespace.table'), without columns; SILTSTONE_ROOT may name the root"
-)
+_HOW = {
+    "load": '.option("root", …).load("namespace.table"), or in SQL CREATE TABLE name USING siltstone '
+    "OPTIONS (root '…', table 'namespace.table'), without columns",
+    "save": '.option("root", …).save("namespace.table"), or in SQL INSERT INTO name '
+    "WITH (root = '…', table = 'namespace.table'), or insert into a temporary view; Spark does not always tell what a "
+    "table was created with",
+    "start": '.option("root", …).start("namespace.table")',
+}
 
 
 @dataclass(frozen=True)
@@ -92,7 +97,7 @@ def read_options(options: Mapping[str, str]) -> ReadOptions:
 
 def write_options(options: Mapping[str, str], *, is_stream: bool) -> WriteOptions:
     """Check the options of a write. Raises: InvalidInputError."""
-    own = {name: text for name, text in options.items() if name != _CHECKPOINT}
+    own = {name: text for name, text in options.items() if not is_stream or name not in _OF_SPARK}
     texts = _texts(own, WRITE_NAMES, _TABLE_ALIASES, "start" if is_stream else "save")
     if is_stream and "idempotency" in texts:
         raise InvalidInputError(
@@ -129,7 +134,9 @@ def _texts(options: Mapping[str, str], names: Sequence[str], aliases: Mapping[st
     texts["root"] = texts.get("root") or os.environ.get("SILTSTONE_ROOT", "")
     if not texts["root"] or not texts.get("table"):
         missing = "table" if texts["root"] else "root"
-        raise InvalidInputError(f"format {FORMAT}: {missing} is missing; write {_HOW.format(method)}")
+        raise InvalidInputError(
+            f"format {FORMAT}: {missing} is missing; write {_HOW[method]}; SILTSTONE_ROOT may name the root"
+        )
     try:
         split_table_name(texts["table"])
     except InvalidInputError as error:
