@@ -16,27 +16,29 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 from rich.console import Console
 from rich.table import Table
 
 import siltstone
+from benchmarks.orders import SCHEMA, orders
 from benchmarks.workers import cpu_seconds
 from siltstone.spark import local_session
 
 RESULTS = Path(__file__).parent / "results/streams.json"
 OURS, PLAIN = "siltstone", "parquet"
 AIM = 1.3
-COLUMNS = """
-    id AS order_id, id % 10007 AS customer_id, concat('sku-', id % 977) AS sku, cast(id % 90 AS int) AS quantity,
-    cast(id % 100000 / 100 AS decimal(12, 2)) AS amount, timestamp_seconds(1700000000 + id) AS ordered_at,
-    element_at(array('new', 'paid', 'sent', 'done'), cast(id % 4 + 1 AS int)) AS status, uuid() AS token
-"""
 
 
-def make_source(spark: SparkSession, folder: Path, batches: int, rows: int) -> None:
-    orders = spark.range(0, batches * rows, 1, batches).selectExpr(COLUMNS)
-    orders.write.parquet(str(folder))
+def make_source(folder: Path, batches: int, rows: int) -> None:
+    """Write a file of orders for each batch."""
+    folder.mkdir()
+    rng = np.random.default_rng(14)
+    for number in range(batches):
+        ids = np.arange(number * rows, (number + 1) * rows)
+        pq.write_table(orders(ids, rng), folder / f"{number:02}.parquet", row_group_size=rows // 2)
 
 
 def stream(spark: SparkSession, source: Path, folder: Path, sink: str) -> None:
@@ -46,8 +48,7 @@ def stream(spark: SparkSession, source: Path, folder: Path, sink: str) -> None:
     writer = frame.writeStream.format(sink).option("checkpointLocation", str(folder / "checkpoint"))
     target = str(folder / "files")
     if sink == OURS:
-        columns = spark.read.parquet(str(source)).limit(0).toArrow().schema
-        made = siltstone.open(folder / "lake").create_table("shop.orders", schema=columns, primary_keys=["order_id"])
+        made = siltstone.open(folder / "lake").create_table("shop.orders", schema=SCHEMA, primary_keys=["order_id"])
         writer, target = writer.option("root", made.lake.root), made.name
     query = writer.trigger(availableNow=True).start(target)
     query.awaitTermination()
@@ -56,7 +57,7 @@ def stream(spark: SparkSession, source: Path, folder: Path, sink: str) -> None:
 def measure(folder: Path, batches: int, rows: int, runs: int) -> dict[str, Any]:
     spark = local_session("benchmark", conf={"spark.driver.memory": "4g"})
     source = folder / "source"
-    make_source(spark, source, batches, rows)
+    make_source(source, batches, rows)
     times: dict[str, list[tuple[float, float]]] = {OURS: [], PLAIN: []}
     for run in range(runs + 1):
         for sink, measured in times.items():

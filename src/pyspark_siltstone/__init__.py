@@ -17,7 +17,7 @@ __all__ = ["DefaultSource"]
 
 
 class DefaultSource(DataSource):
-    """A table of a lake: its rows to read, and what is written to it as one commit, or one for each batch of a stream."""
+    """A table of a lake: its rows to read, and what is written to it as one commit, or one for each batch of a query."""
 
     @classmethod
     def name(cls) -> str:

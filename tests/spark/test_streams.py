@@ -149,7 +149,7 @@ def test_output_modes_that_would_replace_rows_are_refused_with_a_reason(query: Q
     query.spark.conf.set("spark.sql.streaming.checkpointLocation", str(query.folder / "conf"))
     try:
         writer = query.frame().writeStream.format("siltstone").option("root", query.root).trigger(availableNow=True)
-        with pytest.raises(Exception, match="give the stream a name of its own"):
+        with pytest.raises(Exception, match="give the query a name of its own"):
             writer.start(table.name).awaitTermination()
     finally:
         query.spark.conf.unset("spark.sql.streaming.checkpointLocation")

@@ -78,7 +78,7 @@ def test_options_say_what_to_read(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"idempotency": "job"}, "'job' is not of the form app:batch"),
         ({"idempotency": ":1"}, "is not of the form app:batch"),
         ({"idempotency": "job:-1"}, "is not of the form app:batch"),
-        ({"app_id": "x"}, "app_id is for streams; for one write use .*idempotency"),
+        ({"app_id": "x"}, "app_id is for streaming queries; for one write use .*idempotency"),
         ({"evolve": "no"}, "evolve is 'no'; use true or false"),
         ({"path": "orders"}, r"table 'orders': .*use namespace\.table"),
         ({"path": ""}, "table is missing; write .*save"),

@@ -273,7 +273,7 @@ def test_a_stream_is_known_by_the_id_in_its_checkpoint(form: str, tmp_path: Path
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({}, r"give the stream a name of its own.*checkpointLocation"),
+        ({}, r"give the query a name of its own.*checkpointLocation"),
         ({"checkpointlocation": "hdfs://name/x"}, "hdfs is read by Spark only"),
         ({"checkpointlocation": "/no/such/folder"}, "FileNotFoundError"),
         ({"app_id": "x", "table": "shop.nope"}, r"there is no table shop\.nope.*create it first"),

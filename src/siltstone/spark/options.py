@@ -26,7 +26,7 @@ WRITE_NAMES = ("root", "table", "type", "delete_columns", "op_column", "evolve",
 _PATH = "path"
 _TABLE_ALIASES = {_PATH: "table"}
 _READ_ALIASES = {**_TABLE_ALIASES, "include_uncompacted": "fresh"}
-# What Spark has for itself among the options of a stream.
+# What Spark has for itself among the options of a streaming query.
 _CHECKPOINT = "checkpointlocation"
 _OF_SPARK = (_CHECKPOINT, "queryname")
 _CREATED_PREFIX = "option."
@@ -53,7 +53,7 @@ class ReadOptions:
 
 @dataclass(frozen=True)
 class WriteOptions:
-    """A table, and what rows mean to it; see `Table.write`. A stream has an app id, or a checkpoint that names one."""
+    """A table, and what rows mean to it; see `Table.write`. A streaming query has an app id, or a checkpoint that names one."""
 
     root: str
     table: str
@@ -101,11 +101,11 @@ def write_options(options: Mapping[str, str], *, is_stream: bool) -> WriteOption
     texts = _texts(own, WRITE_NAMES, _TABLE_ALIASES, "start" if is_stream else "save")
     if is_stream and "idempotency" in texts:
         raise InvalidInputError(
-            f"format {FORMAT}: idempotency is for one write; the batches of a stream have ids of their own, so leave it out"
+            f"format {FORMAT}: idempotency is for one write; the batches of a streaming query have ids of their own, so leave it out"
         )
     if not is_stream and "app_id" in texts:
         raise InvalidInputError(
-            f'format {FORMAT}: app_id is for streams; for one write use .option("idempotency", "my-job:17")'
+            f'format {FORMAT}: app_id is for streaming queries; for one write use .option("idempotency", "my-job:17")'
         )
     return WriteOptions(
         root=canonical_root(texts["root"]),

@@ -1,4 +1,4 @@
-"""Writing by `format("siltstone")`: tasks stage files, the driver commits them, once for each batch of a stream.
+"""Writing by `format("siltstone")`: tasks stage files, the driver commits them, once for each batch of a query.
 
 Spark makes a writer in a process of its own for each step, so nothing is remembered between them but what messages carry.
 """
@@ -61,13 +61,13 @@ def open_stream_writer(options: Mapping[str, str], schema: StructType, *, overwr
 
 
 def _app_id(options: WriteOptions) -> str:
-    """Return what a stream is known by: the id that Spark gave the query when its checkpoint was new, or the option.
+    """Return what a query is known by: the id that Spark gave the query when its checkpoint was new, or the option.
 
     Raises: InvalidInputError.
     """
     if options.app_id is not None:
         return options.app_id
-    give = f'{options.table}: give the stream a name of its own, .option("app_id", "…"), and a new one with each new checkpoint'
+    give = f'{options.table}: give the query a name of its own, .option("app_id", "…"), and a new one with each new checkpoint'
     if options.checkpoint is None:
         raise InvalidInputError(
             f'{give}; its id cannot be read, since .option("checkpointLocation", …) does not say where it is'
@@ -230,7 +230,7 @@ class SiltstoneWriter(DataSourceArrowWriter):
 
 
 class SiltstoneStreamWriter(DataSourceStreamArrowWriter):
-    """Writes each batch of a stream as one commit: under the id of the query and the batch, so that a repeated one counts once."""
+    """Writes each batch of a query as one commit: under the id of the query and the batch, so that a repeated one counts once."""
 
     def __init__(self, options: WriteOptions, schema: StructType, app_id: str) -> None:
         self._app_id = app_id
