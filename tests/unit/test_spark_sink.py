@@ -288,6 +288,20 @@ def test_what_is_wrong_with_a_stream_is_one_sentence(options: dict[str, str], me
         DefaultSource({"root": table.lake.root, "table": table.name, **options}).streamWriter(SCHEMA, overwrite=False)
 
 
+def test_rows_that_come_from_another_table_do_not_go_back_to_it() -> None:
+    table = new_table()
+    other = table.lake.create_table("shop.other", schema=table.schema)
+    root = table.lake.root
+    created = DefaultSource({"provider": "siltstone", "option.root": root, "option.table": table.name}).schema()
+    assert created.fields[0].metadata["siltstone"]["table"] == table.name
+    Stream(other.name, root, created).run(0, rows(1))
+    assert (positions(table), positions(other)) == ([], [1])
+    with pytest.raises(InvalidInputError, match="table is missing"):
+        DefaultSource({"root": root}).writer(created, overwrite=False)
+    assert DefaultSource({"root": root, "path": other.name}).reader(created)._options.table == other.name
+    assert DefaultSource({"fresh": "true"}).reader(created)._options.table == table.name
+
+
 def test_overwrite_and_complete_mode_are_refused_with_what_to_do_instead() -> None:
     table = new_table()
     source = DefaultSource({"root": table.lake.root, "path": table.name})

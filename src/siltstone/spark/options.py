@@ -1,7 +1,8 @@
 """The options of `format("siltstone")`: honoured or refused, never ignored.
 
 Spark passes names in lower case. It gives the options of CREATE TABLE only while it creates the table, and later a schema
-alone; so the first column of that schema carries them.
+alone; so the first column of that schema carries them. That does for reads. The schema of rows to write is that of the
+query, whose first column may come from another table of ours, and carry the options of that one; so a write names its table.
 """
 
 import datetime
@@ -34,8 +35,8 @@ _HOW = {
     "load": '.option("root", …).load("namespace.table"), or in SQL CREATE TABLE name USING siltstone '
     "OPTIONS (root '…', table 'namespace.table'), without columns",
     "save": '.option("root", …).save("namespace.table"), or in SQL INSERT INTO name '
-    "WITH (root = '…', table = 'namespace.table'), or insert into a temporary view; Spark does not always tell what a "
-    "table was created with",
+    "WITH (root = '…', table = 'namespace.table') …, or insert into a temporary view: Spark does not tell what a table was "
+    "created with",
     "start": '.option("root", …).start("namespace.table")',
 }
 
@@ -77,9 +78,11 @@ def created_options(options: Mapping[str, str]) -> dict[str, str] | None:
     return kept
 
 
-def kept_options(schema: StructType) -> dict[str, str]:
-    """Return the options that a schema carries."""
-    return schema.fields[0].metadata.get(FORMAT, {}) if schema.fields else {}
+def with_kept(options: Mapping[str, str], schema: StructType) -> dict[str, str]:
+    """Return the options of a read with those that its schema carries, unless they name a table themselves."""
+    kept = schema.fields[0].metadata.get(FORMAT, {}) if schema.fields else {}
+    is_named = _PATH in options or "table" in options
+    return {**({} if is_named else kept), **options}
 
 
 def read_options(options: Mapping[str, str]) -> ReadOptions:

@@ -21,7 +21,7 @@ from siltstone.errors import InvalidInputError, NotFoundError, SiltstoneError
 from siltstone.model import DEFAULT_STREAM, Delta, Idempotency, StreamLocator, TableVersion
 from siltstone.model.properties import DOCUMENTS_KIND, KIND
 from siltstone.objects import open_objects, share_access
-from siltstone.spark.options import WriteOptions, kept_options, write_options
+from siltstone.spark.options import WriteOptions, write_options
 from siltstone.spark.write import Staging, decoded, update_batches
 from siltstone.storage import object_store as storage
 
@@ -40,7 +40,7 @@ class StagedFiles(WriterCommitMessage):
 
 def open_writer(options: Mapping[str, str], schema: StructType, *, overwrite: bool) -> "SiltstoneWriter":
     """Return a writer of one commit. Raises: InvalidInputError, NotFoundError."""
-    chosen = write_options({**kept_options(schema), **options}, is_stream=False)
+    chosen = write_options(options, is_stream=False)
     if overwrite:
         raise InvalidInputError(
             f'{chosen.table}: mode overwrite is not supported; use .mode("append") with type upsert, or delete rows with '
@@ -51,7 +51,7 @@ def open_writer(options: Mapping[str, str], schema: StructType, *, overwrite: bo
 
 def open_stream_writer(options: Mapping[str, str], schema: StructType, *, overwrite: bool) -> "SiltstoneStreamWriter":
     """Return a writer of one commit for each batch. Raises: InvalidInputError, NotFoundError."""
-    chosen = write_options({**kept_options(schema), **options}, is_stream=True)
+    chosen = write_options(options, is_stream=True)
     if overwrite:
         raise InvalidInputError(
             f'{chosen.table}: output mode complete would replace the table with each batch; use .outputMode("append"), or '

@@ -31,7 +31,7 @@ from siltstone.objects import share_access
 from siltstone.rows.job import RoundJob
 from siltstone.rows.parts import Tasks
 from siltstone.spark.frames import handed_batches, spark_schema
-from siltstone.spark.options import FORMAT, ReadOptions, created_options, kept_options, read_options
+from siltstone.spark.options import FORMAT, ReadOptions, created_options, read_options, with_kept
 from siltstone.spark.tasks import merge_tasks
 from siltstone.table import where
 from siltstone.table.scan import MergeTask, RowReader, Scan, open_scan
@@ -68,7 +68,7 @@ def schema_of(options: Mapping[str, str]) -> StructType:
 
 def open_reader(options: Mapping[str, str], schema: StructType) -> "SiltstoneReader":
     """Return a reader of the columns of a schema. Raises: InvalidInputError."""
-    return SiltstoneReader(read_options({**kept_options(schema), **options}), schema)
+    return SiltstoneReader(read_options(with_kept(options, schema)), schema)
 
 
 def _columns(options: ReadOptions) -> pa.Schema:
