@@ -86,8 +86,9 @@ browser:
 test-integration: java venv browser ## Install wheels, start clusters, S3 and Glue servers, run all examples
 	$(BIN)/python -m pytest -m integration
 
-test-chaos: java venv ## Kill nodes of a service, crash PostgreSQL, and capture ten thousand random steps of a database
-	SILTSTONE_CHAOS_ROUNDS=20 $(BIN)/python -m pytest -s tests/integration/test_service_chaos.py
+test-chaos: java venv ## Kill nodes of a service and drivers of a stream, crash PostgreSQL, capture 10,000 random steps
+	SILTSTONE_CHAOS_ROUNDS=20 SILTSTONE_CHAOS_KILLS=100 $(BIN)/python -m pytest -s tests/integration/test_service_chaos.py \
+		tests/integration/test_stream_kills.py
 	SILTSTONE_CDC_STEPS=10000 $(BIN)/python -m pytest -s tests/integration/test_debezium.py
 
 test-integration-rebuild: clean-venv test-integration ## The same, in an environment made from nothing
@@ -102,6 +103,7 @@ benchmark: java venv ## Measure, and write the results to benchmarks/results
 	$(BIN)/python -m benchmarks.document_tables
 	$(BIN)/python -m benchmarks.document_tables --serving
 	$(BIN)/python -m benchmarks.spark_reads
+	$(BIN)/python -m benchmarks.streams
 	$(BIN)/python -m benchmarks.parquet_reads
 
 benchmark-aws: venv ## Measure reads of Parquet files in S3: make benchmark-aws FILES=s3://bucket/file.parquet

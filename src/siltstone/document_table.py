@@ -166,7 +166,7 @@ class DocumentTable:
         """
         root = self.lake.root
         if updates.__class__.__module__.startswith("pyspark."):
-            from siltstone.spark.frames import stage_updates
+            from siltstone.spark.write import stage_updates
 
             frame = cast("DataFrame", updates)
             return write_files(

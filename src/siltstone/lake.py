@@ -499,7 +499,7 @@ class Table:
                 root=root,
             )
         if data.__class__.__module__.startswith("pyspark."):
-            from siltstone.spark.frames import stage_on_spark
+            from siltstone.spark.write import stage_on_spark
 
             def stage(stream: StreamLog) -> list[Delta]:
                 return stage_on_spark(

@@ -30,19 +30,21 @@ from pyspark.sql import SparkSession
 from siltstone.table.completion import compacted_partition, source_partitions
 from siltstone.rows.job import Settings
 from siltstone.spark.compaction import compact_partition
-from siltstone.spark.source import register
 master, root, number = sys.argv[1:]
 spark = (SparkSession.builder.master(master).config("spark.executor.memory", "600m").config("spark.cores.max", "1")
          .config("spark.ui.enabled", "false").config("spark.ui.showConsoleProgress", "false")
          .config("spark.driver.host", "127.0.0.1").config("spark.driver.bindAddress", "127.0.0.1").getOrCreate())
 table = siltstone.open(root).table("shop.orders")
-table.write(spark.range(1000).selectExpr("id * 7 AS id", f"CAST({number} AS BIGINT) AS n"))
+changes = spark.range(1000).selectExpr("id * 7 AS id", f"CAST({number} AS BIGINT) AS n")
+if number == "0":
+    changes.write.format("siltstone").mode("append").option("root", root).save(table.name)
+else:
+    table.write(changes)
 (source,) = source_partitions(table.name, root=root)
 done = compact_partition(source, compacted_partition(source), ["id"], compaction_artifact_path=root, spark=spark,
                          settings=Settings(bucket_rows=20_000))
 result = {"rounds": len(done.rounds)}
 if number == "0":
-    register(spark)
     by_source = spark.read.format("siltstone").option("root", root).load(table.name)
     result |= {"frame": table.to_spark(spark).count(), "source": by_source.count()}
 print(json.dumps(result))

@@ -32,6 +32,8 @@ def test_the_wheel_installs_into_an_empty_environment_and_works(tmp_path: Path) 
     run(uv, "pip", "check", "--python", python)
     command = tmp_path / "venv/bin/siltstone"
     assert siltstone.__version__ in run(command, "--version", cwd=tmp_path)
+    name = "from pyspark_siltstone import DefaultSource; print(DefaultSource.name())"
+    assert run(python, "-c", name, cwd=tmp_path).strip() == "siltstone"
     (tmp_path / "orders.csv").write_text("order_id,note\n1,a\n2,b\n")
     run(command, "table", "create", "shop.orders", "--key", "order_id", "--from", "orders.csv", cwd=tmp_path)
     assert "2 rows" in run(command, "write", "shop.orders", "orders.csv", cwd=tmp_path)

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 import siltstone
 from siltstone import clock
+from siltstone.errors import InvalidInputError
 from siltstone.log.commit import forget_logs
 from siltstone.model import Delta, Idempotency
 from siltstone.storage import object_store as storage
@@ -112,3 +113,35 @@ def test_ids_with_gaps_are_remembered_one_by_one_beyond_a_few() -> None:
         table.write(pa.table({"id": [number]}), idempotency=("sparse", number))
     assert len(remembered(table)) == 6
     assert table.write(pa.table({"id": [0]}), idempotency=("sparse", 0)) == 1
+
+
+@settings(max_examples=10)
+@given(gaps=st.lists(st.tuples(st.integers(1, 3), st.booleans()), min_size=2, max_size=12))
+def test_ids_that_rise_are_one_entry_whatever_gaps_they_have_and_only_the_newest_can_be_repeated(
+    gaps: list[tuple[int, bool]],
+) -> None:
+    table = new_table()
+    root = table.lake.root
+    stream = storage.find_stream("shop", "orders", root=root).locator
+
+    def commit(batch_id: int) -> int:
+        deltas = storage.stage_deltas(pa.table({"id": [batch_id]}), stream, root=root)
+        name = Idempotency(app_id="stream", batch_id=batch_id)
+        return storage.commit_deltas(deltas, stream, idempotency=name, rising_ids=True, root=root).stream_position
+
+    batch_id = 0
+    positions: dict[int, int] = {}
+    for gap, do_others_write in gaps:
+        batch_id += gap
+        positions[batch_id] = commit(batch_id)
+        if do_others_write:
+            table.write(pa.table({"id": [-1]}))
+        assert commit(batch_id) == positions[batch_id]
+        for lower in {0, batch_id - 1}:
+            with pytest.raises(InvalidInputError, match="is of another run of batches"):
+                commit(lower)
+    for batch_id, position in positions.items():
+        found = storage.find_commit(stream, Idempotency(app_id="stream", batch_id=batch_id), root=root)
+        assert found == position
+    assert len(remembered(table)) == 1
+    forget_logs(root)

@@ -1,4 +1,4 @@
-"""`spark.read.format("siltstone")`: its options, its tables in SQL, and filters with and without push-down."""
+"""`format("siltstone")`, found by Spark itself: options, tables in SQL, writes, and filters with and without push-down."""
 
 import datetime
 import decimal
@@ -26,7 +26,6 @@ PUSH_DOWN = "spark.sql.python.filterPushdown.enabled"
 
 @pytest.fixture(params=["true", "false"], ids=["push-down", "no push-down"])
 def spark_either_way(spark: SparkSession, request: pytest.FixtureRequest) -> Iterator[SparkSession]:
-    register(spark)
     spark.conf.set(PUSH_DOWN, request.param)
     yield spark
     spark.conf.unset(PUSH_DOWN)
@@ -67,7 +66,6 @@ def test_options_are_honoured_and_filters_hold(spark_either_way: SparkSession, t
 
 
 def test_options_that_are_wrong_for_the_table_are_refused(spark: SparkSession, table: siltstone.Table) -> None:
-    register(spark)
     with pytest.raises(Exception, match=r"unknown option asof; .*did you mean as_of\?"):
         load(spark, table, asOf="1")
     with pytest.raises(Exception, match="'nope' is not a column"):
@@ -75,7 +73,6 @@ def test_options_that_are_wrong_for_the_table_are_refused(spark: SparkSession, t
 
 
 def test_a_table_that_was_never_compacted_is_empty_by_format(spark: SparkSession, local_root: str) -> None:
-    register(spark)
     made = siltstone.open(local_root).create_table("shop.empty", schema={"id": "int64"}, primary_keys=["id"])
     assert rows(load(spark, made)) == []
     assert rows(load(spark, made, fresh="true")) == []
@@ -84,7 +81,6 @@ def test_a_table_that_was_never_compacted_is_empty_by_format(spark: SparkSession
 def test_tables_created_in_sql_are_read_and_wrong_options_are_refused(
     spark: SparkSession, table: siltstone.Table
 ) -> None:
-    register(spark)
     root = table.lake.root
     created = []
 
@@ -113,10 +109,87 @@ def test_tables_created_in_sql_are_read_and_wrong_options_are_refused(
             spark.sql(f"DROP TABLE {name}")
 
 
+def save(frame: DataFrame, table: siltstone.Table, **options: str) -> None:
+    frame.write.format("siltstone").mode("append").options(root=table.lake.root, **options).save(table.name)
+
+
+def test_a_data_frame_is_written_as_one_commit_under_the_options_that_a_write_has(
+    spark: SparkSession, table: siltstone.Table
+) -> None:
+    expected = {row["id"]: row["zone"] for row in table.scan(fresh=True).to_arrow().to_pylist()}
+    frame = spark.range(30, 40, 1, 3).selectExpr("id", "'spark' AS zone", "id / 2 AS half")
+    for _ in range(2):
+        save(frame, table, idempotency="job:7")
+    assert [delta.stream_position for delta in table.deltas()] == [1, 2, 3, 4, 5]
+    assert table.schema.field("half").type == pa.float64()
+    save(spark.sql("SELECT 30L AS id, 'd' AS op UNION ALL SELECT 31L, 'u'"), table, op_column="op")
+    save(spark.sql("SELECT 'new' AS zone"), table, type="delete", delete_columns="zone")
+    save(frame.where("id < 0"), table)
+    expected |= dict.fromkeys(range(32, 40), "spark") | {31: None}
+    found = table.scan(fresh=True).to_arrow().to_pylist()
+    assert {row["id"]: row["zone"] for row in found} == {id_: zone for id_, zone in expected.items() if zone != "new"}
+
+
+def test_a_write_that_cannot_be_is_refused_in_one_sentence_and_leaves_nothing(
+    spark: SparkSession, table: siltstone.Table
+) -> None:
+    before = sorted(Path(table.lake.root).rglob("*"))
+    rows_ = spark.sql("SELECT 1L AS id, 'x' AS zone")
+    for options, message in (
+        ({"path": "shop.nothing"}, r"there is no table shop\.nothing.*; create it first"),
+        ({"colums": "id"}, "unknown option colums; use root, table, type"),
+    ):
+        writer = rows_.write.format("siltstone").mode("append").options(root=table.lake.root, path=table.name)
+        with pytest.raises(Exception, match=message):
+            writer.options(**options).save()
+    with pytest.raises(Exception, match=r"shop\.orders: column 'id'"):
+        save(rows_.selectExpr("array(id) AS id"), table)
+    with pytest.raises(Exception, match="mode overwrite is not supported; use "):
+        rows_.write.format("siltstone").mode("overwrite").option("root", table.lake.root).save(table.name)
+    assert sorted(Path(table.lake.root).rglob("*")) == before
+
+
+def test_inserts_go_to_the_table_that_they_name_and_never_to_the_one_that_rows_come_from(
+    spark: SparkSession, table: siltstone.Table
+) -> None:
+    other = table.lake.create_table("shop.other", schema=table.schema, primary_keys=["id"])
+    place = "USING siltstone OPTIONS (root '{}', table '{}')"
+    spark.sql(f"CREATE TABLE read_from {place.format(table.lake.root, table.name)}")
+    spark.sql(f"CREATE TABLE inserted {place.format(table.lake.root, other.name)}")
+    spark.sql(f"CREATE TEMPORARY VIEW inserted_view {place.format(table.lake.root, other.name)}")
+    before = [delta.stream_position for delta in table.deltas()]
+    named = f"INSERT INTO inserted WITH (root = '{table.lake.root}', table = 'shop.other')"
+    try:
+        spark.sql(f"{named} SELECT * FROM read_from WHERE id < 2")
+        spark.sql(f"{named} (id) VALUES (101)")
+        spark.sql("INSERT INTO inserted_view SELECT * FROM read_from WHERE id = 2")
+        frame = spark.table("read_from").where("id = 3")
+        save(frame, other)
+        assert (
+            spark.read.schema(frame.schema)
+            .format("siltstone")
+            .option("root", table.lake.root)
+            .load(other.name)
+            .collect()
+            == []
+        )
+        for values in ("SELECT * FROM read_from", "VALUES (102, 'x', 1)"):
+            with pytest.raises(Exception, match=r"root is missing; write .* INSERT INTO name WITH \(root = "):
+                spark.sql(f"INSERT INTO inserted {values}")
+        with pytest.raises(Exception, match="mode overwrite is not supported"):
+            spark.sql("INSERT OVERWRITE inserted_view VALUES (100, 'sql', 0.25)")
+    finally:
+        spark.sql("DROP TABLE read_from")
+        spark.sql("DROP TABLE inserted")
+        spark.sql("DROP VIEW inserted_view")
+    assert [delta.stream_position for delta in table.deltas()] == before
+    found = other.scan(["id", "zone"], fresh=True).to_arrow().sort_by("id").to_pylist()
+    assert [(row["id"], row["zone"]) for row in found] == [(0, "old"), (1, "old"), (2, "old"), (3, "new"), (101, None)]
+
+
 def test_renamed_columns_are_read_and_filtered_by_their_names_of_today(
     spark: SparkSession, table: siltstone.Table
 ) -> None:
-    register(spark)
     table.alter(rename_columns={"zone": "area", "id": "number"}, add_columns={"zone": "int32"})
     for options, expected in (({}, "old"), ({"fresh": "true"}, "newest")):
         frame = load(spark, table, columns="area,zone,number", **options)
@@ -124,7 +197,6 @@ def test_renamed_columns_are_read_and_filtered_by_their_names_of_today(
 
 
 def test_a_schema_that_the_table_does_not_have_is_refused(spark: SparkSession, table: siltstone.Table) -> None:
-    register(spark)
     reader = spark.read.format("siltstone").option("root", table.lake.root)
     assert reader.schema("zone string, id bigint").load("shop.orders").where("id = 20").collect() == [("new", 20)]
     with pytest.raises(Exception, match="column 'id' is bigint, but Spark expects int"):

@@ -3,19 +3,22 @@
 import datetime
 import pickle
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from pyspark.sql.types import StringType, StructField, StructType
 
 from siltstone.errors import InvalidInputError
+from siltstone.model import Idempotency
 from siltstone.rounds.request import Request
 from siltstone.rounds.session import run_session
 from siltstone.rows.job import Settings
 from siltstone.rows.merge import run_here
 from siltstone.spark import source as source_module
 from siltstone.spark.frames import spark_schema
-from siltstone.spark.source import NAMES, ReadOptions, SiltstoneReader, read_options
+from siltstone.spark.options import NAMES, WRITE_NAMES, ReadOptions, WriteOptions, read_options, write_options
+from siltstone.spark.source import SiltstoneReader
 from siltstone.table.completion import compacted_partition
 from siltstone.testing.oracle import same_rows
 from tests.unit.rounds.compaction import make_table, rows
@@ -67,9 +70,45 @@ def test_options_say_what_to_read(monkeypatch: pytest.MonkeyPatch) -> None:
         assert read_options({**PLACE, "as_of": text}).as_of == noon
 
 
-def test_the_page_lists_exactly_the_options_there_are() -> None:
-    options = PAGE.read_text(encoding="utf-8").partition("## Options")[2].partition("##")[0]
-    assert tuple(re.findall(r"^\| `(\w+)` \|", options, re.MULTILINE)) == NAMES
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"tipe": "delete"}, r"unknown option tipe; use .*did you mean type\?"),
+        ({"fresh": "true"}, "unknown option fresh; use root, table, type"),
+        ({"idempotency": "job"}, "'job' is not of the form app:batch"),
+        ({"idempotency": ":1"}, "is not of the form app:batch"),
+        ({"idempotency": "job:-1"}, "is not of the form app:batch"),
+        ({"app_id": "x"}, "app_id is for streaming queries; for one write use .*idempotency"),
+        ({"evolve": "no"}, "evolve is 'no'; use true or false"),
+        ({"path": "orders"}, r"table 'orders': .*use namespace\.table"),
+        ({"path": ""}, "table is missing; write .*save"),
+    ],
+)
+def test_wrong_options_of_a_write_are_refused_with_what_to_write(given: dict[str, str], message: str) -> None:
+    with pytest.raises(InvalidInputError, match=message):
+        write_options({**PLACE, **given}, is_stream=False)
+
+
+def test_options_say_what_a_write_means() -> None:
+    plain = WriteOptions("memory://options", "shop.orders")
+    assert write_options({**PLACE, "checkpointlocation": "x", "queryname": "q"}, is_stream=True) == replace(
+        plain, checkpoint="x"
+    )
+    job = Idempotency(app_id="a:b", batch_id=17)
+    assert write_options({**PLACE, "idempotency": "a:b:17"}, is_stream=False) == replace(plain, idempotency=job)
+    given = {**PLACE, "type": "delete", "delete_columns": "a, b", "evolve": "FALSE"}
+    expected = replace(plain, type="delete", delete_columns=("a", "b"), evolve=False)
+    assert write_options(given, is_stream=False) == expected
+    with pytest.raises(InvalidInputError, match="idempotency is for one write"):
+        write_options({**PLACE, "idempotency": "a:1"}, is_stream=True)
+
+
+@pytest.mark.parametrize(
+    ("section", "names"), [("## Options of a read", NAMES), ("## Options of a write", WRITE_NAMES)]
+)
+def test_the_page_lists_exactly_the_options_there_are(section: str, names: tuple[str, ...]) -> None:
+    options = PAGE.read_text(encoding="utf-8").partition(section)[2].partition("##")[0]
+    assert tuple(re.findall(r"^\| `(\w+)` \|", options, re.MULTILINE)) == names
 
 
 def test_what_a_task_is_sent_does_not_grow_with_the_table(local_root: str) -> None:

@@ -143,6 +143,20 @@ class Catalog(Protocol):
         Raises: as `write_to_table`.
         """
 
+    def commit_staged(
+        self,
+        staged: Sequence[Delta],
+        *,
+        idempotency: Idempotency | None = None,
+        rising_ids: bool = False,
+        expected_properties: Mapping[str, str | None] | None = None,
+        root: str,
+    ) -> int:
+        """Commit what other processes staged for one stream of deltas, at least one delta; return the stream position.
+
+        Where that fails, the files stay. Raises: as `commit_deltas`; ConflictError where the table is another one by now.
+        """
+
     def delta_stream(self, name: str, *, root: str) -> StreamLocator:
         """Return the stream of deltas of a table's newest active version. Raises: NotFoundError."""
 

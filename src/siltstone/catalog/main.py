@@ -1,10 +1,11 @@
 """The catalog implementation over storage: names, versions and properties; lookups and writes by name."""
 
-from collections.abc import Callable, Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import pyarrow as pa
 
-from siltstone.errors import CommitUnknownError, SiltstoneError
+from siltstone.errors import CommitUnknownError, ConflictError, SiltstoneError
 from siltstone.model import (
     Delta,
     DeltaType,
@@ -173,7 +174,7 @@ def write_staged(
             return before
     with stream.announced():
         staged = stage(stream)
-        try:
+        with discarded_on_error(staged, root=root):
             committed = storage.commit_deltas(
                 staged,
                 stream,
@@ -183,12 +184,47 @@ def write_staged(
                 overwrite=overwrite,
                 root=root,
             )
-        except CommitUnknownError:
-            raise  # the commit may name these files
-        except SiltstoneError:
-            storage.discard_deltas(staged, root=root)
-            raise
     return committed.stream_position
+
+
+def commit_staged(
+    staged: Sequence[Delta],
+    *,
+    idempotency: Idempotency | None = None,
+    rising_ids: bool = False,
+    expected_properties: Mapping[str, str | None] | None = None,
+    root: str,
+) -> int:
+    """Commit what other processes staged for one stream of deltas, at least one delta; return the stream position.
+
+    Where that fails, the files stay. Raises: as `commit_deltas`; ConflictError where the table is another one by now.
+    """
+    stream = storage.locate_stream(staged[0].locator.stream_locator, root=root)
+    for entry in (entry for delta in staged for entry in delta.manifest.entries):
+        if not entry.uri.startswith(f"{stream.folder}/"):
+            name = stream.locator.table_locator.full_name
+            raise ConflictError(f"{name}: was dropped and created again while this was being written; write it again")
+    committed = storage.commit_deltas(
+        staged,
+        stream,
+        idempotency=idempotency,
+        rising_ids=rising_ids,
+        expected_properties=expected_properties,
+        root=root,
+    )
+    return committed.stream_position
+
+
+@contextlib.contextmanager
+def discarded_on_error(staged: Sequence[Delta], *, root: str) -> Iterator[None]:
+    """Delete the files of staged deltas if an error of ours says that they were not committed."""
+    try:
+        yield
+    except CommitUnknownError:
+        raise  # the commit may name these files
+    except SiltstoneError:
+        storage.discard_deltas(staged, root=root)
+        raise
 
 
 def list_deltas(

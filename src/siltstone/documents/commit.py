@@ -24,7 +24,7 @@ from siltstone.documents.schema import (
     stored_updates,
 )
 from siltstone.errors import AlreadyExistsError, ConflictError, InvalidInputError
-from siltstone.model import DEFAULT_STREAM, Delta, ManifestEntry, PartitionLocator, StreamLocator
+from siltstone.model import DEFAULT_STREAM, Delta, Idempotency, ManifestEntry, PartitionLocator, StreamLocator
 from siltstone.model.properties import CLOSED_BEFORE_MS
 from siltstone.objects import open_objects
 from siltstone.storage import object_store as storage
@@ -101,11 +101,63 @@ def write_files(name: str, stage_files: Callable[[StreamLocator], list[Delta]], 
         except AlreadyExistsError:
             storage.discard_deltas(deltas, root=root)
             raise
-        ids = [earliest_of(read_data_file(root, file, ["change_id"]).column("change_id")) for file in files]
-        earliest = min((id_ for id_ in ids if id_ is not None), key=order_key, default=None)
-        return Staged(deltas, earliest, sum(file.record_count for file in files) - repeats)
+        return Staged(deltas, _earliest_in(files, root), sum(file.record_count for file in files) - repeats)
 
     return commit_changes(name, stage, root=root)
+
+
+def begin_changes(name: str, *, root: str) -> int:
+    """Return the time in milliseconds of changes that are made from now on, later than what is complete."""
+    closed = closed_before(catalog.get_table_version(name, root=root).properties)
+    _wait_until((closed or 0) + 1, root)
+    return now_ms(root)
+
+
+def commit_files(
+    name: str,
+    deltas: Sequence[Delta],
+    *,
+    began_ms: int,
+    have_ids: bool,
+    idempotency: Idempotency | None,
+    rising_ids: bool,
+    root: str,
+) -> int:
+    """Commit updates that others staged as files after `began_ms`; return the stream position.
+
+    Files that are not committed are discarded. Raises: as `commit_changes`, AlreadyExistsError; ConflictError where the table
+    was completed beyond changes that were made for this, so that they have to be made again.
+    """
+    with catalog.discarded_on_error(deltas, root=root):
+        stream = deltas[0].locator.stream_locator
+        files = [entry for delta in deltas for entry in delta.manifest.entries]
+        earliest = None
+        if idempotency is None or storage.find_commit(stream, idempotency, root=root) is None:
+            earliest = _earliest_in(files, root)
+            if have_ids:
+                _count_repeats(name, files, root)
+        for attempt in range(_ATTEMPTS):
+            limit = _limit(name, began_ms, root)
+            if earliest is not None and to_ms(earliest) <= limit.time_ms:
+                message = _too_late(name, earliest, limit.time_ms, limit.delay_ms)
+                raise InvalidInputError(message) if have_ids else ConflictError(f"{message}; or write it again")
+            try:
+                return catalog.commit_staged(
+                    deltas,
+                    idempotency=idempotency,
+                    rising_ids=rising_ids,
+                    expected_properties=limit.expected_properties,
+                    root=root,
+                )
+            except ConflictError:
+                if attempt == _ATTEMPTS - 1:
+                    raise
+    raise AssertionError
+
+
+def _earliest_in(files: Sequence[ManifestEntry], root: str) -> str | None:
+    ids = [earliest_of(read_data_file(root, file, ["change_id"]).column("change_id")) for file in files]
+    return min((id_ for id_ in ids if id_ is not None), key=order_key, default=None)
 
 
 def earliest_of(change_ids: pa.ChunkedArray) -> str | None:
@@ -204,28 +256,40 @@ def commit_changes(name: str, stage: Callable[[StreamLog], Staged[R]], *, root: 
     started_ms = now_ms(root)
     results: list[R] = []
     for attempt in range(_ATTEMPTS):
-        properties = catalog.get_table_version(name, root=root).properties
-        closed, delay_ms = closed_before(properties), delay_of(properties, name) or 0
-        # A change made right now is never too old, whatever the delay.
-        limit_ms = max(started_ms - max(delay_ms, 1), closed or 0)
-        _wait_until(limit_ms + 1, root)
+        limit = _limit(name, started_ms, root)
+        _wait_until(limit.time_ms + 1, root)
 
-        def checked(stream: StreamLog, limit_ms: int = limit_ms, delay_ms: int = delay_ms) -> list[Delta]:
+        def checked(stream: StreamLog, limit: _Limit = limit) -> list[Delta]:
             staged = stage(stream)
-            if staged.earliest is not None and to_ms(staged.earliest) <= limit_ms:
+            if staged.earliest is not None and to_ms(staged.earliest) <= limit.time_ms:
                 storage.discard_deltas(staged.deltas, root=root)
-                raise InvalidInputError(_too_late(name, staged.earliest, limit_ms, delay_ms))
+                raise InvalidInputError(_too_late(name, staged.earliest, limit.time_ms, limit.delay_ms))
             results.append(staged.result)
             return staged.deltas
 
-        expected = {CLOSED_BEFORE_MS.name: properties.get(CLOSED_BEFORE_MS.name)}
         try:
-            catalog.write_staged(name, checked, expected_properties=expected, root=root)
+            catalog.write_staged(name, checked, expected_properties=limit.expected_properties, root=root)
             return results[-1]
         except ConflictError:
             if attempt == _ATTEMPTS - 1:
                 raise
     raise AssertionError
+
+
+class _Limit(NamedTuple):
+    """The time that changes must be later than, the delay of the table, and what must hold of it at the commit."""
+
+    time_ms: int
+    delay_ms: int
+    expected_properties: dict[str, str | None]
+
+
+def _limit(name: str, started_ms: int, root: str) -> _Limit:
+    properties = catalog.get_table_version(name, root=root).properties
+    delay_ms = delay_of(properties, name) or 0
+    # A change made right now is never too old, whatever the delay.
+    limit_ms = max(started_ms - max(delay_ms, 1), closed_before(properties) or 0)
+    return _Limit(limit_ms, delay_ms, {CLOSED_BEFORE_MS.name: properties.get(CLOSED_BEFORE_MS.name)})
 
 
 def complete_up_to(name: str, *, root: str) -> int:

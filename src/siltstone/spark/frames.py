@@ -1,40 +1,29 @@
-"""Tables as data frames, and data frames into deltas: executors read and write the files, the driver commits them."""
+"""Tables as data frames: executors read the files."""
 
-import datetime
 import functools
-import json
 import operator
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
-from pyspark.errors import PythonException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sf
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
-from siltstone.documents.intake import check_columns, checked_updates, with_ids
 from siltstone.documents.merge import arrived_rows
 from siltstone.documents.read import DOCUMENT_SCHEMA, bucket_documents
-from siltstone.documents.record import new_change_id
-from siltstone.documents.schema import WRITTEN_SCHEMA, stored_updates
-from siltstone.errors import ConflictError, InvalidInputError
-from siltstone.model import Delta, DeltaType, Manifest, StreamLocator
 from siltstone.model.buckets import CompactedFile
 from siltstone.rows.columns import align
 from siltstone.rows.job import Part, RoundJob
 from siltstone.spark.native import quoted, read_files, with_nans
-from siltstone.spark.tasks import map_buckets, translated, with_access
-from siltstone.storage import object_store as storage
+from siltstone.spark.tasks import map_buckets, with_access
 from siltstone.table import where
 from siltstone.table.completion import Hold
 from siltstone.table.scan import MergeTask, RowReader, Scan
 
 _MIDNIGHT_DISTANCE = pa.duration("us")
-_DAY_MICROSECONDS = 24 * 3600 * 1_000_000
 _MAX_PARTS = 100
 
 
@@ -160,82 +149,6 @@ def _read_in_python(spark: SparkSession, reader: RowReader, files: Sequence[Comp
     return tasks.mapInArrow(with_access(reader.root, read), spark_schema(_chosen(reader)))
 
 
-def stage_on_spark(
-    frame: DataFrame,
-    stream: StreamLocator,
-    *,
-    type: DeltaType = "upsert",
-    delete_columns: Sequence[str] | None = None,
-    op_column: str | None = None,
-    evolve: bool = True,
-    root: str,
-) -> list[Delta]:
-    """Stage a data frame; where it is empty, what its schema alone says.
-
-    Raises: as `stage_deltas`; ConflictError where columns were renamed or dropped while tasks were writing.
-    """
-    version = stream.table_version_locator
-    table_schema = storage.get_table_version_schema(version.namespace, version.table, version.table_version, root=root)
-    settings = {"type": type, "delete_columns": delete_columns, "op_column": op_column, "evolve": evolve, "root": root}
-
-    def stage(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        taken = (taken_back(batch, table_schema) for batch in batches)
-        staged = storage.stage_deltas(taken, stream, **settings)  # type: ignore[arg-type]
-        yield pa.record_batch({"deltas": [json.dumps([delta for delta in staged if delta.manifest.entries])]})
-
-    # The schema is checked here first, so that a wrong one is refused before any task runs.
-    schema = taken_back(pa.RecordBatch.from_pylist([], frame.limit(0).toArrow().schema), table_schema).schema
-    empty = storage.stage_deltas(schema.empty_table(), stream, **settings)  # type: ignore[arg-type]
-    try:
-        rows = frame.mapInArrow(with_access(root, stage), "deltas string").collect()
-    except PythonException as error:
-        raise translated(error) from error
-    by_task = [[Delta.from_serializable(delta) for delta in json.loads(row.deltas)] for row in rows]
-    deltas = [delta for task in by_task for delta in task]
-    if len({json.dumps([delta.columns, delta.delete_columns, delta.op_column]) for delta in deltas}) > 1:
-        storage.discard_deltas(deltas, root=root)
-        raise ConflictError(f"{stream}: columns were renamed or dropped while this was being written; write it again")
-    return _combined(by_task) or empty
-
-
-def _combined(by_task: list[list[Delta]]) -> list[Delta]:
-    """Return one delta for each partition, of those of all tasks.
-
-    Deletes of a task that concern every partition are in its own files of the partitions that it has rows for; for those that
-    only other tasks have rows for, they come from a file of their own.
-    """
-    touched = {delta.locator.partition_id: delta for task in by_task for delta in task if not delta.every_partition}
-    combined: list[Delta] = []
-    for partition, first in touched.items():
-        entries = []
-        for task in by_task:
-            own = [delta for delta in task if not delta.every_partition and delta.locator.partition_id == partition]
-            for delta in own or [delta for delta in task if delta.every_partition]:
-                entries += delta.manifest.entries
-        combined.append(Delta.from_serializable({**first, "manifest": Manifest(entries=entries)}))
-    everywhere = [delta for task in by_task for delta in task if delta.every_partition]
-    if everywhere:
-        entries = [entry for delta in everywhere for entry in delta.manifest.entries]
-        combined.append(Delta.from_serializable({**everywhere[0], "manifest": Manifest(entries=entries)}))
-    return combined
-
-
-def stage_updates(frame: DataFrame, stream: StreamLocator, *, now_ms: int, root: str) -> list[Delta]:
-    """Check updates and stage them; executors make change ids of now where there are none. Raises: InvalidInputError."""
-    check_columns(frame.columns)
-
-    def check(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            updates = with_ids(checked_updates(batch.to_pylist()), lambda: new_change_id(now_ms))
-            yield from stored_updates(updates).to_batches()
-
-    checked = frame.mapInArrow(with_access(root, check), spark_schema(WRITTEN_SCHEMA))
-    try:
-        return stage_on_spark(checked, stream, type="append", root=root)
-    except PythonException as error:
-        raise translated(error) from error
-
-
 def documents_on_spark(
     spark: SparkSession, job: RoundJob, *, hold: Hold | None = None, include_deleted: bool = False
 ) -> DataFrame:
@@ -268,27 +181,6 @@ def _handed_over(table: pa.Table, schema: pa.Schema) -> pa.Table:
     aligned = align(table, schema)
     columns = [_column(aligned.column(field.name), field.type) for field in schema]
     return pa.Table.from_arrays(columns, names=schema.names)
-
-
-def taken_back(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """Return rows that come from Spark with intervals as times where the table has these. Raises: InvalidInputError."""
-    times = {field.name for field in schema if pa.types.is_time(field.type)}
-    for position, field in enumerate(batch.schema):
-        if field.name in times and pa.types.is_duration(field.type):
-            array = _time_of_day(batch.column(position), field.name)
-            batch = batch.set_column(position, field.with_type(array.type), array)
-    return batch
-
-
-def _time_of_day(array: "pa.Array[object]", name: str) -> "pa.Array[object]":
-    since_midnight = array.cast(_MIDNIGHT_DISTANCE).cast(pa.int64())
-    for bound in pc.min_max(since_midnight).as_py().values():
-        if bound is not None and not 0 <= bound < _DAY_MICROSECONDS:
-            raise InvalidInputError(
-                f"column {name!r} has {datetime.timedelta(microseconds=bound)}, which is not a time of day; "
-                "give an interval since midnight of less than 24 hours"
-            )
-    return since_midnight.cast(pa.time64("us"))
 
 
 def _column(column: "pa.ChunkedArray[object]", kind: pa.DataType) -> "pa.ChunkedArray[object]":

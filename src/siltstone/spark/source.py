@@ -1,18 +1,13 @@
-"""The data source `format("siltstone")`: its options, filters and readers."""
+"""Reading by `format("siltstone")`: its schema, filters and readers."""
 
 import contextlib
-import datetime
-import json
-import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import (
-    DataSource,
     DataSourceReader,
     EqualTo,
     Filter,
@@ -27,32 +22,20 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructField, StructType
 
+from pyspark_siltstone import DefaultSource
 from siltstone.catalog import main as catalog
 from siltstone.errors import InvalidInputError, SiltstoneError
 from siltstone.model.buckets import CompactedFile
-from siltstone.model.locators import did_you_mean
 from siltstone.model.schema import check_known
-from siltstone.objects import canonical_root, share_access
+from siltstone.objects import share_access
 from siltstone.rows.job import RoundJob
 from siltstone.rows.parts import Tasks
 from siltstone.spark.frames import handed_batches, spark_schema
+from siltstone.spark.options import FORMAT, ReadOptions, created_options, read_options, with_kept
 from siltstone.spark.tasks import merge_tasks
 from siltstone.table import where
 from siltstone.table.scan import MergeTask, RowReader, Scan, open_scan
-from siltstone.table.snapshot import parse_moment
 from siltstone.table.where import Condition, Node
-
-FORMAT = "siltstone"
-NAMES = ("root", "table", "columns", "as_of", "fresh")
-# What `load("shop.orders")` sets, and the name that `to_spark` has for fresh reads.
-_PATH = "path"
-_ALIASES = {_PATH: "table", "include_uncompacted": "fresh"}
-_CREATED_PREFIX = "option."
-_HOW = (
-    '.option("root", …).load("namespace.table"), or in SQL CREATE TABLE name USING siltstone '
-    "OPTIONS (root '…', table 'namespace.table'), without columns; SILTSTONE_ROOT may name the root"
-)
-
 
 _OPERATORS: dict[type[Filter], str] = {
     EqualTo: "=",
@@ -63,97 +46,29 @@ _OPERATORS: dict[type[Filter], str] = {
 }
 
 
-@dataclass(frozen=True)
-class ReadOptions:
-    """A table, and how it is to be read: as compacted, unless it is fresh or as of some moment."""
-
-    root: str
-    table: str
-    columns: tuple[str, ...] | None = None
-    as_of: int | datetime.datetime | None = None
-    fresh: bool = False
-
-
-def read_options(options: Mapping[str, str]) -> ReadOptions:
-    """Check options, by names in lower case as Spark passes them. Raises: InvalidInputError."""
-    texts: dict[str, str] = {}
-    for name, text in options.items():
-        option = _ALIASES.get(name, name)
-        if option not in NAMES:
-            raise InvalidInputError(
-                f"format {FORMAT}: unknown option {name}; use {', '.join(NAMES)}"
-                f"{did_you_mean(name, [*NAMES, *_ALIASES])}"
-            )
-        if texts.setdefault(option, text) != text:
-            raise InvalidInputError(f"format {FORMAT}: {option} is {texts[option]!r} and also {text!r}; set it once")
-    root = texts.get("root") or os.environ.get("SILTSTONE_ROOT")
-    if not root or not texts.get("table"):
-        raise InvalidInputError(f"format {FORMAT}: {'table' if root else 'root'} is missing; write {_HOW}")
-    as_of = texts.get("as_of")
-    return ReadOptions(
-        root=canonical_root(root),
-        table=texts["table"],
-        columns=_column_names(texts["columns"]) if "columns" in texts else None,
-        as_of=None if as_of is None else parse_moment(as_of.strip()),
-        fresh=_is_true(texts.get("fresh", "false")),
-    )
-
-
-def _column_names(text: str) -> tuple[str, ...]:
-    if not text.lstrip().startswith("["):
-        return tuple(name.strip() for name in text.split(","))
-    try:
-        names = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise InvalidInputError(f"format {FORMAT}: columns {text!r} is not valid JSON ({error})") from error
-    if not all(isinstance(name, str) for name in names):
-        raise InvalidInputError(f"format {FORMAT}: columns is {text!r}; use a list of names")
-    return tuple(names)
-
-
-def _is_true(text: str) -> bool:
-    if text.strip().lower() not in ("true", "false"):
-        raise InvalidInputError(f"format {FORMAT}: fresh is {text!r}; use true or false")
-    return text.strip().lower() == "true"
-
-
 def register(spark: SparkSession) -> None:
     """Make the format known to a session, and let Spark hand filters to it, so that less is read."""
     spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
-    spark.dataSource.register(SiltstoneSource)
+    spark.dataSource.register(DefaultSource)
 
 
-class SiltstoneSource(DataSource):
-    """A table's rows.
+def schema_of(options: Mapping[str, str]) -> StructType:
+    """Return the columns that options ask for; where they are those of CREATE TABLE, the first carries them along.
 
-    Spark gives the options of CREATE TABLE only while it creates the table, and later a schema alone; so the first
-    column of that schema carries them.
+    Raises: InvalidInputError, NotFoundError.
     """
+    kept = created_options(options)
+    if kept is None:
+        return spark_schema(_columns(read_options(options)))
+    chosen = read_options(kept)
+    first, *others = spark_schema(_columns(chosen))
+    metadata = {FORMAT: {**kept, "root": chosen.root}}
+    return StructType([StructField(first.name, first.dataType, first.nullable, metadata), *others])
 
-    @classmethod
-    def name(cls) -> str:
-        """Return the name of the format."""
-        return FORMAT
 
-    def schema(self) -> StructType:
-        """Return the columns asked for. Raises: InvalidInputError, NotFoundError."""
-        passed = dict(self.options)
-        # On behalf of CREATE TABLE, Spark passes all it has about the table.
-        if passed.get("provider", "").lower() != FORMAT:
-            return spark_schema(_columns(read_options(passed)))
-        kept = {_PATH: passed["location"]} if "location" in passed else {}
-        for name, text in passed.items():
-            if name.startswith(_CREATED_PREFIX):
-                kept[name.removeprefix(_CREATED_PREFIX)] = text
-        options = read_options(kept)
-        first, *others = spark_schema(_columns(options))
-        metadata = {FORMAT: {**kept, "root": options.root}}
-        return StructType([StructField(first.name, first.dataType, first.nullable, metadata), *others])
-
-    def reader(self, schema: StructType) -> "SiltstoneReader":
-        """Return a reader of the columns asked for. Raises: InvalidInputError, NotFoundError."""
-        kept = schema.fields[0].metadata.get(FORMAT, {}) if schema.fields else {}
-        return SiltstoneReader(read_options({**kept, **self.options}), schema)
+def open_reader(options: Mapping[str, str], schema: StructType) -> "SiltstoneReader":
+    """Return a reader of the columns of a schema. Raises: InvalidInputError."""
+    return SiltstoneReader(read_options(with_kept(options, schema)), schema)
 
 
 def _columns(options: ReadOptions) -> pa.Schema:

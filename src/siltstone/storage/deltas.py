@@ -33,7 +33,7 @@ from siltstone.storage.interface import StreamLike
 from siltstone.storage.layout import VERSION_KEY, delta_key, stream_key
 from siltstone.storage.parquet import read_data_file
 from siltstone.storage.streams import StoredState, StoredStream, locate, partition_change
-from siltstone.storage.transactions import find_transaction, transaction_changes
+from siltstone.storage.transactions import find_transaction, newest_id, transaction_changes
 from siltstone.storage.versions import nameless, take_columns
 
 
@@ -53,6 +53,7 @@ def commit_deltas(
     *,
     stream_position: int | None = None,
     idempotency: Idempotency | None = None,
+    rising_ids: bool = False,
     expected_properties: Mapping[str, str | None] | None = None,
     overwrite: Overwrite | None = None,
     root: str,
@@ -63,6 +64,8 @@ def commit_deltas(
 
     def prepare(state: StoredState) -> Commit[Stream]:
         _check_staged(deltas, stream, state.version)
+        if idempotency is not None and rising_ids:
+            _check_rising(state, idempotency)
         before = None if idempotency is None else _position_of(state, idempotency)
         if before is not None:
             state.stream.stream_position = before
@@ -83,7 +86,11 @@ def commit_deltas(
         state.stream.stream_position = position
         changes[stream_key(stream.stream)] = nameless(state.stream)
         if idempotency is not None:
-            changes.update(transaction_changes(state.entries, stream.stream, idempotency, position, committed_at))
+            changes.update(
+                transaction_changes(
+                    state.entries, stream.stream, idempotency, position, committed_at, rising_ids=rising_ids
+                )
+            )
         return Commit(changes, state.stream)
 
     committed = source.commit("commit deltas", prepare)
@@ -101,6 +108,17 @@ def _by_place(deltas: Sequence[Delta]) -> list[list[Delta]]:
     """Return the deltas of one commit by the positions they get, one after another; without any, one position."""
     places = sorted({delta.place for delta in deltas})
     return [[delta for delta in deltas if delta.place == place] for place in places] or [[]]
+
+
+def _check_rising(state: StoredState, idempotency: Idempotency) -> None:
+    """Refuse an id below the newest one: whoever repeats a commit, of those whose ids rise, repeats its last one."""
+    newest = newest_id(state.entries, state.locator.stream, idempotency.app_id)
+    if newest is not None and idempotency.batch_id < newest:
+        raise InvalidInputError(
+            f"{state.version.locator.table_locator.full_name}: batch {idempotency.batch_id} of {idempotency.app_id!r} comes after its "
+            f"batch {newest} is committed, so it is of another run of batches, and perhaps of other rows; nothing is "
+            "committed. Where it starts anew on purpose, give it an app id of its own"
+        )
 
 
 def _discard_repeated(deltas: Sequence[Delta], source: StoredStream, position: int) -> None:

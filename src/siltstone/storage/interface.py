@@ -442,6 +442,7 @@ class Storage(Protocol):
         *,
         stream_position: int | None = None,
         idempotency: Idempotency | None = None,
+        rising_ids: bool = False,
         expected_properties: Mapping[str, str | None] | None = None,
         overwrite: Overwrite | None = None,
         root: str,
@@ -450,6 +451,7 @@ class Storage(Protocol):
 
         The position is the newest one plus one, or the given one, which must be higher than the newest. What was
         committed under this idempotency id before is not committed again; the stream then has that commit's position.
+        With `rising_ids`, the ids of this app only ever rise, with gaps or not: a lower one than the newest is refused.
         The table's schema takes over new columns and wider types in the same commit. Nothing is committed where a property
         of the table version is not what is expected (None: not set) at the moment of the commit. What is overwritten has
         the rows of these deltas from then on, and no others: partitions that the deltas have no rows for are empty.

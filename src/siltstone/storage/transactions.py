@@ -1,7 +1,8 @@
 """Which commits happened, by the names that writers gave them: an entry for each app, however many batches it wrote.
 
 Ids that rise by one make up a run, which grows in place. An app has a few runs; where its ids leave gaps again and again,
-the runs before those become an entry for each id, which expires by itself.
+the runs before those become an entry for each id, which expires by itself. Ids that only ever rise, as those of a
+streaming query, whose empty batches commit nothing, make up one run with gaps.
 """
 
 import urllib.parse
@@ -18,19 +19,20 @@ _PREFIX = "transaction/"
 
 
 class Run(NamedTuple):
-    """Batches of an app whose ids rise by one: the first and the last with their positions, and the time of the last."""
+    """Batches of an app whose ids rise, by one unless it has gaps: the first and last with positions, the time of the last."""
 
     first_id: int
     first_position: int
     last_id: int
     last_position: int
     committed_at: int
+    has_gaps: int = 0
 
     def position_of(self, batch_id: int) -> int | None:
         """Return the position of a batch, None where others wrote in between, so that only its delta tells."""
         if batch_id == self.last_id:
             return self.last_position
-        is_even = self.last_position - self.first_position == self.last_id - self.first_id
+        is_even = not self.has_gaps and self.last_position - self.first_position == self.last_id - self.first_id
         return self.first_position + batch_id - self.first_id if is_even or batch_id == self.first_id else None
 
 
@@ -53,19 +55,31 @@ def find_transaction(state: LogState, stream: str, idempotency: Idempotency) -> 
     return None
 
 
+def newest_id(state: LogState, stream: str, app_id: str) -> int | None:
+    """Return the highest id that an app whose ids rise has committed under, or None."""
+    return max((run.last_id for run in _runs(state, stream, app_id)), default=None)
+
+
 def transaction_changes(
-    state: LogState, stream: str, idempotency: Idempotency, position: int, committed_at: int
+    state: LogState,
+    stream: str,
+    idempotency: Idempotency,
+    position: int,
+    committed_at: int,
+    *,
+    rising_ids: bool = False,
 ) -> dict[str, Entry]:
     """Return what the log remembers of a commit under an id that nothing was committed under before."""
     app_id, batch_id = idempotency.app_id, idempotency.batch_id
     # By the time that is sure, as everything in a log expires: a clock that is ahead makes nothing forgotten.
     runs = [run for run in _runs(state, stream, app_id) if run.committed_at + RETENTION_MS > state.sure_ms]
-    before = next((run for run in runs if run.last_id == batch_id - 1), None)
+    before = next((run for run in runs if run.last_id == batch_id - 1 or (rising_ids and run.last_id < batch_id)), None)
     if before is None:
         runs.append(Run(batch_id, position, batch_id, position, committed_at))
     else:
         runs.remove(before)
-        runs.append(before._replace(last_id=batch_id, last_position=position, committed_at=committed_at))
+        has_gaps = int(before.has_gaps or before.last_id < batch_id - 1)
+        runs.append(Run(before.first_id, before.first_position, batch_id, position, committed_at, has_gaps))
     changes: dict[str, Entry] = {}
     short = [run for run in runs if run.last_id - run.first_id < MAX_SPLIT_IDS]
     for run in short[:-MAX_RUNS]:
@@ -78,8 +92,12 @@ def transaction_changes(
                 "committed_at": run.committed_at,
                 EXPIRES_AT: run.committed_at + RETENTION_MS,
             }
-    changes[_key(stream, app_id)] = {"runs": [list(run) for run in runs], EXPIRES_AT: committed_at + RETENTION_MS}
+    changes[_key(stream, app_id)] = {"runs": [_listed(run) for run in runs], EXPIRES_AT: committed_at + RETENTION_MS}
     return changes
+
+
+def _listed(run: Run) -> list[int]:
+    return list(run if run.has_gaps else run[:-1])
 
 
 def _runs(state: LogState, stream: str, app_id: str) -> list[Run]:
