@@ -2,31 +2,41 @@
 
 import itertools
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from siltstone.catalog import main as catalog
 from siltstone.clock import monotonic
-from siltstone.errors import NotFoundError, SiltstoneError
+from siltstone.errors import CorruptionError, NotFoundError, SiltstoneError
 from siltstone.lake import Lake, choose_engine
+from siltstone.log.state import Entry
 from siltstone.model import PartitionLocator, TableVersion
 from siltstone.model.properties import DELTA_RETENTION_SECONDS
-from siltstone.rounds.events import Progress
+from siltstone.rounds.events import Progress, TasksDone
+from siltstone.rounds.plan import PartitionPlan, plan_each
 from siltstone.rounds.request import Request
-from siltstone.rounds.session import run_session
-from siltstone.rows.job import Engine
-from siltstone.service.results import CheckpointResult, KeepAlive, PendingPartition
+from siltstone.rounds.session import SessionResult, run_planned
+from siltstone.rows.job import LASTING_ERRORS, Engine
+from siltstone.service.results import Checkpointed, CheckpointResult, KeepAlive, PendingPartition
 from siltstone.service.settings import DAY_SECONDS, to_ms
 from siltstone.storage import object_store as storage
 from siltstone.table.completion import (
+    Destination,
     check_whole,
-    compacted_partition,
     current_completion,
     current_entry,
     locate_compacted,
     read_state,
 )
-from siltstone.table.followers import PartitionWork, followed_partition, keep_following, read_work, trim_limit
+from siltstone.table.followers import (
+    PartitionWork,
+    Sources,
+    followed_partition,
+    keep_following,
+    read_work,
+    trim_limit,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -56,42 +66,77 @@ class LakeTables:
     def find_work(self, keep_alive: KeepAlive) -> Sequence[PendingPartition]:
         """Return the partitions with deltas after their watermark, or due without any. Raises: StorageError.
 
-        A table that cannot be read is returned with its problem, and does not hide the others.
+        A table or partition that cannot be read is returned with its problem, and does not hide the others.
         """
         pending: list[PendingPartition] = []
         for table in self.lake.tables():
             keep_alive()
+            damaged: list[PendingPartition] = []
             try:
-                work = read_work(table.name, root=self.lake.root, keep_alive=keep_alive)
+                on_damage = partial(_note_damage, damaged, table.name)
+                work = read_work(table.name, root=self.lake.root, keep_alive=keep_alive, on_damage=on_damage)
                 for partition in work:
                     keep_following(partition)
                 pending += [_pending(table.name, partition) for partition in work if partition.is_waiting]
+                pending += damaged
             except SiltstoneError as error:
                 if not isinstance(error, NotFoundError) or self._is_in_use(table.name):
                     pending.append(PendingPartition(table.name, table.name, None, problem=str(error)))
         return pending
 
-    def compact(self, partition: PartitionLocator, progress: Progress) -> CheckpointResult:
-        """Compact one partition; once a day, all files that it consists of are looked for first. Raises: SiltstoneError."""
+    def compact(self, partitions: Sequence[PartitionLocator], progress: Progress) -> Iterator[Checkpointed]:
+        """Compact partitions of one table as one job, and yield each with what came of it, as they end.
+
+        Once a day, all files that a partition consists of are looked for first. Raises: SiltstoneError.
+        """
+        asked: dict[PartitionLocator, Request] = {}
+        for partition, request in self._requests(partitions, progress):
+            if isinstance(request, SiltstoneError):
+                yield partition, self._failure(partition, request)
+            else:
+                asked[partition] = request
+        plans: dict[PartitionLocator, PartitionPlan] = {}
+        for partition, plan in zip(asked, plan_each(list(asked.values()), progress), strict=True):
+            if isinstance(plan, SiltstoneError):
+                yield partition, self._failure(partition, plan)
+            else:
+                plans[partition] = plan
+        engine = self._engine or choose_engine("spark", self._session, progress)
+        planned = list(plans)
+        for number, ending in run_planned(list(plans.values()), engine, progress):
+            partition = planned[number]
+            if isinstance(ending, SiltstoneError):
+                yield partition, self._failure(partition, ending)
+            else:
+                yield partition, _result(ending)
+
+    def _requests(
+        self, partitions: Sequence[PartitionLocator], progress: Progress
+    ) -> Iterator[tuple[PartitionLocator, Request | SiltstoneError]]:
+        """Yield what is to be compacted in each partition, or why that cannot be said."""
+        root = self.lake.root
         try:
-            self._check_daily(partition)
-            keys = tuple(self._version(partition).primary_keys)
-            request = Request(self._source(partition), compacted_partition(partition), keys, root=self.lake.root)
-            engine = self._engine or choose_engine("spark", self._session, progress)
-            rounds = run_session(request, engine, progress).rounds
-            watermark = compacted_watermark(partition, root=self.lake.root)
-        except NotFoundError:
-            if self._is_there(partition):
-                raise
-            return CheckpointResult(high_watermark=None)
-        return CheckpointResult(
-            # What others have compacted meanwhile is compacted as well.
-            high_watermark=watermark,
-            rounds=len(rounds),
-            rows=sum(round_.accounting.delta_rows + round_.accounting.removal_rows for round_ in rounds),
-            input_bytes=sum(round_.input_bytes for round_ in rounds),
-            written_bytes=sum(round_.written_bytes for round_ in rounds),
-        )
+            sources = Sources(partitions[0].stream_locator, root=root)
+            keys = tuple(self._version(partitions[0]).primary_keys)
+        except LASTING_ERRORS as error:
+            yield from ((partition, error) for partition in partitions)
+            return
+        for number, partition in enumerate(partitions):
+            progress(TasksDone("check", number, len(partitions)))
+            try:
+                destination = sources.destination(partition)
+                entry = current_entry(destination)
+                self._check_daily(destination, entry)
+                request = Request(sources.followed_by(partition, entry), destination.locator, keys, root=root)
+            except LASTING_ERRORS as error:
+                yield partition, error
+            else:
+                yield partition, request
+
+    def _failure(self, partition: PartitionLocator, error: SiltstoneError) -> CheckpointResult | SiltstoneError:
+        """Return an error, unless it is that the partition is gone: then there is nothing to do."""
+        is_gone = isinstance(error, NotFoundError) and not self._is_there(partition)
+        return CheckpointResult(high_watermark=None) if is_gone else error
 
     def trim(self, partition: PartitionLocator, high_watermark: int) -> int | None:
         """Forget deltas up to a watermark that a partition has read, no other needs, and that are past their retention.
@@ -129,13 +174,12 @@ class LakeTables:
                 raise
             return None
 
-    def _check_daily(self, partition: PartitionLocator) -> None:
+    def _check_daily(self, destination: Destination, entry: Entry | None) -> None:
         """Check that all files of a partition are there: rounds notice that only of what they touch. Raises: CorruptionError."""
-        name, now = str(partition), monotonic()
+        name, now = str(destination.locator), monotonic()
         if now - self._checked_at.get(name, -DAY_SECONDS) < DAY_SECONDS:
             return
-        destination = locate_compacted(partition, root=self.lake.root)
-        completion = current_completion(destination)
+        completion = None if entry is None else current_completion(destination, entry)
         if completion is not None:
             check_whole(destination, completion)
         self._checked_at[name] = now
@@ -173,6 +217,24 @@ class LakeTables:
 def compacted_watermark(partition: PartitionLocator, *, root: str) -> int:
     """Return up to where a partition of deltas is compacted, 0 before the first round. Raises: NotFoundError."""
     return read_state(locate_compacted(partition, root=root)).watermark
+
+
+def _note_damage(
+    damaged: list[PendingPartition], name: str, partition: PartitionLocator, error: CorruptionError
+) -> None:
+    damaged.append(PendingPartition(str(partition), name, None, problem=str(error)))
+
+
+def _result(ended: SessionResult) -> CheckpointResult:
+    rounds = ended.rounds
+    return CheckpointResult(
+        # What others have compacted meanwhile is compacted as well.
+        high_watermark=ended.high_watermark,
+        rounds=len(rounds),
+        rows=sum(round_.accounting.delta_rows + round_.accounting.removal_rows for round_ in rounds),
+        input_bytes=sum(round_.input_bytes for round_ in rounds),
+        written_bytes=sum(round_.written_bytes for round_ in rounds),
+    )
 
 
 def _pending(name: str, waiting: PartitionWork) -> PendingPartition:
