@@ -21,7 +21,7 @@ from siltstone.service.lake_tables import LakeTables
 from siltstone.table.completion import bucket_objects, current_completion, list_rounds, locate_destination
 from siltstone.testing import Killed, faults
 from siltstone.testing.faults import FAULT_KINDS
-from tests.unit.service.cycling import compact_one
+from tests.unit.service.cycling import compact_one, trim_one
 
 IDS = st.lists(st.integers(0, 11), min_size=1, max_size=6)
 CHOICES = st.integers(0, 255)
@@ -119,7 +119,7 @@ class FollowersMachine(RuleBasedStateMachine):
     @rule(name=TABLES)
     def trim(self, name: str) -> None:
         with contextlib.suppress(siltstone.NotFoundError):
-            self.service.trim(self.partition(name), 1 << 40)
+            trim_one(self.service, self.partition(name), 1 << 40)
         self.check()
 
     @rule(ids=IDS, is_delete=st.booleans(), count=st.integers(1, 3))
@@ -178,7 +178,7 @@ class FollowersMachine(RuleBasedStateMachine):
         act: dict[str, Callable[[], object]] = {
             "compact": lambda: compact_one(self.service, self.partition("orders")),
             "rebase": lambda: self.begin_to_follow(name, "orders"),
-            "trim": lambda: self.service.trim(self.partition("orders"), 1 << 40),
+            "trim": lambda: trim_one(self.service, self.partition("orders"), 1 << 40),
             "roll back": lambda: self.roll_back(name, choice),
         }
         with faults(self.root, at_call=at_call, kind=kind), contextlib.suppress(Killed, siltstone.SiltstoneError):
@@ -194,7 +194,7 @@ class FollowersMachine(RuleBasedStateMachine):
             assert self.table(name).fsck(deep=True) == []
         for name in ("copy", "mirror"):
             self.table(name).drop()
-        self.service.trim(self.partition("orders"), 1 << 40)
+        trim_one(self.service, self.partition("orders"), 1 << 40)
         assert self.table("orders").deltas() == []
 
 

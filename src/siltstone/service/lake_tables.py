@@ -1,8 +1,7 @@
 """The tables of a lake, as the service sees them: what waits for compaction, compacting it, trimming what is compacted."""
 
-import itertools
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -12,14 +11,14 @@ from siltstone.errors import CorruptionError, NotFoundError, SiltstoneError
 from siltstone.lake import Lake, choose_engine
 from siltstone.log.state import Entry
 from siltstone.model import PartitionLocator, TableVersion
-from siltstone.model.properties import DELTA_RETENTION_SECONDS
 from siltstone.rounds.events import Progress, TasksDone
 from siltstone.rounds.plan import PartitionPlan, plan_each
 from siltstone.rounds.request import Request
 from siltstone.rounds.session import SessionResult, run_planned
 from siltstone.rows.job import LASTING_ERRORS, Engine
-from siltstone.service.results import Checkpointed, CheckpointResult, KeepAlive, PendingPartition
-from siltstone.service.settings import DAY_SECONDS, to_ms
+from siltstone.service.results import Checkpointed, CheckpointResult, KeepAlive, PendingPartition, Trimmed
+from siltstone.service.settings import DAY_SECONDS
+from siltstone.service.trims import trim_table
 from siltstone.storage import object_store as storage
 from siltstone.table.completion import (
     Destination,
@@ -29,14 +28,7 @@ from siltstone.table.completion import (
     locate_compacted,
     read_state,
 )
-from siltstone.table.followers import (
-    PartitionWork,
-    Sources,
-    followed_partition,
-    keep_following,
-    read_work,
-    trim_limit,
-)
+from siltstone.table.followers import PartitionWork, Sources, keep_following, read_work
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -138,41 +130,18 @@ class LakeTables:
         is_gone = isinstance(error, NotFoundError) and not self._is_there(partition)
         return CheckpointResult(high_watermark=None) if is_gone else error
 
-    def trim(self, partition: PartitionLocator, high_watermark: int) -> int | None:
-        """Forget deltas up to a watermark that a partition has read, no other needs, and that are past their retention.
-
-        They are those of the table that the partition follows. How old they are goes by the time of their own log: no
-        clock of a node or of the database can make them older. Raises: SiltstoneError.
-        """
-        root = self.lake.root
-        try:
-            source = self._source(partition)
-            stored = storage.get_partition(source, root=root)
-            version = self._version(source)
-            log = storage.locate_stream(source, root=root)
-            now_ms = log.expiry_ms()
-            # The watermark may have been put back since, or be one of another stream.
-            limit = trim_limit(source, now_ms, root=root)
-            safe = min(high_watermark, limit.position)
-            if limit.position < high_watermark:
-                _log.info("deltas kept for a follower", extra={"partition": str(source), "after": limit.position})
-            if safe <= stored.trimmed_stream_position:
-                return 0
-            self._warn_if_uncertain(log.time_warning(now_ms))
-            # What cannot be understood is an error, and so deletes nothing.
-            retention = DELTA_RETENTION_SECONDS.of(version.properties, version.locator)
-            before_ms = now_ms - to_ms(self._retention_seconds if retention is None else retention)
-            deltas = storage.list_partition_deltas(source, last_stream_position=safe, root=root)
-            # Up to where all are old enough.
-            old = itertools.takewhile(lambda delta: delta.committed_at <= before_ms, deltas)
-            last = max((delta.stream_position for delta in old), default=0)
-            if last <= stored.trimmed_stream_position:
-                return 0
-            return storage.delete_deltas(source, last_stream_position=last, followers=limit.followers, root=root)
-        except NotFoundError:
-            if self._is_there(partition):
-                raise
-            return None
+    def trim(self, marks: Mapping[PartitionLocator, int], keep_alive: KeepAlive) -> Iterator[Trimmed]:
+        """Forget deltas that partitions of one table have read, no other needs, and that are past their retention."""
+        counts = trim_table(
+            marks,
+            retention_seconds=self._retention_seconds,
+            root=self.lake.root,
+            keep_alive=keep_alive,
+            tell_uncertainty=self._warn_if_uncertain,
+        )
+        for partition, count in counts:
+            is_gone = isinstance(count, NotFoundError) and not self._is_there(partition)
+            yield partition, None if is_gone else count
 
     def _check_daily(self, destination: Destination, entry: Entry | None) -> None:
         """Check that all files of a partition are there: rounds notice that only of what they touch. Raises: CorruptionError."""
@@ -189,11 +158,6 @@ class LakeTables:
         if uncertainty is not None and not self._is_time_uncertain:
             _log.warning("deltas not trimmed", extra={"reason": uncertainty})
         self._is_time_uncertain = uncertainty is not None
-
-    def _source(self, partition: PartitionLocator) -> PartitionLocator:
-        """Return the partition whose deltas are compacted beside one. Raises: NotFoundError where it is gone."""
-        entry = current_entry(locate_compacted(partition, root=self.lake.root))
-        return followed_partition(partition, entry, root=self.lake.root)
 
     def _version(self, partition: PartitionLocator) -> TableVersion:
         name = partition.table_version_locator.table_locator.full_name

@@ -1,6 +1,6 @@
 """What the service reports: cycles, checkpoints, nodes, and the partitions that wait."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -39,6 +39,9 @@ class CheckpointResult:
 Checkpointed = tuple[PartitionLocator, CheckpointResult | SiltstoneError]
 """A partition, and what its compaction did, or why it failed by itself."""
 
+Trimmed = tuple[PartitionLocator, int | SiltstoneError | None]
+"""A partition, and how many of its deltas are forgotten, None where it is gone, or why none is."""
+
 
 class Tables(Protocol):
     """The tables that the service compacts."""
@@ -53,10 +56,11 @@ class Tables(Protocol):
         `progress` raises, before the next commit. Raises: SiltstoneError.
         """
 
-    def trim(self, partition: PartitionLocator, high_watermark: int) -> int | None:
-        """Forget compacted deltas up to a watermark that are past their retention; return how many.
+    def trim(self, marks: Mapping[PartitionLocator, int], keep_alive: KeepAlive) -> Iterator[Trimmed]:
+        """Forget compacted deltas of partitions of one table, up to the watermark of each, that are past their retention.
 
-        None if the partition is gone. Raises: SiltstoneError.
+        Yields each with how many they were, None if it is gone, or why it cannot be trimmed now. `keep_alive` is called
+        in between; what it raises ends it.
         """
 
 

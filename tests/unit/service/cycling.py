@@ -2,7 +2,7 @@
 
 import itertools
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, TypeVar
 
@@ -10,7 +10,7 @@ from sqlalchemy import Connection, event, func, select
 from sqlalchemy.exc import OperationalError
 
 from siltstone.errors import SiltstoneError
-from siltstone.model import PartitionLocator
+from siltstone.model import PartitionLocator, PartitionValue
 from siltstone.model.rounds import Accounting
 from siltstone.rounds.events import BucketMerged, Progress, RoundStarted
 from siltstone.rows.job import LASTING_ERRORS
@@ -25,6 +25,7 @@ from siltstone.service.results import (
     PendingPartition,
     ServiceStatus,
     Tables,
+    Trimmed,
 )
 from siltstone.service.schema import checkpoint_status, cycle_history, leader_lease, manager, metadata, schema
 from siltstone.service.settings import ServiceSettings
@@ -167,14 +168,18 @@ class FakeTables:
             known.watermark = max(known.watermark, position)
         return CheckpointResult(known.watermark, 1, rows, rows * known.bytes_each, rows * 10)
 
-    def trim(self, partition: PartitionLocator, high_watermark: int) -> int | None:
-        known = self.partitions.get(name_of(partition))
-        if known is None:
-            return None
-        assert high_watermark <= known.watermark, f"{partition}: would lose what is not compacted"
-        count = max(high_watermark - known.trimmed, 0)
-        known.trimmed += count
-        return count
+    def trim(self, marks: Mapping[PartitionLocator, int], keep_alive: KeepAlive) -> Iterator[Trimmed]:
+        assert len({partition.table for partition in marks}) == 1
+        for partition, high_watermark in marks.items():
+            keep_alive()
+            known = self.partitions.get(name_of(partition))
+            if known is None:
+                yield partition, None
+                continue
+            assert high_watermark <= known.watermark, f"{partition}: would lose what is not compacted"
+            count = max(high_watermark - known.trimmed, 0)
+            known.trimmed += count
+            yield partition, count
 
     def write(self, name: str, count: int = 1) -> None:
         self.partitions.setdefault(name, FakePartition(position=0)).position += count
@@ -182,7 +187,7 @@ class FakeTables:
 
 def locator(name: str) -> PartitionLocator:
     table, _, value = name.partition("/")
-    values = [value] if value else []
+    values: list[PartitionValue] = [value] if value else []
     return PartitionLocator(namespace="fake", table=table, table_version="1", stream="deltas", partition_values=values)
 
 
@@ -317,6 +322,15 @@ def compact_one(
     if isinstance(result, SiltstoneError):
         raise result
     return result
+
+
+def trim_one(tables: Tables, partition: PartitionLocator, high_watermark: int) -> int | None:
+    """Trim one partition, and return how many deltas that were, None where it is gone, or raise why it failed."""
+    ((found, count),) = tables.trim({partition: high_watermark}, lambda: None)
+    assert found == partition
+    if isinstance(count, SiltstoneError):
+        raise count
+    return count
 
 
 def count_rows(database: Database) -> tuple[int, int]:

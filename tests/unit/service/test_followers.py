@@ -21,7 +21,7 @@ from siltstone.table.completion import compacted_partition, current_entry, locat
 from siltstone.table.followers import read_work, trim_limit
 from siltstone.testing.oracle import oracle_of, same_rows
 from tests.unit.rounds.compaction import make_table, only_partition, rows
-from tests.unit.service.cycling import World, compact_one
+from tests.unit.service.cycling import World, compact_one, trim_one
 
 LATER_MS = 1 << 60
 
@@ -101,7 +101,7 @@ def compact_all(tables: LakeTables) -> list[str]:
 
 
 def trim(tables: LakeTables, table: siltstone.Table, upto: int = 1 << 40) -> int | None:
-    return tables.trim(PartitionLocator(**table.version.locator, stream="deltas"), upto)
+    return trim_one(tables, PartitionLocator(**table.version.locator, stream="deltas"), upto)
 
 
 def test_cycles_compact_a_table_on_behalf_of_another_and_trim_nothing_it_still_needs(
@@ -176,7 +176,7 @@ def test_partitions_that_begin_later_are_followed_too(local_root: str, tables: L
     orders.write(pa.table({"id": [2], "day": ["tue"]}))
     (tuesday,) = (source for source in orders._sources() if source != monday)
     compact_one(tables, tuesday)
-    assert tables.trim(tuesday, 2) == 0
+    assert trim_one(tables, tuesday, 2) == 0
     assert len(copy.to_arrow(include_uncompacted=True)) == 2
     run_cycles(world, 2, lambda number: orders.write(pa.table({"id": [number], "day": [f"day {number}"]})))
     same_as_orders(copy, orders)

@@ -22,7 +22,7 @@ from siltstone.service.results import PendingPartition
 from siltstone.storage import object_store as storage
 from siltstone.testing.oracle import oracle_of, same_rows
 from tests.unit.rounds.compaction import SCHEMA, make_table, rows
-from tests.unit.service.cycling import World, compact_one
+from tests.unit.service.cycling import World, compact_one, trim_one
 
 DAY_MS = 24 * 3600 * 1000
 
@@ -124,7 +124,7 @@ def test_a_table_dropped_meanwhile_is_no_failure(local_root: str) -> None:
     partition = only(tables)
     table.drop()
     assert compact_one(tables, partition).high_watermark is None
-    assert tables.trim(partition, 1) is None
+    assert trim_one(tables, partition, 1) is None
 
 
 def test_a_damaged_table_is_told_and_does_not_hide_others(local_root: str) -> None:
@@ -154,16 +154,16 @@ def test_trimming_forgets_what_is_compacted_and_old_and_nothing_else(
     partition = only(tables)
     now_ms = table.deltas()[-1].committed_at
     at_time(now_ms + DAY_MS)
-    assert tables.trim(partition, 3) == 0
+    assert trim_one(tables, partition, 3) == 0
     at_time(now_ms)
     compact_all(tables)
     table.write(rows([9]))
     at_time(now_ms + 60_000)
-    assert tables.trim(partition, 3) == 0
+    assert trim_one(tables, partition, 3) == 0
     at_time(now_ms + DAY_MS)
-    assert tables.trim(partition, 2) == 2
-    assert tables.trim(partition, 2) == 0
-    assert tables.trim(partition, 10) == 1
+    assert trim_one(tables, partition, 2) == 2
+    assert trim_one(tables, partition, 2) == 0
+    assert trim_one(tables, partition, 10) == 1
     assert storage.get_partition(partition, root=local_root).trimmed_stream_position == 3
     assert [delta.stream_position for delta in table.deltas()] == [4]
     compact_all(tables)
@@ -179,13 +179,13 @@ def test_the_retention_is_a_property_of_the_table(local_root: str, at_time: Call
     now_ms = table.deltas()[-1].committed_at
     table.alter(properties={"delta_retention_seconds": "forever"})
     at_time(now_ms + DAY_MS)
-    assert tables.trim(partition, 1) == 0
+    assert trim_one(tables, partition, 1) == 0
     at_time(now_ms)
     table.alter(properties={"delta_retention_seconds": "3600"})
     at_time(now_ms + 3_599_999)
-    assert tables.trim(partition, 1) == 0
+    assert trim_one(tables, partition, 1) == 0
     at_time(now_ms + 3_600_000)
-    assert tables.trim(partition, 1) == 1
+    assert trim_one(tables, partition, 1) == 1
 
 
 @pytest.mark.parametrize("wrong", ["soon", "-1", "nan", "inf"])
@@ -205,7 +205,7 @@ def test_a_retention_that_was_set_before_values_were_checked_and_means_nothing_t
     partition = only(tables)
     compact_all(tables)
     with pytest.raises(InvalidInputError, match=r"delta_retention_seconds is .* give seconds"):
-        tables.trim(partition, 1)
+        trim_one(tables, partition, 1)
 
 
 def test_after_a_rollback_the_deltas_that_are_needed_again_stay(local_root: str) -> None:
@@ -216,7 +216,7 @@ def test_after_a_rollback_the_deltas_that_are_needed_again_stay(local_root: str)
         partition = only(tables)
         compact_all(tables)
     table.rollback(1)
-    assert tables.trim(partition, 3) == 1
+    assert trim_one(tables, partition, 3) == 1
     compact_all(tables)
     assert len(table.to_arrow()) == 3
 
