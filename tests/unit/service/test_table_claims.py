@@ -10,22 +10,27 @@ import pyarrow as pa
 import pytest
 
 import siltstone
-from siltstone.errors import LeaseLostError
+from siltstone.errors import ConflictError, LeaseLostError
 from siltstone.log.commit import forget_logs
+from siltstone.model import Follower, PartitionLocator
 from siltstone.objects import open_objects
 from siltstone.rounds.events import Event, RoundCommitted, RoundStarted
 from siltstone.rows.job import BucketResult, Outcome, RoundJob, run_jobs
 from siltstone.rows.merge import run_here
+from siltstone.service import trims
 from siltstone.service.history import cycle_details
 from siltstone.service.lake_tables import LakeTables
 from siltstone.service.leader import Leader
 from siltstone.service.results import CycleRecord
 from siltstone.service.worker import Heartbeat
+from siltstone.storage import object_store as storage
+from siltstone.storage.interface import StreamLog
 from siltstone.table.completion import locate_destination
+from siltstone.table.followers import TrimLimit, trim_limit
 from siltstone.testing import Killed
 from siltstone.testing.oracle import oracle_of, same_rows
 from tests.unit.rounds.compaction import overwrite
-from tests.unit.service.cycling import World
+from tests.unit.service.cycling import World, status_of
 
 
 class CountingEngine:
@@ -206,3 +211,52 @@ def test_a_table_dropped_in_the_middle_is_no_failure(world: World, visits: silts
     visits.drop()
     record = run_to_the_end(world, leader, "one")
     assert (record.status, record.completed, record.rounds) == ("COMPLETED", 3, 0)
+
+
+def commits(table: siltstone.Table) -> int:
+    return len(open_objects(table.lake.root).list_objects(f"{locate_stream(table).version_folder}/log"))
+
+
+def locate_stream(table: siltstone.Table) -> StreamLog:
+    return storage.locate_stream(table.deltas()[0].locator, root=table.lake.root)
+
+
+def test_partitions_of_a_table_are_trimmed_in_one_commit(world: World, visits: siltstone.Table) -> None:
+    write(visits, "a", 6)
+    leader = world.begin()
+    run_to_the_end(world, leader, "one")
+    write(visits, "b", 3)
+    before = commits(visits)
+    world.due()
+    leader.tick()
+    assert commits(visits) == before + 1
+    assert [delta.stream_position for delta in visits.deltas()] == [2, 2, 2]
+    assert status_of(world).status == "STARTED"
+
+
+def test_deltas_that_somebody_begins_to_follow_during_a_trim_are_kept(
+    world: World, visits: siltstone.Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(visits, "a", 3)
+    partitions = [delta.locator.partition_locator for delta in visits.deltas()]
+    run_to_the_end(world, world.begin(), "one")
+    follower = Follower(locator=partitions[0], folder="tables/web/copy/1/compacted/0000", start_position=0)
+    asked: list[PartitionLocator] = []
+
+    def limit_while_a_follower_comes(source: PartitionLocator, now_ms: int, *, root: str) -> TrimLimit:
+        asked.append(source)
+        if len(asked) == 2:
+            # Of a table that is not there yet, so that the next one who asks would forget it again.
+            storage.add_follower(follower, root=root)
+            return TrimLimit(1, [follower])
+        return trim_limit(source, now_ms, root=root) if len(asked) == 1 else TrimLimit(1, [follower])
+
+    monkeypatch.setattr(trims, "trim_limit", limit_while_a_follower_comes)
+    counts = dict(world.tables.trim(dict.fromkeys(partitions, 1), lambda: None))
+    assert counts == {partitions[0]: 0, partitions[1]: 1, partitions[2]: 1}
+    assert [delta.partition_values for delta in visits.deltas()] == [["0000"]]
+    asked.clear()
+    monkeypatch.setattr(trims, "trim_limit", lambda source, now_ms, *, root: TrimLimit(1, []))
+    ((_, refused),) = world.tables.trim({partitions[0]: 1}, lambda: None)
+    assert isinstance(refused, ConflictError)
+    assert len(visits.deltas()) == 1
