@@ -224,8 +224,12 @@ class Leader:
         gone = []
         by_table: dict[StreamLocator, dict[PartitionLocator, int]] = {}
         for mark in _read_trim_marks(self._database, lease):
-            locator = PartitionLocator.from_serializable(orjson.loads(mark.locator))
-            by_table.setdefault(locator.stream_locator, {})[locator] = mark.high_watermark
+            try:
+                locator = PartitionLocator.from_serializable(orjson.loads(mark.locator))
+            except SiltstoneError as error:
+                _log.warning("partition not trimmed", extra={"partition": mark.partition, "reason": str(error)})
+            else:
+                by_table.setdefault(locator.stream_locator, {})[locator] = mark.high_watermark
         for marks in by_table.values():
             self._keep_alive()
             for partition, count in self._tables.trim(marks, self._keep_alive):

@@ -17,7 +17,7 @@ OTHER_GERUNDS: set[str] = set()
 OTHER_NAMES = {"deltas"}
 # What there is. Lower these when there is less; think twice before you raise them.
 MAX_MODULES = 146
-MAX_LINES = 37_100
+MAX_LINES = 36_950
 MAX_CLI_LINES = 3_400
 MAX_TELLING = 2
 
