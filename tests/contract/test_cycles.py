@@ -2,20 +2,31 @@
 
 import dataclasses
 import threading
+from collections import Counter
 
 import pytest
 from sqlalchemy import delete, insert, update
 
-from siltstone.errors import CorruptionError, InvalidInputError, LeaseLostError, NotFoundError, StorageError
+from siltstone.errors import (
+    AccessDeniedError,
+    CorruptionError,
+    InvalidInputError,
+    LeaseLostError,
+    NotFoundError,
+    StorageError,
+)
+from siltstone.rounds.request import MAX_ROUND_BYTES
+from siltstone.rounds.session import JOINT_ROUNDS
 from siltstone.service import controls, leader
+from siltstone.service.claims import Beat, claim_table, most_partitions, send_heartbeat
 from siltstone.service.cycles import begin_cycle, check_lead, finish_cycle, take_lead
 from siltstone.service.history import cycle_details, cycle_records
 from siltstone.service.results import CheckpointResult, FailedPartition
 from siltstone.service.schema import active_checkpoints, cycle_history, manager
 from siltstone.service.settings import ServiceSettings
-from siltstone.service.worker import Beat, Heartbeat, claim_partition, release_partition, send_heartbeat
+from siltstone.service.worker import Handover, Heartbeat, Worker
 from siltstone.testing import Killed
-from tests.unit.service.cycling import World, count_rows, status_of
+from tests.unit.service.cycling import World, count_rows, locator, names_of, status_of
 
 # Beginning
 
@@ -266,7 +277,7 @@ def test_a_partition_of_a_dead_worker_is_compacted_by_another(world: World) -> N
         pass
     assert world.rows["c"] == "STARTED"
     world.clock.advance(world.settings.claim_lease_seconds + 1)
-    assert list(one.tick().evicted) == [dead.partition]
+    assert list(one.tick().evicted) == [dead.partitions[0].name]
     assert world.rows["c"] == "IDLE"
     assert other.step()
     tick = one.tick()
@@ -284,7 +295,7 @@ def test_a_partition_that_kills_every_worker_fails_in_the_end_and_alone(world: W
     one = world.begin()
     other = world.worker()
     for number in range(world.settings.max_attempts):
-        doomed = claim_partition(world.database, f"doomed{number}#1", world.settings)
+        doomed = claim_table(world.database, f"doomed{number}#1", world.settings)
         assert doomed is not None
         assert doomed.table == "fake.c"
         world.clock.advance(world.settings.claim_lease_seconds + 1)
@@ -347,7 +358,7 @@ def test_a_worker_that_is_alive_but_stuck_loses_its_claim(world: World) -> None:
         assert send_heartbeat(world.database, claim, Beat(progress=1), world.settings)
     world.clock.advance(30)
     assert send_heartbeat(world.database, claim, Beat(progress=1), world.settings)
-    assert list(one.tick().evicted) == [claim.partition]
+    assert list(one.tick().evicted) == [claim.partitions[0].name]
     assert not send_heartbeat(world.database, claim, Beat(progress=2), world.settings)
     assert "made no progress" in str(cycle_details(world.database, 1).timeline[0].error)
 
@@ -435,12 +446,12 @@ def test_a_lease_that_ran_out_is_no_lead_even_if_nobody_took_it(world: World) ->
 
 
 def test_there_is_nothing_to_claim_before_and_after_a_cycle(world: World) -> None:
-    assert claim_partition(world.database, "w#1", world.settings) is None
+    assert claim_table(world.database, "w#1", world.settings) is None
     one = world.leader()
     one.tick()
-    assert claim_partition(world.database, "w#1", world.settings) is None
+    assert claim_table(world.database, "w#1", world.settings) is None
     world.run_cycle(one, world.worker())
-    assert claim_partition(world.database, "w#1", world.settings) is None
+    assert claim_table(world.database, "w#1", world.settings) is None
 
 
 def test_a_claim_whose_answer_got_lost_is_found_again(world: World) -> None:
@@ -455,7 +466,7 @@ def test_a_claim_whose_answer_got_lost_is_found_again(world: World) -> None:
 def test_a_claim_fails_for_good_and_the_worker_says_so(world: World) -> None:
     world.begin()
     world.database.faults = ["fail"] * 10
-    with pytest.raises(StorageError, match="could not claim a partition"):
+    with pytest.raises(StorageError, match="could not claim a table"):
         world.worker().step()
 
 
@@ -482,7 +493,7 @@ def test_a_release_after_an_eviction_is_refused(world: World) -> None:
     assert not world.release(claim)
     assert world.rows["c"] == "IDLE"
     again = world.claim("fast")
-    assert again.attempt == 2
+    assert again.partitions[0].attempt == 2
     assert not world.release(claim)
     assert world.rows["c"] == "STARTED"
     assert world.release(again)
@@ -505,7 +516,7 @@ def test_a_release_after_the_next_cycle_began_is_refused(world: World) -> None:
     world.due()
     assert one.tick().action == "begun"
     fresh = world.claim("fresh")
-    assert (fresh.partition, fresh.attempt) == (stale.partition, stale.attempt)
+    assert fresh.partitions == stale.partitions
     assert not world.release(stale)
     assert not send_heartbeat(world.database, stale, Beat(1), world.settings)
     assert world.rows["c"] == "STARTED"
@@ -564,7 +575,7 @@ def test_an_abandoned_partition_is_free_at_once_and_has_not_failed(world: World)
     world.begin()
     for number in range(world.settings.max_attempts + 1):
         claim = world.claim(f"node{number}")
-        assert release_partition(world.database, claim, "ABANDONED", world.settings, error="stopping")
+        assert world.release(claim, "ABANDONED", error="stopping")
     (row,) = [checkpoint for checkpoint in status_of(world).checkpoints if checkpoint.attempt]
     assert (row.status, row.failures) == ("IDLE", 0)
 
@@ -572,7 +583,7 @@ def test_an_abandoned_partition_is_free_at_once_and_has_not_failed(world: World)
 def test_a_worker_prefers_what_it_has_not_tried(world: World) -> None:
     world.begin()
     claim = world.claim("w")
-    release_partition(world.database, claim, "ABANDONED", world.settings)
+    world.release(claim, "ABANDONED")
     assert world.claim("w").table == "fake.b"
     assert world.claim("other").table == "fake.c"
 
@@ -589,8 +600,8 @@ def test_a_worker_whose_claim_is_lost_stops_before_it_commits(world: World) -> N
     world.tables.while_compacting = freeze_and_wake
     claim = world.claim("slow")
     heartbeat = Heartbeat(world.database, claim, world.settings, monotonic=world.clock.monotonic)
-    with pytest.raises(LeaseLostError, match="attempt 1, is lost"):
-        world.tables.compact(claim.locator, heartbeat.on_progress)
+    with pytest.raises(LeaseLostError, match=r"fake\.c: the claim of cycle 1 is lost"):
+        list(world.tables.compact([claim.partitions[0].locator], heartbeat.on_progress))
     assert world.tables.compactions == []
     assert worker.step()
 
@@ -612,6 +623,254 @@ def test_a_heartbeat_without_its_row_does_no_harm(world: World) -> None:
     world.database.change("test", lambda transaction: transaction.execute(delete(active_checkpoints)))
     assert not send_heartbeat(world.database, claim, Beat(1), world.settings)
     assert not world.release(claim)
+
+
+# Claims of several partitions
+
+
+def with_partitions(world: World, count: int, **chosen: int) -> list[str]:
+    """Let a world have one table with so many partitions."""
+    world.settings = dataclasses.replace(world.settings, **chosen)
+    world.tables.partitions.clear()
+    names = [f"t/{number:03}" for number in range(count)]
+    for name in names:
+        world.tables.write(name)
+    return names
+
+
+def test_a_claim_is_a_table_with_all_its_partitions_that_are_due(world: World) -> None:
+    names = with_partitions(world, 5)
+    world.tables.partitions[names[3]].watermark = 1
+    world.tables.write("a", 2)
+    world.begin()
+    claim = world.claim("one")
+    assert (claim.table, names_of(claim)) == ("fake.t", [*names[:3], names[4]])
+    assert names_of(world.claim("two")) == ["a"]
+    assert claim_table(world.database, "three#1", world.settings) is None
+    assert [node.status for node in status_of(world).checkpoints] == ["STARTED"] * 5
+
+
+def test_a_very_large_table_is_shared_by_ranges_of_its_partitions(world: World) -> None:
+    names = with_partitions(world, 7, claim_partitions=3)
+    one = world.begin()
+    claims = [world.claim(f"worker{number}") for number in range(3)]
+    assert [names_of(claim) for claim in claims] == [names[:3], names[3:6], names[6:]]
+    for claim in claims:
+        assert world.release(claim)
+    tick = one.tick()
+    assert tick.record is not None
+    assert (tick.record.status, tick.record.completed, tick.record.attempts) == ("COMPLETED", 7, 7)
+
+
+def test_partitions_with_much_to_do_are_claimed_with_fewer_others(world: World) -> None:
+    names = with_partitions(world, 5, claim_bytes=1000)
+    for name, size in zip(names, [400, 600, 1, 5000, 2], strict=True):
+        world.tables.partitions[name].bytes_each = size
+    world.begin()
+    assert [names_of(world.claim()) for _ in range(4)] == [names[:2], names[2:3], names[3:4], names[4:]]
+
+
+def test_workers_that_claim_at_once_share_a_large_table_and_do_each_partition_once(world: World) -> None:
+    names = with_partitions(world, 40, claim_partitions=6)
+    one = world.begin()
+    workers = [world.worker() for _ in range(4)]
+    barrier = threading.Barrier(4)
+
+    def work(worker: Worker) -> None:
+        barrier.wait()
+        while worker.step():
+            pass
+
+    threads = [threading.Thread(target=work, args=(worker,)) for worker in workers]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    while workers[0].step():
+        pass
+    tick = one.tick()
+    assert tick.record is not None
+    assert tick.record.status == "COMPLETED"
+    assert sorted(world.tables.compactions) == names
+    assert tick.record.attempts == 40
+    assert sum(world.tables.jobs) == 40
+    assert max(world.tables.jobs) <= 6
+
+
+def test_one_partition_that_fails_for_good_fails_alone_and_by_its_name(world: World) -> None:
+    names = with_partitions(world, 5)
+    world.tables.errors[names[2]] = [CorruptionError("file x is damaged; rebase")]
+    one = world.begin()
+    worker = world.worker()
+    while worker.step():
+        pass
+    tick = one.tick()
+    assert tick.record is not None
+    assert (tick.record.completed, tick.record.failed) == (4, 1)
+    assert list(tick.record.failed_partitions) == [
+        FailedPartition(f"fake/t/1/deltas/{names[2][2:]}", "file x is damaged; rebase")
+    ]
+    assert world.tables.jobs == [5]
+    assert world.rows == {**dict.fromkeys(names, "COMPLETED"), names[2]: "FAILED"}
+
+
+def test_an_error_that_ends_a_job_is_narrowed_down_to_the_partition_that_causes_it(world: World) -> None:
+    names = with_partitions(world, 9, claim_partitions=9)
+    # Access may be denied to one of them only, and which one is not known of several.
+    world.tables.errors[names[4]] = [AccessDeniedError("not yours") for _ in range(10)]
+    one = world.begin()
+    worker = world.worker()
+    while worker.step():
+        pass
+    assert world.rows == {**dict.fromkeys(names, "COMPLETED"), names[4]: "FAILED"}
+    # The first four were done before the error; the rest three by three; then those three alone.
+    assert sorted(world.tables.jobs, reverse=True) == [9, 3, 2, 1, 1, 1]
+    assert Counter(world.tables.compactions) == dict.fromkeys([*names[:4], *names[5:]], 1)
+    tick = one.tick()
+    assert tick.record is not None
+    assert [failed.partition for failed in tick.record.failed_partitions] == [str(locator(names[4]))]
+
+
+def test_a_partition_that_kills_every_worker_takes_no_other_of_its_table_with_it(world: World) -> None:
+    names = with_partitions(world, 9, claim_partitions=9)
+    one = world.begin()
+    sizes = []
+    for number in range(world.settings.max_attempts):
+        while names[0] not in names_of(claim := world.claim(f"doomed{number}")):
+            assert world.release(claim)
+        sizes.append(len(claim.partitions))
+        world.clock.advance(world.settings.claim_lease_seconds + 1)
+        assert len(one.tick().evicted) == len(claim.partitions)
+    assert sizes == [9, 3, 1]
+    worker = world.worker()
+    while worker.step():
+        pass
+    assert world.rows == {**dict.fromkeys(names, "COMPLETED"), names[0]: "FAILED"}
+    assert status_of(world).totals.evictions == 3
+
+
+def test_what_a_worker_handed_back_before_it_died_counts_and_only_the_rest_is_taken_over(world: World) -> None:
+    names = with_partitions(world, 6)
+    one = world.begin()
+    dead = world.claim("dead")
+    assert world.release(dead, only=names[:2])
+    assert world.rows == {**dict.fromkeys(names[:2], "COMPLETED"), **dict.fromkeys(names[2:], "STARTED")}
+    assert send_heartbeat(world.database, dead, Beat(1), world.settings)
+    assert {each.heartbeats for each in status_of(world).checkpoints if each.status == "STARTED"} == {1}
+    assert {each.heartbeats for each in status_of(world).checkpoints if each.status == "COMPLETED"} == {None}
+    world.clock.advance(world.settings.claim_lease_seconds + 1)
+    assert sorted(one.tick().evicted) == [str(locator(name)) for name in names[2:]]
+    assert not world.release(dead, only=names[2:])
+    assert world.release(dead, only=names[:2]), "this it had done in time"
+    other = world.worker("other")
+    while other.step():
+        pass
+    assert not world.release(dead, only=names[2:])
+    tick = one.tick()
+    assert tick.record is not None
+    assert (tick.record.status, tick.record.attempts) == ("COMPLETED", 6 + 4)
+    assert sorted(world.tables.compactions) == names[2:]
+    timeline = cycle_details(world.database, 1).timeline
+    assert Counter((each.status, each.worker) for each in timeline) == {
+        ("COMPLETED", "dead"): 2,
+        ("EXPIRED", "dead"): 4,
+        ("COMPLETED", "other"): 4,
+    }
+
+
+def test_results_whose_answer_got_lost_are_handed_back_again_together_with_others(world: World) -> None:
+    names = with_partitions(world, 4)
+    world.begin()
+    claim = world.claim()
+    world.database.faults = ["lose"] * 6
+    with pytest.raises(StorageError):
+        world.release(claim, only=names[:2])
+    world.database.faults = ["fail", "lose"]
+    assert world.release(claim)
+    assert set(world.rows.values()) == {"COMPLETED"}
+    assert world.release(claim)
+    assert not world.release(claim, "ABANDONED")
+
+
+def test_a_claim_of_several_whose_answer_got_lost_is_found_again_whole(world: World) -> None:
+    names = with_partitions(world, 4, claim_partitions=3)
+    world.begin()
+    world.database.faults = ["lose"]
+    claim = world.claim()
+    assert names_of(claim) == names[:3]
+    assert world.rows[names[3]] == "IDLE"
+    assert world.release(claim)
+
+
+def test_a_worker_that_is_stopped_hands_back_what_it_has_not_done(world: World) -> None:
+    names = with_partitions(world, 5)
+    world.begin()
+    worker = world.worker("stopped")
+
+    def stop() -> None:
+        if len(world.tables.compactions) == 2:
+            worker.abandon("the node is stopping")
+
+    world.tables.while_compacting = stop
+    assert worker.step()
+    assert world.rows == {**dict.fromkeys(names[:2], "COMPLETED"), **dict.fromkeys(names[2:], "IDLE")}
+    assert {each.failures for each in status_of(world).checkpoints} == {0}
+    world.tables.while_compacting = None
+    assert names_of(world.claim("other")) == names[2:]
+
+
+def test_a_worker_whose_results_are_refused_stops_at_once(world: World) -> None:
+    names = with_partitions(world, 5)
+    one = world.begin()
+    claim = world.claim("late")
+    handover = Handover(world.database, claim, world.settings, monotonic=world.clock.monotonic)
+    handover.add(claim.partitions[0].locator, CheckpointResult(1))
+    assert world.rows[names[0]] == "STARTED", "they are handed back together"
+    world.clock.advance(1)
+    handover.add(claim.partitions[1].locator, CheckpointResult(1))
+    assert [world.rows[name] for name in names] == ["COMPLETED"] * 2 + ["STARTED"] * 3
+    world.clock.advance(world.settings.claim_lease_seconds + 1)
+    assert one.tick().evicted
+    handover.add(claim.partitions[2].locator, CheckpointResult(1))
+    assert handover.is_refused
+    assert not handover.end("ABANDONED", "stopping")
+    assert [world.rows[name] for name in names] == ["COMPLETED"] * 2 + ["IDLE"] * 3
+
+
+def test_results_are_kept_while_the_database_is_away(world: World) -> None:
+    names = with_partitions(world, 3)
+    world.begin()
+    claim = world.claim()
+    handover = Handover(world.database, claim, world.settings, monotonic=world.clock.monotonic)
+    world.clock.advance(1)
+    world.database.faults = ["fail"] * 6
+    handover.add(claim.partitions[0].locator, CheckpointResult(1))
+    assert world.rows[names[0]] == "STARTED"
+    handover.add(claim.partitions[1].locator, CorruptionError("damaged"))
+    assert [world.rows[name] for name in names] == ["COMPLETED", "FAILED", "STARTED"]
+    assert handover.end("FAILED", "no memory", may_retry=True)
+    assert [world.rows[name] for name in names] == ["COMPLETED", "FAILED", "IDLE"]
+
+
+def test_disabling_ends_a_claim_of_several_and_keeps_what_it_had_done(world: World) -> None:
+    names = with_partitions(world, 4)
+    one = world.begin()
+    claim = world.claim()
+    assert world.release(claim, only=names[:1])
+    controls.disable(world.database)
+    tick = one.tick()
+    assert tick.record is not None
+    assert (tick.record.completed, tick.record.unfinished) == (1, 3)
+    assert not world.release(claim, only=names[1:])
+    timeline = cycle_details(world.database, 1).timeline
+    assert Counter(each.status for each in timeline) == {"COMPLETED": 1, "ABANDONED": 3}
+
+
+def test_a_claim_takes_no_more_than_one_job() -> None:
+    assert ServiceSettings.claim_partitions <= JOINT_ROUNDS
+    assert ServiceSettings.claim_bytes <= MAX_ROUND_BYTES
+    assert [most_partitions(failures, ServiceSettings()) for failures in range(4)] == [1000, 32, 1, 1]
+    assert [most_partitions(failures, ServiceSettings(max_attempts=1)) for failures in range(2)] == [1000, 1]
 
 
 # Controls
@@ -815,7 +1074,7 @@ def test_plain_and_trimming_requests_are_served_by_one_cycle_that_trims(world: W
     assert one.tick().action == "waits"
 
 
-def test_after_a_failed_cycle_nothing_is_trimmed(world: World) -> None:
+def test_after_a_failed_cycle_only_what_was_compacted_is_trimmed(world: World) -> None:
     world.tables.errors["a"] = [CorruptionError("damaged")]
     one = world.leader()
     one.tick()
@@ -828,8 +1087,22 @@ def test_after_a_failed_cycle_nothing_is_trimmed(world: World) -> None:
     assert tick.record is not None
     assert tick.record.status == "FAILED"
     assert controls.get_request(world.database, request.request_id).outcome == "FAILED"
+    assert one.tick().action == "trimmed"
+    assert [partition.trimmed for partition in world.tables.partitions.values()] == [0, 2, 3]
     world.tables.errors["a"] = [CorruptionError("damaged still")]
+    world.tables.write("c")
     world.run_cycle(one, worker)
+    world.due()
+    one.tick()
+    assert [partition.trimmed for partition in world.tables.partitions.values()] == [0, 2, 4]
+
+
+def test_after_a_cycle_in_which_nothing_was_compacted_nothing_is_trimmed(world: World) -> None:
+    one = world.begin()
+    assert one.lease is not None
+    assert finish_cycle(world.database, one.lease, 1) is not None
+    world.due()
+    one.tick()
     assert [partition.trimmed for partition in world.tables.partitions.values()] == [0, 0, 0]
 
 
@@ -1048,7 +1321,7 @@ def test_what_a_result_says_is_what_the_books_keep(world: World) -> None:
     world.begin()
     claim = world.claim()
     result = CheckpointResult(high_watermark=7, rounds=2, rows=30, input_bytes=400, written_bytes=50)
-    assert release_partition(world.database, claim, "COMPLETED", world.settings, result=result)
+    assert world.release(claim, result=result)
     (attempt,) = cycle_details(world.database, 1).timeline
     assert (attempt.high_watermark, attempt.rounds, attempt.rows) == (7, 2, 30)
     assert (attempt.input_bytes, attempt.written_bytes) == (400, 50)

@@ -7,12 +7,12 @@ import pytest
 
 from siltstone.errors import LeaseLostError
 from siltstone.service import controls
+from siltstone.service.claims import Beat, claim_table, send_heartbeat
 from siltstone.service.cycles import bootstrap, take_lead
 from siltstone.service.history import cycle_details, list_nodes
 from siltstone.service.leader import Leader
 from siltstone.service.node import NodeIdentity, register_node
 from siltstone.service.settings import ServiceSettings
-from siltstone.service.worker import Beat, claim_partition, release_partition, send_heartbeat
 from tests.unit.service.cycling import World, status_of
 
 HOUR = 3600.0
@@ -94,7 +94,7 @@ def test_a_claim_of_a_dead_worker_from_the_future_is_free_and_no_failure(world: 
     claims = [world.claim("dead") for _ in range(3)]
     for _ in range(5):
         world.clock.step(-HOUR)
-        assert sorted(one.tick().evicted) == sorted(claim.partition for claim in claims)
+        assert sorted(one.tick().evicted) == sorted(claim.partitions[0].name for claim in claims)
         claims = [world.claim("dead") for _ in range(3)]
     details = cycle_details(world.database, 1)
     assert {each.error for each in details.timeline if each.status == "EXPIRED"} == {
@@ -122,10 +122,10 @@ def test_a_retry_in_the_future_is_due(tmp_path: Path) -> None:
     world.begin()
     claims = [world.claim() for _ in range(3)]
     for claim in claims:
-        assert release_partition(world.database, claim, "FAILED", world.settings, error="x", may_retry=True)
-    assert claim_partition(world.database, "one#1", world.settings) is None
+        assert world.release(claim, "FAILED", error="x", may_retry=True)
+    assert claim_table(world.database, "one#1", world.settings) is None
     world.clock.step(-HOUR)
-    assert claim_partition(world.database, "one#1", world.settings) is not None
+    assert claim_table(world.database, "one#1", world.settings) is not None
     world.close()
 
 

@@ -30,6 +30,8 @@ NODES = ("n1", "n2", "n3")
 # A lease that a node on a busy machine does not miss: nobody but those killed may lose a claim.
 QUICK = ("--interval", "1s", "--tick", "1s", "--lease", "15s", "--master", "local[1]", "--port", "0")
 KEYS = 3000
+# A claim of the table that is partitioned by them has many partitions.
+REGIONS = 12
 FEED_SECONDS = 0.3
 Role = Literal["leader", "worker"]
 
@@ -71,7 +73,7 @@ def changes(ids: Sequence[int] | np.ndarray, number: int) -> pa.Table:
     return pa.table(
         {
             "id": pa.array(ids, pa.int64()),
-            "region": ["north" if id_ % 2 else "south" for id_ in ids],
+            "region": [f"region {id_ % REGIONS}" for id_ in ids],
             "moment": rng.integers(0, 1000, len(ids)),
             "v": [f"{number}-{id_}" for id_ in ids],
         }

@@ -1,8 +1,10 @@
 """The service on a real PostgreSQL: several nodes share real tables, and lost connections are made anew."""
 
+import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from sqlalchemy import create_engine, inspect, text
 from sqlalchemy.engine import make_url
@@ -63,6 +65,38 @@ def test_three_nodes_share_the_work_and_every_table_equals_the_oracle(
         timeline = cycle_details(database, cycle).timeline
         assert sorted(each.table for each in timeline if each.status == "COMPLETED") == [each.name for each in made]
     assert not service_status(database).active
+
+
+def test_nodes_share_one_very_large_table_by_ranges_of_its_partitions(
+    database: Database, postgres: str, tmp_path: Path
+) -> None:
+    days = [f"{number:03}" for number in range(40)]
+    table = siltstone.open(str(tmp_path / "lake")).create_table(
+        "web.visits", schema={"day": "string", "id": "int64"}, primary_keys=["day", "id"], partition_keys=["day"]
+    )
+    databases = [open_database(postgres) for _ in range(3)]
+    settings = dataclasses.replace(QUICK, claim_partitions=3)
+    nodes = [
+        Node(each, LakeTables(siltstone.open(table.lake.root), engine=run_here), settings, name=f"n{number}", workers=2)
+        for number, each in enumerate(databases)
+    ]
+    for node in nodes:
+        node.start()
+    for cycle in (1, 2):
+        table.write(pa.table({"day": days, "id": [cycle] * len(days)}))
+        request = controls.trigger_cycle(database)
+        _end_all_connections(database)
+        done = controls.wait_for_request(database, request.request_id, timeout_seconds=LIMIT_SECONDS)
+        assert done.outcome == "COMPLETED", cycle_records(database, 1)
+        assert done.cycle is not None
+        timeline = cycle_details(database, done.cycle).timeline
+        assert sorted(each.partition.rpartition("/")[2] for each in timeline if each.status == "COMPLETED") == days
+        assert len({each.worker for each in timeline}) > 1
+    assert all(node.stop(LIMIT_SECONDS) for node in nodes)
+    for each in databases:
+        each.close()
+    assert [round_.round_id for round_ in table.current_rounds()] == [2] * len(days)
+    same_rows(table.to_arrow().to_pylist(), oracle_of(table, None).rows())
 
 
 def _end_all_connections(database: Database) -> None:

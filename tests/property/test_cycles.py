@@ -4,7 +4,7 @@ import itertools
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
@@ -15,6 +15,15 @@ from sqlalchemy import Row, insert, select
 
 from siltstone.errors import StorageError
 from siltstone.service import controls
+from siltstone.service.claims import (
+    Beat,
+    Claim,
+    Outcome,
+    OutcomeStatus,
+    claim_table,
+    release_partitions,
+    send_heartbeat,
+)
 from siltstone.service.database import Transaction
 from siltstone.service.history import service_status
 from siltstone.service.leader import Leader
@@ -27,12 +36,14 @@ from siltstone.service.schema import (
     leader_lease,
     manager,
 )
-from siltstone.service.worker import Beat, Claim, ReleaseStatus, claim_partition, release_partition, send_heartbeat
+from siltstone.service.settings import ServiceSettings
 from siltstone.testing import Killed
-from tests.unit.service.cycling import Fault, World
+from tests.unit.service.cycling import Fault, World, locator, names_of
 
 R = TypeVar("R")
-NAMES = "abcd"
+# One table with several partitions, of which not all fit one claim, and two with one each.
+NAMES = ("a", "b", "t/1", "t/2", "t/3", "t/4")
+SETTINGS = ServiceSettings(retry_pause_seconds=0, backlog_bytes=None, claim_partitions=3)
 SECONDS = st.sampled_from([0.5, 5, 20, 50, 70, 200, 400, 1000, 8000])
 # -1 is whoever leads, so that something happens.
 LEADERS = st.sampled_from([-1, -1, 0, 1, 2])
@@ -55,6 +66,7 @@ STEPS = [
     *["all_workers_do_all_there_is"] * 2,
     "the_lead_passes_on",
     "worker_gives_up",
+    *["worker_hands_some_back"] * 2,
     "worker_sends_a_heartbeat",
     "worker_dies",
     "time_passes",
@@ -96,12 +108,11 @@ WITH = st.builds(
 
 @dataclass
 class Job:
-    """What a worker holds: its claim, the round it planned on, and what it has committed."""
+    """What a worker holds: its claim, the rounds it planned on with their positions, and what it has committed."""
 
     claim: Claim
-    planned_round: int
-    planned_position: int
-    result: CheckpointResult | None = None
+    planned: dict[str, tuple[int, int]]
+    unsent: dict[str, CheckpointResult] = field(default_factory=dict)
 
 
 @dataclass
@@ -110,7 +121,7 @@ class Stored:
 
     manager: Row[tuple[object, ...]] | None
     kept: list[int]
-    claims: dict[str, str]
+    claims: set[str]
     rows: Sequence[Row[tuple[object, ...]]]
     completed: list[tuple[int, str]]
     term: int
@@ -124,7 +135,7 @@ def _read_stored(transaction: Transaction) -> Stored:
     return Stored(
         manager=transaction.execute(select(manager)).first(),
         kept=list(transaction.execute(kept).scalars()),
-        claims={each.partition: each.claim_id for each in transaction.execute(select(active_checkpoints))},
+        claims=set(transaction.execute(select(active_checkpoints.c.claim_id)).scalars()),
         rows=transaction.execute(select(checkpoint_status)).all(),
         completed=[(each.cycle, each.partition) for each in transaction.execute(results)],
         term=transaction.execute(select(leader_lease.c.term)).scalar_one(),
@@ -139,7 +150,7 @@ class CycleMachine(RuleBasedStateMachine):
     @initialize(is_old=st.booleans(), writes=st.lists(st.sampled_from(NAMES), min_size=1, max_size=6))
     def start(self, is_old: bool, writes: list[str]) -> None:
         self.folder = tempfile.TemporaryDirectory()
-        self.world = World(f"sqlite:///{Path(self.folder.name)}/service.db", tables="")
+        self.world = World(f"sqlite:///{Path(self.folder.name)}/service.db", SETTINGS, tables="")
         self.incarnations = itertools.count(1)
         self.leaders = [self.new_leader() for _ in range(3)]
         self.jobs: list[Job | None] = [None] * 3
@@ -255,15 +266,21 @@ class CycleMachine(RuleBasedStateMachine):
         job = self.jobs[number]
         if job is None:
             self.claim(number, faults)
-        elif job.result is None:
+        elif job.planned:
             self.commit_round(job)
         else:
             self.release(number, job, "COMPLETED", faults)
 
     def all_workers_do_all_there_is(self, with_: With) -> None:
         for number in range(3):
-            for _ in range(4):
+            for _ in range(8):
                 self.go_on(number, NO_FAULTS)
+
+    def worker_hands_some_back(self, with_: With) -> None:
+        """Hand back what is committed, before the rest is."""
+        job = self.jobs[with_.worker]
+        if job is not None and job.unsent:
+            self.release(with_.worker, job, "COMPLETED", with_.maybe_faults)
 
     def worker_gives_up(self, with_: With) -> None:
         job = self.jobs[with_.worker]
@@ -290,36 +307,40 @@ class CycleMachine(RuleBasedStateMachine):
 
     def claim(self, number: int, faults: list[Fault | None]) -> None:
         database, chosen = self.world.database, self.world.settings
-        claim = self.attempt(number, faults, lambda: claim_partition(database, self.owners[number], chosen))
+        claim = self.attempt(number, faults, lambda: claim_table(database, self.owners[number], chosen))
         if claim is not None:
-            known = self.world.tables.partitions[claim.locator.table]
-            self.jobs[number] = Job(claim, self.rounds[claim.locator.table], known.position)
+            assert len(claim.partitions) <= SETTINGS.claim_partitions
+            self.jobs[number] = Job(claim, {name: self.plan(name) for name in names_of(claim)})
+
+    def plan(self, name: str) -> tuple[int, int]:
+        return self.rounds[name], self.world.tables.partitions[name].position
 
     def commit_round(self, job: Job) -> None:
-        """Commit a round if the one it was planned on is still the newest, else plan again."""
-        name = job.claim.locator.table
+        """Commit a round of one partition if the one it was planned on is still the newest, else plan again."""
+        name = next(iter(job.planned))
+        round_, position = job.planned[name]
         known = self.world.tables.partitions[name]
-        if self.rounds[name] != job.planned_round:
-            job.planned_round, job.planned_position = self.rounds[name], known.position
+        if self.rounds[name] != round_:
+            job.planned[name] = self.plan(name)
             return
-        assert job.planned_position >= known.watermark
-        known.watermark = job.planned_position
+        assert position >= known.watermark
+        known.watermark = position
         self.rounds[name] += 1
-        job.result = CheckpointResult(known.watermark, 1, 1, 1, 1)
+        del job.planned[name]
+        job.unsent[name] = CheckpointResult(known.watermark, 1, 1, 1, 1)
 
-    def release(self, number: int, job: Job, status: ReleaseStatus, faults: list[Fault | None]) -> None:
+    def release(self, number: int, job: Job, status: OutcomeStatus, faults: list[Fault | None]) -> None:
+        """Hand back what is committed; with another status than COMPLETED, also all the rest."""
         database, chosen = self.world.database, self.world.settings
-        result = job.result if status == "COMPLETED" else None
-
-        def release() -> bool:
-            return release_partition(
-                database, job.claim, status, chosen, result=result, error=None if result else "x", may_retry=True
-            )
-
-        is_taken = self.attempt(number, faults, release)
-        if is_taken and status == "COMPLETED":
-            self.accepted[job.claim.cycle, job.claim.partition] += 1
-        if is_taken is not None:
+        outcomes = [Outcome(str(locator(name)), "COMPLETED", result) for name, result in job.unsent.items()]
+        if status != "COMPLETED":
+            outcomes += [Outcome(str(locator(name)), status, error="x", may_retry=True) for name in job.planned]
+        is_taken = self.attempt(number, faults, lambda: release_partitions(database, job.claim, outcomes, chosen))
+        if is_taken:
+            for name in job.unsent:
+                self.accepted[job.claim.cycle, name] += 1
+            job.unsent.clear()
+        if is_taken is False or (is_taken and (status != "COMPLETED" or not job.planned)):
             self.jobs[number] = None
 
     def attempt(self, number: int, faults: list[Fault | None], do: Callable[[], R]) -> R | None:
@@ -384,9 +405,11 @@ class CycleMachine(RuleBasedStateMachine):
         assert len(stored.kept) <= 100 + self.unpruned
 
     def check_claims(self, stored: Stored) -> None:
-        """Every claim of the running cycle has one owner; without a cycle there is none."""
+        """Every partition that is worked on belongs to one claim, which lives, of one table; without a cycle there is none."""
         if stored.manager is not None and stored.manager.status == "STARTED":
-            assert stored.claims == {row.partition: row.claim_id for row in stored.rows if row.status == "STARTED"}
+            started = [row for row in stored.rows if row.status == "STARTED"]
+            assert stored.claims == {row.claim_id for row in started}
+            assert len(stored.claims) == len({(row.claim_id, row.table_name, row.failures) for row in started})
             assert {row.cycle for row in stored.rows} <= {stored.manager.cycle_count}
         else:
             assert not stored.claims

@@ -21,6 +21,7 @@ from siltstone.service.lake_tables import LakeTables
 from siltstone.table.completion import bucket_objects, current_completion, list_rounds, locate_destination
 from siltstone.testing import Killed, faults
 from siltstone.testing.faults import FAULT_KINDS
+from tests.unit.service.cycling import compact_one, trim_one
 
 IDS = st.lists(st.integers(0, 11), min_size=1, max_size=6)
 CHOICES = st.integers(0, 255)
@@ -42,7 +43,7 @@ class FollowersMachine(RuleBasedStateMachine):
         for name in ("orders", "copy", "mirror"):
             self.make(name)
         self.write([1, 2, 3], is_delete=False)
-        self.service.compact(self.partition("orders"), lambda event: None)
+        compact_one(self.service, self.partition("orders"))
         self.begin_to_follow("copy", "orders")
 
     def make(self, name: str) -> None:
@@ -80,7 +81,7 @@ class FollowersMachine(RuleBasedStateMachine):
     @rule(name=TABLES)
     def compact_one(self, name: str) -> None:
         if name == "orders" or self.current(name) is not None:
-            self.service.compact(self.partition(name), lambda event: None)
+            compact_one(self.service, self.partition(name))
             assert self.current(name).high_watermark == len(self.states) - 1
         self.check()
 
@@ -88,7 +89,7 @@ class FollowersMachine(RuleBasedStateMachine):
     def compact_what_waits(self) -> None:
         for each in self.service.find_work(lambda: None):
             assert each.locator is not None, each.problem
-            self.service.compact(each.locator, lambda event: None)
+            compact_one(self.service, each.locator)
         for name in ("orders", "copy", "mirror"):
             completion = self.current(name)
             assert completion is None or completion.high_watermark == len(self.states) - 1
@@ -118,7 +119,7 @@ class FollowersMachine(RuleBasedStateMachine):
     @rule(name=TABLES)
     def trim(self, name: str) -> None:
         with contextlib.suppress(siltstone.NotFoundError):
-            self.service.trim(self.partition(name), 1 << 40)
+            trim_one(self.service, self.partition(name), 1 << 40)
         self.check()
 
     @rule(ids=IDS, is_delete=st.booleans(), count=st.integers(1, 3))
@@ -126,7 +127,7 @@ class FollowersMachine(RuleBasedStateMachine):
         """Let the table of deltas run ahead of its followers."""
         for _ in range(count):
             self.write(ids, is_delete)
-            self.service.compact(self.partition("orders"), lambda event: None)
+            compact_one(self.service, self.partition("orders"))
         self.trim("orders")
 
     @rule(name=TABLES, choice=CHOICES)
@@ -175,9 +176,9 @@ class FollowersMachine(RuleBasedStateMachine):
     def die(self, what: str, name: str, at_call: int, kind: Any, choice: int) -> None:
         """Do something while the store fails or the process dies at some call."""
         act: dict[str, Callable[[], object]] = {
-            "compact": lambda: self.service.compact(self.partition("orders"), lambda event: None),
+            "compact": lambda: compact_one(self.service, self.partition("orders")),
             "rebase": lambda: self.begin_to_follow(name, "orders"),
-            "trim": lambda: self.service.trim(self.partition("orders"), 1 << 40),
+            "trim": lambda: trim_one(self.service, self.partition("orders"), 1 << 40),
             "roll back": lambda: self.roll_back(name, choice),
         }
         with faults(self.root, at_call=at_call, kind=kind), contextlib.suppress(Killed, siltstone.SiltstoneError):
@@ -193,7 +194,7 @@ class FollowersMachine(RuleBasedStateMachine):
             assert self.table(name).fsck(deep=True) == []
         for name in ("copy", "mirror"):
             self.table(name).drop()
-        self.service.trim(self.partition("orders"), 1 << 40)
+        trim_one(self.service, self.partition("orders"), 1 << 40)
         assert self.table("orders").deltas() == []
 
 

@@ -16,12 +16,13 @@ from tests.waiting import LIMIT_SECONDS, wait_for
 import siltstone
 from siltstone.errors import LeaseLostError
 from siltstone.rounds.events import Event, JobAwaited
+from siltstone.service.claims import claim_table
 from siltstone.service.database import Database, open_database
 from siltstone.service.history import cycle_details
 from siltstone.service.lake_tables import LakeTables
 from siltstone.service.leader import Leader, Tick
 from siltstone.service.settings import ServiceSettings
-from siltstone.service.worker import Worker, claim_partition
+from siltstone.service.worker import Worker
 from siltstone.spark.tasks import collect
 from siltstone.testing.oracle import oracle_of, same_rows
 
@@ -84,7 +85,7 @@ def test_a_hanging_compaction_is_cancelled_when_its_claim_is_taken(
     leader.tick()
     clock.advance(SETTINGS.interval_seconds + 1)
     assert leader.tick().action == "begun"
-    claim = claim_partition(database, "n#1", SETTINGS)
+    claim = claim_table(database, "n#1", SETTINGS)
     assert claim is not None
     outcomes: list[bool] = []
     worker = Worker(database, tables, SETTINGS, owner="n#1")

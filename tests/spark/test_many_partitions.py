@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -9,11 +10,13 @@ from pyspark.errors import PythonException
 from pyspark.sql import SparkSession
 from tests.unit.rounds.compaction import MINOR, compact, make_table, overwrite
 from tests.unit.rounds.compaction import rows as made_rows
+from tests.unit.service.cycling import World
 
 import siltstone
 from siltstone.errors import CorruptionError
 from siltstone.rounds.request import MAX_ROUND_BYTES
 from siltstone.rows.job import Outcome, RoundJob
+from siltstone.service.lake_tables import LakeTables
 from siltstone.spark import tasks
 from siltstone.spark.compaction import round_bytes
 from siltstone.testing.oracle import oracle_of, same_rows
@@ -93,6 +96,24 @@ def test_a_partition_that_fails_does_not_keep_the_others_from_being_compacted(
     assert watermarks.pop(tuple(values)) == 1
     assert set(watermarks.values()) == {2}
     assert len(watermarks) == 39
+
+
+def test_a_claim_of_the_service_is_one_job(
+    spark: SparkSession, visits: siltstone.Table, together: list[int], tmp_path: Path
+) -> None:
+    world = World(f"sqlite:///{tmp_path}/service.db", tables="")
+    world.tables = LakeTables(visits.lake, session=lambda: spark)  # type: ignore[assignment]
+    (bad,) = [each for each in visits.deltas() if each.partition_values == [DAYS[3]]]
+    overwrite(visits.lake.root, bad.manifest.entries[0].uri, b"damaged")
+    leader, worker = world.begin(), world.worker()
+    while worker.step():
+        pass
+    record = leader.tick().record
+    assert record is not None
+    assert together == [40]
+    assert (record.completed, record.failed, record.rows) == (39, 1, 3 * 39)
+    assert [failed.partition for failed in record.failed_partitions] == [str(bad.locator.partition_locator)]
+    world.close()
 
 
 def test_rounds_are_larger_where_a_session_has_many_cores(spark: SparkSession) -> None:

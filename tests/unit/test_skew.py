@@ -22,6 +22,7 @@ from siltstone.service.lake_tables import LakeTables
 from siltstone.table.completion import closed_before
 from siltstone.testing.simulation.clocks import DAY_MS, HOUR_MS, MINUTE_MS, ProcessClock, TrueTime
 from siltstone.testing.simulation.store import SimulatedObjects
+from tests.unit.service.cycling import trim_one
 
 ASKED_AGAIN_MS = 11 * MINUTE_MS
 
@@ -172,11 +173,11 @@ def test_the_service_trims_nothing_while_clocks_differ_and_logs_it_once(
     compact(table)
     site.time.pass_ms(30 * DAY_MS)
     site.set_apart(machine_ms=HOUR_MS)
-    assert [tables.trim(partition, 1), tables.trim(partition, 1)] == [0, 0]
+    assert [trim_one(tables, partition, 1), trim_one(tables, partition, 1)] == [0, 0]
     (record,) = caplog.records
     assert "60 minutes ahead" in record.reason  # type: ignore[attr-defined]
     site.set_apart()
-    assert tables.trim(partition, 1) == 1
+    assert trim_one(tables, partition, 1) == 1
 
 
 def test_document_streams_are_not_closed_while_clocks_differ(site: Site) -> None:

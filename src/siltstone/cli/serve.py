@@ -25,7 +25,7 @@ def serve(
     database: DatabaseAddress = None,
     worker: Annotated[bool, option("--worker/--no-worker", "Compact, or only lead.")] = True,
     web: Annotated[bool, option("--web/--no-web", "Serve pages, JSON API and metrics.")] = True,
-    workers: Annotated[int, option("--workers N", "Partitions at the same time.", min=1)] = 1,
+    workers: Annotated[int, option("--workers N", "Tables at the same time.", min=1)] = 1,
     master: Master = None,
     node: Annotated[str | None, option("--node NAME", "What this process is called, else host and process id.")] = None,
     host: Annotated[str, option("--host", "Where to listen; other than loopback, a token is needed.")] = "127.0.0.1",

@@ -27,7 +27,7 @@ class JobAwaited:
 
 @dataclass(frozen=True)
 class TasksDone:
-    """So many tasks of a step, `read` or `merge`, have ended."""
+    """So many tasks of a step have ended: of `read` or `merge`; before them, of partitions, `check` or `plan`."""
 
     step: str
     done: int

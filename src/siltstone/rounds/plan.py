@@ -6,12 +6,13 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from siltstone.errors import CorruptionError, InvalidInputError
+from siltstone.errors import CorruptionError, InvalidInputError, SiltstoneError
 from siltstone.model import Delta, ManifestEntry, PartitionLocator, TableVersion, TableVersionLocator
 from siltstone.model.rounds import Origin, RoundCompletion
 from siltstone.model.schema import evolve, schema_from_json
+from siltstone.rounds.events import Progress, TasksDone
 from siltstone.rounds.request import Request, check_request
-from siltstone.rows.job import ReadTask, RoundJob
+from siltstone.rows.job import LASTING_ERRORS, ReadTask, RoundJob
 from siltstone.storage import object_store as storage
 from siltstone.table.completion import (
     Destination,
@@ -110,6 +111,25 @@ def plan_partitions(requests: Sequence[Request]) -> list[PartitionPlan]:
             f"{requests[0].destination}: no delta of {requests[0].source} is after position {watermark}, so there is no "
             "round to start from there; give a lower high watermark"
         )
+    return plans
+
+
+def plan_each(requests: Sequence[Request], progress: Progress) -> list[PartitionPlan | SiltstoneError]:
+    """Plan the first round of each request as `plan_partitions` does, or return why that cannot be done.
+
+    One whose logs or completion are damaged does not keep the others from being planned.
+    """
+    try:
+        states = _read_states(requests, is_first=True)
+    except LASTING_ERRORS as error:
+        return [error] if len(requests) == 1 else [plan for each in requests for plan in plan_each([each], progress)]
+    plans: list[PartitionPlan | SiltstoneError] = []
+    for number, state in enumerate(states):
+        progress(TasksDone("plan", number, len(states)))
+        try:
+            plans.append(state if state.is_idle else _plan(state, is_first=True, is_alone=True))
+        except LASTING_ERRORS as error:
+            plans.append(error)
     return plans
 
 

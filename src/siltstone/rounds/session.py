@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import overload
+from typing import NamedTuple, overload
 
 from siltstone.errors import ConflictError, CorruptionError, SiltstoneError
 from siltstone.log.horizon import announced, began_at
@@ -38,19 +38,27 @@ _log = logging.getLogger(__name__)
 
 _CONFLICTS = 20
 # What travels to every task has a line for each partition of a job.
-_JOINT_ROUNDS = 1000
+JOINT_ROUNDS = 1000
 _STEPS = ("tasks", "merge", "write")
 
 
 @dataclass(frozen=True)
 class SessionResult:
-    """The rounds that a session committed; none where there was nothing new. Rows are those of the round that is current."""
+    """The rounds that a session committed; none where there was nothing new.
+
+    Rows and the high watermark are those of the round that is current.
+    """
 
     rounds: list[RoundCompletion] = field(default_factory=list)
     seconds: float = 0.0
     conflicts: int = 0
     live_rows: int = 0
     dead_rows: int = 0
+    high_watermark: int = 0
+
+
+Ending = SessionResult | SiltstoneError
+"""What came of one session among several: its result, or why it failed."""
 
 
 @dataclass(frozen=True)
@@ -140,67 +148,83 @@ def compact_table(request: TableRequest, engine: Engine, progress: Progress | No
 
 
 def _run_together(plans: Sequence[PartitionPlan], engine: Engine, progress: Progress) -> tuple[SessionResult, ...]:
-    """Run what was planned: the first rounds of several partitions together, each of which commits by itself.
-
-    One that fails in a lasting way does not keep the others from being compacted; then its error is raised.
-    """
-    sessions = [_Session(plan.request, engine, progress, plan) for plan in plans]
+    """Run what was planned. One that fails by itself does not stop the others; then its error is raised."""
+    results: dict[int, SessionResult] = {}
     failures: list[SiltstoneError] = []
-    waiting = [(session, plan) for session, plan in zip(sessions, plans, strict=True) if isinstance(plan, RoundPlan)]
-    for chosen in _chunks(waiting, _JOINT_ROUNDS if isinstance(engine, JointEngine) else 1):
-        failures += _run_first_rounds(chosen, engine)
+    for number, ending in run_planned(plans, engine, progress):
+        if isinstance(ending, SiltstoneError):
+            failures.append(ending)
+        else:
+            results[number] = ending
     if failures:
         for error in failures[1:]:
             failures[0].add_note(f"and also: {error}")
         raise failures[0]
-    return tuple(session.result() for session in sessions)
+    return tuple(results[number] for number in range(len(plans)))
 
 
-def _chunks(waiting: Sequence[tuple["_Session", RoundPlan]], most: int) -> Iterator[list[tuple["_Session", RoundPlan]]]:
+def run_planned(plans: Sequence[PartitionPlan], engine: Engine, progress: Progress) -> Iterator[tuple[int, Ending]]:
+    """Run what was planned: the first rounds of several partitions together, each of which commits by itself.
+
+    Yields the number of each plan with what came of it, once its session is over. One that fails by itself does not
+    keep the others from being compacted; what else is raised, by `progress` too, ends all that are not over.
+    """
+    sessions = [_Session(plan.request, engine, progress, plan) for plan in plans]
+    waiting: list[_Waiting] = []
+    for number, (session, plan) in enumerate(zip(sessions, plans, strict=True)):
+        if isinstance(plan, RoundPlan):
+            waiting.append(_Waiting(number, session, plan))
+        else:
+            yield number, session.result()
+    for chosen in _chunks(waiting, JOINT_ROUNDS if isinstance(engine, JointEngine) else 1):
+        yield from _run_first_rounds(chosen, engine)
+
+
+class _Waiting(NamedTuple):
+    """A session that has something to do, the number of its plan, and its first round."""
+
+    number: int
+    session: "_Session"
+    plan: RoundPlan
+
+
+def _chunks(waiting: Sequence[_Waiting], most: int) -> Iterator[list[_Waiting]]:
     """Yield rounds that are run together: no more than are asked for, nor than fit one job."""
-    chunk: list[tuple[_Session, RoundPlan]] = []
+    chunk: list[_Waiting] = []
     size = 0
     for each in waiting:
-        if chunk and (len(chunk) == most or size + each[1].job.input_bytes > each[1].request.max_round_bytes):
+        if chunk and (len(chunk) == most or size + each.plan.job.input_bytes > each.plan.request.max_round_bytes):
             yield chunk
             chunk, size = [], 0
         chunk.append(each)
-        size += each[1].job.input_bytes
+        size += each.plan.job.input_bytes
     if chunk:
         yield chunk
 
 
-def _run_first_rounds(chosen: Sequence[tuple["_Session", RoundPlan]], engine: Engine) -> list[SiltstoneError]:
-    """Run the first rounds of sessions together, and then what is left of each; return why some failed."""
-    failures: list[SiltstoneError] = []
-    ready: list[tuple[_Session, RoundPlan]] = []
+def _run_first_rounds(chosen: Sequence[_Waiting], engine: Engine) -> Iterator[tuple[int, Ending]]:
+    """Run the first rounds of sessions together, and then what is left of each; yield what came of it."""
+    ready: list[_Waiting] = []
     with contextlib.ExitStack() as announcements:
-        for session, planned in chosen:
-            with _failing(session, failures):
+        for number, session, planned in chosen:
+            with session.failing():
                 plan = session.prepare(planned)
                 if plan is not None:
                     announcements.enter_context(announced(plan.destination.log, plan.job.began))
-                    ready.append((session, plan))
+                    ready.append(_Waiting(number, session, plan))
         # Alone, the buckets of a round are told one by one, as they come.
         joint = ready if len(ready) > 1 else []
-        outcomes = run_jobs(engine, [plan.job for _, plan in joint]) if joint else [None] * len(ready)
-        for (session, plan), outcome in zip(ready, outcomes, strict=True):
-            with _failing(session, failures):
+        outcomes = run_jobs(engine, [each.plan.job for each in joint]) if joint else [None] * len(ready)
+        open_sessions = {each.number: each.session for each in chosen}
+        for (number, session, plan), outcome in zip(ready, outcomes, strict=True):
+            with session.failing():
                 session.run_round(plan, engine if outcome is None else partial(_given, outcome))
-    for session, _ in chosen:
-        with _failing(session, failures):
+            if session.is_over:
+                yield number, open_sessions.pop(number).ending()
+    for number, session in open_sessions.items():
+        with session.failing():
             session.run()
-    return failures
-
-
-@contextlib.contextmanager
-def _failing(session: "_Session", failures: list[SiltstoneError]) -> Iterator[None]:
-    """End a session that fails in a lasting way, and note why."""
-    try:
-        yield
-    except LASTING_ERRORS as error:
-        session.is_over = True
-        failures.append(error)
+        yield number, session.ending()
 
 
 def _given(outcome: Outcome, _: RoundJob) -> Iterator[BucketResult]:
@@ -226,18 +250,34 @@ class _Session:
         self, request: Request, engine: Engine, progress: Progress, planned: PartitionPlan | None = None
     ) -> None:
         self.is_over = False
+        self._failure: SiltstoneError | None = None
         self._request = request
         self._engine = engine
         self._progress = progress
         self._started = time.perf_counter()
         self._rounds: list[RoundCompletion] = []
         self._rows = _row_counts(planned)
+        self._high_watermark = 0 if planned is None else planned.state.watermark
         self._goal: int | None = None
         self._conflicts = 0
 
     def result(self) -> SessionResult:
         """Return what was done so far."""
-        return SessionResult(self._rounds, time.perf_counter() - self._started, self._conflicts, *self._rows)
+        seconds = time.perf_counter() - self._started
+        return SessionResult(self._rounds, seconds, self._conflicts, *self._rows, self._high_watermark)
+
+    def ending(self) -> Ending:
+        """Return what was done, or why it failed."""
+        return self._failure or self.result()
+
+    @contextlib.contextmanager
+    def failing(self) -> Iterator[None]:
+        """End the session where it fails by itself, and note why: others, which ran together with it, go on."""
+        try:
+            yield
+        except (*LASTING_ERRORS, ConflictError) as error:
+            self.is_over = True
+            self._failure = error
 
     def run(self) -> None:
         """Run rounds until there is nothing left. Raises: as `run_session`."""
@@ -251,7 +291,7 @@ class _Session:
         plan = _prepared(
             self._request, planned, is_first=not self._rounds, is_alone=not (self._rounds or self._conflicts)
         )
-        self._rows = _row_counts(plan)
+        self._rows, self._high_watermark = _row_counts(plan), plan.state.watermark
         if not isinstance(plan, RoundPlan):
             self.is_over = True
             return None
@@ -276,6 +316,7 @@ class _Session:
         else:
             self._rounds.append(completion)
             self._rows = completion.live_rows, completion.dead_rows
+            self._high_watermark = completion.high_watermark
             self.is_over = self._goal is not None and completion.high_watermark >= self._goal
 
 

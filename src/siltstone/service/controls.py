@@ -144,7 +144,7 @@ def _set(database: Database, name: ControlName, requester: str, for_ms: int | No
     def change(transaction: Transaction) -> Control:
         now_ms = transaction.now_ms()
         control = Control(name, now_ms, None if for_ms is None else now_ms + for_ms, requester)
-        transaction.insert_or_update(controls, **vars(control))
+        transaction.insert_or_update(controls, [vars(control)])
         return control
 
     return database.change(f"set {name}", change)

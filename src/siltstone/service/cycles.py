@@ -173,7 +173,7 @@ def is_expired(now_ms: int, settings: ServiceSettings) -> ColumnElement[bool]:
 
 @in_transaction("take back expired claims")
 def evict_expired(transaction: Transaction, lease: Lease, settings: ServiceSettings) -> list[str]:
-    """Take claims from workers that are dead or stuck; return the partitions.
+    """Take claims from workers that are dead or stuck; return the partitions that they had not handed back.
 
     A partition can be claimed again until it has failed often enough. Raises: LeaseLostError, StorageError.
     """
@@ -183,27 +183,26 @@ def evict_expired(transaction: Transaction, lease: Lease, settings: ServiceSetti
         return []
     expired = select(schema.active_checkpoints).where(is_expired(now_ms, settings))
     claims = transaction.execute(expired.with_for_update()).all()
-    for claim in claims:
-        _evict(transaction, claim, settings, now_ms)
+    evicted = [partition for claim in claims for partition in _evict(transaction, claim, settings, now_ms)]
     if claims:
         transaction.execute(schema.manager.update().values(evictions=schema.manager.c.evictions + len(claims)))
-    return [claim.partition for claim in claims]
+    return evicted
 
 
-def _evict(transaction: Transaction, claim: Row[Any], settings: ServiceSettings, now_ms: int) -> None:
+def _evict(transaction: Transaction, claim: Row[Any], settings: ServiceSettings, now_ms: int) -> list[str]:
     worker = node_name(claim.worker)
     is_set_back = max(claim.heartbeat_at, claim.progress_at) > latest_ms(now_ms)
     why = "it sent no heartbeat in time" if claim.lease_until < now_ms else "it made no progress in time"
     why = "the clock of the database was set back" if is_set_back else why
     error = f"the claim of {worker} expired: {why}"
     transaction.execute(delete(schema.active_checkpoints).filter_by(claim_id=claim.claim_id))
-    end_attempt(transaction, claim.claim_id, "EXPIRED", now_ms, error=error)
-    held = {"claim_id": claim.claim_id, "status": "STARTED"}
-    row = transaction.execute(select(schema.checkpoint_status).filter_by(**held)).first()
-    if row is None:
-        return
-    # The clock is nobody's failure.
-    failures = row.failures + int(not is_set_back)
+    end_attempts(transaction, claim, "EXPIRED", now_ms, error)
+    held = {"cycle": claim.cycle, "status": "STARTED", "claim_id": claim.claim_id}
+    rows = transaction.execute(select(schema.checkpoint_status).filter_by(**held)).all()
+    if not rows:
+        return []
+    # All have failed as often as each other, or they would not have been claimed together. The clock is nobody's failure.
+    failures = rows[0].failures + int(not is_set_back)
     is_last = failures >= settings.max_attempts
     values = {
         "status": "FAILED" if is_last else "IDLE",
@@ -213,18 +212,15 @@ def _evict(transaction: Transaction, claim: Row[Any], settings: ServiceSettings,
         "error": f"{error}; tried {failures} times" if is_last else error,
     }
     transaction.execute(schema.checkpoint_status.update().filter_by(**held).values(**values))
-    _log.warning(
-        "claim expired",
-        extra={"cycle": claim.cycle, "partition": claim.partition, "worker": worker, "reason": why, "is_last": is_last},
-    )
+    about = {"cycle": claim.cycle, "table": rows[0].table_name, "partitions": len(rows), "worker": worker}
+    _log.warning("claim expired", extra={**about, "reason": why, "is_last": is_last})
+    return [row.partition for row in rows]
 
 
-def end_attempt(
-    transaction: Transaction, claim_id: str, status: str, now_ms: int, *, error: str | None = None, **work: object
-) -> None:
-    """Write down how an attempt ended, unless it has ended already."""
-    attempt = schema.checkpoint_detail.update().filter_by(claim_id=claim_id, status="STARTED")
-    transaction.execute(attempt.values(status=status, ended_at=now_ms, error=cut_error(error), **work))
+def end_attempts(transaction: Transaction, claim: Row[Any], status: str, now_ms: int, error: str) -> None:
+    """Write down how the attempts of a claim ended that have not ended already."""
+    begun = schema.checkpoint_detail.update().filter_by(cycle=claim.cycle, claim_id=claim.claim_id, status="STARTED")
+    transaction.execute(begun.values(status=status, ended_at=now_ms, error=cut_error(error)))
 
 
 @in_transaction("finish the cycle")
@@ -245,14 +241,14 @@ def finish_cycle(
     problems = orjson.dumps(record.failed_partitions).decode()
     transaction.execute(schema.cycle_history.insert().values(**{**vars(record), "failed_partitions": problems}))
     is_completed = record.status == "COMPLETED"
-    if is_completed:
-        _set_trim_marks(transaction, checkpoints)
+    has_marks = _set_trim_marks(transaction, checkpoints)
     transaction.execute(
         schema.manager.update().values(
             status=record.status,
             ended_at=now_ms,
             last_result=record.status,
-            trim_due=is_completed,
+            # Also without new marks: deltas below old ones may have come to the end of their retention.
+            trim_due=is_completed or has_marks,
             last_completed_at=now_ms if is_completed else row.last_completed_at,
             completed_cycles=schema.manager.c.completed_cycles + int(is_completed),
             failed_cycles=schema.manager.c.failed_cycles + int(not is_completed),
@@ -297,20 +293,32 @@ def _end_open_attempts(
 ) -> None:
     """End the claims that are left, and record in the timeline the partitions that nobody tried."""
     transaction.execute(delete(schema.active_checkpoints))
-    for row in checkpoints:
-        if row.status == "STARTED":
-            end_attempt(transaction, row.claim_id, "ABANDONED", now_ms, error=why_early or "the cycle ended")
-        elif row.attempt == 0:
-            same = {name: getattr(row, name) for name in ("cycle", "partition", "attempt", "table_name", "status")}
-            own = {"started_at": now_ms, "ended_at": now_ms, "error": row.error or why_early}
-            transaction.insert_if_absent(schema.checkpoint_detail, **same, **own)
+    for row in {row.claim_id: row for row in checkpoints if row.status == "STARTED"}.values():
+        end_attempts(transaction, row, "ABANDONED", now_ms, why_early or "the cycle ended")
+    same = ("cycle", "partition", "attempt", "table_name", "status")
+    untried = [
+        {
+            **{name: getattr(row, name) for name in same},
+            "started_at": now_ms,
+            "ended_at": now_ms,
+            "error": row.error or why_early,
+        }
+        for row in checkpoints
+        if row.attempt == 0
+    ]
+    transaction.insert_or_update(schema.checkpoint_detail, untried)
 
 
-def _set_trim_marks(transaction: Transaction, checkpoints: Sequence[Row[Any]]) -> None:
-    for row in checkpoints:
-        if row.high_watermark is not None:
-            values = {column.name: getattr(row, column.name) for column in schema.trim_marks.c}
-            transaction.insert_or_update(schema.trim_marks, **values)
+def _set_trim_marks(transaction: Transaction, checkpoints: Sequence[Row[Any]]) -> bool:
+    """Let what was compacted be trimmed, also where others failed; return whether there is any."""
+    names = [column.name for column in schema.trim_marks.c]
+    marks = [
+        {name: getattr(row, name) for name in names}
+        for row in checkpoints
+        if row.status == "COMPLETED" and row.high_watermark is not None
+    ]
+    transaction.insert_or_update(schema.trim_marks, marks)
+    return bool(marks)
 
 
 def _answer_requests(transaction: Transaction, record: CycleRecord, now_ms: int) -> None:

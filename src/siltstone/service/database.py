@@ -6,7 +6,7 @@ import random
 import re
 import time
 import urllib.parse
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeAlias, TypeVar
 
@@ -76,11 +76,14 @@ class Transaction:
         statement = make(table).values(**values).on_conflict_do_nothing()
         return self.execute(statement.returning(*table.primary_key.columns)).first() is not None
 
-    def insert_or_update(self, table: Table, **values: object) -> None:
-        """Insert a row, or give these values to the one that has its primary key."""
-        if not self.insert_if_absent(table, **values):
-            same_key = [column == values[column.name] for column in table.primary_key]
-            self.execute(table.update().where(*same_key).values(**values))
+    def insert_or_update(self, table: Table, rows: Sequence[Mapping[str, object]]) -> None:
+        """Insert rows, or give their values to those that have their primary keys."""
+        if rows:
+            make: Any = postgresql.insert if self.connection.dialect.name == "postgresql" else sqlite.insert
+            insert = make(table)
+            values = {name: insert.excluded[name] for name in rows[0] if name not in table.primary_key.columns}
+            statement = insert.on_conflict_do_update(index_elements=list(table.primary_key.columns), set_=values)
+            self.connection.execute(statement, list(rows))
 
 
 class Database:

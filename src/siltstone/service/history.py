@@ -193,7 +193,7 @@ def _checkpoints(transaction: Transaction) -> list[Checkpoint]:
     of_claim = (claim.heartbeat_at, claim.lease_until, claim.buckets_done, claim.buckets_total)
     rows = transaction.execute(
         select(schema.checkpoint_status, claim.sync_heartbeat.label("heartbeats"), *of_claim)
-        .outerjoin(schema.active_checkpoints, claim.partition == status.partition)
+        .outerjoin(schema.active_checkpoints, (claim.claim_id == status.claim_id) & (status.status == "STARTED"))
         .order_by(status.backlog_bytes.desc(), status.partition)
     )
     return [_from_row(Checkpoint, row) for row in rows]

@@ -1,32 +1,34 @@
 """The tables of a lake, as the service sees them: what waits for compaction, compacting it, trimming what is compacted."""
 
-import itertools
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from siltstone.catalog import main as catalog
 from siltstone.clock import monotonic
-from siltstone.errors import NotFoundError, SiltstoneError
+from siltstone.errors import CorruptionError, NotFoundError, SiltstoneError
 from siltstone.lake import Lake, choose_engine
+from siltstone.log.state import Entry
 from siltstone.model import PartitionLocator, TableVersion
-from siltstone.model.properties import DELTA_RETENTION_SECONDS
-from siltstone.rounds.events import Progress
+from siltstone.rounds.events import Progress, TasksDone
+from siltstone.rounds.plan import PartitionPlan, plan_each
 from siltstone.rounds.request import Request
-from siltstone.rounds.session import run_session
-from siltstone.rows.job import Engine
-from siltstone.service.results import CheckpointResult, KeepAlive, PendingPartition
-from siltstone.service.settings import DAY_SECONDS, to_ms
+from siltstone.rounds.session import SessionResult, run_planned
+from siltstone.rows.job import LASTING_ERRORS, Engine
+from siltstone.service.results import Checkpointed, CheckpointResult, KeepAlive, PendingPartition, Trimmed
+from siltstone.service.settings import DAY_SECONDS
+from siltstone.service.trims import trim_table
 from siltstone.storage import object_store as storage
 from siltstone.table.completion import (
+    Destination,
     check_whole,
-    compacted_partition,
     current_completion,
     current_entry,
     locate_compacted,
     read_state,
 )
-from siltstone.table.followers import PartitionWork, followed_partition, keep_following, read_work, trim_limit
+from siltstone.table.followers import PartitionWork, Sources, keep_following, read_work
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -56,86 +58,97 @@ class LakeTables:
     def find_work(self, keep_alive: KeepAlive) -> Sequence[PendingPartition]:
         """Return the partitions with deltas after their watermark, or due without any. Raises: StorageError.
 
-        A table that cannot be read is returned with its problem, and does not hide the others.
+        A table or partition that cannot be read is returned with its problem, and does not hide the others.
         """
         pending: list[PendingPartition] = []
         for table in self.lake.tables():
             keep_alive()
+            damaged: list[PendingPartition] = []
             try:
-                work = read_work(table.name, root=self.lake.root, keep_alive=keep_alive)
+                on_damage = partial(_note_damage, damaged, table.name)
+                work = read_work(table.name, root=self.lake.root, keep_alive=keep_alive, on_damage=on_damage)
                 for partition in work:
                     keep_following(partition)
                 pending += [_pending(table.name, partition) for partition in work if partition.is_waiting]
+                pending += damaged
             except SiltstoneError as error:
                 if not isinstance(error, NotFoundError) or self._is_in_use(table.name):
                     pending.append(PendingPartition(table.name, table.name, None, problem=str(error)))
         return pending
 
-    def compact(self, partition: PartitionLocator, progress: Progress) -> CheckpointResult:
-        """Compact one partition; once a day, all files that it consists of are looked for first. Raises: SiltstoneError."""
-        try:
-            self._check_daily(partition)
-            keys = tuple(self._version(partition).primary_keys)
-            request = Request(self._source(partition), compacted_partition(partition), keys, root=self.lake.root)
-            engine = self._engine or choose_engine("spark", self._session, progress)
-            rounds = run_session(request, engine, progress).rounds
-            watermark = compacted_watermark(partition, root=self.lake.root)
-        except NotFoundError:
-            if self._is_there(partition):
-                raise
-            return CheckpointResult(high_watermark=None)
-        return CheckpointResult(
-            # What others have compacted meanwhile is compacted as well.
-            high_watermark=watermark,
-            rounds=len(rounds),
-            rows=sum(round_.accounting.delta_rows + round_.accounting.removal_rows for round_ in rounds),
-            input_bytes=sum(round_.input_bytes for round_ in rounds),
-            written_bytes=sum(round_.written_bytes for round_ in rounds),
-        )
+    def compact(self, partitions: Sequence[PartitionLocator], progress: Progress) -> Iterator[Checkpointed]:
+        """Compact partitions of one table as one job, and yield each with what came of it, as they end.
 
-    def trim(self, partition: PartitionLocator, high_watermark: int) -> int | None:
-        """Forget deltas up to a watermark that a partition has read, no other needs, and that are past their retention.
-
-        They are those of the table that the partition follows. How old they are goes by the time of their own log: no
-        clock of a node or of the database can make them older. Raises: SiltstoneError.
+        Once a day, all files that a partition consists of are looked for first. Raises: SiltstoneError.
         """
+        asked: dict[PartitionLocator, Request] = {}
+        for partition, request in self._requests(partitions, progress):
+            if isinstance(request, SiltstoneError):
+                yield partition, self._failure(partition, request)
+            else:
+                asked[partition] = request
+        plans: dict[PartitionLocator, PartitionPlan] = {}
+        for partition, plan in zip(asked, plan_each(list(asked.values()), progress), strict=True):
+            if isinstance(plan, SiltstoneError):
+                yield partition, self._failure(partition, plan)
+            else:
+                plans[partition] = plan
+        engine = self._engine or choose_engine("spark", self._session, progress)
+        planned = list(plans)
+        for number, ending in run_planned(list(plans.values()), engine, progress):
+            partition = planned[number]
+            if isinstance(ending, SiltstoneError):
+                yield partition, self._failure(partition, ending)
+            else:
+                yield partition, _result(ending)
+
+    def _requests(
+        self, partitions: Sequence[PartitionLocator], progress: Progress
+    ) -> Iterator[tuple[PartitionLocator, Request | SiltstoneError]]:
+        """Yield what is to be compacted in each partition, or why that cannot be said."""
         root = self.lake.root
         try:
-            source = self._source(partition)
-            stored = storage.get_partition(source, root=root)
-            version = self._version(source)
-            log = storage.locate_stream(source, root=root)
-            now_ms = log.expiry_ms()
-            # The watermark may have been put back since, or be one of another stream.
-            limit = trim_limit(source, now_ms, root=root)
-            safe = min(high_watermark, limit.position)
-            if limit.position < high_watermark:
-                _log.info("deltas kept for a follower", extra={"partition": str(source), "after": limit.position})
-            if safe <= stored.trimmed_stream_position:
-                return 0
-            self._warn_if_uncertain(log.time_warning(now_ms))
-            # What cannot be understood is an error, and so deletes nothing.
-            retention = DELTA_RETENTION_SECONDS.of(version.properties, version.locator)
-            before_ms = now_ms - to_ms(self._retention_seconds if retention is None else retention)
-            deltas = storage.list_partition_deltas(source, last_stream_position=safe, root=root)
-            # Up to where all are old enough.
-            old = itertools.takewhile(lambda delta: delta.committed_at <= before_ms, deltas)
-            last = max((delta.stream_position for delta in old), default=0)
-            if last <= stored.trimmed_stream_position:
-                return 0
-            return storage.delete_deltas(source, last_stream_position=last, followers=limit.followers, root=root)
-        except NotFoundError:
-            if self._is_there(partition):
-                raise
-            return None
+            sources = Sources(partitions[0].stream_locator, root=root)
+            keys = tuple(self._version(partitions[0]).primary_keys)
+        except LASTING_ERRORS as error:
+            yield from ((partition, error) for partition in partitions)
+            return
+        for number, partition in enumerate(partitions):
+            progress(TasksDone("check", number, len(partitions)))
+            try:
+                destination = sources.destination(partition)
+                entry = current_entry(destination)
+                self._check_daily(destination, entry)
+                request = Request(sources.followed_by(partition, entry), destination.locator, keys, root=root)
+            except LASTING_ERRORS as error:
+                yield partition, error
+            else:
+                yield partition, request
 
-    def _check_daily(self, partition: PartitionLocator) -> None:
+    def _failure(self, partition: PartitionLocator, error: SiltstoneError) -> CheckpointResult | SiltstoneError:
+        """Return an error, unless it is that the partition is gone: then there is nothing to do."""
+        is_gone = isinstance(error, NotFoundError) and not self._is_there(partition)
+        return CheckpointResult(high_watermark=None) if is_gone else error
+
+    def trim(self, marks: Mapping[PartitionLocator, int], keep_alive: KeepAlive) -> Iterator[Trimmed]:
+        """Forget deltas that partitions of one table have read, no other needs, and that are past their retention."""
+        counts = trim_table(
+            marks,
+            retention_seconds=self._retention_seconds,
+            root=self.lake.root,
+            keep_alive=keep_alive,
+            tell_uncertainty=self._warn_if_uncertain,
+        )
+        for partition, count in counts:
+            is_gone = isinstance(count, NotFoundError) and not self._is_there(partition)
+            yield partition, None if is_gone else count
+
+    def _check_daily(self, destination: Destination, entry: Entry | None) -> None:
         """Check that all files of a partition are there: rounds notice that only of what they touch. Raises: CorruptionError."""
-        name, now = str(partition), monotonic()
+        name, now = str(destination.locator), monotonic()
         if now - self._checked_at.get(name, -DAY_SECONDS) < DAY_SECONDS:
             return
-        destination = locate_compacted(partition, root=self.lake.root)
-        completion = current_completion(destination)
+        completion = None if entry is None else current_completion(destination, entry)
         if completion is not None:
             check_whole(destination, completion)
         self._checked_at[name] = now
@@ -145,11 +158,6 @@ class LakeTables:
         if uncertainty is not None and not self._is_time_uncertain:
             _log.warning("deltas not trimmed", extra={"reason": uncertainty})
         self._is_time_uncertain = uncertainty is not None
-
-    def _source(self, partition: PartitionLocator) -> PartitionLocator:
-        """Return the partition whose deltas are compacted beside one. Raises: NotFoundError where it is gone."""
-        entry = current_entry(locate_compacted(partition, root=self.lake.root))
-        return followed_partition(partition, entry, root=self.lake.root)
 
     def _version(self, partition: PartitionLocator) -> TableVersion:
         name = partition.table_version_locator.table_locator.full_name
@@ -173,6 +181,24 @@ class LakeTables:
 def compacted_watermark(partition: PartitionLocator, *, root: str) -> int:
     """Return up to where a partition of deltas is compacted, 0 before the first round. Raises: NotFoundError."""
     return read_state(locate_compacted(partition, root=root)).watermark
+
+
+def _note_damage(
+    damaged: list[PendingPartition], name: str, partition: PartitionLocator, error: CorruptionError
+) -> None:
+    damaged.append(PendingPartition(str(partition), name, None, problem=str(error)))
+
+
+def _result(ended: SessionResult) -> CheckpointResult:
+    rounds = ended.rounds
+    return CheckpointResult(
+        # What others have compacted meanwhile is compacted as well.
+        high_watermark=ended.high_watermark,
+        rounds=len(rounds),
+        rows=sum(round_.accounting.delta_rows + round_.accounting.removal_rows for round_ in rounds),
+        input_bytes=sum(round_.input_bytes for round_ in rounds),
+        written_bytes=sum(round_.written_bytes for round_ in rounds),
+    )
 
 
 def _pending(name: str, waiting: PartitionWork) -> PendingPartition:

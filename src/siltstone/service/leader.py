@@ -10,7 +10,7 @@ import orjson
 from sqlalchemy import Row, delete, func, select
 
 from siltstone.errors import LeaseLostError, SiltstoneError
-from siltstone.model import PartitionLocator
+from siltstone.model import PartitionLocator, StreamLocator
 from siltstone.service import schema
 from siltstone.service.controls import current_controls, pending_requests
 from siltstone.service.cycles import (
@@ -222,17 +222,23 @@ class Leader:
         """
         trimmed = 0
         gone = []
+        by_table: dict[StreamLocator, dict[PartitionLocator, int]] = {}
         for mark in _read_trim_marks(self._database, lease):
-            self._keep_alive()
             try:
                 locator = PartitionLocator.from_serializable(orjson.loads(mark.locator))
-                count = self._tables.trim(locator, mark.high_watermark)
             except SiltstoneError as error:
                 _log.warning("partition not trimmed", extra={"partition": mark.partition, "reason": str(error)})
-                continue
-            if count is None:
-                gone.append(mark.partition)
-            trimmed += count or 0
+            else:
+                by_table.setdefault(locator.stream_locator, {})[locator] = mark.high_watermark
+        for marks in by_table.values():
+            self._keep_alive()
+            for partition, count in self._tables.trim(marks, self._keep_alive):
+                if isinstance(count, SiltstoneError):
+                    _log.warning("partition not trimmed", extra={"partition": str(partition), "reason": str(count)})
+                elif count is None:
+                    gone.append(str(partition))
+                else:
+                    trimmed += count
         _record_trim(self._database, lease, trimmed, gone)
         if trimmed:
             _log.info("deltas trimmed", extra={"deltas": trimmed})

@@ -1,9 +1,10 @@
 """What the service reports: cycles, checkpoints, nodes, and the partitions that wait."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from siltstone.errors import SiltstoneError
 from siltstone.model import PartitionLocator
 from siltstone.rounds.events import Progress
 from siltstone.service.schema import AttemptStatus, CheckpointStatus, CycleStatus, RequestState
@@ -35,19 +36,31 @@ class CheckpointResult:
     written_bytes: int = 0
 
 
+Checkpointed = tuple[PartitionLocator, CheckpointResult | SiltstoneError]
+"""A partition, and what its compaction did, or why it failed by itself."""
+
+Trimmed = tuple[PartitionLocator, int | SiltstoneError | None]
+"""A partition, and how many of its deltas are forgotten, None where it is gone, or why none is."""
+
+
 class Tables(Protocol):
     """The tables that the service compacts."""
 
     def find_work(self, keep_alive: KeepAlive) -> Sequence[PendingPartition]:
         """Return the partitions that have something to do; `keep_alive` is called in between. Raises: StorageError."""
 
-    def compact(self, partition: PartitionLocator, progress: Progress) -> CheckpointResult:
-        """Compact one partition. What `progress` raises ends it before the next commit. Raises: SiltstoneError."""
+    def compact(self, partitions: Sequence[PartitionLocator], progress: Progress) -> Iterator[Checkpointed]:
+        """Compact partitions of one table, and yield each with what came of it, as they end.
 
-    def trim(self, partition: PartitionLocator, high_watermark: int) -> int | None:
-        """Forget compacted deltas up to a watermark that are past their retention; return how many.
+        One that fails by itself does not stop the others. What is raised ends those that were not yielded; what
+        `progress` raises, before the next commit. Raises: SiltstoneError.
+        """
 
-        None if the partition is gone. Raises: SiltstoneError.
+    def trim(self, marks: Mapping[PartitionLocator, int], keep_alive: KeepAlive) -> Iterator[Trimmed]:
+        """Forget compacted deltas of partitions of one table, up to the watermark of each, that are past their retention.
+
+        Yields each with how many they were, None if it is gone, or why it cannot be trimmed now. `keep_alive` is called
+        in between; what it raises ends it.
         """
 
 

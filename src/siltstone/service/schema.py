@@ -73,7 +73,7 @@ checkpoint_status = Table(
     *_numbers("cycle"),
     *_texts("table_name", "locator"),
     Column("status", String(16), nullable=False),
-    # The number of claims in this cycle: with the cycle, what a release is checked against.
+    # The number of claims in this cycle. All partitions of a claim have the same table, claim id and failures.
     *_counters("attempt", "failures"),
     *_optional_texts("worker", "claim_id"),
     *_counters("backlog_deltas", "backlog_bytes", "retry_at"),
@@ -84,6 +84,7 @@ checkpoint_status = Table(
     *_counters(*WORK),
 )
 
+# Claims: one row for each, with the first of its partitions and the attempt at that.
 active_checkpoints = Table(
     "siltstone_active_checkpoints",
     metadata,

@@ -33,6 +33,9 @@ class ServiceSettings:
     stuck_seconds: float = 30 * 60
     # A cycle in which nobody claims what is left ends after this long.
     stall_seconds: float = 5 * 60
+    # So many partitions of a table, and bytes of their deltas, are claimed together at most: what one job takes.
+    claim_partitions: int = 1000
+    claim_bytes: int = 2 << 30
     # So often a partition is tried within one cycle.
     max_attempts: int = 3
     retry_pause_seconds: float = 5

@@ -357,21 +357,33 @@ def delete_deltas(
     root: str,
 ) -> int:
     """Trim a partition: forget its deltas up to a position, inclusive, and remember that; return how many."""
-    source = locate(partition, root)
+    return trim_partitions({partition: last_stream_position}, followers=followers, root=root)[partition]
 
-    def prepare(state: StoredState) -> Commit[int]:
-        current = state.known_partition(partition)
+
+def trim_partitions(
+    positions: Mapping[PartitionLocator, int], *, followers: Sequence[Follower] | None = None, root: str
+) -> dict[PartitionLocator, int]:
+    """Trim partitions of one stream in one commit, each up to a position; return how many deltas of each."""
+    stream = next(iter(positions)).stream_locator
+    source = locate(stream, root)
+
+    def prepare(state: StoredState) -> Commit[dict[PartitionLocator, int]]:
+        changes: dict[str, Entry | None] = {}
+        counts: dict[PartitionLocator, int] = {}
         if followers is not None and state.followers() != list(followers):
-            raise ConflictError(f"{partition}: its followers changed while it was being trimmed; try again")
-        if last_stream_position > current.stream_position:
-            raise InvalidInputError(
-                f"{partition}: cannot trim up to {last_stream_position}, the newest delta is at {current.stream_position}"
-            )
-        doomed = state.delta_keys(partition.partition_id, last_stream_position)
-        if last_stream_position <= current.trimmed_stream_position:
-            return Commit({}, len(doomed))
-        current.trimmed_stream_position = last_stream_position
-        return Commit({**dict.fromkeys(doomed), **partition_change(current)}, len(doomed))
+            raise ConflictError(f"{stream}: its followers changed while it was being trimmed; try again")
+        for partition, last in positions.items():
+            current = state.known_partition(partition)
+            if last > current.stream_position:
+                raise InvalidInputError(
+                    f"{partition}: cannot trim up to {last}, the newest delta is at {current.stream_position}"
+                )
+            doomed = state.delta_keys(partition.partition_id, last)
+            counts[partition] = len(doomed)
+            if last > current.trimmed_stream_position:
+                current.trimmed_stream_position = last
+                changes |= {**dict.fromkeys(doomed), **partition_change(current)}
+        return Commit(changes, counts)
 
     refuse_unproven(source.log)
     return source.commit("trim", prepare).result

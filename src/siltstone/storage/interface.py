@@ -487,6 +487,14 @@ class Storage(Protocol):
         moment of the commit. Raises: NotFoundError, InvalidInputError, ConflictError.
         """
 
+    def trim_partitions(
+        self, positions: Mapping[PartitionLocator, int], *, followers: Sequence[Follower] | None = None, root: str
+    ) -> dict[PartitionLocator, int]:
+        """Trim partitions of one stream in one commit, each up to a position; return how many deltas of each.
+
+        All are trimmed, or none; see `delete_deltas`. Raises: NotFoundError, InvalidInputError, ConflictError.
+        """
+
     def download_delta(self, delta: Delta, *, columns: Sequence[str] | None = None, root: str) -> pa.Table:
         """Read all rows of a delta in the order they were written.
 

@@ -13,6 +13,7 @@ from siltstone.storage.deltas import get_latest_delta as get_latest_delta
 from siltstone.storage.deltas import list_deltas as list_deltas
 from siltstone.storage.deltas import list_partition_deltas as list_partition_deltas
 from siltstone.storage.deltas import plan_overwrite as plan_overwrite
+from siltstone.storage.deltas import trim_partitions as trim_partitions
 from siltstone.storage.staging import stage_delta as stage_delta
 from siltstone.storage.staging import stage_deltas as stage_deltas
 from siltstone.storage.staging import stage_files as stage_files

@@ -4,6 +4,7 @@ import contextlib
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property, partial
 from typing import NamedTuple
 
 from siltstone.catalog import main as catalog
@@ -141,6 +142,10 @@ def read_sources(
         }
 
 
+OnDamage = Callable[[PartitionLocator, CorruptionError], None]
+"""Called with a partition of deltas and why what is compacted beside it cannot be read."""
+
+
 class Followed(NamedTuple):
     """A compacted partition, by the partition of deltas that it stands beside, what it reads next, and what its log says.
 
@@ -169,11 +174,19 @@ class FollowedTable(NamedTuple):
         return [(each.destination, entry) for each in self.partitions for entry in each.state.rounds]
 
 
-def read_own(name: str, *, with_rounds: bool = False, recall: bool = False, root: str) -> FollowedTable:
+def read_own(
+    name: str,
+    *,
+    with_rounds: bool = False,
+    recall: bool = False,
+    on_damage: OnDamage | None = None,
+    root: str,
+) -> FollowedTable:
     """Return the partitions that a table knows by itself, whatever they follow: no log of another table is read.
 
     Its own log is read once, and so is that of each partition. With `recall`, the table is looked up in the catalog as
-    this process knows it. Raises: NotFoundError.
+    this process knows it. With `on_damage`, that is told of partitions whose logs are damaged, and they are left out.
+    Raises: NotFoundError, CorruptionError.
     """
     stream = storage.find_stream(*split_table_name(name), recall=recall, root=root)
     version, position, partitions = stream.read(
@@ -182,17 +195,37 @@ def read_own(name: str, *, with_rounds: bool = False, recall: bool = False, root
     own = []
     for partition in partitions:
         destination = _destination(stream, partition.locator)
-        state = read_state(destination, with_rounds=with_rounds)
+        try:
+            state = read_state(destination, with_rounds=with_rounds)
+        except CorruptionError as error:
+            if on_damage is None:
+                raise
+            on_damage(partition.locator, error)
+            continue
         own.append(Followed(partition.locator, None, destination, state, own_position=partition.stream_position))
     return FollowedTable(stream, version, position, own)
 
 
-def read_followed(name: str, *, with_rounds: bool = False, recall: bool = False, root: str) -> FollowedTable:
+def read_followed(
+    name: str,
+    *,
+    with_rounds: bool = False,
+    recall: bool = False,
+    on_damage: OnDamage | None = None,
+    root: str,
+) -> FollowedTable:
     """Return what each partition of a table follows, also of those that only the table it follows has yet.
 
-    See `read_own`. Raises: NotFoundError.
+    See `read_own`. Raises: NotFoundError, CorruptionError.
     """
-    table = read_own(name, with_rounds=with_rounds, recall=recall, root=root)
+    damaged: set[str] = set()
+
+    def leave_out(tell: OnDamage, partition: PartitionLocator, error: CorruptionError) -> None:
+        damaged.add(partition.partition_id)
+        tell(partition, error)
+
+    told = None if on_damage is None else partial(leave_out, on_damage)
+    table = read_own(name, with_rounds=with_rounds, recall=recall, on_damage=told, root=root)
     stream, position, known = table.stream, table.stream_position, _Streams(table.stream)
     there = {partition.own.partition_id: partition for partition in table.partitions}
     folders = {str(each.state.current["source_folder"]) for each in there.values() if each.state.current is not None}
@@ -204,7 +237,8 @@ def read_followed(name: str, *, with_rounds: bool = False, recall: bool = False,
         there[key] = each._replace(source=source)
     for partition in [] if whole is None else storage.list_partitions(whole, root=root):
         own = _beside(stream.locator, partition.locator.partition_values)
-        there.setdefault(own.partition_id, Followed(own, partition.locator, _destination(stream, own)))
+        if own.partition_id not in damaged:
+            there.setdefault(own.partition_id, Followed(own, partition.locator, _destination(stream, own)))
     return table._replace(partitions=list(there.values()))
 
 
@@ -241,20 +275,40 @@ def round_source(entry: Entry | RoundCompletion, own: PartitionLocator, *, root:
     return _Streams(storage.locate_stream(own, root=root)).source(entry, own)
 
 
+class Sources:
+    """What partitions of one table follow; logs that they have in common are read once."""
+
+    def __init__(self, own: StreamLocator, *, root: str) -> None:
+        self._stream = storage.locate_stream(own, root=root)
+        self._streams = _Streams(self._stream)
+
+    def destination(self, own: PartitionLocator) -> Destination:
+        """Return where the table keeps the compacted rows of one of its partitions."""
+        return _destination(self._stream, own)
+
+    def followed_by(self, own: PartitionLocator, newest: RoundCompletion | Entry | None) -> PartitionLocator:
+        """Return the partition whose deltas come after a round; see `followed_partition`."""
+        if newest is None:
+            return _beside(self._whole or self._stream.locator, own.partition_values)
+        source = self._streams.source(newest, own)
+        if source is None:
+            raise NotFoundError(
+                f"{compacted_partition(own)}: was compacted from {newest['source_folder']}, whose table was dropped; "
+                "rebase to change the source"
+            )
+        return source
+
+    @cached_property
+    def _whole(self) -> StreamLocator | None:
+        return followed_stream(self._stream.locator, root=self._stream.root)
+
+
 def followed_partition(own: PartitionLocator, newest: RoundCompletion | Entry | None, *, root: str) -> PartitionLocator:
     """Return the partition whose deltas come after a round: the table's own, or that of the table it stands in for.
 
     The round is given by its completion or its entry in the log. Raises: NotFoundError where that table was dropped.
     """
-    if newest is None:
-        return _beside(followed_stream(own.stream_locator, root=root) or own.stream_locator, own.partition_values)
-    source = round_source(newest, own, root=root)
-    if source is None:
-        raise NotFoundError(
-            f"{compacted_partition(own)}: was compacted from {newest['source_folder']}, whose table was dropped; rebase "
-            "to change the source"
-        )
-    return source
+    return Sources(own.stream_locator, root=root).followed_by(own, newest)
 
 
 def followed_stream(own: StreamLocator, *, root: str) -> StreamLocator | None:
@@ -297,12 +351,15 @@ class PartitionWork(NamedTuple):
         return is_partition_due(state, expiry_ms) and is_partition_due(state, min(expiry_ms, self.source.now_ms()))
 
 
-def read_work(name: str, *, root: str, keep_alive: Callable[[], None] = lambda: None) -> list[PartitionWork]:
+def read_work(
+    name: str, *, root: str, keep_alive: Callable[[], None] = lambda: None, on_damage: OnDamage | None = None
+) -> list[PartitionWork]:
     """Return what there is to compact in each partition of a table, by the logs alone; each is read once.
 
-    Partitions that follow a table that was dropped have nothing to do. Raises: NotFoundError.
+    Partitions that follow a table that was dropped have nothing to do. See `read_own`. Raises: NotFoundError,
+    CorruptionError.
     """
-    return work_in(read_followed(name, root=root), keep_alive=keep_alive)
+    return work_in(read_followed(name, on_damage=on_damage, root=root), keep_alive=keep_alive)
 
 
 def work_in(

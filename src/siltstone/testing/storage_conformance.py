@@ -664,6 +664,26 @@ def trimming_forgets_deltas_and_remembers_that(storage: Any, root: str) -> None:
 
 
 @_check
+def partitions_are_trimmed_together_or_not_at_all(storage: Any, root: str) -> None:
+    """One commit trims several partitions of a stream; what is wrong with one of them stops it."""
+    stream = _stream(storage, root, primary_keys=["name", "id"], partition_keys=["name"])
+    _write(storage, root, stream, _rows((1, "a"), (2, "b")))
+    _write(storage, root, stream, _rows((3, "a"), (4, "b")))
+    one, two = _partition(stream, "a"), _partition(stream, "b")
+    with raises(errors.InvalidInputError, "9"):
+        storage.trim_partitions({one: 1, two: 9}, root=root)
+    with raises(errors.NotFoundError, "c"):
+        storage.trim_partitions({one: 1, _partition(stream, "c"): 1}, root=root)
+    follower = Follower(locator=one, folder="tables/a/compacted/_")
+    with raises(errors.ConflictError, "followers"):
+        storage.trim_partitions({one: 1, two: 2}, followers=[follower], root=root)
+    assert len(storage.list_deltas(stream, root=root)) == 4
+    assert storage.trim_partitions({one: 1, two: 2}, followers=[], root=root) == {one: 1, two: 2}
+    assert storage.trim_partitions({one: 1, two: 2}, root=root) == {one: 0, two: 0}
+    assert [storage.get_partition(each, root=root).trimmed_stream_position for each in (one, two)] == [1, 2]
+
+
+@_check
 def followers_are_remembered_and_a_trim_goes_by_them(storage: Any, root: str) -> None:
     """A follower is there once, after the latest round it was added for; what changes while trimming stops the trim."""
     stream = _stream(storage, root)

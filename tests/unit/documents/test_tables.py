@@ -47,6 +47,7 @@ from tests.unit.documents.tables import (
     rounds,
     source_of,
 )
+from tests.unit.service.cycling import trim_one
 
 LEGACY = CompactionRecord(t(5), 2, t(1), t(3), "141fc11a031ef87df66d6c8cb5790144", None, t(2), None, None)
 
@@ -477,7 +478,7 @@ class TestHolds:
         for second in (30, 50, 70):
             written.compact(second)
             assert list(docs.scan(hold=held)) == before
-        trimmed = LakeTables(docs.lake, delta_retention_seconds=0).trim(source_of(docs), 4)
+        trimmed = trim_one(LakeTables(docs.lake, delta_retention_seconds=0), source_of(docs), 4)
         assert (trimmed, held.high_watermark, held.stream_position) == (1, 1, 2)
         docs.vacuum(retention_ms=0, orphan_grace_ms=0)
         assert list(docs.scan(hold=held)) == before

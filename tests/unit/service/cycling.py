@@ -2,23 +2,34 @@
 
 import itertools
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, TypeVar
 
 from sqlalchemy import Connection, event, func, select
 from sqlalchemy.exc import OperationalError
 
-from siltstone.model import PartitionLocator
+from siltstone.errors import SiltstoneError
+from siltstone.model import PartitionLocator, PartitionValue
 from siltstone.model.rounds import Accounting
 from siltstone.rounds.events import BucketMerged, Progress, RoundStarted
+from siltstone.rows.job import LASTING_ERRORS
+from siltstone.service.claims import Claim, Outcome, OutcomeStatus, claim_table, release_partitions
 from siltstone.service.database import Database, Transaction, open_database
 from siltstone.service.history import service_status
 from siltstone.service.leader import Leader, Tick
-from siltstone.service.results import CheckpointResult, KeepAlive, PendingPartition, ServiceStatus
+from siltstone.service.results import (
+    Checkpointed,
+    CheckpointResult,
+    KeepAlive,
+    PendingPartition,
+    ServiceStatus,
+    Tables,
+    Trimmed,
+)
 from siltstone.service.schema import checkpoint_status, cycle_history, leader_lease, manager, metadata, schema
 from siltstone.service.settings import ServiceSettings
-from siltstone.service.worker import Claim, Worker, claim_partition, release_partition
+from siltstone.service.worker import Worker
 from siltstone.testing import Killed
 
 T = TypeVar("T")
@@ -90,12 +101,18 @@ class FakePartition:
 
 @dataclass
 class FakeTables:
-    """Tables in memory. `errors` are raised by the next compactions of a partition, one each; hooks see what goes on."""
+    """Tables in memory, by the names of their partitions: `a` is the only one of a table, `t/1` one of several.
+
+    `errors` are those of the next compactions of a partition, one each: those that last fail it alone. Hooks see what
+    goes on.
+    """
 
     partitions: dict[str, FakePartition] = field(default_factory=dict)
     errors: dict[str, list[Exception]] = field(default_factory=dict)
     problems: dict[str, str] = field(default_factory=dict)
     compactions: list[str] = field(default_factory=list)
+    # How many partitions were compacted together each time.
+    jobs: list[int] = field(default_factory=list)
     while_finding: Callable[[], object] | None = None
     while_compacting: Callable[[], object] | None = None
     listing_error: Exception | None = None
@@ -107,7 +124,7 @@ class FakeTables:
         found = [
             PendingPartition(
                 name=str(locator(name)),
-                table=f"fake.{name}",
+                table=f"fake.{locator(name).table}",
                 locator=locator(name),
                 deltas=each.position - each.watermark,
                 bytes=(each.position - each.watermark) * each.bytes_each,
@@ -125,8 +142,15 @@ class FakeTables:
         keep_alive()
         return found
 
-    def compact(self, partition: PartitionLocator, progress: Progress) -> CheckpointResult:
-        name = partition.table
+    def compact(self, partitions: Sequence[PartitionLocator], progress: Progress) -> Iterator[Checkpointed]:
+        self.jobs.append(len(partitions))
+        for partition in partitions:
+            try:
+                yield partition, self._compact(name_of(partition), progress)
+            except LASTING_ERRORS as error:
+                yield partition, error
+
+    def _compact(self, name: str, progress: Progress) -> CheckpointResult:
         progress(RoundStarted((), 1, deltas=1, bytes=1, buckets=2, high_watermark=1))
         if self.errors.get(name):
             raise self.errors[name].pop(0)
@@ -144,21 +168,36 @@ class FakeTables:
             known.watermark = max(known.watermark, position)
         return CheckpointResult(known.watermark, 1, rows, rows * known.bytes_each, rows * 10)
 
-    def trim(self, partition: PartitionLocator, high_watermark: int) -> int | None:
-        known = self.partitions.get(partition.table)
-        if known is None:
-            return None
-        assert high_watermark <= known.watermark, f"{partition}: would lose what is not compacted"
-        count = max(high_watermark - known.trimmed, 0)
-        known.trimmed += count
-        return count
+    def trim(self, marks: Mapping[PartitionLocator, int], keep_alive: KeepAlive) -> Iterator[Trimmed]:
+        assert len({partition.table for partition in marks}) == 1
+        for partition, high_watermark in marks.items():
+            keep_alive()
+            known = self.partitions.get(name_of(partition))
+            if known is None:
+                yield partition, None
+                continue
+            assert high_watermark <= known.watermark, f"{partition}: would lose what is not compacted"
+            count = max(high_watermark - known.trimmed, 0)
+            known.trimmed += count
+            yield partition, count
 
     def write(self, name: str, count: int = 1) -> None:
         self.partitions.setdefault(name, FakePartition(position=0)).position += count
 
 
 def locator(name: str) -> PartitionLocator:
-    return PartitionLocator(namespace="fake", table=name, table_version="1", stream="deltas", partition_values=[])
+    table, _, value = name.partition("/")
+    values: list[PartitionValue] = [value] if value else []
+    return PartitionLocator(namespace="fake", table=table, table_version="1", stream="deltas", partition_values=values)
+
+
+def name_of(partition: PartitionLocator) -> str:
+    return "/".join([partition.table, *map(str, partition.partition_values)])
+
+
+def names_of(claim: Claim) -> list[str]:
+    """The names of the partitions of a claim, in its order."""
+    return [name_of(partition.locator) for partition in claim.partitions]
 
 
 class World:
@@ -194,12 +233,25 @@ class World:
         return Worker(database or self.database, self.tables, self.settings, owner=f"{name}#1")
 
     def claim(self, name: str = "someone") -> Claim:
-        claim = claim_partition(self.database, f"{name}#1", self.settings)
+        claim = claim_table(self.database, f"{name}#1", self.settings)
         assert claim is not None
         return claim
 
-    def release(self, claim: Claim) -> bool:
-        return release_partition(self.database, claim, "COMPLETED", self.settings, result=CheckpointResult(1))
+    def release(
+        self,
+        claim: Claim,
+        status: OutcomeStatus = "COMPLETED",
+        *,
+        only: Sequence[str] | None = None,
+        result: CheckpointResult | None = None,
+        error: str | None = None,
+        may_retry: bool = False,
+    ) -> bool:
+        """Hand all partitions of a claim back, or only some, by their names."""
+        result = result or (CheckpointResult(1) if status == "COMPLETED" else None)
+        names = names_of(claim) if only is None else only
+        outcomes = [Outcome(str(locator(name)), status, result, error, may_retry) for name in names]
+        return release_partitions(self.database, claim, outcomes, self.settings)
 
     def due(self) -> None:
         """Let the interval pass."""
@@ -239,9 +291,10 @@ class World:
 
     @property
     def rows(self) -> dict[str, str]:
-        """The status of each partition, by its table."""
+        """The status of each partition, by its name."""
         found = service_status(self.database, self.settings).checkpoints
-        return {each.table.removeprefix("fake."): each.status for each in found}
+        short = {str(locator(name)): name for name in self.tables.partitions}
+        return {short.get(each.partition, each.table.removeprefix("fake.")): each.status for each in found}
 
     def kept(self) -> list[int]:
         """The numbers of all cycles that are stored, oldest first."""
@@ -258,6 +311,26 @@ class World:
                 leader_lease.update().values(term=0, holder=None, acquired_at=0, renewed_at=0, lease_until=0)
             )
         self.database.close()
+
+
+def compact_one(
+    tables: Tables, partition: PartitionLocator, progress: Progress = lambda event: None
+) -> CheckpointResult:
+    """Compact one partition, and return what that did, or raise why it failed."""
+    ((found, result),) = tables.compact([partition], progress)
+    assert found == partition
+    if isinstance(result, SiltstoneError):
+        raise result
+    return result
+
+
+def trim_one(tables: Tables, partition: PartitionLocator, high_watermark: int) -> int | None:
+    """Trim one partition, and return how many deltas that were, None where it is gone, or raise why it failed."""
+    ((found, count),) = tables.trim({partition: high_watermark}, lambda: None)
+    assert found == partition
+    if isinstance(count, SiltstoneError):
+        raise count
+    return count
 
 
 def count_rows(database: Database) -> tuple[int, int]:

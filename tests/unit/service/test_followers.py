@@ -21,7 +21,7 @@ from siltstone.table.completion import compacted_partition, current_entry, locat
 from siltstone.table.followers import read_work, trim_limit
 from siltstone.testing.oracle import oracle_of, same_rows
 from tests.unit.rounds.compaction import make_table, only_partition, rows
-from tests.unit.service.cycling import World
+from tests.unit.service.cycling import World, compact_one, trim_one
 
 LATER_MS = 1 << 60
 
@@ -96,12 +96,12 @@ def compact_all(tables: LakeTables) -> list[str]:
     found = list(tables.find_work(lambda: None))
     for each in found:
         assert each.locator is not None, each.problem
-        tables.compact(each.locator, lambda event: None)
+        compact_one(tables, each.locator)
     return [each.table for each in found]
 
 
 def trim(tables: LakeTables, table: siltstone.Table, upto: int = 1 << 40) -> int | None:
-    return tables.trim(PartitionLocator(**table.version.locator, stream="deltas"), upto)
+    return trim_one(tables, PartitionLocator(**table.version.locator, stream="deltas"), upto)
 
 
 def test_cycles_compact_a_table_on_behalf_of_another_and_trim_nothing_it_still_needs(
@@ -143,7 +143,7 @@ def test_a_follower_that_is_behind_holds_trimming_back(
     orders: siltstone.Table, copy: siltstone.Table, tables: LakeTables
 ) -> None:
     orders.write(rows([3], "second"))
-    tables.compact(only_partition(orders), lambda event: None)
+    compact_one(tables, only_partition(orders))
     assert trim(tables, orders) == 1
     assert [delta.stream_position for delta in orders.deltas()] == [2]
     assert compact_all(tables) == ["shop.copy"]
@@ -175,8 +175,8 @@ def test_partitions_that_begin_later_are_followed_too(local_root: str, tables: L
     run_session(Request(monday, into, ("id", "day"), local_root), run_here)
     orders.write(pa.table({"id": [2], "day": ["tue"]}))
     (tuesday,) = (source for source in orders._sources() if source != monday)
-    tables.compact(tuesday, lambda event: None)
-    assert tables.trim(tuesday, 2) == 0
+    compact_one(tables, tuesday)
+    assert trim_one(tables, tuesday, 2) == 0
     assert len(copy.to_arrow(include_uncompacted=True)) == 2
     run_cycles(world, 2, lambda number: orders.write(pa.table({"id": [number], "day": [f"day {number}"]})))
     same_as_orders(copy, orders)
@@ -197,7 +197,7 @@ def test_a_dropped_follower_holds_nothing_back_and_a_dropped_source_leaves_nothi
     orders: siltstone.Table, copy: siltstone.Table, tables: LakeTables
 ) -> None:
     orders.write(rows([3], "second"))
-    tables.compact(only_partition(orders), lambda event: None)
+    compact_one(tables, only_partition(orders))
     copy.drop()
     assert trim(tables, orders) == 2
     assert storage.list_followers(only_partition(orders).stream_locator, root=orders.lake.root) == []
@@ -219,7 +219,7 @@ def test_a_table_rebased_onto_other_deltas_follows_the_first_no_more(
     own.write(rows([7], "other"))
     rebase(copy, own, own, 0)
     orders.write(rows([3], "second"))
-    tables.compact(only_partition(orders), lambda event: None)
+    compact_one(tables, only_partition(orders))
     assert trim(tables, orders) == 2
     compact_all(tables)
     assert [row["id"] for row in copy.to_arrow().to_pylist()] == [7]
@@ -281,7 +281,7 @@ def test_a_lake_in_which_nobody_recorded_followers_is_put_right_when_the_service
     storage.remove_follower(follower, root=root)
     assert list(tables.find_work(lambda: None))
     orders.write(rows([3], "second"))
-    tables.compact(source, lambda event: None)
+    compact_one(tables, source)
     assert trim(tables, orders) == 1
     compact_all(tables)
     same_as_orders(copy, orders)

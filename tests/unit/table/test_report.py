@@ -15,13 +15,14 @@ from siltstone.table import followers
 from siltstone.table.report import TableRound, detail_round, report_round
 from tests.contract.test_request_budgets import counted
 from tests.unit.rounds.compaction import make_table, rows
+from tests.unit.service.cycling import compact_one
 
 
 def compact(root: str) -> None:
     tables = LakeTables(siltstone.open(root), engine=run_here)
     for pending in tables.find_work(lambda: None):
         assert pending.locator is not None
-        tables.compact(pending.locator, lambda _: None)
+        compact_one(tables, pending.locator)
 
 
 @pytest.fixture

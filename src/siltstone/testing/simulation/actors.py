@@ -8,7 +8,7 @@ import pyarrow as pa
 from siltstone.catalog.main import delta_stream
 from siltstone.clock import is_skewed
 from siltstone.documents.merge import run_here
-from siltstone.errors import CommitUnknownError, StorageError
+from siltstone.errors import CommitUnknownError, SiltstoneError, StorageError
 from siltstone.lake import Lake, Table
 from siltstone.objects import open_objects
 from siltstone.rounds.plan import RoundPlan, plan_partitions
@@ -168,9 +168,11 @@ class Actor:
         """Forget deltas that are compacted, as the service does."""
         tables = LakeTables(self.table.lake, delta_retention_seconds=self.chance.choice((0, 3600)))
         root = self.table.lake.root
-        for partition in storage.list_partitions(delta_stream(self.table.name, root=root), root=root):
-            watermark = compacted_watermark(partition.locator, root=root)
-            tables.trim(partition.locator, watermark)
+        partitions = storage.list_partitions(delta_stream(self.table.name, root=root), root=root)
+        marks = {each.locator: compacted_watermark(each.locator, root=root) for each in partitions}
+        for _, count in tables.trim(marks, lambda: None):
+            if isinstance(count, SiltstoneError):
+                raise count
 
     def vacuum_dropped(self) -> None:
         """Remove the files of dropped tables; none is ever dropped here."""

@@ -11,11 +11,12 @@ from siltstone import clock
 from siltstone.documents.merge import run_here
 from siltstone.errors import LeaseLostError, SiltstoneError
 from siltstone.lake import Lake
+from siltstone.service.claims import Claim, claim_table
 from siltstone.service.database import Database, Transaction, open_database
 from siltstone.service.lake_tables import LakeTables
 from siltstone.service.leader import Leader
 from siltstone.service.settings import ServiceSettings
-from siltstone.service.worker import Claim, Heartbeat, claim_partition, release_partition
+from siltstone.service.worker import Handover, Heartbeat
 from siltstone.testing.simulation.checker import ViolationError
 from siltstone.testing.simulation.clocks import SECOND_MS, ProcessClock, TrueTime
 from siltstone.testing.simulation.processes import Operation, Process
@@ -81,23 +82,31 @@ class Service:
         operation.what = f"lead: {leader.tick().action}"
 
     def work(self, process: Process, operation: Operation) -> None:
-        """Let a node compact one partition, if there is one to claim."""
-        claim = claim_partition(self._database, f"{process.name}#{process.deaths}", SETTINGS)
+        """Let a node compact what is due of one table, if there is something to claim."""
+        claim = claim_table(self._database, f"{process.name}#{process.deaths}", SETTINGS)
         if claim is not None:
-            operation.what = f"work on {claim.partition}"
+            operation.what = f"work on {', '.join(partition.name for partition in claim.partitions)}"
             self._compact(claim)
 
     def _compact(self, claim: Claim) -> None:
         # Its heartbeat beats between the steps of a round only: here no thread runs beside another one.
         heartbeat = Heartbeat(self._database, claim, SETTINGS, monotonic=clock.monotonic)
+        handover = Handover(self._database, claim, SETTINGS, monotonic=clock.monotonic)
+        partitions = [partition.locator for partition in claim.partitions]
+        failures: list[SiltstoneError] = []
         try:
-            result = self._tables.compact(claim.locator, heartbeat.on_progress)
+            for partition, ended in self._tables.compact(partitions, heartbeat.on_progress):
+                handover.add(partition, ended)
+                if isinstance(ended, SiltstoneError):
+                    failures.append(ended)
         except LeaseLostError:
             return
         except SiltstoneError as error:
-            release_partition(self._database, claim, "FAILED", SETTINGS, error=str(error))
+            handover.end("FAILED", str(error))
             raise
-        release_partition(self._database, claim, "COMPLETED", SETTINGS, result=result)
+        handover.end()
+        if failures:
+            raise failures[0]
 
     def check_progress(self, process: Process, operation: Operation) -> None:
         """Check that a node alone, undisturbed, soon compacts all there is. Raises: ViolationError."""
