@@ -1,0 +1,540 @@
+"""Taking files that are dropped into a folder into a table, each exactly once.
+
+A batch of files is listed in the folder's log first, then written under the batch's number, then recorded as done. Whoever
+finds a batch that is not done writes the same files again under the same number, which commits once; or gives the number up,
+so that nobody can commit under it, where the files are no longer what was listed, or cannot be read. See decision 023.
+"""
+
+import contextlib
+import dataclasses
+import hashlib
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol, get_args
+
+import orjson
+
+from siltstone import clock
+from siltstone.errors import (
+    AlreadyExistsError,
+    ConflictError,
+    InvalidInputError,
+    SiltstoneError,
+    StorageError,
+)
+from siltstone.ingest.drop_folder import DONE_FOLDER as MOVED_FOLDER
+from siltstone.ingest.drop_folder import (
+    REJECTED_FOLDER,
+    DropFolder,
+    compile_pattern,
+    contains_lake,
+    file_address,
+    is_passed_over,
+    is_same,
+)
+from siltstone.ingest.drop_log import (
+    GONE_RETENTION_MS,
+    RECENT_REJECTS,
+    REJECTED,
+    TAKEN,
+    Batch,
+    Counts,
+    DropLog,
+    Ended,
+    KnownFile,
+    Rejected,
+    Status,
+    encode_path,
+)
+from siltstone.ingest.file_rows import Report, silent
+from siltstone.model import Idempotency, StreamLocator
+from siltstone.model.locators import check_name
+from siltstone.objects.interface import ObjectInfo
+from siltstone.storage import object_store as storage
+from siltstone.storage.transactions import LASTING_PREFIX
+from siltstone.text import format_bytes, format_count
+
+DonePolicy = Literal["keep", "move", "delete"]
+MAX_FILES = 1000
+MAX_BYTES = 1 << 30
+SETTLE_SECONDS = 2.0
+# What was last changed so long ago is not being written, whatever the clocks.
+_OLD_MS = 60_000
+_RETRY_SECONDS = 60.0
+_STATUS_SECONDS = 60.0
+_ATTEMPTS = 20
+
+
+@dataclass(frozen=True)
+class Ingested:
+    """What was taken from a folder; `waiting_files` are those that are not settled yet."""
+
+    table: str
+    source: str
+    source_id: str
+    batches: int = 0
+    files: int = 0
+    rows: int = 0
+    bytes: int = 0
+    stream_position: int | None = None
+    rejected: Sequence[Rejected] = ()
+    waiting_files: int = 0
+    dry_run: bool = False
+
+
+@dataclass(frozen=True)
+class DropOptions:
+    """Which files are taken, how many at once, and what becomes of them; `how` are options of the write."""
+
+    pattern: str | None = None
+    done: DonePolicy = "keep"
+    quarantine: bool = False
+    rejects: str | None = None
+    max_files: int = MAX_FILES
+    max_bytes: int = MAX_BYTES
+    settle_seconds: float = SETTLE_SECONDS
+    how: Mapping[str, object] = dataclasses.field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.done not in get_args(DonePolicy):
+            raise InvalidInputError(f"done is {self.done!r}; use keep, move or delete")
+        for name, least in (("max_files", 1), ("max_bytes", 1), ("settle_seconds", 0)):
+            if getattr(self, name) < least:
+                raise InvalidInputError(f"{name} is {getattr(self, name)}; use {least} or more")
+
+
+def write_options(
+    format: str | None, delimiter: str | None, type: str, op_column: str | None, evolve: bool
+) -> dict[str, object]:
+    """Return the options of a write that differ from its defaults, as a batch records them."""
+    given = {"format": format, "delimiter": delimiter, "op_column": op_column}
+    return {
+        **{name: value for name, value in given.items() if value is not None},
+        **({} if type == "upsert" else {"type": type}),
+        **({} if evolve else {"evolve": False}),
+    }
+
+
+class Target(Protocol):
+    """The table that files are written to."""
+
+    def take_files(
+        self,
+        files: Sequence[str],
+        how: Mapping[str, Any],
+        idempotency: Idempotency | None,
+        before_commit: Callable[[], None],
+        *,
+        dry_run: bool,
+        progress: Report,
+    ) -> int:
+        """Write all rows of files as one commit, or only check them; return how many rows there are.
+
+        `before_commit` is called when all is read; what it raises stops the write. Raises: as `Table.write`.
+        """
+
+
+def source_id_of(address: str, given: str | None = None) -> str:
+    """Return what a folder's log is called: as given, or by its address. Raises: InvalidInputError."""
+    return hashlib.sha256(address.encode()).hexdigest()[:16] if given is None else check_name(given, "source id")
+
+
+class _ChangedError(InvalidInputError):
+    """Files are no longer what was listed."""
+
+
+@dataclass(frozen=True)
+class _Look:
+    """What one look at the folder found, against what was known before it."""
+
+    listed: Sequence[ObjectInfo]
+    known: Mapping[str, KnownFile]
+    # Files that may be taken, oldest first, and those that may still be growing.
+    ready: Sequence[ObjectInfo]
+    unsettled: Sequence[ObjectInfo]
+
+
+class Drops:
+    """One folder whose files go into one table; keep it to look again. Not for several threads."""
+
+    def __init__(
+        self,
+        table: str,
+        folder: DropFolder,
+        log: DropLog,
+        stream: StreamLocator,
+        target: Target,
+        options: DropOptions,
+        *,
+        has_key: bool,
+        root: str,
+    ) -> None:
+        self.table = table
+        self.source = folder.address
+        self._folder = folder
+        self._log = log
+        self._stream = stream
+        self._target = target
+        self._options = options
+        self._has_key = has_key
+        self._root = root
+        self._pattern = None if options.pattern is None else compile_pattern(options.pattern)
+        self._recursive = options.pattern is not None and "/" in options.pattern
+        if self._recursive and contains_lake(folder, root):
+            raise InvalidInputError(
+                f"{folder.address}: the lake {root} is below it; use a pattern without /, or another folder"
+            )
+        self._how = orjson.dumps(dict(options.how)).decode() if options.how else ""
+        # Files that turned out to be bad, with their version and the reason; how many go together.
+        self._bad: dict[str, tuple[str, str]] = {}
+        self._limit = options.max_files
+        self._seen: dict[str, tuple[str, float]] = {}
+        self._status: Status | None = None
+        self._status_at = 0.0
+
+    def take(
+        self, *, dry_run: bool = False, is_stopping: Callable[[], bool] = lambda: False, progress: Report = silent
+    ) -> Ingested:
+        """Take all files that are there now, batch by batch, and move or delete them if that is asked for.
+
+        Files that may still be growing are looked at again a little later. A dry run checks and counts what would be taken.
+        Raises: InvalidInputError that names a bad file, NotFoundError, StorageError, CommitUnknownError.
+        """
+        if dry_run:
+            return self._preview(progress)
+        try:
+            return self._take(is_stopping, progress)
+        except SiltstoneError as error:
+            self._keep_status(error=str(error))
+            raise
+
+    def _take(self, is_stopping: Callable[[], bool], progress: Report) -> Ingested:
+        done = Ingested(self.table, self.source, self._log.source_id)
+        wanted: set[tuple[str, str]] | None = None
+        given_up = 0
+        while True:
+            newest = self._log.newest()
+            if newest is not None and newest.ended is None:
+                ended = self._finish(newest, progress)
+                given_up += not ended.is_written
+                if given_up > _ATTEMPTS:
+                    raise ConflictError(f"{self.source}: its files change again and again while they are being taken")
+                done = _sum(done, ended)
+                continue
+            look = self._look(newest, waits=wanted is None)
+            if wanted is None:
+                wanted = {(file.path, file.version) for file in look.listed}
+            ready = [file for file in look.ready if (file.path, file.version) in wanted]
+            if not ready or is_stopping():
+                break
+            self._begin(newest, look, ready)
+        self._tidy(look)
+        self._keep_status([*look.unsettled, *ready])
+        return dataclasses.replace(done, waiting_files=len(look.unsettled) + len(ready))
+
+    def _look(self, newest: Batch | None, *, waits: bool) -> _Look:
+        """List the folder, after the log was read: what is in the list and not in the log was never taken."""
+        known = self._log.known(newest)
+        look = self._look_once(known)
+        if look.unsettled and waits:
+            clock.sleep(self._options.settle_seconds)
+            look = self._look_once(known)
+        return look
+
+    def _look_once(self, known: Mapping[str, KnownFile]) -> _Look:
+        listed = self._folder.list_files(recursive=self._recursive)
+        fresh = [
+            file
+            for file in listed
+            if not is_passed_over(file.path)
+            and (self._pattern is None or self._pattern.fullmatch(file.path))
+            and not (file.path in known and is_same(known[file.path].info, file))
+        ]
+        now = clock.monotonic()
+        seen = {file.path: (f"{file.size} {file.version}", now) for file in fresh}
+        self._seen = {
+            path: before if (before := self._seen.get(path, look))[0] == look[0] else look
+            for path, look in seen.items()
+        }
+        ready: list[ObjectInfo] = []
+        unsettled: list[ObjectInfo] = []
+        for file in sorted(fresh, key=lambda file: (file.modified_ms, file.path)):
+            (ready if self._is_settled(file, now) else unsettled).append(file)
+        return _Look(listed, known, ready, unsettled)
+
+    def _is_settled(self, file: ObjectInfo, now: float) -> bool:
+        if self._folder.appears_whole or clock.now_ms() - file.modified_ms > _OLD_MS:
+            return True
+        return now - self._seen[file.path][1] >= self._options.settle_seconds
+
+    def _begin(self, newest: Batch | None, look: _Look, ready: Sequence[ObjectInfo]) -> None:
+        """List the next batch in the log: files to take, files to reject, and what to forget."""
+        batch_id = 0 if newest is None else newest.batch_id + 1
+        files = []
+        size = count = 0
+        for file in ready:
+            reason = self._problem(file, look.known)
+            if reason is not None and not self._options.quarantine:
+                raise InvalidInputError(f"{file_address(self._folder, file.path)}: {reason}")
+            if reason is None:
+                if count == self._limit or (count and size + file.size > self._options.max_bytes):
+                    break
+                count, size = count + 1, size + file.size
+            state, how = (TAKEN, self._how) if reason is None else (REJECTED, orjson.dumps({"reason": reason}).decode())
+            path = encode_path(file.path)
+            files.append(KnownFile(path, file.modified_ms, batch_id, file.size, file.version, state, 0, how))
+        paths = {file.path for file in files}
+        changed, forgotten = self._missing(look)
+        if newest is not None and newest.ended is not None and not newest.ended.is_written:
+            forgotten += [file for file in newest.files if file.path not in paths]
+        self._log.begin(batch_id, [*files, *(file for file in changed if file.path not in paths)], forgotten)
+
+    def _problem(self, file: ObjectInfo, known: Mapping[str, KnownFile]) -> str | None:
+        """Return why a file cannot be taken, if that is known before it is read."""
+        version, reason = self._bad.get(file.path, ("", ""))
+        if reason and version == file.version:
+            return reason
+        before = known.get(file.path)
+        if before is not None and before.state == TAKEN and not self._has_key:
+            return (
+                f"was taken in batch {before.batch_id}, and has changed since; {self.table} has no primary key, so its rows "
+                "would be there twice: give the new file another name"
+            )
+        return None
+
+    def _missing(self, look: _Look) -> tuple[list[KnownFile], list[KnownFile]]:
+        """Return what to note about known files that left the folder or came back, and those to forget.
+
+        Where files are moved or deleted here, one that is missing is of no interest any more. Where others take them out,
+        it is remembered for a while, should a whole folder be away for some time.
+        """
+        now_ms = self._log.now_ms()
+        listed = {file.path for file in look.listed}
+        noted, forgotten = [], []
+        for path, file in look.known.items():
+            if path in listed:
+                noted += [file._replace(gone_ms=0)] if file.gone_ms else []
+            elif "/" in path and not self._recursive:
+                continue
+            elif self._options.done != "keep" or (file.gone_ms and now_ms - file.gone_ms > GONE_RETENTION_MS):
+                forgotten.append(file)
+            elif not file.gone_ms:
+                noted.append(file._replace(gone_ms=max(now_ms, 1)))
+        return noted, forgotten
+
+    def _finish(self, batch: Batch, progress: Report) -> Ended:
+        """Write the files of a batch, unless that was done; or give it up. Return what this process added.
+
+        Raises: InvalidInputError for a bad file, StorageError, CommitUnknownError.
+        """
+        name = Idempotency(app_id=f"{LASTING_PREFIX}{self._log.source_id}", batch_id=batch.batch_id)
+        files = [file.info for file in batch.files if file.state == TAKEN]
+        position = storage.find_commit(self._stream, name, root=self._root)
+        failure: Exception | None = None
+        if position is None:
+            total = format_bytes(sum(file.size for file in files))
+            progress(f"Batch {batch.batch_id}: {format_count(len(files), 'file')}, {total}")
+            failure = self._write(batch, [file for file in files if file.size], name, progress)
+            # From here on nobody can write this batch who has not by now; where the files have no rows, nobody did.
+            position = storage.give_up_commit(self._stream, name, root=self._root)
+        ended = Ended(batch.batch_id, position is not None or failure is None, position, self._log.now_ms())
+        if ended.is_written:
+            rejects = [_rejected(file) for file in batch.files if file.state == REJECTED]
+            size = sum(file.size for file in files)
+            counts = Counts(int(bool(files)), len(files), self._rows_at(position), size, len(rejects))
+            ended = dataclasses.replace(ended, counts=counts, recent_rejects=rejects)
+            self._limit = min(self._limit * 2, self._options.max_files)
+        if not self._record(ended):
+            ended = dataclasses.replace(ended, counts=Counts(), recent_rejects=())
+        if failure is not None and not ended.is_written and not isinstance(failure, _ChangedError):
+            self._examine(batch, files, failure, progress)
+        return ended
+
+    def _record(self, ended: Ended) -> bool:
+        """Record how a batch ended, with the counts of those before it; False where another process did."""
+        before = (self._log.ended(ended.batch_id - 1) if ended.batch_id else None) or Ended(-1, is_written=True)
+        rejects = [*before.recent_rejects, *ended.recent_rejects][-RECENT_REJECTS:]
+        return self._log.end(dataclasses.replace(ended, counts=before.counts + ended.counts, recent_rejects=rejects))
+
+    def _write(
+        self, batch: Batch, files: Sequence[ObjectInfo], name: Idempotency, progress: Report
+    ) -> Exception | None:
+        """Write files, and return why they could not be written, if it is because of them."""
+
+        def check_unchanged() -> None:
+            changed = self._folder.changed(files)
+            if changed:
+                raise _ChangedError(f"{file_address(self._folder, changed[0])}: changed while it was being taken")
+
+        try:
+            check_unchanged()
+            if files:
+                self._target.take_files(
+                    self._addresses(files), self._how_of(batch), name, check_unchanged, dry_run=False, progress=progress
+                )
+        except (InvalidInputError, AlreadyExistsError) as error:
+            return error if not self._folder.changed(files) else _ChangedError(str(error))
+        except ConflictError as error:
+            # Somebody else gave this batch up, or the table changed; it is listed again.
+            return _ChangedError(str(error))
+        return None
+
+    def _examine(self, batch: Batch, files: Sequence[ObjectInfo], failure: Exception, progress: Report) -> None:
+        """Find out which files of a batch are bad, or how many fit together. Raises: InvalidInputError."""
+        how, read = self._how_of(batch), [file for file in files if file.size]
+        bad = [(file, failure) for file in read] if len(read) == 1 else []
+        for file in read if len(read) > 1 else ():
+            error = self._check([file], how, progress)
+            bad += [(file, error)] if error else []
+        for file, error in bad:
+            prefix = f"{file_address(self._folder, file.path)}: "
+            self._bad[file.path] = (file.version, str(error).removeprefix(prefix))
+        if bad and not self._options.quarantine:
+            more = f"; {format_count(len(bad) - 1, 'other file')} cannot be taken either" if len(bad) > 1 else ""
+            names = file_address(self._folder, bad[0][0].path)
+            reason = str(bad[0][1])
+            self._bad.clear()
+            raise InvalidInputError(
+                f"{'' if names in reason else f'{names}: '}{reason}{more}; nothing of this batch of "
+                f"{format_count(len(files), 'file')} was written: correct or remove the file, or set it aside with --quarantine"
+            ) from failure
+        if not bad:
+            # Each can be taken by itself: they differ in their columns, say. So fewer go together.
+            fitting = 1
+            while fitting * 2 < len(read) and self._check(read[: fitting * 2], how, progress) is None:
+                fitting *= 2
+            self._limit = fitting
+
+    def _check(self, files: Sequence[ObjectInfo], how: Mapping[str, Any], progress: Report) -> Exception | None:
+        """Return why files cannot be written, or None."""
+        try:
+            self._target.take_files(self._addresses(files), how, None, lambda: None, dry_run=True, progress=progress)
+        except (InvalidInputError, AlreadyExistsError) as error:
+            return error
+        return None
+
+    def _how_of(self, batch: Batch) -> dict[str, Any]:
+        """Return the options that the files of a batch are read with, whoever finishes it."""
+        how = next((file.how for file in batch.files if file.state == TAKEN), "")
+        options: dict[str, Any] = orjson.loads(how or "{}")
+        return options
+
+    def _addresses(self, files: Sequence[ObjectInfo]) -> list[str]:
+        return [file_address(self._folder, file.path) for file in files]
+
+    def _rows_at(self, position: int | None) -> int:
+        if position is None:
+            return 0
+        deltas = storage.list_deltas(
+            self._stream, first_stream_position=position, last_stream_position=position, root=self._root
+        )
+        return sum({entry.uri: entry.record_count for delta in deltas for entry in delta.manifest.entries}.values())
+
+    def _tidy(self, look: _Look) -> None:
+        """Move or delete the files that are taken; what a crash left is done now. Raises: StorageError."""
+        for file in look.listed:
+            known = look.known.get(file.path)
+            if known is None or not is_same(known.info, file):
+                continue
+            if known.state == REJECTED and self._options.quarantine:
+                self._folder.move(file, self._options.rejects or REJECTED_FOLDER, str(known.batch_id))
+            elif known.state == TAKEN and self._options.done == "move":
+                self._folder.move(file, MOVED_FOLDER, str(known.batch_id))
+            elif known.state == TAKEN and self._options.done == "delete":
+                self._folder.delete(file)
+
+    def _preview(self, progress: Report) -> Ingested:
+        """Return what would be taken, with what a batch that is under way would write; nothing is changed."""
+        newest = self._log.newest()
+        look = self._look(newest, waits=True)
+        pending = [] if newest is None or newest.ended is not None else [file.info for file in newest.files]
+        good, rejected, rows = [], [], 0
+        for file in [*pending, *look.ready]:
+            reason = self._problem(file, look.known)
+            if reason is None and file.size:
+                try:
+                    rows += self._target.take_files(
+                        self._addresses([file]),
+                        dict(self._options.how),
+                        None,
+                        lambda: None,
+                        dry_run=True,
+                        progress=progress,
+                    )
+                except (InvalidInputError, AlreadyExistsError) as error:
+                    reason = str(error)
+            if reason is None:
+                good.append(file)
+            else:
+                rejected.append(Rejected(file.path, reason))
+        return Ingested(
+            self.table,
+            self.source,
+            self._log.source_id,
+            files=len(good),
+            rows=rows,
+            bytes=sum(file.size for file in good),
+            rejected=rejected,
+            waiting_files=len(look.unsettled),
+            dry_run=True,
+        )
+
+    def _keep_status(self, waiting: Sequence[ObjectInfo] | None = None, error: str | None = None) -> None:
+        """Keep what a look found, for people; seldom where it is the same as before, and a failure is no harm."""
+        now_ms, before = clock.now_ms(), self._status or Status(self.source, 0)
+        found = dataclasses.replace(before, error=error, error_at=before.error_at if error == before.error else now_ms)
+        if waiting is not None:
+            found = dataclasses.replace(
+                found,
+                error_at=None,
+                waiting_files=len(waiting),
+                waiting_bytes=sum(file.size for file in waiting),
+                oldest_waiting_at=min((file.modified_ms for file in waiting), default=None),
+            )
+        if found == before and self._status and clock.monotonic() - self._status_at < _STATUS_SECONDS:
+            return
+        self._status, self._status_at = found, clock.monotonic()
+        with contextlib.suppress(StorageError):
+            self._log.set_status(dataclasses.replace(found, looked_at=now_ms))
+
+
+def _rejected(file: KnownFile) -> Rejected:
+    return Rejected(file.info.path, str(orjson.loads(file.how)["reason"]))
+
+
+def _sum(done: Ingested, ended: Ended) -> Ingested:
+    """Return what was taken, with what a batch added."""
+    return dataclasses.replace(
+        done,
+        batches=done.batches + ended.counts.batches,
+        files=done.files + ended.counts.files,
+        rows=done.rows + ended.counts.rows,
+        bytes=done.bytes + ended.counts.bytes,
+        stream_position=done.stream_position if ended.stream_position is None else ended.stream_position,
+        rejected=[*done.rejected, *ended.recent_rejects],
+    )
+
+
+def watch(
+    drops: Drops,
+    every_seconds: float,
+    stopping: threading.Event,
+    taken: Callable[[Ingested], None],
+    failed: Callable[[SiltstoneError], None],
+) -> None:
+    """Take what arrives, again and again, until it is to stop. Raises: what the first look raises; later ones are reported."""
+    is_first = True
+    while not stopping.is_set():
+        pause = every_seconds
+        try:
+            result = drops.take(is_stopping=stopping.is_set)
+            if is_first or result.files or result.rejected:
+                taken(result)
+        except SiltstoneError as error:
+            if is_first:
+                raise
+            failed(error)
+            pause = max(every_seconds, _RETRY_SECONDS)
+        is_first = False
+        stopping.wait(pause)
