@@ -47,6 +47,7 @@ from siltstone.documents.record import check_change_id
 from siltstone.documents.schema import KEY, SCHEMA, StoredRow, condition_name
 from siltstone.errors import InvalidInputError, NotFoundError
 from siltstone.ingest.document_lines import read_objects
+from siltstone.ingest.drops import TakenRows
 from siltstone.lake import EngineName, Lake, Table, choose_engine
 from siltstone.log.inspect import Finding
 from siltstone.maintenance.vacuum import ORPHAN_GRACE_MS, ROUND_RETENTION_MS, VacuumReport
@@ -190,7 +191,7 @@ class DocumentTable:
         *,
         dry_run: bool,
         progress: Callable[[str], None],
-    ) -> int:
+    ) -> TakenRows:
         """Apply the updates in files of a folder that is watched, JSON lines as for `update_many`; see `Target`."""
         if how.get("format", "jsonl") != "jsonl" or how.keys() - {"format"}:
             raise InvalidInputError(f"{self.name}: takes documents as JSON lines and no other options, not {dict(how)}")
@@ -204,7 +205,7 @@ class DocumentTable:
         before_commit()
         if not dry_run:
             write_updates(self.name, updates, idempotency=idempotency, root=self.lake.root)
-        return len(updates)
+        return TakenRows(len(updates), None)
 
     def import_documents(
         self, documents: Iterable[Mapping[str, object]], *, skip_existing: bool = False, dry_run: bool = False

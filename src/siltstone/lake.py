@@ -18,7 +18,7 @@ from siltstone.errors import (
     SiltstoneError,
 )
 from siltstone.ingest.drop_folder import open_drop_folder
-from siltstone.ingest.drop_log import DropLog, IngestReport, drop_logs, read_ingest_report
+from siltstone.ingest.drop_log import DropLog, IngestReport, Status, drop_logs, read_ingest_report
 from siltstone.ingest.drops import (
     MAX_BYTES,
     MAX_FILES,
@@ -27,6 +27,7 @@ from siltstone.ingest.drops import (
     DropOptions,
     Drops,
     Ingested,
+    TakenRows,
     Target,
     source_id_of,
     write_options,
@@ -560,11 +561,19 @@ class Table:
         *,
         dry_run: bool,
         progress: Report,
-    ) -> int:
+    ) -> TakenRows:
         """Write files of a folder that is watched; see `Target`."""
-        return self.write_files(
+        written = self.write_files(
             files, **how, idempotency=idempotency, before_commit=before_commit, dry_run=dry_run, progress=progress
-        ).rows
+        )
+        return TakenRows(written.rows, written.stream_position)
+
+    def note_ingest_failure(self, source: str, error: str) -> None:
+        """Keep, for people, why files cannot be taken from a source that cannot even be opened. Raises: StorageError."""
+        root = self.lake.root
+        log = DropLog(root, catalog.version_folder(self.name, root=root), source_id_of(source))
+        now_ms = log.now_ms()
+        log.set_status(Status(source, now_ms, error=error, error_at=now_ms))
 
     def ingests(self) -> list[IngestReport]:
         """Return the folders that files were taken from, in numbers. Raises: CorruptionError, StorageError."""

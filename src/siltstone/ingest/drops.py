@@ -11,7 +11,7 @@ import hashlib
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, get_args
+from typing import Any, Literal, NamedTuple, Protocol, get_args
 
 import orjson
 
@@ -50,6 +50,7 @@ from siltstone.ingest.drop_log import (
 from siltstone.ingest.file_rows import Report, silent
 from siltstone.model import Idempotency, StreamLocator
 from siltstone.model.locators import check_name
+from siltstone.objects import canonical_root
 from siltstone.objects.interface import ObjectInfo
 from siltstone.storage import object_store as storage
 from siltstone.storage.transactions import LASTING_PREFIX
@@ -128,11 +129,18 @@ class Target(Protocol):
         *,
         dry_run: bool,
         progress: Report,
-    ) -> int:
-        """Write all rows of files as one commit, or only check them; return how many rows there are.
+    ) -> "TakenRows":
+        """Write all rows of files as one commit, or only check them; return what was written.
 
         `before_commit` is called when all is read; what it raises stops the write. Raises: as `Table.write`.
         """
+
+
+class TakenRows(NamedTuple):
+    """Rows that were written, or would be in a dry run; the position where it is known."""
+
+    rows: int
+    stream_position: int | None
 
 
 def source_id_of(address: str, given: str | None = None) -> str:
@@ -185,6 +193,7 @@ class Drops:
             raise InvalidInputError(
                 f"{folder.address}: the lake {root} is below it; use a pattern without /, or another folder"
             )
+        self._rejects = REJECTED_FOLDER if options.rejects is None else canonical_root(options.rejects)
         self._how = orjson.dumps(dict(options.how)).decode() if options.how else ""
         # Files that turned out to be bad, with their version and the reason; how many go together.
         self._bad: dict[str, tuple[str, str]] = {}
@@ -213,8 +222,10 @@ class Drops:
         done = Ingested(self.table, self.source, self._log.source_id)
         wanted: set[tuple[str, str]] | None = None
         given_up = 0
+        begun: Batch | None = None
         while True:
-            newest = self._log.newest()
+            newest = begun or self._log.newest()
+            begun = None
             if newest is not None and newest.ended is None:
                 ended = self._finish(newest, progress)
                 given_up += not ended.is_written
@@ -228,7 +239,7 @@ class Drops:
             ready = [file for file in look.ready if (file.path, file.version) in wanted]
             if not ready or is_stopping():
                 break
-            self._begin(newest, look, ready)
+            begun = self._begin(newest, look, ready)
         self._tidy(look)
         self._keep_status([*look.unsettled, *ready])
         return dataclasses.replace(done, waiting_files=len(look.unsettled) + len(ready))
@@ -248,6 +259,7 @@ class Drops:
             file
             for file in listed
             if not is_passed_over(file.path)
+            and not file_address(self._folder, file.path).startswith(f"{self._rejects}/")
             and (self._pattern is None or self._pattern.fullmatch(file.path))
             and not (file.path in known and is_same(known[file.path].info, file))
         ]
@@ -268,8 +280,11 @@ class Drops:
             return True
         return now - self._seen[file.path][1] >= self._options.settle_seconds
 
-    def _begin(self, newest: Batch | None, look: _Look, ready: Sequence[ObjectInfo]) -> None:
-        """List the next batch in the log: files to take, files to reject, and what to forget."""
+    def _begin(self, newest: Batch | None, look: _Look, ready: Sequence[ObjectInfo]) -> Batch | None:
+        """List the next batch in the log: files to take, files to reject, and what to forget.
+
+        Returns None where another process was faster. Raises: InvalidInputError for a file that is known to be bad.
+        """
         batch_id = 0 if newest is None else newest.batch_id + 1
         files = []
         size = count = 0
@@ -288,7 +303,8 @@ class Drops:
         changed, forgotten = self._missing(look)
         if newest is not None and newest.ended is not None and not newest.ended.is_written:
             forgotten += [file for file in newest.files if file.path not in paths]
-        self._log.begin(batch_id, [*files, *(file for file in changed if file.path not in paths)], forgotten)
+        lines = [*files, *(file for file in changed if file.path not in paths)]
+        return Batch(batch_id, files, None) if self._log.begin(batch_id, lines, forgotten) else None
 
     def _problem(self, file: ObjectInfo, known: Mapping[str, KnownFile]) -> str | None:
         """Return why a file cannot be taken, if that is known before it is read."""
@@ -330,24 +346,30 @@ class Drops:
         """
         name = Idempotency(app_id=f"{LASTING_PREFIX}{self._log.source_id}", batch_id=batch.batch_id)
         files = [file.info for file in batch.files if file.state == TAKEN]
-        position = storage.find_commit(self._stream, name, root=self._root)
+        written = self._find(name)
         failure: Exception | None = None
-        if position is None:
+        if written is None:
             total = format_bytes(sum(file.size for file in files))
             progress(f"Batch {batch.batch_id}: {format_count(len(files), 'file')}, {total}")
-            failure = self._write(batch, [file for file in files if file.size], name, progress)
-            # From here on nobody can write this batch who has not by now; where the files have no rows, nobody did.
-            position = storage.give_up_commit(self._stream, name, root=self._root)
-        ended = Ended(batch.batch_id, position is not None or failure is None, position, self._log.now_ms())
-        if ended.is_written:
+            try:
+                written = self._write(batch, [file for file in files if file.size], name, progress)
+            except (InvalidInputError, AlreadyExistsError) as error:
+                failure = error
+            if written is None or written.stream_position is None:
+                # From here on nobody can write this batch who has not by now; where the files have no rows, nobody did.
+                position = storage.give_up_commit(self._stream, name, root=self._root)
+                written = self._find(name) if position is not None else written
+        is_written = written is not None
+        ended = Ended(batch.batch_id, is_written, written.stream_position if written else None, self._log.now_ms())
+        if written is not None:
             rejects = [_rejected(file) for file in batch.files if file.state == REJECTED]
             size = sum(file.size for file in files)
-            counts = Counts(int(bool(files)), len(files), self._rows_at(position), size, len(rejects))
+            counts = Counts(int(bool(files)), len(files), written.rows, size, len(rejects))
             ended = dataclasses.replace(ended, counts=counts, recent_rejects=rejects)
             self._limit = min(self._limit * 2, self._options.max_files)
         if not self._record(ended):
             ended = dataclasses.replace(ended, counts=Counts(), recent_rejects=())
-        if failure is not None and not ended.is_written and not isinstance(failure, _ChangedError):
+        if failure is not None and not is_written and not isinstance(failure, _ChangedError):
             self._examine(batch, files, failure, progress)
         return ended
 
@@ -357,28 +379,27 @@ class Drops:
         rejects = [*before.recent_rejects, *ended.recent_rejects][-RECENT_REJECTS:]
         return self._log.end(dataclasses.replace(ended, counts=before.counts + ended.counts, recent_rejects=rejects))
 
-    def _write(
-        self, batch: Batch, files: Sequence[ObjectInfo], name: Idempotency, progress: Report
-    ) -> Exception | None:
-        """Write files, and return why they could not be written, if it is because of them."""
+    def _write(self, batch: Batch, files: Sequence[ObjectInfo], name: Idempotency, progress: Report) -> TakenRows:
+        """Write files that are still what was listed. Raises: InvalidInputError, AlreadyExistsError, _ChangedError."""
 
         def check_unchanged() -> None:
             changed = self._folder.changed(files)
             if changed:
                 raise _ChangedError(f"{file_address(self._folder, changed[0])}: changed while it was being taken")
 
+        check_unchanged()
+        if not files:
+            return TakenRows(0, None)
         try:
-            check_unchanged()
-            if files:
-                self._target.take_files(
-                    self._addresses(files), self._how_of(batch), name, check_unchanged, dry_run=False, progress=progress
-                )
-        except (InvalidInputError, AlreadyExistsError) as error:
-            return error if not self._folder.changed(files) else _ChangedError(str(error))
+            return self._target.take_files(
+                self._addresses(files), self._how_of(batch), name, check_unchanged, dry_run=False, progress=progress
+            )
         except ConflictError as error:
             # Somebody else gave this batch up, or the table changed; it is listed again.
-            return _ChangedError(str(error))
-        return None
+            raise _ChangedError(str(error)) from error
+        except (InvalidInputError, AlreadyExistsError):
+            check_unchanged()
+            raise
 
     def _examine(self, batch: Batch, files: Sequence[ObjectInfo], failure: Exception, progress: Report) -> None:
         """Find out which files of a batch are bad, or how many fit together. Raises: InvalidInputError."""
@@ -388,8 +409,7 @@ class Drops:
             error = self._check([file], how, progress)
             bad += [(file, error)] if error else []
         for file, error in bad:
-            prefix = f"{file_address(self._folder, file.path)}: "
-            self._bad[file.path] = (file.version, str(error).removeprefix(prefix))
+            self._bad[file.path] = (file.version, self._reason(file, error))
         if bad and not self._options.quarantine:
             more = f"; {format_count(len(bad) - 1, 'other file')} cannot be taken either" if len(bad) > 1 else ""
             names = file_address(self._folder, bad[0][0].path)
@@ -409,10 +429,18 @@ class Drops:
     def _check(self, files: Sequence[ObjectInfo], how: Mapping[str, Any], progress: Report) -> Exception | None:
         """Return why files cannot be written, or None."""
         try:
-            self._target.take_files(self._addresses(files), how, None, lambda: None, dry_run=True, progress=progress)
+            self._try_out(files, how, progress)
         except (InvalidInputError, AlreadyExistsError) as error:
             return error
         return None
+
+    def _try_out(self, files: Sequence[ObjectInfo], how: Mapping[str, Any], progress: Report) -> int:
+        """Return how many rows files have, after all checks of a write. Raises: InvalidInputError."""
+        addresses = self._addresses(files)
+        return self._target.take_files(addresses, how, None, lambda: None, dry_run=True, progress=progress).rows
+
+    def _reason(self, file: ObjectInfo, error: Exception) -> str:
+        return str(error).removeprefix(f"{file_address(self._folder, file.path)}: ")
 
     def _how_of(self, batch: Batch) -> dict[str, Any]:
         """Return the options that the files of a batch are read with, whoever finishes it."""
@@ -423,13 +451,16 @@ class Drops:
     def _addresses(self, files: Sequence[ObjectInfo]) -> list[str]:
         return [file_address(self._folder, file.path) for file in files]
 
-    def _rows_at(self, position: int | None) -> int:
+    def _find(self, name: Idempotency) -> TakenRows | None:
+        """Return what was written under a batch's number, or None."""
+        position = storage.find_commit(self._stream, name, root=self._root)
         if position is None:
-            return 0
+            return None
         deltas = storage.list_deltas(
             self._stream, first_stream_position=position, last_stream_position=position, root=self._root
         )
-        return sum({entry.uri: entry.record_count for delta in deltas for entry in delta.manifest.entries}.values())
+        files = {entry.uri: entry.record_count for delta in deltas for entry in delta.manifest.entries}
+        return TakenRows(sum(files.values()), position)
 
     def _tidy(self, look: _Look) -> None:
         """Move or delete the files that are taken; what a crash left is done now. Raises: StorageError."""
@@ -438,7 +469,7 @@ class Drops:
             if known is None or not is_same(known.info, file):
                 continue
             if known.state == REJECTED and self._options.quarantine:
-                self._folder.move(file, self._options.rejects or REJECTED_FOLDER, str(known.batch_id))
+                self._folder.move(file, self._rejects, str(known.batch_id))
             elif known.state == TAKEN and self._options.done == "move":
                 self._folder.move(file, MOVED_FOLDER, str(known.batch_id))
             elif known.state == TAKEN and self._options.done == "delete":
@@ -451,19 +482,12 @@ class Drops:
         pending = [] if newest is None or newest.ended is not None else [file.info for file in newest.files]
         good, rejected, rows = [], [], 0
         for file in [*pending, *look.ready]:
-            reason = self._problem(file, look.known)
+            reason = None if file in pending else self._problem(file, look.known)
             if reason is None and file.size:
                 try:
-                    rows += self._target.take_files(
-                        self._addresses([file]),
-                        dict(self._options.how),
-                        None,
-                        lambda: None,
-                        dry_run=True,
-                        progress=progress,
-                    )
+                    rows += self._try_out([file], self._options.how, progress)
                 except (InvalidInputError, AlreadyExistsError) as error:
-                    reason = str(error)
+                    reason = self._reason(file, error)
             if reason is None:
                 good.append(file)
             else:
