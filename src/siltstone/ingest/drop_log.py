@@ -32,8 +32,23 @@ RECENT_REJECTS = 20
 GONE_RETENTION_MS = 7 * 24 * 3600 * 1000
 
 TAKEN = "taken"
+# Taken, and to be moved or deleted: what has its name later is another file.
+LEAVING = "leaving"
 REJECTED = "rejected"
 _FORGOTTEN = "forgotten"
+
+
+class FileKey(NamedTuple):
+    """A file with one content: one that changes is another."""
+
+    path: str
+    size: int
+    version: str
+
+
+def file_key(file: ObjectInfo) -> FileKey:
+    """Return what tells a listed file from others."""
+    return FileKey(file.path, file.size, file.version)
 
 
 class KnownFile(NamedTuple):
@@ -50,6 +65,11 @@ class KnownFile(NamedTuple):
     state: str
     gone_ms: int
     how: str
+
+    @property
+    def is_taken(self) -> bool:
+        """Whether its rows are written, rather than that it was rejected."""
+        return self.state in (TAKEN, LEAVING)
 
     @property
     def info(self) -> ObjectInfo:
@@ -131,7 +151,7 @@ class Batch:
 
 
 class DropLog(CompactibleLog[KnownFile]):
-    """The log of one folder; of a file, the newest line counts."""
+    """The log of one folder; of a file with some content, the newest line counts."""
 
     kind: ClassVar[Literal["source"]] = "source"
     reconciles = True
@@ -141,9 +161,9 @@ class DropLog(CompactibleLog[KnownFile]):
         super().__init__(objects, f"{version_folder}/{INGEST_FOLDER}/{source_id}", _CODEC, now_ms=objects.now_ms)
         self.source_id = source_id
 
-    def key(self, entry: KnownFile) -> str:
-        """Return the path."""
-        return entry.path
+    def key(self, entry: KnownFile) -> FileKey:
+        """Return what tells the file from others, and from others that had or will have its name."""
+        return FileKey(entry.path, entry.size, entry.version)
 
     def is_removal(self, entry: KnownFile) -> bool:
         """Return whether the file is to be forgotten."""
@@ -159,10 +179,10 @@ class DropLog(CompactibleLog[KnownFile]):
             raise CorruptionError(f"{self.address(str(latest))}: it vanished after it was listed; read again")
         return Batch(latest, [entry for entry in entries if entry.batch_id == latest], self.ended(latest))
 
-    def known(self, newest: Batch | None) -> dict[str, KnownFile]:
-        """Return all files that were taken or rejected, by path; those of a batch that was given up are not."""
+    def known(self, newest: Batch | None) -> dict[FileKey, KnownFile]:
+        """Return all files that were taken or rejected; those of a batch that was given up are not."""
         given_up = newest.batch_id if newest and newest.ended and not newest.ended.is_written else None
-        return {decode_path(entry.path): entry for entry in self.live_entries() if entry.batch_id != given_up}
+        return {file_key(entry.info): entry for entry in self.live_entries() if entry.batch_id != given_up}
 
     def begin(self, batch_id: int, files: Iterable[KnownFile], forgotten: Iterable[KnownFile]) -> bool:
         """List the files of the next batch; False where somebody else began it, or a later one, first.

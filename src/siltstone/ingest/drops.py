@@ -31,10 +31,10 @@ from siltstone.ingest.drop_folder import (
     contains_lake,
     file_address,
     is_passed_over,
-    is_same,
 )
 from siltstone.ingest.drop_log import (
     GONE_RETENTION_MS,
+    LEAVING,
     RECENT_REJECTS,
     REJECTED,
     TAKEN,
@@ -42,10 +42,12 @@ from siltstone.ingest.drop_log import (
     Counts,
     DropLog,
     Ended,
+    FileKey,
     KnownFile,
     Rejected,
     Status,
     encode_path,
+    file_key,
 )
 from siltstone.ingest.file_rows import Report, silent
 from siltstone.model import Idempotency, StreamLocator
@@ -157,7 +159,7 @@ class _Look:
     """What one look at the folder found, against what was known before it."""
 
     listed: Sequence[ObjectInfo]
-    known: Mapping[str, KnownFile]
+    known: Mapping[FileKey, KnownFile]
     # Files that may be taken, oldest first, and those that may still be growing.
     ready: Sequence[ObjectInfo]
     unsettled: Sequence[ObjectInfo]
@@ -253,7 +255,7 @@ class Drops:
             look = self._look_once(known)
         return look
 
-    def _look_once(self, known: Mapping[str, KnownFile]) -> _Look:
+    def _look_once(self, known: Mapping[FileKey, KnownFile]) -> _Look:
         listed = self._folder.list_files(recursive=self._recursive)
         fresh = [
             file
@@ -261,7 +263,7 @@ class Drops:
             if not is_passed_over(file.path)
             and not file_address(self._folder, file.path).startswith(f"{self._rejects}/")
             and (self._pattern is None or self._pattern.fullmatch(file.path))
-            and not (file.path in known and is_same(known[file.path].info, file))
+            and file_key(file) not in known
         ]
         now = clock.monotonic()
         seen = {file.path: (f"{file.size} {file.version}", now) for file in fresh}
@@ -288,31 +290,33 @@ class Drops:
         batch_id = 0 if newest is None else newest.batch_id + 1
         files = []
         size = count = 0
+        taken_before = _taken_by_path(look)
         for file in ready:
-            reason = self._problem(file, look.known)
+            reason = self._problem(file, taken_before)
             if reason is not None and not self._options.quarantine:
                 raise InvalidInputError(f"{file_address(self._folder, file.path)}: {reason}")
             if reason is None:
                 if count == self._limit or (count and size + file.size > self._options.max_bytes):
                     break
                 count, size = count + 1, size + file.size
-            state, how = (TAKEN, self._how) if reason is None else (REJECTED, orjson.dumps({"reason": reason}).decode())
+            taken = TAKEN if self._options.done == "keep" else LEAVING
+            state, how = (taken, self._how) if reason is None else (REJECTED, orjson.dumps({"reason": reason}).decode())
             path = encode_path(file.path)
             files.append(KnownFile(path, file.modified_ms, batch_id, file.size, file.version, state, 0, how))
-        paths = {file.path for file in files}
-        changed, forgotten = self._missing(look)
+        noted, forgotten = self._missing(look)
         if newest is not None and newest.ended is not None and not newest.ended.is_written:
-            forgotten += [file for file in newest.files if file.path not in paths]
-        lines = [*files, *(file for file in changed if file.path not in paths)]
+            listed = {self._log.key(file) for file in files}
+            forgotten += [file for file in newest.files if self._log.key(file) not in listed]
+        lines = [*files, *noted]
         return Batch(batch_id, files, None) if self._log.begin(batch_id, lines, forgotten) else None
 
-    def _problem(self, file: ObjectInfo, known: Mapping[str, KnownFile]) -> str | None:
+    def _problem(self, file: ObjectInfo, taken_before: Mapping[str, KnownFile]) -> str | None:
         """Return why a file cannot be taken, if that is known before it is read."""
         version, reason = self._bad.get(file.path, ("", ""))
         if reason and version == file.version:
             return reason
-        before = known.get(file.path)
-        if before is not None and before.state == TAKEN and not self._has_key:
+        before = taken_before.get(file.path)
+        if before is not None and not self._has_key:
             return (
                 f"was taken in batch {before.batch_id}, and has changed since; {self.table} has no primary key, so its rows "
                 "would be there twice: give the new file another name"
@@ -326,12 +330,17 @@ class Drops:
         it is remembered for a while, should a whole folder be away for some time.
         """
         now_ms = self._log.now_ms()
-        listed = {file.path for file in look.listed}
+        listed = {file.path: file_key(file) for file in look.listed}
+        newest = {key.path: key for key, _ in sorted(look.known.items(), key=lambda item: item[1].batch_id)}
         noted, forgotten = [], []
-        for path, file in look.known.items():
-            if path in listed:
+        for key, file in look.known.items():
+            there = listed.get(key.path)
+            if there == key:
                 noted += [file._replace(gone_ms=0)] if file.gone_ms else []
-            elif "/" in path and not self._recursive:
+            elif there is not None:
+                # Another content took its place; of those that had the name, the last one is remembered.
+                forgotten += [file] if key != newest[key.path] else []
+            elif "/" in key.path and not self._recursive:
                 continue
             elif self._options.done != "keep" or (file.gone_ms and now_ms - file.gone_ms > GONE_RETENTION_MS):
                 forgotten.append(file)
@@ -345,7 +354,7 @@ class Drops:
         Raises: InvalidInputError for a bad file, StorageError, CommitUnknownError.
         """
         name = Idempotency(app_id=f"{LASTING_PREFIX}{self._log.source_id}", batch_id=batch.batch_id)
-        files = [file.info for file in batch.files if file.state == TAKEN]
+        files = [file.info for file in batch.files if file.is_taken]
         written = self._find(name)
         failure: Exception | None = None
         if written is None:
@@ -444,7 +453,7 @@ class Drops:
 
     def _how_of(self, batch: Batch) -> dict[str, Any]:
         """Return the options that the files of a batch are read with, whoever finishes it."""
-        how = next((file.how for file in batch.files if file.state == TAKEN), "")
+        how = next((file.how for file in batch.files if file.is_taken), "")
         options: dict[str, Any] = orjson.loads(how or "{}")
         return options
 
@@ -465,14 +474,14 @@ class Drops:
     def _tidy(self, look: _Look) -> None:
         """Move or delete the files that are taken; what a crash left is done now. Raises: StorageError."""
         for file in look.listed:
-            known = look.known.get(file.path)
-            if known is None or not is_same(known.info, file):
+            known = look.known.get(file_key(file))
+            if known is None:
                 continue
-            if known.state == REJECTED and self._options.quarantine:
+            if not known.is_taken and self._options.quarantine:
                 self._folder.move(file, self._rejects, str(known.batch_id))
-            elif known.state == TAKEN and self._options.done == "move":
+            elif known.is_taken and self._options.done == "move":
                 self._folder.move(file, MOVED_FOLDER, str(known.batch_id))
-            elif known.state == TAKEN and self._options.done == "delete":
+            elif known.is_taken and self._options.done == "delete":
                 self._folder.delete(file)
 
     def _preview(self, progress: Report) -> Ingested:
@@ -481,8 +490,9 @@ class Drops:
         look = self._look(newest, waits=True)
         pending = [] if newest is None or newest.ended is not None else [file.info for file in newest.files]
         good, rejected, rows = [], [], 0
+        taken_before = _taken_by_path(look)
         for file in [*pending, *look.ready]:
-            reason = None if file in pending else self._problem(file, look.known)
+            reason = None if file in pending else self._problem(file, taken_before)
             if reason is None and file.size:
                 try:
                     rows += self._try_out([file], self._options.how, progress)
@@ -521,6 +531,11 @@ class Drops:
         self._status, self._status_at = found, clock.monotonic()
         with contextlib.suppress(StorageError):
             self._log.set_status(dataclasses.replace(found, looked_at=now_ms))
+
+
+def _taken_by_path(look: _Look) -> dict[str, KnownFile]:
+    """Return the files that were taken and left where they are, or should be."""
+    return {key.path: file for key, file in look.known.items() if file.state == TAKEN}
 
 
 def _rejected(file: KnownFile) -> Rejected:
