@@ -112,7 +112,7 @@ def _taken_text(taken: "Ingested") -> Iterator[Shown]:
     if taken.dry_run:
         yield f"{taken.table}: would take {what} from {taken.source}."
     elif not taken.files:
-        yield f"{taken.table}: nothing new in {taken.source}."
+        yield f"{taken.table}: {'took no file from' if taken.rejected else 'nothing new in'} {taken.source}."
     else:
         at = "" if taken.stream_position is None else f", up to position {taken.stream_position}"
         batches = f" in {taken.batches} batches" if taken.batches > 1 else ""
