@@ -47,7 +47,7 @@ from siltstone.documents.record import check_change_id
 from siltstone.documents.schema import KEY, SCHEMA, StoredRow, condition_name
 from siltstone.errors import InvalidInputError, NotFoundError
 from siltstone.ingest.document_lines import read_objects
-from siltstone.ingest.drops import TakenRows
+from siltstone.ingest.drop_options import TakenRows
 from siltstone.lake import EngineName, Lake, Table, choose_engine
 from siltstone.log.inspect import Finding
 from siltstone.maintenance.vacuum import ORPHAN_GRACE_MS, ROUND_RETENTION_MS, VacuumReport

@@ -19,19 +19,19 @@ from siltstone.errors import (
 )
 from siltstone.ingest.drop_folder import open_drop_folder
 from siltstone.ingest.drop_log import DropLog, IngestReport, Status, drop_logs, read_ingest_report
-from siltstone.ingest.drops import (
+from siltstone.ingest.drop_options import (
     MAX_BYTES,
     MAX_FILES,
     SETTLE_SECONDS,
     DonePolicy,
     DropOptions,
-    Drops,
     Ingested,
     TakenRows,
     Target,
     source_id_of,
     write_options,
 )
+from siltstone.ingest.drops import Drops
 from siltstone.ingest.dry_run import Written, plan_write, sum_up, written_before
 from siltstone.ingest.file_rows import Format, Report, open_rows, silent
 from siltstone.log.inspect import Finding, KeyedLog, verify_log

@@ -12,7 +12,7 @@ import pytest
 
 import siltstone
 from siltstone.errors import InvalidInputError
-from siltstone.ingest.drops import Ingested
+from siltstone.ingest.drop_options import Ingested
 from tests.integration.s3_servers import BUCKET, gateway, gateway_environment
 
 pytestmark = pytest.mark.integration

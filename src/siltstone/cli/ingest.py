@@ -14,7 +14,7 @@ from siltstone.text import format_bytes, format_count, format_number, format_tim
 
 if TYPE_CHECKING:
     from siltstone.ingest.drop_log import IngestReport
-    from siltstone.ingest.drops import Ingested
+    from siltstone.ingest.drop_options import Ingested
 
 app = typer.Typer()
 
@@ -72,7 +72,8 @@ def ingest(
         reports = table.ingests()
         shell.emit(reports, _reports_text(name, reports))
         return
-    from siltstone.ingest.drops import DropOptions, watch, write_options
+    from siltstone.ingest.drop_options import DropOptions, write_options
+    from siltstone.ingest.drops import watch
 
     if every is not None and dry_run:
         raise typer.BadParameter("a dry run looks once; leave out --every", param_hint="--every")

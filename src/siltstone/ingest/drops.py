@@ -7,11 +7,9 @@ so that nobody can commit under it, where the files are no longer what was liste
 
 import contextlib
 import dataclasses
-import hashlib
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, Protocol, get_args
+from typing import Any
 
 import orjson
 
@@ -23,17 +21,8 @@ from siltstone.errors import (
     SiltstoneError,
     StorageError,
 )
-from siltstone.ingest.drop_folder import DONE_FOLDER as MOVED_FOLDER
-from siltstone.ingest.drop_folder import (
-    REJECTED_FOLDER,
-    DropFolder,
-    compile_pattern,
-    contains_lake,
-    file_address,
-    is_passed_over,
-)
+from siltstone.ingest.drop_folder import DONE_FOLDER, DropFolder, file_address
 from siltstone.ingest.drop_log import (
-    GONE_RETENTION_MS,
     LEAVING,
     RECENT_REJECTS,
     REJECTED,
@@ -42,127 +31,29 @@ from siltstone.ingest.drop_log import (
     Counts,
     DropLog,
     Ended,
-    FileKey,
     KnownFile,
     Rejected,
     Status,
     encode_path,
     file_key,
 )
+from siltstone.ingest.drop_look import Look, Looks
+from siltstone.ingest.drop_options import DropOptions, Ingested, TakenRows, Target
 from siltstone.ingest.file_rows import Report, silent
 from siltstone.model import Idempotency, StreamLocator
-from siltstone.model.locators import check_name
-from siltstone.objects import canonical_root
 from siltstone.objects.interface import ObjectInfo
 from siltstone.storage import object_store as storage
 from siltstone.storage.transactions import LASTING_PREFIX
 from siltstone.text import format_bytes, format_count
 
-DonePolicy = Literal["keep", "move", "delete"]
-MAX_FILES = 1000
-MAX_BYTES = 1 << 30
-SETTLE_SECONDS = 2.0
-# What was last changed so long ago is not being written, whatever the clocks.
-_OLD_MS = 60_000
+# What is tried so often: files that change while they are being taken.
+_ATTEMPTS = 20
 _RETRY_SECONDS = 60.0
 _STATUS_SECONDS = 60.0
-_ATTEMPTS = 20
-
-
-@dataclass(frozen=True)
-class Ingested:
-    """What was taken from a folder; `waiting_files` are those that are not settled yet."""
-
-    table: str
-    source: str
-    source_id: str
-    batches: int = 0
-    files: int = 0
-    rows: int = 0
-    bytes: int = 0
-    stream_position: int | None = None
-    rejected: Sequence[Rejected] = ()
-    waiting_files: int = 0
-    dry_run: bool = False
-
-
-@dataclass(frozen=True)
-class DropOptions:
-    """Which files are taken, how many at once, and what becomes of them; `how` are options of the write."""
-
-    pattern: str | None = None
-    done: DonePolicy = "keep"
-    quarantine: bool = False
-    rejects: str | None = None
-    max_files: int = MAX_FILES
-    max_bytes: int = MAX_BYTES
-    settle_seconds: float = SETTLE_SECONDS
-    how: Mapping[str, object] = dataclasses.field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        if self.done not in get_args(DonePolicy):
-            raise InvalidInputError(f"done is {self.done!r}; use keep, move or delete")
-        for name, least in (("max_files", 1), ("max_bytes", 1), ("settle_seconds", 0)):
-            if getattr(self, name) < least:
-                raise InvalidInputError(f"{name} is {getattr(self, name)}; use {least} or more")
-
-
-def write_options(
-    format: str | None, delimiter: str | None, type: str, op_column: str | None, evolve: bool
-) -> dict[str, object]:
-    """Return the options of a write that differ from its defaults, as a batch records them."""
-    given = {"format": format, "delimiter": delimiter, "op_column": op_column}
-    return {
-        **{name: value for name, value in given.items() if value is not None},
-        **({} if type == "upsert" else {"type": type}),
-        **({} if evolve else {"evolve": False}),
-    }
-
-
-class Target(Protocol):
-    """The table that files are written to."""
-
-    def take_files(
-        self,
-        files: Sequence[str],
-        how: Mapping[str, Any],
-        idempotency: Idempotency | None,
-        before_commit: Callable[[], None],
-        *,
-        dry_run: bool,
-        progress: Report,
-    ) -> "TakenRows":
-        """Write all rows of files as one commit, or only check them; return what was written.
-
-        `before_commit` is called when all is read; what it raises stops the write. Raises: as `Table.write`.
-        """
-
-
-class TakenRows(NamedTuple):
-    """Rows that were written, or would be in a dry run; the position where it is known."""
-
-    rows: int
-    stream_position: int | None
-
-
-def source_id_of(address: str, given: str | None = None) -> str:
-    """Return what a folder's log is called: as given, or by its address. Raises: InvalidInputError."""
-    return hashlib.sha256(address.encode()).hexdigest()[:16] if given is None else check_name(given, "source id")
 
 
 class _ChangedError(InvalidInputError):
     """Files are no longer what was listed."""
-
-
-@dataclass(frozen=True)
-class _Look:
-    """What one look at the folder found, against what was known before it."""
-
-    listed: Sequence[ObjectInfo]
-    known: Mapping[FileKey, KnownFile]
-    # Files that may be taken, oldest first, and those that may still be growing.
-    ready: Sequence[ObjectInfo]
-    unsettled: Sequence[ObjectInfo]
 
 
 class Drops:
@@ -189,18 +80,11 @@ class Drops:
         self._options = options
         self._has_key = has_key
         self._root = root
-        self._pattern = None if options.pattern is None else compile_pattern(options.pattern)
-        self._recursive = options.pattern is not None and "/" in options.pattern
-        if self._recursive and contains_lake(folder, root):
-            raise InvalidInputError(
-                f"{folder.address}: the lake {root} is below it; use a pattern without /, or another folder"
-            )
-        self._rejects = REJECTED_FOLDER if options.rejects is None else canonical_root(options.rejects)
+        self._looks = Looks(folder, log, options, root=root)
         self._how = orjson.dumps(dict(options.how)).decode() if options.how else ""
         # Files that turned out to be bad, with their version and the reason; how many go together.
         self._bad: dict[str, tuple[str, str]] = {}
         self._limit = options.max_files
-        self._seen: dict[str, tuple[str, float]] = {}
         self._status: Status | None = None
         self._status_at = 0.0
 
@@ -235,7 +119,7 @@ class Drops:
                     raise ConflictError(f"{self.source}: its files change again and again while they are being taken")
                 done = _sum(done, ended)
                 continue
-            look = self._look(newest, waits=wanted is None)
+            look = self._looks.look(newest, waits=wanted is None)
             if wanted is None:
                 wanted = {(file.path, file.version) for file in look.listed}
             ready = [file for file in look.ready if (file.path, file.version) in wanted]
@@ -246,43 +130,7 @@ class Drops:
         self._keep_status([*look.unsettled, *ready])
         return dataclasses.replace(done, waiting_files=len(look.unsettled) + len(ready))
 
-    def _look(self, newest: Batch | None, *, waits: bool) -> _Look:
-        """List the folder, after the log was read: what is in the list and not in the log was never taken."""
-        known = self._log.known(newest)
-        look = self._look_once(known)
-        if look.unsettled and waits:
-            clock.sleep(self._options.settle_seconds)
-            look = self._look_once(known)
-        return look
-
-    def _look_once(self, known: Mapping[FileKey, KnownFile]) -> _Look:
-        listed = self._folder.list_files(recursive=self._recursive)
-        fresh = [
-            file
-            for file in listed
-            if not is_passed_over(file.path)
-            and not file_address(self._folder, file.path).startswith(f"{self._rejects}/")
-            and (self._pattern is None or self._pattern.fullmatch(file.path))
-            and file_key(file) not in known
-        ]
-        now = clock.monotonic()
-        seen = {file.path: (f"{file.size} {file.version}", now) for file in fresh}
-        self._seen = {
-            path: before if (before := self._seen.get(path, look))[0] == look[0] else look
-            for path, look in seen.items()
-        }
-        ready: list[ObjectInfo] = []
-        unsettled: list[ObjectInfo] = []
-        for file in sorted(fresh, key=lambda file: (file.modified_ms, file.path)):
-            (ready if self._is_settled(file, now) else unsettled).append(file)
-        return _Look(listed, known, ready, unsettled)
-
-    def _is_settled(self, file: ObjectInfo, now: float) -> bool:
-        if self._folder.appears_whole or clock.now_ms() - file.modified_ms > _OLD_MS:
-            return True
-        return now - self._seen[file.path][1] >= self._options.settle_seconds
-
-    def _begin(self, newest: Batch | None, look: _Look, ready: Sequence[ObjectInfo]) -> Batch | None:
+    def _begin(self, newest: Batch | None, look: Look, ready: Sequence[ObjectInfo]) -> Batch | None:
         """List the next batch in the log: files to take, files to reject, and what to forget.
 
         Returns None where another process was faster. Raises: InvalidInputError for a file that is known to be bad.
@@ -290,7 +138,7 @@ class Drops:
         batch_id = 0 if newest is None else newest.batch_id + 1
         files = []
         size = count = 0
-        taken_before = _taken_by_path(look)
+        taken_before = look.taken_by_path()
         for file in ready:
             reason = self._problem(file, taken_before)
             if reason is not None and not self._options.quarantine:
@@ -303,7 +151,7 @@ class Drops:
             state, how = (taken, self._how) if reason is None else (REJECTED, orjson.dumps({"reason": reason}).decode())
             path = encode_path(file.path)
             files.append(KnownFile(path, file.modified_ms, batch_id, file.size, file.version, state, 0, how))
-        noted, forgotten = self._missing(look)
+        noted, forgotten = self._looks.missing(look)
         if newest is not None and newest.ended is not None and not newest.ended.is_written:
             listed = {self._log.key(file) for file in files}
             forgotten += [file for file in newest.files if self._log.key(file) not in listed]
@@ -322,31 +170,6 @@ class Drops:
                 "would be there twice: give the new file another name"
             )
         return None
-
-    def _missing(self, look: _Look) -> tuple[list[KnownFile], list[KnownFile]]:
-        """Return what to note about known files that left the folder or came back, and those to forget.
-
-        Where files are moved or deleted here, one that is missing is of no interest any more. Where others take them out,
-        it is remembered for a while, should a whole folder be away for some time.
-        """
-        now_ms = self._log.now_ms()
-        listed = {file.path: file_key(file) for file in look.listed}
-        newest = {key.path: key for key, _ in sorted(look.known.items(), key=lambda item: item[1].batch_id)}
-        noted, forgotten = [], []
-        for key, file in look.known.items():
-            there = listed.get(key.path)
-            if there == key:
-                noted += [file._replace(gone_ms=0)] if file.gone_ms else []
-            elif there is not None:
-                # Another content took its place; of those that had the name, the last one is remembered.
-                forgotten += [file] if key != newest[key.path] else []
-            elif "/" in key.path and not self._recursive:
-                continue
-            elif self._options.done != "keep" or (file.gone_ms and now_ms - file.gone_ms > GONE_RETENTION_MS):
-                forgotten.append(file)
-            elif not file.gone_ms:
-                noted.append(file._replace(gone_ms=max(now_ms, 1)))
-        return noted, forgotten
 
     def _finish(self, batch: Batch, progress: Report) -> Ended:
         """Write the files of a batch, unless that was done; or give it up. Return what this process added.
@@ -471,26 +294,26 @@ class Drops:
         files = {entry.uri: entry.record_count for delta in deltas for entry in delta.manifest.entries}
         return TakenRows(sum(files.values()), position)
 
-    def _tidy(self, look: _Look) -> None:
+    def _tidy(self, look: Look) -> None:
         """Move or delete the files that are taken; what a crash left is done now. Raises: StorageError."""
         for file in look.listed:
             known = look.known.get(file_key(file))
             if known is None:
                 continue
             if not known.is_taken and self._options.quarantine:
-                self._folder.move(file, self._rejects, str(known.batch_id))
+                self._folder.move(file, self._looks.rejects, str(known.batch_id))
             elif known.is_taken and self._options.done == "move":
-                self._folder.move(file, MOVED_FOLDER, str(known.batch_id))
+                self._folder.move(file, DONE_FOLDER, str(known.batch_id))
             elif known.is_taken and self._options.done == "delete":
                 self._folder.delete(file)
 
     def _preview(self, progress: Report) -> Ingested:
         """Return what would be taken, with what a batch that is under way would write; nothing is changed."""
         newest = self._log.newest()
-        look = self._look(newest, waits=True)
+        look = self._looks.look(newest, waits=True)
         pending = [] if newest is None or newest.ended is not None else [file.info for file in newest.files]
         good, rejected, rows = [], [], 0
-        taken_before = _taken_by_path(look)
+        taken_before = look.taken_by_path()
         for file in [*pending, *look.ready]:
             reason = None if file in pending else self._problem(file, taken_before)
             if reason is None and file.size:
@@ -531,11 +354,6 @@ class Drops:
         self._status, self._status_at = found, clock.monotonic()
         with contextlib.suppress(StorageError):
             self._log.set_status(dataclasses.replace(found, looked_at=now_ms))
-
-
-def _taken_by_path(look: _Look) -> dict[str, KnownFile]:
-    """Return the files that were taken and left where they are, or should be."""
-    return {key.path: file for key, file in look.known.items() if file.state == TAKEN}
 
 
 def _rejected(file: KnownFile) -> Rejected:

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 from siltstone import clock
 from siltstone.errors import SiltstoneError
-from siltstone.ingest.drops import DropOptions, Drops, Ingested
+from siltstone.ingest.drop_options import DropOptions, Ingested
+from siltstone.ingest.drops import Drops
 from siltstone.lake import Lake, Table
 from siltstone.model.properties import (
     INGEST_DONE,

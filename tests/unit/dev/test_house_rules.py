@@ -16,7 +16,7 @@ ROLES = {"__init__", "commit", "errors", "interface", "merge", "parquet", "read"
 OTHER_GERUNDS: set[str] = set()
 OTHER_NAMES = {"deltas"}
 # What there is. Lower these when there is less; think twice before you raise them.
-MAX_MODULES = 148
+MAX_MODULES = 149
 MAX_LINES = 37_600
 MAX_CLI_LINES = 3_500
 MAX_TELLING = 2

@@ -17,7 +17,7 @@ from siltstone import clock
 from siltstone.errors import ConflictError, InvalidInputError, NotFoundError
 from siltstone.ingest.drop_folder import compile_pattern
 from siltstone.ingest.drop_log import DropLog, drop_logs
-from siltstone.ingest.drops import DropOptions, Ingested, TakenRows
+from siltstone.ingest.drop_options import DropOptions, Ingested, TakenRows
 from siltstone.log.spark_logs import SourceLog
 from siltstone.model import Idempotency
 from siltstone.storage import object_store as storage
