@@ -110,10 +110,10 @@ class Drops:
         given_up = 0
         begun: Batch | None = None
         while True:
-            newest = begun or self._log.newest()
+            newest, is_own = begun or self._log.newest(), begun is not None
             begun = None
             if newest is not None and newest.ended is None:
-                ended = self._finish(newest, progress)
+                ended = self._finish(newest, progress, is_own=is_own)
                 given_up += not ended.is_written
                 if given_up > _ATTEMPTS:
                     raise ConflictError(f"{self.source}: its files change again and again while they are being taken")
@@ -171,14 +171,16 @@ class Drops:
             )
         return None
 
-    def _finish(self, batch: Batch, progress: Report) -> Ended:
+    def _finish(self, batch: Batch, progress: Report, *, is_own: bool) -> Ended:
         """Write the files of a batch, unless that was done; or give it up. Return what this process added.
+
+        What was just begun here is surely not written yet; if it is, the write finds that.
 
         Raises: InvalidInputError for a bad file, StorageError, CommitUnknownError.
         """
         name = Idempotency(app_id=f"{LASTING_PREFIX}{self._log.source_id}", batch_id=batch.batch_id)
         files = [file.info for file in batch.files if file.is_taken]
-        written = self._find(name)
+        written = None if is_own else self._find(name)
         failure: Exception | None = None
         if written is None:
             total = format_bytes(sum(file.size for file in files))
