@@ -1,7 +1,7 @@
 """A table of documents, as a person holds it: update, get, scan, compact. Thin: each call goes to the layers below."""
 
 import datetime
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal, NamedTuple, cast
 
 import pyarrow as pa
@@ -23,6 +23,7 @@ from siltstone.documents.intake import (
     DeltaLike,
     ImportResult,
     KeyLike,
+    Update,
     UpdateLike,
     check_key,
     checked_updates,
@@ -45,10 +46,12 @@ from siltstone.documents.read import (
 from siltstone.documents.record import check_change_id
 from siltstone.documents.schema import KEY, SCHEMA, StoredRow, condition_name
 from siltstone.errors import InvalidInputError, NotFoundError
+from siltstone.ingest.document_lines import read_objects
+from siltstone.ingest.drop_options import TakenRows
 from siltstone.lake import EngineName, Lake, Table, choose_engine
 from siltstone.log.inspect import Finding
 from siltstone.maintenance.vacuum import ORPHAN_GRACE_MS, ROUND_RETENTION_MS, VacuumReport
-from siltstone.model import TableRules
+from siltstone.model import Idempotency, TableRules
 from siltstone.model.properties import (
     DOCUMENTS_KIND,
     DOCUMENTS_NAME,
@@ -178,6 +181,31 @@ class DocumentTable:
         rows = table_updates(updates) if isinstance(updates, pa.Table | pa.RecordBatch) else updates
         checked = list(checked_updates(cast("Iterable[UpdateLike]", rows)))
         return len(write_updates(self.name, checked, root=root))
+
+    def take_files(
+        self,
+        files: Sequence[str],
+        how: Mapping[str, object],
+        idempotency: Idempotency | None,
+        before_commit: Callable[[], None],
+        *,
+        dry_run: bool,
+        progress: Callable[[str], None],
+    ) -> TakenRows:
+        """Apply the updates in files of a folder that is watched, JSON lines as for `update_many`; see `Target`."""
+        if how.get("format", "jsonl") != "jsonl" or how.keys() - {"format"}:
+            raise InvalidInputError(f"{self.name}: takes documents as JSON lines and no other options, not {dict(how)}")
+        updates: list[Update] = []
+        for file in files:
+            progress(f"Reading {file}: {len(updates):,} updates")
+            try:
+                updates += checked_updates(read_objects(file, '{"key": …, "delta": …}'))
+            except InvalidInputError as error:
+                raise error if file in str(error) else InvalidInputError(f"{file}: {error}") from error
+        before_commit()
+        if not dry_run:
+            write_updates(self.name, updates, idempotency=idempotency, root=self.lake.root)
+        return TakenRows(len(updates), None)
 
     def import_documents(
         self, documents: Iterable[Mapping[str, object]], *, skip_existing: bool = False, dry_run: bool = False

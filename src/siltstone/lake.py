@@ -4,8 +4,8 @@ import dataclasses
 import datetime
 import os
 import warnings
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Literal, TypeAlias, cast, get_args, overload
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast, get_args, overload
 
 import pyarrow as pa
 
@@ -17,10 +17,25 @@ from siltstone.errors import (
     NotFoundError,
     SiltstoneError,
 )
+from siltstone.ingest.drop_folder import open_drop_folder
+from siltstone.ingest.drop_log import DropLog, IngestReport, Status, drop_logs, read_ingest_report
+from siltstone.ingest.drop_options import (
+    MAX_BYTES,
+    MAX_FILES,
+    SETTLE_SECONDS,
+    DonePolicy,
+    DropOptions,
+    Ingested,
+    TakenRows,
+    Target,
+    source_id_of,
+    write_options,
+)
+from siltstone.ingest.drops import Drops
 from siltstone.ingest.dry_run import Written, plan_write, sum_up, written_before
 from siltstone.ingest.file_rows import Format, Report, open_rows, silent
 from siltstone.log.inspect import Finding, KeyedLog, verify_log
-from siltstone.maintenance.fsck import check_deltas, check_partition, check_registered
+from siltstone.maintenance.fsck import check_deltas, check_drop_logs, check_partition, check_registered
 from siltstone.maintenance.recovery import PartitionRepair, repair, roll_back
 from siltstone.maintenance.vacuum import (
     DROPPED_RETENTION_MS,
@@ -576,10 +591,12 @@ class Table:
         partitions: Partitions = None,
         dry_run: bool = False,
         progress: Report = silent,
+        before_commit: Callable[[], None] = lambda: None,
     ) -> Written:
         """Write all rows of Parquet, CSV or JSON lines files, in their order, as one delta in one commit.
 
         CSV and JSON lines are read with the types of the table's columns; `-` is JSON lines from standard input.
+        `before_commit` is called when all rows are read; what it raises stops the write.
         Raises: as `write`. Warns: InputWarning.
         """
         idempotency, before = _idempotency(idempotency), self.version
@@ -592,7 +609,7 @@ class Table:
             if dry_run:
                 planned = self.write(rows.batches(), *rules, mode=mode, partitions=partitions, dry_run=True)
                 return dataclasses.replace(planned, null_lines=rows.null_lines)
-            position = self.write(rows.batches(), *rules, mode=mode, partitions=partitions)
+            position = self.write(_followed_by(rows.batches(), before_commit), *rules, mode=mode, partitions=partitions)
         deltas = self.deltas(position, position)
         return sum_up(type, deltas, before, self.version, stream_position=position, null_lines=rows.null_lines)
 
@@ -638,6 +655,101 @@ class Table:
         read = read_change_files(files, format, progress=progress)
         given = options or ChangeOptions()
         return write_changes(self, read.events, format, given, idempotency=_idempotency(idempotency), files=read)
+
+    def ingest(
+        self,
+        source: str | os.PathLike[str],
+        *,
+        format: Format | None = None,
+        delimiter: str | None = None,
+        type: DeltaType = "upsert",
+        op_column: str | None = None,
+        evolve: bool = True,
+        pattern: str | None = None,
+        done: DonePolicy = "keep",
+        quarantine: bool = False,
+        rejects: str | None = None,
+        max_files: int = MAX_FILES,
+        max_bytes: int = MAX_BYTES,
+        settle_seconds: float = SETTLE_SECONDS,
+        source_id: str | None = None,
+        dry_run: bool = False,
+        progress: Report = silent,
+    ) -> Ingested:
+        """Write the files in a folder or under a prefix that were not written from there before, each exactly once.
+
+        They are taken by age in batches, each one commit. Files that may still be growing are left for the next time.
+        A bad file stops its batch; with `quarantine`, it is moved to `rejects`, by default `rejected` in the folder, and the
+        others are taken. A taken file is left where it is, moved to `done` in the folder, or deleted. One that changes later
+        is taken again, if the table has a key. See `open_drops` to look again and again.
+        Raises: InvalidInputError that names a bad file, NotFoundError, StorageError.
+        """
+        options = DropOptions(
+            pattern=pattern,
+            done=done,
+            quarantine=quarantine,
+            rejects=rejects,
+            max_files=max_files,
+            max_bytes=max_bytes,
+            settle_seconds=settle_seconds,
+            how=write_options(format, delimiter, type, op_column, evolve),
+        )
+        return self.open_drops(source, options, source_id=source_id).take(dry_run=dry_run, progress=progress)
+
+    def open_drops(
+        self, source: str | os.PathLike[str], options: DropOptions | None = None, *, source_id: str | None = None
+    ) -> Drops:
+        """Return what takes files from a folder or prefix each time it is asked to; see `ingest`.
+
+        Raises: InvalidInputError, NotFoundError.
+        """
+        root = self.lake.root
+        folder = open_drop_folder(source, root=root)
+        version = self.version
+        is_rows = KIND.of(version.properties, self.name) == ROWS_KIND
+        target: Target = self
+        if not is_rows:
+            from siltstone.document_table import DocumentTable
+
+            target = DocumentTable(self.lake, self.name)
+        return Drops(
+            self.name,
+            folder,
+            DropLog(root, catalog.version_folder(self.name, root=root), source_id_of(folder.address, source_id)),
+            self._stream,
+            target,
+            options or DropOptions(),
+            has_key=is_rows and bool(version.primary_keys) and version.drop_duplicates,
+            root=root,
+        )
+
+    def take_files(
+        self,
+        files: Sequence[str],
+        how: Mapping[str, Any],
+        idempotency: Idempotency | None,
+        before_commit: Callable[[], None],
+        *,
+        dry_run: bool,
+        progress: Report,
+    ) -> TakenRows:
+        """Write files of a folder that is watched; see `Target`."""
+        written = self.write_files(
+            files, **how, idempotency=idempotency, before_commit=before_commit, dry_run=dry_run, progress=progress
+        )
+        return TakenRows(written.rows, written.stream_position)
+
+    def note_ingest_failure(self, source: str, error: str) -> None:
+        """Keep, for people, why files cannot be taken from a source that cannot even be opened. Raises: StorageError."""
+        root = self.lake.root
+        log = DropLog(root, catalog.version_folder(self.name, root=root), source_id_of(source))
+        now_ms = log.now_ms()
+        log.set_status(Status(source, now_ms, error=error, error_at=now_ms))
+
+    def ingests(self) -> list[IngestReport]:
+        """Return the folders that files were taken from, in numbers. Raises: CorruptionError, StorageError."""
+        root = self.lake.root
+        return [read_ingest_report(log) for log in drop_logs(root, catalog.version_folder(self.name, root=root))]
 
     def deltas(self, first_stream_position: int | None = None, last_stream_position: int | None = None) -> list[Delta]:
         """Return the committed deltas by stream position; both bounds are inclusive."""
@@ -842,6 +954,7 @@ class Table:
         if findings:
             return findings
         findings += check_registered(self.name, root=root)
+        findings += check_drop_logs(root, folder)
         findings += check_deltas(root, self.deltas(), deep=deep)
         for destination in self._destinations():
             findings += check_partition(destination, deep=deep)
@@ -992,6 +1105,11 @@ def _warn_of_keys_in_several_partitions(table: Table) -> None:
 
 def _idempotency(given: Idempotency | tuple[str, int] | None) -> Idempotency | None:
     return Idempotency(app_id=given[0], batch_id=given[1]) if isinstance(given, tuple) else given
+
+
+def _followed_by(batches: Iterator[pa.RecordBatch], call: Callable[[], None]) -> Iterator[pa.RecordBatch]:
+    yield from batches
+    call()
 
 
 def _names(names: Sequence[str]) -> list[str]:

@@ -14,6 +14,7 @@ from siltstone.cli.spark import spark_settings
 from siltstone.java import require_java
 from siltstone.lake import Lake
 from siltstone.service import LakeTables, Node, ServiceSettings, default_address, open_database
+from siltstone.service.ingests import Ingests
 from siltstone.service.node import SparkStarter, stopping_signals, watch
 from siltstone.text import format_count, mask_secrets
 
@@ -94,6 +95,10 @@ def run_service(options: ServeOptions, output: Output, stopping: threading.Event
         with stopping_signals(stopping):
             node.start()
             cleanup.callback(node.stop, options.grace_seconds)
+            ingests = Ingests(lake, is_leading=lambda: node.leader.lease is not None)
+            ingests.start()
+            cleanup.callback(ingests.stop, options.grace_seconds)
+            parts["ingests"] = lambda: ingests.is_running
             serving = Serving(node.identity.name, mask_secrets(lake.root), database.address, address, options.workers)
             output.emit(serving, _serving_text(serving), one_line=True)
             is_well = watch(parts, stopping)

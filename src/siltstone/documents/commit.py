@@ -54,21 +54,28 @@ class Staged(NamedTuple, Generic[R]):
     result: R
 
 
-def write_updates(name: str, updates: Sequence[Update], *, root: str) -> list[Update]:
+def write_updates(
+    name: str, updates: Sequence[Update], *, idempotency: Idempotency | None = None, root: str
+) -> list[Update]:
     """Commit updates but for those that are there already; return what was written, with change ids.
 
-    Threads that do so at the same time share a commit. Raises: AlreadyExistsError.
+    Threads that do so at the same time share a commit, unless it has an idempotency id.
+    Raises: AlreadyExistsError, ConflictError where something was committed under that id before.
     """
 
     def write(group: Sequence[Sequence[Update]]) -> list[list[Update]]:
-        return _write_group(name, group, root)
+        return _write_group(name, group, root, idempotency)
 
+    if idempotency is not None:
+        return write([updates])[0]
     if len(updates) > groups.MAX_GROUP_UPDATES:
         return write([updates])[0]
     return groups.commit_groups.of(root, name).commit(updates, write) if updates else []
 
 
-def _write_group(name: str, group: Sequence[Sequence[Update]], root: str) -> list[list[Update]]:
+def _write_group(
+    name: str, group: Sequence[Sequence[Update]], root: str, idempotency: Idempotency | None = None
+) -> list[list[Update]]:
     """Commit the updates of several callers as one delta; return what was written for each."""
     identified = [update for updates in group for update in updates if update.change_id is not None]
     stored = snapshot_of(name, root=root).stored_changes(identified) if identified else {}
@@ -84,7 +91,7 @@ def _write_group(name: str, group: Sequence[Sequence[Update]], root: str) -> lis
         ids = [update.change_id for update in every if update.change_id is not None]
         return Staged(deltas, min(ids, key=order_key), written)
 
-    return commit_changes(name, stage, root=root)
+    return commit_changes(name, stage, idempotency=idempotency, root=root)
 
 
 def write_files(name: str, stage_files: Callable[[StreamLocator], list[Delta]], *, have_ids: bool, root: str) -> int:
@@ -247,11 +254,14 @@ def documents_destination(name: str, *, root: str) -> Destination:
     return locate_compacted(PartitionLocator(**stream, partition_values=[]), root=root)
 
 
-def commit_changes(name: str, stage: Callable[[StreamLog], Staged[R]], *, root: str) -> R:
+def commit_changes(
+    name: str, stage: Callable[[StreamLog], Staged[R]], *, idempotency: Idempotency | None = None, root: str
+) -> R:
     """Commit what is staged and return its result, if all changes are later than what is complete.
 
     Whoever compacts closes the table's stream first, in the log that changes are committed to; the commit holds only
-    if the closing time is still the one that the changes were checked against. Raises: InvalidInputError.
+    if the closing time is still the one that the changes were checked against.
+    Raises: InvalidInputError, ConflictError where something was committed under the idempotency id before.
     """
     started_ms = now_ms(root)
     results: list[R] = []
@@ -268,11 +278,16 @@ def commit_changes(name: str, stage: Callable[[StreamLog], Staged[R]], *, root: 
             return staged.deltas
 
         try:
-            catalog.write_staged(name, checked, expected_properties=limit.expected_properties, root=root)
-            return results[-1]
+            catalog.write_staged(
+                name, checked, idempotency=idempotency, expected_properties=limit.expected_properties, root=root
+            )
         except ConflictError:
             if attempt == _ATTEMPTS - 1:
                 raise
+            continue
+        if not results and idempotency is not None:
+            raise ConflictError(f"{name}: batch {idempotency.batch_id} of {idempotency.app_id} was committed before")
+        return results[-1]
     raise AssertionError
 
 

@@ -15,6 +15,7 @@ from siltstone.errors import InvalidInputError
 from siltstone.objects import open_objects
 
 Compression = Literal["gzip", "bz2"]
+_COMPRESSIONS: dict[str, Compression] = {".gz": "gzip", ".bz2": "bz2"}
 RowProgress = Callable[[int], None]
 
 _INTEGER = r"^-?(0|[1-9][0-9]{0,17})$"
@@ -31,6 +32,11 @@ _CANDIDATES: list[tuple[pa.DataType, str]] = [
     (pa.timestamp("us"), _DAY),
     (pa.timestamp("us", tz="UTC"), _DAY),
 ]
+
+
+def compression_of(name: str) -> Compression | None:
+    """Return how a file is compressed, by its name."""
+    return _COMPRESSIONS.get(Path(name).suffix.lower())
 
 
 class Location(NamedTuple):

@@ -1,6 +1,7 @@
 """Documents from files and to files: JSON lines."""
 
 import contextlib
+import io
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -17,6 +18,14 @@ def open_lines(file: str) -> Iterator[tuple[Iterator[bytes], str]]:
     """Yield the lines of a file, or of standard input for `-`, and its name for messages. Raises: InvalidInputError."""
     if file == STANDARD_INPUT:
         yield iter(sys.stdin.buffer), "standard input"
+        return
+    if "://" in file or file.endswith((".gz", ".bz2")):
+        # It takes Arrow, which plain files do not.
+        from siltstone.ingest.data_file import Location, compression_of
+
+        with Location(file, file, compression_of(file)).opened() as stream:
+            data = stream.read()
+        yield iter(io.BytesIO(data)), file
         return
     try:
         with Path(file).open("rb") as lines:

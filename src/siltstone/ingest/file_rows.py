@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from siltstone.errors import InputWarning, InvalidInputError
-from siltstone.ingest.data_file import Compression, InputFile, Location, RowProgress
+from siltstone.ingest.data_file import InputFile, Location, RowProgress, compression_of
 from siltstone.ingest.text_file import CsvFile, JsonLinesFile
 from siltstone.model import TableVersion
 from siltstone.model.entities import REMOVALS
@@ -34,7 +34,6 @@ _FORMATS: dict[str, Format] = {
     ".ndjson": "jsonl",
     ".json": "jsonl",
 }
-_COMPRESSIONS: dict[str, Compression] = {".gz": "gzip", ".bz2": "bz2"}
 BATCH_ROWS = 1 << 16
 
 
@@ -46,7 +45,7 @@ def open_bytes(name: str) -> Iterator[tuple[IO[bytes], str]]:
         return
     if "://" not in name and Path(name).is_dir():
         raise InvalidInputError(f"{name}: is a folder; name the files in it")
-    with Location(name, name, _COMPRESSIONS.get(Path(name).suffix.lower())).opened() as stream:
+    with Location(name, name, compression_of(name)).opened() as stream:
         yield stream, name
 
 
@@ -59,7 +58,7 @@ def open_input(name: str, format: Format | None = None, delimiter: str | None = 
             raise InvalidInputError(f"{name}: is a folder; name the files in it, e.g. {name.rstrip('/')}/*.parquet")
         if is_local and not Path(name).exists():
             raise InvalidInputError(f"{name}: no such file")
-        yield _input_file(Location(name, name, _COMPRESSIONS.get(Path(name).suffix.lower())), format, delimiter)
+        yield _input_file(Location(name, name, compression_of(name)), format, delimiter)
         return
     # It is read twice, and a pipe can be read once.
     with tempfile.NamedTemporaryFile(prefix="siltstone-stdin-") as copy:

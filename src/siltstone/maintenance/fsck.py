@@ -6,6 +6,7 @@ import numpy as np
 import pyarrow as pa
 
 from siltstone.errors import CorruptionError
+from siltstone.ingest.drop_log import drop_logs
 from siltstone.log.inspect import Finding
 from siltstone.model import Delta
 from siltstone.model.buckets import Bucket
@@ -100,6 +101,21 @@ def check_registered(name: str, *, root: str) -> list[Finding]:
         entry = current_entry(destination) or {}
         message = f"has {entry['live_rows']} rows, compacted from {entry['source']}, which no reader of the table finds"
         findings.append(Finding("partition", destination.folder, message, "run siltstone repair, or compact it again"))
+    return findings
+
+
+def check_drop_logs(root: str, version_folder: str) -> list[Finding]:
+    """Check what is known of the folders that files are taken from: without it, they cannot go on."""
+    findings = []
+    for log in drop_logs(root, version_folder):
+        try:
+            newest = log.newest()
+            log.known(newest)
+            if newest is not None and newest.batch_id and log.ended(newest.batch_id - 1) is None:
+                message = f"batch {newest.batch_id} is there, but not how batch {newest.batch_id - 1} ended"
+                findings.append(Finding("ingest-log", log.address(), message, "restore it from a copy"))
+        except CorruptionError as error:
+            findings.append(Finding("ingest-log", log.address(), str(error), "restore it from a copy"))
     return findings
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from siltstone.errors import CommitUnknownError, CorruptionError, StorageError
+from siltstone.ingest.drop_log import is_drop_log
 from siltstone.log.batches import MAX_BATCH_ID, batch_id_from_name
 from siltstone.log.commit import CONFIRMED_KEY, Commit, CommitLog, commit_log
 from siltstone.log.horizon import HORIZON_KEY, WORK_PREFIX, began_at, raise_horizon
@@ -189,6 +190,7 @@ class _Sweep:
             file
             for file in self.listed
             if not _is_log(file.path, self.folder)
+            and not is_drop_log(file.path, self.folder)
             and file.path not in named
             and not file.path.startswith(self._kept_folders)
         ]

@@ -72,6 +72,12 @@ def _seconds(text: str) -> float:
     return min(seconds, FOREVER_SECONDS)
 
 
+def _text(text: str) -> str:
+    if not text.strip():
+        raise ValueError(text)
+    return text
+
+
 def _whole(first: int, last: int) -> Callable[[str], int]:
     def parse(text: str) -> int:
         if not text.isdecimal() or not first <= int(text) <= last:
@@ -107,6 +113,67 @@ KEEP_HISTORY: Property[bool] = Property(
     default_text="`false`",
     read_by="compaction of documents",
     meaning="Whether each delta that compaction absorbs is kept, with the document after it, for `history`.",
+)
+INGEST_SOURCE: Property[str | None] = Property(
+    name="ingest.source",
+    parse=_text,
+    values="a folder of the machines that serve, or `s3://…`",
+    default=None,
+    read_by="the service's intake of files",
+    meaning="Where files are dropped that the service takes into the table; see `siltstone ingest`.",
+)
+INGEST_PATTERN: Property[str | None] = Property(
+    name="ingest.pattern",
+    parse=_text,
+    values="a pattern such as `*.jsonl` or `**/*.csv`",
+    default=None,
+    default_text="all files in the folder itself",
+    read_by="the service's intake of files",
+    meaning="Which files are taken.",
+)
+INGEST_FORMAT: Property[str | None] = Property(
+    name="ingest.format",
+    parse=_text,
+    values="a format of `siltstone write`, e.g. `csv`",
+    default=None,
+    default_text="by the names of the files",
+    read_by="the service's intake of files",
+    meaning="What the files are.",
+)
+INGEST_OP_COLUMN: Property[str | None] = Property(
+    name="ingest.op_column",
+    parse=_text,
+    values="a column's name",
+    default=None,
+    read_by="the service's intake of files",
+    meaning="The column with each row's operation.",
+)
+INGEST_EVERY_SECONDS: Property[float] = Property(
+    name="ingest.every_seconds",
+    parse=_seconds,
+    values="seconds, 0 or more",
+    default=10.0,
+    default_text="10",
+    read_by="the service's intake of files",
+    meaning="How often the service looks for new files.",
+)
+INGEST_DONE: Property[str] = Property(
+    name="ingest.done",
+    parse=_one_of("keep", "move", "delete"),
+    values="`keep`, `move` or `delete`",
+    default="keep",
+    default_text="`keep`",
+    read_by="the service's intake of files",
+    meaning="What becomes of a file that is taken; with `move`, it goes to the folder `done` beside it.",
+)
+INGEST_QUARANTINE: Property[bool] = Property(
+    name="ingest.quarantine",
+    parse=lambda text: _one_of("true", "false")(text) == "true",
+    values="`true` or `false`",
+    default=False,
+    default_text="`false`",
+    read_by="the service's intake of files",
+    meaning="Whether a bad file is moved to the folder `rejected`, so that the others are taken.",
 )
 ROW_GROUP_ROWS: Property[int] = Property(
     name="row_group_rows",
@@ -174,6 +241,13 @@ TABLE_PROPERTIES: dict[str, Property[Any]] = {
     declared.name: declared
     for declared in (
         DELTA_RETENTION_SECONDS,
+        INGEST_DONE,
+        INGEST_EVERY_SECONDS,
+        INGEST_FORMAT,
+        INGEST_OP_COLUMN,
+        INGEST_PATTERN,
+        INGEST_QUARANTINE,
+        INGEST_SOURCE,
         KEEP_HISTORY,
         ROW_GROUP_ROWS,
         SCHEMA_EVOLUTION,

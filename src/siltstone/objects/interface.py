@@ -10,11 +10,12 @@ CHUNK_BYTES = 4 << 20
 
 
 class ObjectInfo(NamedTuple):
-    """One listed object."""
+    """One listed object; `version` changes with its content: the ETag, or the time on the disk in nanoseconds."""
 
     path: str
     size: int
     modified_ms: int
+    version: str = ""
 
 
 class Objects(Protocol):

@@ -257,7 +257,7 @@ class LocalObjects:
 
 
 def _object_info(path: str, status: os.stat_result) -> ObjectInfo:
-    return ObjectInfo(path, status.st_size, status.st_mtime_ns // 1_000_000)
+    return ObjectInfo(path, status.st_size, status.st_mtime_ns // 1_000_000, str(status.st_mtime_ns))
 
 
 def _is_aside(name: str) -> bool:

@@ -297,4 +297,4 @@ def _spooled(data: bytes | Iterable[bytes]) -> Iterator[bytes | IO[bytes]]:
 
 def _object_info(meta: Any) -> ObjectInfo:
     modified: datetime.datetime = meta["last_modified"]
-    return ObjectInfo(meta["path"], meta["size"], int(modified.timestamp() * 1000))
+    return ObjectInfo(meta["path"], meta["size"], int(modified.timestamp() * 1000), meta["e_tag"] or "")

@@ -33,7 +33,13 @@ from siltstone.storage.interface import StreamLike
 from siltstone.storage.layout import VERSION_KEY, delta_key, stream_key
 from siltstone.storage.parquet import read_data_file
 from siltstone.storage.streams import StoredState, StoredStream, locate, partition_change
-from siltstone.storage.transactions import find_transaction, newest_id, transaction_changes
+from siltstone.storage.transactions import (
+    find_transaction,
+    given_up_changes,
+    is_given_up,
+    newest_id,
+    transaction_changes,
+)
 from siltstone.storage.versions import nameless, take_columns
 
 
@@ -70,6 +76,10 @@ def commit_deltas(
         if before is not None:
             state.stream.stream_position = before
             return Commit({}, state.stream)
+        if idempotency is not None and is_given_up(state.entries, stream.stream, idempotency):
+            raise ConflictError(
+                f"{stream}: batch {idempotency.batch_id} of {idempotency.app_id} was given up; nothing is written under it"
+            )
         _check_properties(state.version, expected_properties or {})
         refuse_late(state.entries, [entry.uri for delta in deltas for entry in delta.manifest.entries], str(stream))
         made = deltas if overwrite is None else _overwriting(state, deltas, overwrite)
@@ -136,6 +146,21 @@ def find_commit(stream: StreamLike, idempotency: Idempotency, *, root: str) -> i
     source = locate(stream, root)
     read = source.recall if source is stream else source.read
     return read(lambda state: _position_of(state, idempotency))
+
+
+def give_up_commit(stream: StreamLike, idempotency: Idempotency, *, root: str) -> int | None:
+    """Make sure that nothing is ever committed under an idempotency id; return the position if something was."""
+    source = locate(stream, root)
+
+    def prepare(state: StoredState) -> Commit[int | None]:
+        before = _position_of(state, idempotency)
+        if before is not None or is_given_up(state.entries, state.locator.stream, idempotency):
+            return Commit({}, before)
+        now_ms = max(source.log.now_ms(), state.entries.time_ms)
+        position = state.stream.stream_position
+        return Commit(given_up_changes(state.entries, state.locator.stream, idempotency, position, now_ms), None)
+
+    return source.commit("give up a batch", prepare).result
 
 
 def _position_of(state: StoredState, idempotency: Idempotency) -> int | None:

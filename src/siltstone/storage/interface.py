@@ -470,6 +470,13 @@ class Storage(Protocol):
         Raises: NotFoundError.
         """
 
+    def give_up_commit(self, stream: StreamLike, idempotency: Idempotency, *, root: str) -> int | None:
+        """Make sure that nothing is ever committed under an idempotency id, the newest of its app.
+
+        Whoever is about to commit under it meets a ConflictError. Returns None, or the stream position where something
+        was committed under it already. Raises: NotFoundError, CommitUnknownError.
+        """
+
     def discard_deltas(self, deltas: Sequence[Delta], *, root: str) -> None:
         """Delete the files of staged deltas that will not be committed. Raises: InvalidInputError."""
 

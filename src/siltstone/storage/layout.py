@@ -4,6 +4,7 @@
     tables/<namespace>/<table>/<version>-<id>/
         log/                                  log: the version, its streams, partitions and deltas
         <stream>/<partition>/<file>.parquet   data files
+        ingest/<source>/                      log: the files that were taken from a folder
 
 Folders keep their name when a table is renamed, and the entries inside them carry no table name: a rename is one
 entry in the catalog log.

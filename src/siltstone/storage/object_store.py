@@ -10,6 +10,7 @@ from siltstone.storage.deltas import find_commit as find_commit
 from siltstone.storage.deltas import get_delta as get_delta
 from siltstone.storage.deltas import get_delta_manifest as get_delta_manifest
 from siltstone.storage.deltas import get_latest_delta as get_latest_delta
+from siltstone.storage.deltas import give_up_commit as give_up_commit
 from siltstone.storage.deltas import list_deltas as list_deltas
 from siltstone.storage.deltas import list_partition_deltas as list_partition_deltas
 from siltstone.storage.deltas import plan_overwrite as plan_overwrite

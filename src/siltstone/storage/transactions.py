@@ -12,10 +12,13 @@ from siltstone.log.state import EXPIRES_AT, Entry, LogState
 from siltstone.model import Idempotency
 
 RETENTION_MS = 30 * 24 * 3600 * 1000
+# Apps that begin so count their batches without a gap, and may come back after any time: their newest run stays.
+LASTING_PREFIX = "ingest:"
 MAX_RUNS = 16
 # A longer run stays one: so many commits made it that its few bytes do not count.
 MAX_SPLIT_IDS = 1000
 _PREFIX = "transaction/"
+_GIVEN_UP = "given_up"
 
 
 class Run(NamedTuple):
@@ -45,6 +48,8 @@ class Found(NamedTuple):
 
 def find_transaction(state: LogState, stream: str, idempotency: Idempotency) -> Found | None:
     """Return the commit that happened under an id, or None."""
+    if is_given_up(state, stream, idempotency):
+        return None
     single = state.get(_key(stream, idempotency.app_id, idempotency.batch_id))
     if single is not None:
         return Found(int(single["stream_position"]), is_exact=single.get("is_exact", True))
@@ -58,6 +63,21 @@ def find_transaction(state: LogState, stream: str, idempotency: Idempotency) -> 
 def newest_id(state: LogState, stream: str, app_id: str) -> int | None:
     """Return the highest id that an app whose ids rise has committed under, or None."""
     return max((run.last_id for run in _runs(state, stream, app_id)), default=None)
+
+
+def is_given_up(state: LogState, stream: str, idempotency: Idempotency) -> bool:
+    """Return whether an id is the newest of its app, and was given up."""
+    entry = state.get(_key(stream, idempotency.app_id)) or {}
+    return bool(entry.get(_GIVEN_UP) == idempotency.batch_id)
+
+
+def given_up_changes(
+    state: LogState, stream: str, idempotency: Idempotency, position: int, now_ms: int
+) -> dict[str, Entry]:
+    """Return what the log remembers of an id that nothing was committed under, and nothing will be."""
+    changes = transaction_changes(state, stream, idempotency, position, now_ms)
+    changes[_key(stream, idempotency.app_id)][_GIVEN_UP] = idempotency.batch_id
+    return changes
 
 
 def transaction_changes(
@@ -92,7 +112,11 @@ def transaction_changes(
                 "committed_at": run.committed_at,
                 EXPIRES_AT: run.committed_at + RETENTION_MS,
             }
-    changes[_key(stream, app_id)] = {"runs": [_listed(run) for run in runs], EXPIRES_AT: committed_at + RETENTION_MS}
+    lasts = app_id.startswith(LASTING_PREFIX)
+    changes[_key(stream, app_id)] = {
+        "runs": [_listed(run) for run in runs],
+        **({} if lasts else {EXPIRES_AT: committed_at + RETENTION_MS}),
+    }
     return changes
 
 

@@ -391,6 +391,24 @@ def an_idempotency_id_commits_once(storage: Any, root: str) -> None:
 
 
 @_check
+def an_idempotency_id_that_is_given_up_never_commits(storage: Any, root: str) -> None:
+    """What is given up stays so, and what was committed cannot be given up."""
+    stream = _stream(storage, root)
+    one, two, three = (Idempotency(app_id="ingest:drops", batch_id=number) for number in range(3))
+    first = _write(storage, root, stream, _rows((1, "a")), idempotency=one)
+    assert storage.give_up_commit(stream, one, root=root) == first
+    staged = storage.stage_deltas(_rows((2, "b")), stream, root=root)
+    for _ in range(2):
+        assert storage.give_up_commit(stream, two, root=root) is None
+    assert storage.find_commit(stream, two, root=root) is None
+    with raises(errors.ConflictError, "given up"):
+        storage.commit_deltas(staged, stream, idempotency=two, root=root)
+    assert _write(storage, root, stream, _rows((3, "c")), idempotency=three) == 2
+    assert storage.find_commit(stream, three, root=root) == 2
+    assert [delta.stream_position for delta in storage.list_deltas(stream, root=root)] == [1, 2]
+
+
+@_check
 def deltas_that_are_committed_again_under_their_id_stay(storage: Any, root: str) -> None:
     """Who did not hear that its commit happened may repeat it, with what it has staged."""
     stream = _stream(storage, root)

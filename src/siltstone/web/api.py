@@ -16,6 +16,7 @@ from prometheus_client.registry import Collector
 from pydantic import BaseModel, ConfigDict, Field
 
 from siltstone.errors import SiltstoneError
+from siltstone.ingest.drop_log import IngestReport
 from siltstone.service import (
     Database,
     controls,
@@ -184,6 +185,12 @@ def tables(site: SiteHere) -> list[TableReport]:
 def table(site: SiteHere, name: str) -> TableDetails:
     """A table with its newest rounds, oldest first, and its buckets."""
     return site.lake.table(name)
+
+
+@reading.get("/tables/{name}/ingests", summary="Folders that files are taken from")
+def ingests(site: SiteHere, name: str) -> list[IngestReport]:
+    """The folders whose files are taken into a table: files, rows and rejects so far, what waits, the last error."""
+    return site.lake.ingests(name)
 
 
 @reading.get("/nodes", summary="The nodes")

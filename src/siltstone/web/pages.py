@@ -199,6 +199,7 @@ def table(request: Request, name: str, site: SiteHere) -> HTMLResponse:
         "table.html",
         details=details,
         table=details.overview,
+        ingests=site.lake.ingests(name),
         sizes=size_chart(details.rounds),
         rows=rows_chart(details.rounds),
         now_ms=now_ms,

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Generic, TypeVar
 from urllib.parse import urlsplit
 
-from siltstone.errors import InvalidInputError, NotFoundError
+from siltstone.errors import CorruptionError, InvalidInputError, NotFoundError
+from siltstone.ingest.drop_log import IngestReport
 from siltstone.lake import Lake, Table
 from siltstone.service import Database, ServiceSettings
 from siltstone.table.report import TableDetails, TableReport
@@ -139,6 +140,7 @@ class LakeReader:
         self._monotonic = monotonic
         self._tables = _Kept(lambda: [_in_our_words(table) for table in lake.report()], monotonic)
         self._details: dict[str, _Kept[TableDetails]] = {}
+        self._ingests: dict[str, _Kept[list[IngestReport]]] = {}
         self._lock = threading.Lock()
 
     def tables(self) -> list[TableReport]:
@@ -162,6 +164,26 @@ class LakeReader:
                 self._details.clear()
             kept = self._details.setdefault(name, _Kept(lambda: self._read_table(name), self._monotonic))
         return kept.get()
+
+    def ingests(self, name: str) -> list[IngestReport]:
+        """Return the folders that files are taken from into a table, in numbers. Raises: NotFoundError, StorageError."""
+        self.table(name)
+        with self._lock:
+            if len(self._ingests) >= _MAX_TABLES:
+                self._ingests.clear()
+            kept = self._ingests.setdefault(name, _Kept(lambda: self._read_ingests(name), self._monotonic))
+        return kept.get()
+
+    def _read_ingests(self, name: str) -> list[IngestReport]:
+        try:
+            reports = Table(self._lake, name).ingests()
+        except CorruptionError as error:
+            _log.warning("ingests not readable", extra={"table": name, "reason": str(error)})
+            return []
+        return [
+            replace(report, source=mask_secrets(report.source), error=report.error and mask_secrets(report.error))
+            for report in reports
+        ]
 
     def _read_table(self, name: str) -> TableDetails:
         details = Table(self._lake, name).details()

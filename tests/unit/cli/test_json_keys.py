@@ -325,10 +325,24 @@ def record_failures(keys: Recorder) -> None:
     keys("cycle", "show", "99", when="no such cycle", exit_code=1)
 
 
+def record_ingest(keys: Recorder) -> None:
+    """Take files from a folder, one of them bad."""
+    folder = keys.cli.folder / "drops"
+    folder.mkdir()
+    keys("ingest", "shop.orders", when="no folder yet")
+    (folder / "a.csv").write_text(csv_of(range(50, 52), "ada"))
+    (folder / "b.csv").write_text("order_id\nx\n")
+    keys("ingest", "shop.orders", str(folder), "--settle", "0s", "--dry-run")
+    keys("ingest", "shop.orders", str(folder), "--settle", "0s", exit_code=1)
+    keys("ingest", "shop.orders", str(folder), "--settle", "0s", "--quarantine")
+    keys("ingest", "shop.orders")
+
+
 # In this order: each one goes on with the lake that those before it left.
 SCENARIOS: list[Callable[[Recorder], None]] = [
     record_tables,
     record_rows,
+    record_ingest,
     record_partitions,
     record_maintenance,
     record_documents,

@@ -12,7 +12,7 @@ GOLDEN = Path(__file__).parents[2] / "fixtures" / "api_keys.json"
 JSON = {"Content-Type": "application/json"}
 
 
-def record(service: Service) -> dict[str, Shape]:
+def record(service: Service, drops: Path) -> dict[str, Shape]:
     """Return the shape of every answer, of a lake with partitions, a failure, a backlog and controls."""
     browser = service.browser()
     register_node(service.database, NodeIdentity("node"), is_worker=True)
@@ -22,6 +22,9 @@ def record(service: Service) -> dict[str, Shape]:
         table.write(rows([number], "a").set_column(1, "v", [["a"]]))
         service.run_cycle()
     service.write(2)
+    for name, text in (("a.jsonl", '{"v": "a", "id": 9}'), ("b.jsonl", "{")):
+        (drops / name).write_text(text)
+    table.ingest(drops, quarantine=True, settle_seconds=0)
     shapes = {}
     for path in ("trigger", "freeze", "unfreeze", "disable", "enable"):
         shapes[f"POST /api/{path}"] = shape_of(browser.post(f"/api/{path}", headers=JSON).json())
@@ -35,6 +38,7 @@ def record(service: Service) -> dict[str, Shape]:
         "tables",
         "tables/shop.orders",
         "tables/shop.days",
+        "tables/shop.days/ingests",
         "nodes",
     ):
         shapes[f"GET /api/{path}"] = shape_of(browser.get(f"/api/{path}").json())
@@ -45,7 +49,8 @@ def record(service: Service) -> dict[str, Shape]:
 
 
 def test_the_api_has_the_keys_it_always_had(service: Service, tmp_path: Path) -> None:
-    shapes = record(service)
+    (drops := tmp_path / "drops").mkdir()
+    shapes = record(service, drops)
     changed = differences(shapes, json.loads(GOLDEN.read_text()))
     recorded = tmp_path / GOLDEN.name
     recorded.write_text(json.dumps(shapes, indent=1, sort_keys=True) + "\n")

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+import siltstone
 from siltstone.errors import StorageError
 from siltstone.log.commit import forget_logs
 from siltstone.service import controls, service_status
@@ -193,3 +194,26 @@ def test_a_trigger_shows_as_asked_for(service: Service) -> None:
     assert service.wakings == 1
     (request,) = service_status(service.database).pending_requests
     assert request.requester == "web from testclient"
+
+
+def test_a_table_shows_the_folders_that_files_are_taken_from(service: Service, tmp_path: Path) -> None:
+    service.write(1)
+    browser = service.browser()
+    assert "Files taken" not in browser.page("/tables/shop.orders")
+    (drops := tmp_path / "<drops>").mkdir()
+    (drops / "a.csv").write_text("id,v\n7,x\n")
+    (drops / "<b>.csv").write_text("id,v\nx,x\n")
+    table = siltstone.open(service.root).table("shop.orders")
+    table.ingest(drops, quarantine=True, settle_seconds=0)
+    page = browser.page("/tables/shop.orders")
+    assert "Files taken" in page
+    assert "&lt;drops&gt;</code>" in page
+    assert "Rejected <code>&lt;b&gt;.csv</code>" in page
+    (drops / "c.csv").write_text("id,v\nx,x\n")
+    with pytest.raises(siltstone.InvalidInputError):
+        table.ingest(drops, settle_seconds=0)
+    assert 'class="error"' in browser.page("/tables/shop.orders")
+    (report,) = browser.get("/api/tables/shop.orders/ingests").json()
+    assert (report["files"], report["rejected"], report["waiting_files"]) == (1, 1, 0)
+    assert "c.csv" in report["error"]
+    assert browser.get("/api/tables/shop.nothing/ingests").status_code == 404

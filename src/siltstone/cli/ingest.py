@@ -1,0 +1,147 @@
+"""`siltstone ingest`: files that are dropped into a folder become deltas of a table."""
+
+import signal
+import threading
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from siltstone.cli.options import DryRun, Shell, TableName, argument, command, option, parse_duration_ms
+from siltstone.cli.parts import Shown, grid_of
+from siltstone.cli.rows import Delimiter, DeltaType, Format
+from siltstone.text import format_bytes, format_count, format_number, format_time
+
+if TYPE_CHECKING:
+    from siltstone.ingest.drop_log import IngestReport
+    from siltstone.ingest.drop_options import Ingested
+
+app = typer.Typer()
+
+
+@command(
+    app,
+    "ingest",
+    "siltstone ingest shop.orders ./drops",
+    "siltstone ingest shop.orders ./drops --every 10s --done move --quarantine",
+    "siltstone ingest shop.orders s3://acme-drops/orders --pattern '**/*.jsonl.gz' --dry-run",
+    "siltstone ingest shop.orders",
+)
+def ingest(
+    shell: Shell,
+    name: TableName,
+    source: Annotated[
+        str | None, argument("SOURCE", "The folder, or s3://…; without it, show what was taken so far.")
+    ] = None,
+    every: Annotated[str | None, option("--every TIME", "Look again so often until stopped, e.g. 10s.")] = None,
+    pattern: Annotated[
+        str | None, option("--pattern GLOB", "Only these files, e.g. *.jsonl; **/*.jsonl also in folders below.")
+    ] = None,
+    done: Annotated[
+        Literal["keep", "move", "delete"], option("--done", "What becomes of a file that is taken; move: to done/.")
+    ] = "keep",
+    quarantine: Annotated[
+        bool, option("--quarantine", "Move bad files to rejected/ and go on, rather than stop.")
+    ] = False,
+    rejects: Annotated[
+        str | None, option("--rejects DIR", "Where bad files are moved instead; implies --quarantine.")
+    ] = None,
+    max_files: Annotated[int, option("--max-files N", "At most N files in one commit.", min=1)] = 1000,
+    max_bytes: Annotated[int, option("--max-bytes N", "At most N bytes in one commit, but one file.", min=1)] = 1 << 30,
+    settle: Annotated[
+        str, option("--settle TIME", "A file counts when it did not change for so long; 0s: at once.")
+    ] = "2s",
+    source_id: Annotated[
+        str | None, option("--id NAME", "A name for the source, so that its folder may move; else its address.")
+    ] = None,
+    type: Annotated[DeltaType, option("--type", "What the rows mean.")] = "upsert",
+    op_column: Annotated[str | None, option("--op-column COLUMN", "The column with each row's operation.")] = None,
+    strict: Annotated[bool, option("--strict", "Refuse columns and types that the table does not have.")] = False,
+    format: Format = None,
+    delimiter: Delimiter = None,
+    dry_run: DryRun = False,
+) -> None:
+    """Take the files that arrive in a folder or under a prefix into a table, each exactly once.
+
+    What was taken is remembered with the table: several processes may watch one folder, and one that was killed goes on
+    where it was. Hidden and temporary names (.*, _*, *.tmp, *.part, *.crdownload) are passed over. With --every, Ctrl-C
+    ends it at once (exit code 130), SIGTERM after the batch that is being written (0).
+    """
+    table = shell.lake.table(name)
+    if source is None:
+        reports = table.ingests()
+        shell.emit(reports, _reports_text(name, reports))
+        return
+    from siltstone.ingest.drop_options import DropOptions, write_options
+    from siltstone.ingest.drops import watch
+
+    if every is not None and dry_run:
+        raise typer.BadParameter("a dry run looks once; leave out --every", param_hint="--every")
+    pause = None if every is None else parse_duration_ms(every, "--every") / 1000
+    options = DropOptions(
+        pattern=pattern,
+        done=done,
+        quarantine=quarantine or rejects is not None,
+        rejects=rejects,
+        max_files=max_files,
+        max_bytes=max_bytes,
+        settle_seconds=parse_duration_ms(settle, "--settle") / 1000,
+        how=write_options(format, delimiter, type, op_column, not strict),
+    )
+    drops = table.open_drops(source, options, source_id=source_id)
+    if pause is None:
+        with shell.progress(f"Looking at {drops.source}") as progress:
+            taken = drops.take(dry_run=dry_run, progress=progress)
+        shell.emit(taken, _taken_text(taken))
+        return
+    stopping = threading.Event()
+    before = signal.signal(signal.SIGTERM, lambda number, frame: stopping.set())
+    try:
+        watch(
+            drops,
+            pause,
+            stopping,
+            lambda taken: shell.emit(taken, _taken_text(taken), one_line=True),
+            lambda error: shell.warning(f"{error}; trying again"),
+        )
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _taken_text(taken: "Ingested") -> Iterator[Shown]:
+    what = f"{format_count(taken.files, 'file')} ({format_bytes(taken.bytes)}, {format_count(taken.rows, 'row')})"
+    if taken.dry_run:
+        yield f"{taken.table}: would take {what} from {taken.source}."
+    elif not taken.files:
+        yield f"{taken.table}: {'took no file from' if taken.rejected else 'nothing new in'} {taken.source}."
+    else:
+        at = "" if taken.stream_position is None else f", up to position {taken.stream_position}"
+        batches = f" in {taken.batches} batches" if taken.batches > 1 else ""
+        yield f"{taken.table}: took {what}{batches} from {taken.source}{at}."
+    for rejected in taken.rejected:
+        yield f"Rejected {rejected.file}: {rejected.reason}"
+    if taken.waiting_files:
+        yield f"{format_count(taken.waiting_files, 'file')} may still be growing; the next look takes them."
+
+
+def _reports_text(table: str, reports: "Sequence[IngestReport]") -> Iterator[Shown]:
+    if not reports:
+        yield f"{table}: no files were taken from a folder yet."
+        return
+    yield grid_of(
+        reports,
+        {
+            "source": lambda report: report.source or report.source_id,
+            ">files": lambda report: format_number(report.files),
+            ">rows": lambda report: format_number(report.rows),
+            ">size": lambda report: format_bytes(report.bytes),
+            ">rejected": lambda report: format_number(report.rejected),
+            ">waiting": lambda report: format_number(report.waiting_files),
+            "last taken (UTC)": lambda report: format_time(report.taken_at) if report.taken_at else "",
+        },
+    )
+    for report in reports:
+        for rejected in report.recent_rejects:
+            yield f"Rejected {rejected.file}: {rejected.reason}"
+        if report.error:
+            yield f"{report.source}: {report.error}"
