@@ -16,9 +16,9 @@ ROLES = {"__init__", "commit", "errors", "interface", "merge", "parquet", "read"
 OTHER_GERUNDS: set[str] = set()
 OTHER_NAMES = {"deltas"}
 # What there is. Lower these when there is less; think twice before you raise them.
-MAX_MODULES = 142
-MAX_LINES = 35_700
-MAX_CLI_LINES = 3_400
+MAX_MODULES = 167
+MAX_LINES = 39_800
+MAX_CLI_LINES = 3_550
 MAX_TELLING = 2
 
 
