@@ -11,8 +11,8 @@ PAGE = PROJECT / "docs" / "architecture.md"
 BEGIN, END = "<!-- drawn by dev/rooms.py -->\n", "<!-- end of what is drawn -->\n"
 # Everybody may use these; `testing` is for tests, and `__init__` only hands out names.
 EVERYWHERE = frozenset({"__init__", "__version__", "clock", "errors", "java", "testing", "text"})
-# Two modules, one room: each hands out the other's tables.
-JOINED = {"document_table": "lake"}
+# Modules of one room: each hands out what another has.
+JOINED = {"change_writes": "lake", "document_table": "lake"}
 
 Edges = Mapping[str, frozenset[str]]
 

@@ -18,8 +18,8 @@ from siltstone.catalog import main as catalog
 from siltstone.cdc import OP_COLUMN, SOURCE_POSITION, ChangeFormat, Decoded, Events, Options, Target, decode
 from siltstone.cdc.changes import Decimals, TimeUnit
 from siltstone.cdc.dms import read_csv
-from siltstone.cdc.events import concat
-from siltstone.cdc.tables import Layout, by_table, layout_of
+from siltstone.cdc.event_lines import concat
+from siltstone.cdc.source_tables import Layout, by_table, layout_of
 from siltstone.errors import InputWarning, InvalidInputError
 from siltstone.ingest.dry_run import sum_up, written_before
 from siltstone.ingest.file_rows import Report, open_bytes, silent

@@ -9,7 +9,7 @@ import tempfile
 from typing import Any
 
 import pyarrow as pa
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 import siltstone
@@ -249,6 +249,7 @@ def _plain(rows: pa.Table) -> list[Row]:
 
 
 @settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@example(place=("after",), value={}, op="c")
 @given(place=places, value=json_values, op=st.sampled_from(["c", "u", "d", "r"]))
 def test_a_damaged_event_is_refused_or_gives_a_right_row_both_ways(place: tuple[str, ...], value: Any, op: str) -> None:
     event: Any = copy.deepcopy(change(op, 5, EXAMPLE))

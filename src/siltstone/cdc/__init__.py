@@ -15,7 +15,7 @@ from siltstone.cdc.changes import (
     Truncate,
 )
 from siltstone.cdc.decode import decode
-from siltstone.cdc.events import Events
+from siltstone.cdc.event_lines import Events
 
 __all__ = [
     "CHANGE_FORMATS",

@@ -7,11 +7,11 @@ from typing import Any
 import pyarrow as pa
 
 from siltstone.cdc.changes import Decoded, FindRows, Options, Target
-from siltstone.cdc.events import Events
+from siltstone.cdc.event_lines import Events
+from siltstone.cdc.event_values import UnfitError
 from siltstone.cdc.images import TRUNCATE
 from siltstone.cdc.position import pack
 from siltstone.cdc.records import Record, SkippedEventError, decode_records
-from siltstone.cdc.values import UnfitError
 
 _OPERATIONS = {"INSERT": "c", "UPDATE": "u", "DELETE": "d"}
 _DECIMAL = re.compile(r"(?:decimal|numeric)\((\d+)(?:,\s*(\d+))?\)")

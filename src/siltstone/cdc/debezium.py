@@ -3,13 +3,13 @@
 from collections.abc import Mapping
 
 from siltstone.cdc.changes import Decoded, FindRows, Options, Target
-from siltstone.cdc.encoding import Encoding, encoding_of_type
+from siltstone.cdc.encodings import Encoding, encoding_of_type
 from siltstone.cdc.envelope import Group, groups_of
-from siltstone.cdc.events import Events
+from siltstone.cdc.event_lines import Events
 from siltstone.cdc.images import Collected, Column
 from siltstone.cdc.message_blocks import decode_blocks
+from siltstone.cdc.message_plan import META_PREFIX, Plan
 from siltstone.cdc.message_rows import decode_key_deletes
-from siltstone.cdc.plan import META_PREFIX, Plan
 from siltstone.cdc.settle import settle
 from siltstone.errors import InvalidInputError
 

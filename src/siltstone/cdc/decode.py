@@ -9,7 +9,7 @@ from siltstone.cdc.canal import decode_canal
 from siltstone.cdc.changes import ChangeFormat, Decoded, FindRows, Options, Target
 from siltstone.cdc.debezium import decode_debezium
 from siltstone.cdc.dms import decode_dms
-from siltstone.cdc.events import Events
+from siltstone.cdc.event_lines import Events
 from siltstone.cdc.goldengate import decode_goldengate
 from siltstone.cdc.maxwell import decode_maxwell
 from siltstone.errors import InvalidInputError

@@ -10,12 +10,12 @@ import pyarrow as pa
 import pyarrow.csv
 
 from siltstone.cdc.changes import Decoded, FindRows, Options, Reject, Target
-from siltstone.cdc.events import Events
+from siltstone.cdc.event_lines import Events
+from siltstone.cdc.event_values import UnfitError
 from siltstone.cdc.images import Collected
 from siltstone.cdc.position import pack
 from siltstone.cdc.records import Line, Record, SkippedEventError, add_records, decode_records
 from siltstone.cdc.settle import settle
-from siltstone.cdc.values import UnfitError
 from siltstone.errors import InvalidInputError
 
 OPERATION = "Op"

@@ -10,8 +10,8 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from siltstone.cdc.encoding import Encoding, encoding_of_field
-from siltstone.cdc.events import Events
+from siltstone.cdc.encodings import Encoding, encoding_of_field
+from siltstone.cdc.event_lines import Events
 
 Shape = Literal["envelope", "flat", "heartbeat", "transaction marker", "change of definitions", "message"]
 ENVELOPE_FIELDS = frozenset({"before", "after", "source", "op", "ts_ms", "ts_us", "ts_ns", "transaction", "schema"})
@@ -38,7 +38,7 @@ class Group:
 
 
 def shape_of(payload: Mapping[str, Any]) -> Shape:
-    """Say what a payload is; columns may have any names, so that only the whole tells."""
+    """Return what a payload is; columns may have any names, so that only the whole tells."""
     names = payload.keys()
     if "op" in names and "source" in names and names <= ENVELOPE_FIELDS and isinstance(payload["source"], dict):
         return "message" if payload["op"] == "m" else "envelope"
@@ -98,7 +98,7 @@ def _single(event: Events) -> Group:
 
 
 def is_with_schema(value: Any) -> bool:
-    """Say whether a message is a schema and a payload."""
+    """Return whether a message is a schema and a payload."""
     return (
         isinstance(value, dict) and value.keys() == {"schema", "payload"} and isinstance(value["schema"], dict | None)
     )

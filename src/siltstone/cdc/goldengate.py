@@ -5,11 +5,11 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from siltstone.cdc.changes import Decoded, FindRows, Options, Target
-from siltstone.cdc.events import Events
+from siltstone.cdc.event_lines import Events
+from siltstone.cdc.event_values import UnfitError
 from siltstone.cdc.images import TRUNCATE
 from siltstone.cdc.position import pack
 from siltstone.cdc.records import Record, SkippedEventError, decode_records
-from siltstone.cdc.values import UnfitError
 
 _OPERATIONS = {"I": "c", "U": "u", "D": "d"}
 META = frozenset({"table", "op_type", "op_ts", "current_ts", "pos", "primary_keys", "tokens", "csn", "xid"})

@@ -9,10 +9,10 @@ import numpy as np
 import pyarrow as pa
 
 from siltstone.cdc.changes import OP_COLUMN, SOURCE_POSITION, Reject
-from siltstone.cdc.columns import Flags
-from siltstone.cdc.encoding import Encoding
-from siltstone.cdc.events import Lines
-from siltstone.cdc.values import value_of
+from siltstone.cdc.encodings import Encoding
+from siltstone.cdc.event_columns import Flags
+from siltstone.cdc.event_lines import Lines
+from siltstone.cdc.event_values import value_of
 from siltstone.errors import InvalidInputError
 from siltstone.model.schema import describe_type, widest
 

@@ -4,10 +4,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from siltstone.cdc.changes import Decoded, FindRows, Options, Target
-from siltstone.cdc.events import Events
+from siltstone.cdc.event_lines import Events
+from siltstone.cdc.event_values import UnfitError
 from siltstone.cdc.position import file_number, pack
 from siltstone.cdc.records import Record, SkippedEventError, decode_records
-from siltstone.cdc.values import UnfitError
 
 _OPERATIONS = {"insert": "c", "update": "u", "delete": "d", "bootstrap-insert": "r"}
 _LAST = (1 << 64) - 1

@@ -12,13 +12,13 @@ import pyarrow.compute as pc
 import pyarrow.json as pj
 
 from siltstone.cdc.changes import OP_COLUMN, SOURCE_POSITION
-from siltstone.cdc.columns import Flags, array_of, wire_type
 from siltstone.cdc.envelope import SIGNAL_TABLE, shape_of
-from siltstone.cdc.events import Events
+from siltstone.cdc.event_columns import Flags, array_of, wire_type
+from siltstone.cdc.event_lines import Events
 from siltstone.cdc.images import Images
+from siltstone.cdc.message_plan import Plan, may_be_unavailable, null_warning
 from siltstone.cdc.message_positions import positions_of
 from siltstone.cdc.message_rows import decode_rows, sample, table_of
-from siltstone.cdc.plan import Plan, may_be_unavailable, null_warning
 
 _BLOCK_EVENTS = 1 << 15
 _FEW_EVENTS = 32
@@ -128,9 +128,9 @@ def _slow_flags(table: pa.Table, plan: Plan) -> Flags:
     for name in plan.keys:
         old, new = _child(before, name), _child(after, name)
         differs = pc.fill_null(pc.not_equal(old, new), False)
-        # A delete without its key, or an update that changes it.
+        # A row without its key, or an update that changes it.
         is_fine = pc.and_(is_fine, pc.invert(differs))
-        is_fine = pc.and_(is_fine, pc.if_else(is_delete, pc.is_valid(old), True))
+        is_fine = pc.and_(is_fine, pc.is_valid(pc.if_else(is_delete, old, new)))
     if not plan.target.primary_keys:
         is_fine = pc.and_(is_fine, pc.is_in(ops, pa.array(["c", "r"])))
     return np.asarray(pc.invert(is_fine).to_numpy(zero_copy_only=False), np.bool_)

@@ -9,11 +9,11 @@ import orjson
 
 from siltstone.cdc.changes import Reject
 from siltstone.cdc.envelope import OPERATIONS, SIGNAL_TABLE, is_with_schema, shape_of
-from siltstone.cdc.events import Events
+from siltstone.cdc.event_lines import Events
+from siltstone.cdc.event_values import InexactNumberError, UnfitError
 from siltstone.cdc.images import TRUNCATE, RowBuilder, decoded
-from siltstone.cdc.plan import META_PREFIX, Plan, may_be_unavailable, null_warning, row_bytes
+from siltstone.cdc.message_plan import META_PREFIX, Plan, may_be_unavailable, null_warning, row_bytes
 from siltstone.cdc.position import of_source
-from siltstone.cdc.values import InexactNumberError, UnfitError
 
 _TRUE = (True, "true")
 _SOURCE = "source_"

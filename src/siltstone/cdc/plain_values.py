@@ -12,8 +12,8 @@ import orjson
 import pyarrow as pa
 
 from siltstone.cdc.changes import Options
-from siltstone.cdc.encoding import encoding_of_type
-from siltstone.cdc.values import NUMBER_SHAPE, InexactNumberError, UnfitError, from_base64, value_of
+from siltstone.cdc.encodings import encoding_of_type
+from siltstone.cdc.event_values import NUMBER_SHAPE, InexactNumberError, UnfitError, from_base64, value_of
 from siltstone.model.schema import describe_type
 
 BinaryText = Literal["base64", "latin-1", "hex"]

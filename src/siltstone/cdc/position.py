@@ -75,7 +75,7 @@ def of_source(source: Mapping[str, Any], op: str, transaction: Mapping[str, Any]
 
 
 def _guessed(source: Mapping[str, Any]) -> str:
-    """Say which connector wrote a `source` that does not name it, as flattened rows do not."""
+    """Return which connector wrote a `source` that does not name it, as flattened rows do not."""
     if "file" in source and "pos" in source:
         return "mysql"
     return "postgresql" if "lsn" in source or "sequence" in source else "other"

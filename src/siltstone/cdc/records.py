@@ -11,12 +11,12 @@ import orjson
 import pyarrow as pa
 
 from siltstone.cdc.changes import Decoded, FindRows, Reject, Target
-from siltstone.cdc.encoding import Encoding
-from siltstone.cdc.events import Events
+from siltstone.cdc.encodings import Encoding
+from siltstone.cdc.event_lines import Events
+from siltstone.cdc.event_values import InexactNumberError, UnfitError
 from siltstone.cdc.images import TRUNCATE, Collected, Column, RowBuilder
 from siltstone.cdc.plain_values import BinaryText, plain_value
 from siltstone.cdc.settle import settle
-from siltstone.cdc.values import InexactNumberError, UnfitError
 from siltstone.errors import InvalidInputError
 
 

@@ -24,7 +24,7 @@ from siltstone.cdc.changes import (
     Target,
     Truncate,
 )
-from siltstone.cdc.events import Lines
+from siltstone.cdc.event_lines import Lines
 from siltstone.cdc.images import TRUNCATE, Collected, Images
 
 Key = tuple[Any, ...]
@@ -140,7 +140,7 @@ class _Found:
     is_deleted: bool
 
     def is_before(self, position: bytes | None) -> bool:
-        """Say whether the row is from before a position, as far as either is known."""
+        """Return whether the row is from before a position, as far as either is known."""
         return self.position is None or position is None or self.position < position
 
 

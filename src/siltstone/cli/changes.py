@@ -10,7 +10,7 @@ from siltstone.cli.parts import Shown
 from siltstone.text import format_bytes, format_count
 
 if TYPE_CHECKING:
-    from siltstone.cdc.tables import Layout
+    from siltstone.cdc.source_tables import Layout
     from siltstone.change_writes import ChangesWritten
     from siltstone.ingest.file_rows import Report
 
@@ -39,7 +39,7 @@ Cdc = Annotated[ChangeFormat | None, option("--cdc", "For change events of this 
 
 
 def is_change_format(format: str | None) -> TypeGuard[ChangeFormat]:
-    """Say whether a format is one of change events."""
+    """Return whether a format is one of change events."""
     return format in get_args(ChangeFormat)
 
 
@@ -119,7 +119,7 @@ def change_layout(
 
     Raises: InvalidInputError.
     """
-    from siltstone.cdc.tables import Layout, layout_of, leaves_out
+    from siltstone.cdc.source_tables import Layout, layout_of, leaves_out
     from siltstone.change_writes import read_change_files
     from siltstone.ingest.file_rows import read_schema
 

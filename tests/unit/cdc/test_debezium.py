@@ -50,7 +50,13 @@ def test_what_is_no_change_of_a_row_is_skipped_and_counted() -> None:
         "message": {"prefix": "end", "content": ""},
     }
     marker = {"status": "BEGIN", "id": "7", "event_count": None, "data_collections": None, "ts_ms": 1}
-    ddl = {"source": source(1), "databaseName": "shop", "schemaName": None, "ddl": "ALTER TABLE …", "tableChanges": []}
+    ddl: dict[str, Any] = {
+        "source": source(1),
+        "databaseName": "shop",
+        "schemaName": None,
+        "ddl": "ALTER TABLE …",
+        "tableChanges": [],
+    }
     signal = change("c", 6, {"id": 1, "type": "x", "data": None}, table="debezium_signal")
     decoded = decoded_lines([None, {"ts_ms": 1}, marker, ddl, message, signal, change("c", 7, row(1))])
     assert rows_of(decoded) == [{**row(1), OP_COLUMN: "c"}]

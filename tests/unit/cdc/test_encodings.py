@@ -133,7 +133,8 @@ def decode_one(value: Any, kind: pa.DataType, count: int, field: dict[str, Any] 
 def values(decoded: Decoded) -> list[Any]:
     assert not decoded.rejects, decoded.rejects[0]
     (changes,) = decoded.changes
-    return changes.rows.column("v").to_pylist()
+    found: list[Any] = changes.rows.column("v").to_pylist()
+    return found
 
 
 def same(found: Any, expected: Any) -> bool:

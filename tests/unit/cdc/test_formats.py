@@ -9,7 +9,7 @@ import pytest
 
 from siltstone.cdc import OP_COLUMN, SOURCE_POSITION, ChangeFormat, Decoded, Events, Options, Target, decode
 from siltstone.cdc.dms import read_csv
-from siltstone.cdc.tables import by_table, layout_of
+from siltstone.cdc.source_tables import by_table, layout_of
 from siltstone.errors import InvalidInputError
 from tests.unit.cdc.messages import change, lines, told, with_schema
 

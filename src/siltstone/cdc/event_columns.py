@@ -1,6 +1,6 @@
 """Whole columns of events: the type Arrow's JSON reader is to read them with, and their values as the table holds them.
 
-What is here gives what `values` gives, value by value, or an error; then the slow way says which event is to blame.
+What is here gives what `event_values` gives, value by value, or an error; then the slow way says which event is to blame.
 """
 
 import base64
@@ -13,8 +13,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from siltstone.cdc.encoding import Encoding
-from siltstone.cdc.values import NUMBER_SHAPE, UnfitError, surest_unit, value_of
+from siltstone.cdc.encodings import Encoding
+from siltstone.cdc.event_values import NUMBER_SHAPE, UnfitError, surest_unit, value_of
 
 Flags = npt.NDArray[np.bool_]
 _TEXTS = ("text", "base64", "decimal", "iso")
@@ -99,7 +99,7 @@ def array_of(wire: Any, encoding: Encoding, kind: pa.DataType) -> Any:
 
 
 def _is_base64(wire: Any, encoding: Encoding) -> bool:
-    """Say whether text of decimals is base64 for certain; what may be a number as well is left to the slow way."""
+    """Return whether text of decimals is base64 for certain; what may be a number as well is left to the slow way."""
     if encoding.name == "decimal" or encoding.decimals == "base64":
         return True
     is_plain = encoding.name == "plain_decimal" and encoding.decimals is None
@@ -160,7 +160,7 @@ class Placeholder:
         self._codes = list(text.encode())
 
     def is_value(self, value: Any) -> bool:
-        """Say whether a JSON value is the placeholder."""
+        """Return whether a JSON value is the placeholder."""
         if isinstance(value, str):
             return value in (self._text, self._base64)
         if isinstance(value, list) and value:

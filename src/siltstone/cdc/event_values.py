@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from siltstone.cdc.encoding import Encoding
+from siltstone.cdc.encodings import Encoding
 from siltstone.model.schema import describe_type
 
 _PER_MICROSECOND = {"ms": (1000, 1), "us": (1, 1), "ns": (1, 1000)}

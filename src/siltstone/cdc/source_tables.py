@@ -13,9 +13,9 @@ from siltstone.cdc.canal import column_types
 from siltstone.cdc.changes import SOURCE_POSITION, ChangeFormat
 from siltstone.cdc.dms import CHANGE_SEQUENCE, OPERATION, TIME
 from siltstone.cdc.envelope import groups_of, is_with_schema, shape_of
-from siltstone.cdc.events import Events
+from siltstone.cdc.event_lines import Events
 from siltstone.cdc.goldengate import META
-from siltstone.cdc.plan import META_PREFIX
+from siltstone.cdc.message_plan import META_PREFIX
 from siltstone.errors import InputWarning, InvalidInputError
 from siltstone.model.schema import normalize_schema, widest
 
@@ -59,7 +59,7 @@ class Layout:
 
 
 def leaves_out(format: ChangeFormat, connector: str | None = None) -> bool:
-    """Say whether events of a format may leave columns out of rows that did not change in them."""
+    """Return whether events of a format may leave columns out of rows that did not change in them."""
     return format in _LEAVE_OUT_COLUMNS and connector not in _COMPLETE
 
 

@@ -166,7 +166,7 @@ def _key_and_value(line: bytes) -> tuple[bytes, bytes] | None:
 
 
 def _is_object(text: bytes) -> bool:
-    """Say whether text is null or a JSON object; a row with columns called key and value has others there."""
+    """Return whether text is null or a JSON object; a row with columns called key and value has others there."""
     if text.lstrip()[:1] not in (b"{", b"n"):
         return False
     try:

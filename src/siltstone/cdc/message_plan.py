@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 
 from siltstone.cdc.changes import Options, Target
-from siltstone.cdc.columns import Placeholder
-from siltstone.cdc.events import Events
+from siltstone.cdc.event_columns import Placeholder
+from siltstone.cdc.event_lines import Events
 from siltstone.cdc.images import Collected, Column
 
 META_PREFIX = "__"
@@ -41,7 +41,7 @@ def row_bytes(events: Events, place: int) -> bytes:
 
 
 def may_be_unavailable(column: Column) -> bool:
-    """Say whether null may stand for a large value that did not change."""
+    """Return whether null may stand for a large value that did not change."""
     kind, types = column.type, pa.types
     if types.is_list(kind):
         inner = kind.value_type
