@@ -12,7 +12,7 @@ BEGIN, END = "<!-- drawn by dev/rooms.py -->\n", "<!-- end of what is drawn -->\
 # Everybody may use these; `testing` is for tests, and `__init__` only hands out names.
 EVERYWHERE = frozenset({"__init__", "__version__", "clock", "errors", "java", "testing", "text"})
 # Modules of one room: each hands out what another has.
-JOINED = {"change_writes": "lake", "document_table": "lake"}
+JOINED = {"document_table": "lake"}
 
 Edges = Mapping[str, frozenset[str]]
 

@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import orjson
@@ -23,13 +23,12 @@ from siltstone.cdc.source_tables import Layout, by_table, layout_of
 from siltstone.errors import InputWarning, InvalidInputError
 from siltstone.ingest.dry_run import sum_up, written_before
 from siltstone.ingest.file_rows import Report, open_bytes, silent
-from siltstone.model import Delta, Idempotency, TableVersion
+from siltstone.model import Delta, Idempotency, TableRules, TableVersion
 from siltstone.model.properties import KIND, ROWS_KIND
 from siltstone.storage import object_store as storage
-from siltstone.storage.interface import StreamLog
-
-if TYPE_CHECKING:
-    from siltstone.lake import Lake, Table
+from siltstone.storage.interface import StreamLike
+from siltstone.table.explain import explain_key
+from siltstone.table.scan import open_scan
 
 ChangeData: TypeAlias = bytes | Events | pa.Table | pa.RecordBatch | Sequence[Mapping[str, Any]] | Sequence[bytes]
 _MOST_BYTES = 2_000_000_000
@@ -151,40 +150,61 @@ def events_of(data: ChangeData, format: ChangeFormat) -> "Events | pa.Table":
 
 
 def write_changes(
-    table: "Table",
+    name: str,
     events: "Events | pa.Table",
     format: ChangeFormat,
     options: ChangeOptions,
     *,
     idempotency: Idempotency | None = None,
     files: ChangeFiles | None = None,
+    root: str,
 ) -> ChangesWritten:
     """Write the events of one table as one commit. Raises: InvalidInputError, ConflictError, CommitUnknownError."""
-    version = table.version
-    _refuse_documents(version, table.name)
+    version = catalog.get_table_version(name, root=root)
     by_position = SOURCE_POSITION in version.sort_keys
-    before = written_before(version, table._stream, "upsert", idempotency, root=table.lake.root)
+    stream = catalog.delta_stream(name, root=root)
+    before = written_before(version, stream, "upsert", idempotency, root=root)
     if before is not None:
-        return _summary(table.name, format, Decoded(), options, by_position, before.stream_position, repeated=True)
-    decoded = decode(events, format, _target(version), options.of_decoder, _finder(table))
-    _warn(decoded, table.name, by_position)
-    rejects_file = _put_aside(decoded, table.name, options, files)
-    _check(decoded, version, table.name)
-    write = _Write(table, version, decoded, options)
+        return _summary(name, format, Decoded(), options, by_position, before.stream_position, repeated=True)
+    decoded, rejects_file = decode_for(version, events, format, options, files=files, root=root)
+    write = ChangeStaging(version, decoded, options, root)
     if options.dry_run or not write.has_changes:
-        return _summary(table.name, format, decoded, options, by_position, None, rejects_file=rejects_file)
+        return _summary(name, format, decoded, options, by_position, None, rejects_file=rejects_file)
     position = catalog.write_staged(
-        table.name,
+        name,
         write.stage,
         idempotency=idempotency,
         expected_properties={KIND.name: version.properties.get(KIND.name)},
-        root=table.lake.root,
+        root=root,
     )
-    summary = sum_up("upsert", write.staged, version, table.version, stream_position=position)
-    done = _summary(table.name, format, decoded, options, by_position, position, rejects_file=rejects_file)
+    after = catalog.get_table_version(name, root=root)
+    summary = sum_up("upsert", write.staged, version, after, stream_position=position)
+    done = _summary(name, format, decoded, options, by_position, position, rejects_file=rejects_file)
     return dataclasses.replace(
         done, rows=summary.rows, files=summary.files, bytes=summary.bytes, new_columns=summary.new_columns
     )
+
+
+def decode_for(
+    version: TableVersion,
+    events: "Events | pa.Table",
+    format: ChangeFormat,
+    options: ChangeOptions,
+    *,
+    files: ChangeFiles | None = None,
+    root: str,
+) -> tuple[Decoded, str | None]:
+    """Decode the events of one table, and put those aside that do not fit; return also the file that they are in.
+
+    Raises: InvalidInputError.
+    """
+    name = version.locator.table_locator.full_name
+    _refuse_documents(version, name)
+    decoded = decode(events, format, _target(version), options.of_decoder, _finder(name, root))
+    _warn(decoded, name, SOURCE_POSITION in version.sort_keys)
+    rejects_file = _put_aside(decoded, name, options, files)
+    _check(decoded, version, name)
+    return decoded, rejects_file
 
 
 def _refuse_documents(version: TableVersion, name: str) -> None:
@@ -201,22 +221,22 @@ def _target(version: TableVersion) -> Target:
     return Target(pa.schema(fields), version.primary_keys)
 
 
-def _finder(table: "Table") -> Any:
+def _finder(name: str, root: str) -> Any:
     """Return a function that reads rows by their keys, waiting deltas included, and knows which were deleted."""
 
     def find_rows(keys: pa.Table, columns: Sequence[str]) -> pa.Table:
         where = None
-        for name in keys.column_names:
-            own = pc.field(name).isin(pc.unique(keys.column(name)))
+        for column in keys.column_names:
+            own = pc.field(column).isin(pc.unique(keys.column(column)))
             where = own if where is None else where & own
-        rows = table.scan([*keys.column_names, *columns], where, fresh=True).to_arrow()
+        rows = open_scan(name, [*keys.column_names, *columns], where, fresh=True, root=root).to_arrow()
         if SOURCE_POSITION not in columns:
             return rows
         there = {tuple(row.values()) for row in rows.select(keys.column_names).to_pylist()}
         deleted = [
             {**key, SOURCE_POSITION: position, OP_COLUMN: "d"}
             for key in keys.to_pylist()
-            if tuple(key.values()) not in there and (position := _last_position(table, key)) is not None
+            if tuple(key.values()) not in there and (position := _last_position(name, key, root)) is not None
         ]
         rows = rows.append_column(OP_COLUMN, pa.nulls(rows.num_rows, pa.string()))
         return pa.concat_tables([rows, pa.Table.from_pylist(deleted, schema=rows.schema)])
@@ -224,9 +244,11 @@ def _finder(table: "Table") -> Any:
     return find_rows
 
 
-def _last_position(table: "Table", key: Mapping[str, object]) -> bytes | None:
+def _last_position(name: str, key: Mapping[str, object], root: str) -> bytes | None:
     """Return the highest source position among the deltas of a key that are still there."""
-    positions = [event.values.get(SOURCE_POSITION) for each in table.explain_key(key) for event in each.events]
+    positions = [
+        event.values.get(SOURCE_POSITION) for each in explain_key(name, key, root=root) for event in each.events
+    ]
     return max((each for each in positions if isinstance(each, bytes)), default=None)
 
 
@@ -309,11 +331,11 @@ def _check(decoded: Decoded, version: TableVersion, name: str) -> None:
         raise InvalidInputError(f"{name}: a truncate does not tell its place in the order of the source")
 
 
-class _Write:
+class ChangeStaging:
     """Stages the changes of one commit, in their order."""
 
-    def __init__(self, table: "Table", version: TableVersion, decoded: Decoded, options: ChangeOptions) -> None:
-        self._root = table.lake.root
+    def __init__(self, version: TableVersion, decoded: Decoded, options: ChangeOptions, root: str) -> None:
+        self._root = root
         self._version = version
         self._decoded = decoded
         self._options = options
@@ -324,7 +346,7 @@ class _Write:
         """Whether there is anything to write."""
         return any(each.rows.num_rows for each in self._decoded.changes) or bool(self._decoded.truncates)
 
-    def stage(self, stream: StreamLog) -> list[Delta]:
+    def stage(self, stream: StreamLike) -> list[Delta]:
         """Write the files of all changes; each gets a place of its own, so that they come one after another."""
         self.staged = []
         try:
@@ -338,7 +360,7 @@ class _Write:
             raise
         return self.staged
 
-    def _stage_rows(self, stream: StreamLog, rows: pa.Table) -> None:
+    def _stage_rows(self, stream: StreamLike, rows: pa.Table) -> None:
         self._add(
             storage.stage_deltas(
                 self._rows(rows),
@@ -349,7 +371,7 @@ class _Write:
             )
         )
 
-    def _truncate(self, stream: StreamLog, number: int) -> None:
+    def _truncate(self, stream: StreamLike, number: int) -> None:
         """Stage the truncates that come before some changes: a delete of all rows below a source position, or of all."""
         by_position = self._version.sort_keys == [SOURCE_POSITION]
         column = SOURCE_POSITION if by_position else self._version.primary_keys[0]
@@ -408,7 +430,6 @@ def _summary(
 
 
 def write_to_tables(
-    lake: "Lake",
     files: ChangeFiles,
     format: ChangeFormat,
     into: str,
@@ -416,6 +437,7 @@ def write_to_tables(
     *,
     create: bool = False,
     idempotency: Idempotency | None = None,
+    root: str,
 ) -> list[ChangesWritten]:
     """Write events to the tables that a template such as `shop.{table}` names, one commit for each table.
 
@@ -429,7 +451,7 @@ def write_to_tables(
     plans: list[tuple[str, Events, Layout | None]] = []
     for name, parts in by_name.items():
         events = _in_line_order(concat(parts))
-        if not lake.has_table(name):
+        if not catalog.table_exists(name, root=root):
             if not create:
                 raise InvalidInputError(f"{name}: there is no such table; create it first, or use --create")
             plans.append((name, events, layout_of(events, format)))
@@ -439,8 +461,9 @@ def write_to_tables(
     for name, events, layout in plans:
         if layout is not None and options.dry_run:
             continue
-        table = lake.table(name) if layout is None else create_change_table(lake, name, layout)
-        written.append(write_changes(table, events, format, options, idempotency=idempotency, files=files))
+        if layout is not None:
+            create_change_table(name, layout, root=root)
+        written.append(write_changes(name, events, format, options, idempotency=idempotency, files=files, root=root))
     return written
 
 
@@ -449,12 +472,11 @@ def _in_line_order(events: Events) -> Events:
     return events.take(order) if np.any(order[1:] < order[:-1]) else events
 
 
-def create_change_table(lake: "Lake", name: str, layout: Layout) -> "Table":
+def create_change_table(name: str, layout: Layout, *, root: str) -> None:
     """Create a table that change events are written to in any order. Raises: AlreadyExistsError, InvalidInputError."""
-    return lake.create_table(
-        name,
-        schema=layout.columns,
-        primary_keys=layout.primary_keys,
+    rules = TableRules(
+        primary_keys=list(layout.primary_keys),
         sort_keys=[SOURCE_POSITION],
         merge_engine="partial_update" if layout.leaves_out else "deduplicate",
     )
+    catalog.create_table(name, schema=layout.columns, rules=rules, root=root)

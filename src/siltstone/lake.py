@@ -343,7 +343,9 @@ class Lake:
         from siltstone.change_writes import ChangeFiles, ChangeOptions, events_of, write_to_tables
 
         events, batch = ChangeFiles(events_of(data, format), ["events"], [0]), _idempotency(idempotency)
-        return write_to_tables(self, events, format, into, options or ChangeOptions(), create=create, idempotency=batch)
+        return write_to_tables(
+            events, format, into, options or ChangeOptions(), create=create, idempotency=batch, root=self.root
+        )
 
     def write_change_files(
         self,
@@ -364,7 +366,9 @@ class Lake:
 
         read = read_change_files(files, format, progress=progress)
         batch = _idempotency(idempotency)
-        return write_to_tables(self, read, format, into, options or ChangeOptions(), create=create, idempotency=batch)
+        return write_to_tables(
+            read, format, into, options or ChangeOptions(), create=create, idempotency=batch, root=self.root
+        )
 
     def document_table(self, name: str) -> "DocumentTable":
         """Return a table of documents by its name. Raises: NotFoundError, InvalidInputError where it is one of rows."""
@@ -638,7 +642,8 @@ class Table:
         from siltstone.change_writes import ChangeOptions, events_of, write_changes
 
         options = ChangeOptions(decimals, times or {}, header, rejects, evolve, dry_run)
-        return write_changes(self, events_of(data, format), format, options, idempotency=_idempotency(idempotency))
+        events, batch = events_of(data, format), _idempotency(idempotency)
+        return write_changes(self.name, events, format, options, idempotency=batch, root=self.lake.root)
 
     def write_change_files(
         self,
@@ -653,8 +658,8 @@ class Table:
         from siltstone.change_writes import ChangeOptions, read_change_files, write_changes
 
         read = read_change_files(files, format, progress=progress)
-        given = options or ChangeOptions()
-        return write_changes(self, read.events, format, given, idempotency=_idempotency(idempotency), files=read)
+        given, batch = options or ChangeOptions(), _idempotency(idempotency)
+        return write_changes(self.name, read.events, format, given, idempotency=batch, files=read, root=self.lake.root)
 
     def ingest(
         self,

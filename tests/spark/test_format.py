@@ -144,8 +144,14 @@ def test_a_write_that_cannot_be_is_refused_in_one_sentence_and_leaves_nothing(
             writer.options(**options).save()
     with pytest.raises(Exception, match=r"shop\.orders: column 'id'"):
         save(rows_.selectExpr("array(id) AS id"), table)
-    with pytest.raises(Exception, match="mode overwrite is not supported; use "):
-        rows_.write.format("siltstone").mode("overwrite").option("root", table.lake.root).save(table.name)
+    for options, message in (
+        ({"op_column": "zone"}, "leave out op_column; an overwrite has the rows that are to be there"),
+        ({"partitions": "some"}, "partitions is 'some'; use present"),
+        ({"format": "debezium"}, "change events change rows, and replace no table"),
+    ):
+        writer = rows_.write.format("siltstone").mode("overwrite").options(root=table.lake.root, **options)
+        with pytest.raises(Exception, match=message):
+            writer.save(table.name)
     assert sorted(Path(table.lake.root).rglob("*")) == before
 
 
@@ -176,15 +182,35 @@ def test_inserts_go_to_the_table_that_they_name_and_never_to_the_one_that_rows_c
         for values in ("SELECT * FROM read_from", "VALUES (102, 'x', 1)"):
             with pytest.raises(Exception, match=r"root is missing; write .* INSERT INTO name WITH \(root = "):
                 spark.sql(f"INSERT INTO inserted {values}")
-        with pytest.raises(Exception, match="mode overwrite is not supported"):
-            spark.sql("INSERT OVERWRITE inserted_view VALUES (100, 'sql', 0.25)")
+        kept = other.scan(["id", "zone"], fresh=True).to_arrow().sort_by("id").to_pylist()
+        spark.sql("INSERT OVERWRITE inserted_view VALUES (100, 'sql', 0.25)")
     finally:
         spark.sql("DROP TABLE read_from")
         spark.sql("DROP TABLE inserted")
         spark.sql("DROP VIEW inserted_view")
     assert [delta.stream_position for delta in table.deltas()] == before
-    found = other.scan(["id", "zone"], fresh=True).to_arrow().sort_by("id").to_pylist()
-    assert [(row["id"], row["zone"]) for row in found] == [(0, "old"), (1, "old"), (2, "old"), (3, "new"), (101, None)]
+    assert [(row["id"], row["zone"]) for row in kept] == [(0, "old"), (1, "old"), (2, "old"), (3, "new"), (101, None)]
+    assert other.scan(["id"], fresh=True).to_arrow().to_pylist() == [{"id": 100}]
+
+
+def test_an_overwrite_replaces_the_table_or_the_partitions_that_rows_belong_to(
+    spark: SparkSession, local_root: str
+) -> None:
+    visits = siltstone.open(local_root).create_table(
+        "shop.visits", schema={"day": "string", "id": "int64"}, primary_keys=["day", "id"], partition_keys=["day"]
+    )
+    visits.write(pa.table({"day": ["mon", "mon", "tue"], "id": [1, 2, 1]}))
+
+    def overwrite(frame: DataFrame, **options: str) -> list[tuple[str, int]]:
+        frame.write.format("siltstone").mode("overwrite").options(root=local_root, **options).save("shop.visits")
+        found = visits.scan(fresh=True).to_arrow().to_pylist()
+        return sorted((row["day"], row["id"]) for row in found)
+
+    assert overwrite(spark.sql("SELECT 'mon' AS day, 9L AS id"), partitions="present") == [("mon", 9), ("tue", 1)]
+    assert overwrite(spark.sql("SELECT 'wed' AS day, 5L AS id")) == [("wed", 5)]
+    assert overwrite(spark.sql("SELECT 'wed' AS day, 5L AS id WHERE false")) == []
+    visits.compact(spark=spark)
+    assert visits.scan().count() == 0
 
 
 def test_renamed_columns_are_read_and_filtered_by_their_names_of_today(

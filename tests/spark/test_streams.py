@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
+from tests.unit.cdc.messages import change
 
 import siltstone
 from siltstone.spark.options import WriteOptions
@@ -180,3 +181,36 @@ def test_documents_take_streams(spark: SparkSession, query: Query, table: siltst
         of_docs.forget_commit(0)
     assert positions(docs.table) == [1]
     assert [docs.get(f"r{number}")["~version"] for number in range(4)] == [1] * 4
+
+
+def test_a_stream_of_change_events_is_the_table_of_the_source(spark: SparkSession, tmp_path: Path) -> None:
+    lake = siltstone.open(tmp_path / "lake")
+    columns = {"id": "int64", "zone": "string", "_source_position": "binary"}
+    table = lake.create_table("shop.orders", schema=columns, primary_keys=["id"], sort_keys=["_source_position"])
+    query = Query(spark, tmp_path, "shop.orders", lake.root, "key string, value string, topic string")
+
+    def events(*messages: Any) -> list[dict[str, Any]]:
+        made = []
+        for message in messages:
+            row = message and (message["after"] or message["before"])
+            key = json.dumps({"id": row["id"]}) if row else None
+            made.append({"key": key, "value": json.dumps(message) if message else None, "topic": "shop"})
+        return made
+
+    query.add(events(*(change("c", number, {"id": number, "zone": "new"}) for number in range(1, 9))))
+    query.add(events(change("u", 20, {"id": 1, "zone": "paid"}), change("d", 21, {"id": 2, "zone": None}), None))
+    # These come late, and one comes again.
+    query.add(events(change("u", 12, {"id": 2, "zone": "late"}), change("u", 20, {"id": 1, "zone": "paid"})))
+    query.run(format="debezium")
+    query.forget_commit(2)
+    query.run(format="debezium")
+    expected = [{"id": 1, "zone": "paid"}, *({"id": number, "zone": "new"} for number in range(3, 9))]
+    same_rows(table.scan(["id", "zone"], fresh=True).to_arrow(), expected)
+    table.compact(spark=spark)
+    same_rows(table.scan(["id", "zone"]).to_arrow(), expected)
+    with pytest.raises(Exception, match="debezium events are in a column value"):
+        query.run(
+            query.frame().withColumnRenamed("value", "data"),
+            format="debezium",
+            checkpointLocation=str(tmp_path / "other"),
+        )

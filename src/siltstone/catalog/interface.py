@@ -146,15 +146,17 @@ class Catalog(Protocol):
     def commit_staged(
         self,
         staged: Sequence[Delta],
+        stream: StreamLocator | None = None,
         *,
         idempotency: Idempotency | None = None,
         rising_ids: bool = False,
         expected_properties: Mapping[str, str | None] | None = None,
+        overwrite: Overwrite | None = None,
         root: str,
     ) -> int:
-        """Commit what other processes staged for one stream of deltas, at least one delta; return the stream position.
+        """Commit what other processes staged for one stream of deltas; return the stream position.
 
-        Where that fails, the files stay. Raises: as `commit_deltas`; ConflictError where the table is another one by now.
+        Without a stream, it is that of the first delta. Where that fails, the files stay. Raises: as `commit_deltas`; ConflictError where the table is another one by now.
         """
 
     def delta_stream(self, name: str, *, root: str) -> StreamLocator:

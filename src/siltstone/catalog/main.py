@@ -189,27 +189,30 @@ def write_staged(
 
 def commit_staged(
     staged: Sequence[Delta],
+    stream: StreamLocator | None = None,
     *,
     idempotency: Idempotency | None = None,
     rising_ids: bool = False,
     expected_properties: Mapping[str, str | None] | None = None,
+    overwrite: Overwrite | None = None,
     root: str,
 ) -> int:
-    """Commit what other processes staged for one stream of deltas, at least one delta; return the stream position.
+    """Commit what other processes staged for one stream of deltas; return the stream position.
 
-    Where that fails, the files stay. Raises: as `commit_deltas`; ConflictError where the table is another one by now.
+    Without a stream, it is that of the first delta. Where that fails, the files stay. Raises: as `commit_deltas`; ConflictError where the table is another one by now.
     """
-    stream = storage.locate_stream(staged[0].locator.stream_locator, root=root)
+    source = storage.locate_stream(stream or staged[0].locator.stream_locator, root=root)
     for entry in (entry for delta in staged for entry in delta.manifest.entries):
-        if not entry.uri.startswith(f"{stream.folder}/"):
-            name = stream.locator.table_locator.full_name
+        if not entry.uri.startswith(f"{source.folder}/"):
+            name = source.locator.table_locator.full_name
             raise ConflictError(f"{name}: was dropped and created again while this was being written; write it again")
     committed = storage.commit_deltas(
         staged,
-        stream,
+        source,
         idempotency=idempotency,
         rising_ids=rising_ids,
         expected_properties=expected_properties,
+        overwrite=overwrite,
         root=root,
     )
     return committed.stream_position

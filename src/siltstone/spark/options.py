@@ -5,24 +5,29 @@ alone; so the first column of that schema carries them. That does for reads. The
 query, whose first column may come from another table of ours, and carry the options of that one; so a write names its table.
 """
 
+import dataclasses
 import datetime
 import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import cast
+from typing import cast, get_args
 
 from pyspark.sql.types import StructType
 
+from siltstone.cdc import CHANGE_FORMATS, ChangeFormat
+from siltstone.cdc.changes import Decimals, TimeUnit
+from siltstone.change_writes import ChangeOptions
 from siltstone.errors import InvalidInputError
-from siltstone.model import DeltaType, Idempotency
+from siltstone.model import DeltaType, Idempotency, Overwrite
 from siltstone.model.locators import did_you_mean, split_table_name
 from siltstone.objects import canonical_root
 from siltstone.table.snapshot import parse_moment
 
 FORMAT = "siltstone"
 NAMES = ("root", "table", "columns", "as_of", "fresh")
-WRITE_NAMES = ("root", "table", "type", "delete_columns", "op_column", "evolve", "idempotency", "app_id")
+WRITE_NAMES = ("root", "table", "type", "delete_columns", "op_column", "evolve", "idempotency", "app_id", "partitions")
+CHANGE_NAMES = ("format", "decimals", "times", "rejects")
 # What `load("shop.orders")` and `save("shop.orders")` set, and the name that `to_spark` has for fresh reads.
 _PATH = "path"
 _TABLE_ALIASES = {_PATH: "table"}
@@ -54,7 +59,10 @@ class ReadOptions:
 
 @dataclass(frozen=True)
 class WriteOptions:
-    """A table, and what rows mean to it; see `Table.write`. A streaming query has an app id, or a checkpoint that names one."""
+    """A table, and what rows mean to it; see `Table.write`. A streaming query has an app id, or a checkpoint that names one.
+
+    With a `format`, rows are change events: see `Table.write_changes`.
+    """
 
     root: str
     table: str
@@ -65,6 +73,9 @@ class WriteOptions:
     idempotency: Idempotency | None = None
     app_id: str | None = None
     checkpoint: str | None = None
+    overwrite: Overwrite | None = None
+    format: ChangeFormat | None = None
+    changes: ChangeOptions = dataclasses.field(default_factory=ChangeOptions)
 
 
 def created_options(options: Mapping[str, str]) -> dict[str, str] | None:
@@ -98,10 +109,10 @@ def read_options(options: Mapping[str, str]) -> ReadOptions:
     )
 
 
-def write_options(options: Mapping[str, str], *, is_stream: bool) -> WriteOptions:
+def write_options(options: Mapping[str, str], *, is_stream: bool, overwrite: bool = False) -> WriteOptions:
     """Check the options of a write. Raises: InvalidInputError."""
     own = {name: text for name, text in options.items() if not is_stream or name not in _OF_SPARK}
-    texts = _texts(own, WRITE_NAMES, _TABLE_ALIASES, "start" if is_stream else "save")
+    texts = _texts(own, (*WRITE_NAMES, *CHANGE_NAMES), _TABLE_ALIASES, "start" if is_stream else "save")
     if is_stream and "idempotency" in texts:
         raise InvalidInputError(
             f"format {FORMAT}: idempotency is for one write; the batches of a streaming query have ids of their own, so leave it out"
@@ -110,6 +121,7 @@ def write_options(options: Mapping[str, str], *, is_stream: bool) -> WriteOption
         raise InvalidInputError(
             f'format {FORMAT}: app_id is for streaming queries; for one write use .option("idempotency", "my-job:17")'
         )
+    _check_together(texts, overwrite=overwrite)
     return WriteOptions(
         root=canonical_root(texts["root"]),
         table=texts["table"],
@@ -120,7 +132,48 @@ def write_options(options: Mapping[str, str], *, is_stream: bool) -> WriteOption
         idempotency=_idempotency(texts["idempotency"]) if "idempotency" in texts else None,
         app_id=texts.get("app_id"),
         checkpoint=options.get(_CHECKPOINT),
+        overwrite=("partitions" if "partitions" in texts else "table") if overwrite else None,
+        format=cast("ChangeFormat | None", texts.get("format")),
+        changes=ChangeOptions(
+            decimals=cast("Decimals | None", texts.get("decimals")),
+            times=_times(texts.get("times", "")),
+            rejects=texts.get("rejects"),
+            evolve=_is_true("evolve", texts, default=True),
+        ),
     )
+
+
+def _check_together(texts: Mapping[str, str], *, overwrite: bool) -> None:
+    """Refuse options that do not go with each other, and values that there are not. Raises: InvalidInputError."""
+    for name, known in (("partitions", ("present",)), ("format", CHANGE_FORMATS), ("decimals", get_args(Decimals))):
+        if texts.get(name, known[0]) not in known:
+            raise InvalidInputError(f"format {FORMAT}: {name} is {texts[name]!r}; use {', '.join(known)}")
+    if "partitions" in texts and not overwrite:
+        raise InvalidInputError(f'format {FORMAT}: partitions goes with .mode("overwrite")')
+    for name in ("type", "delete_columns", "op_column") if overwrite or "format" in texts else ():
+        if name in texts:
+            why = (
+                "change events tell it themselves"
+                if "format" in texts
+                else "an overwrite has the rows that are to be there"
+            )
+            raise InvalidInputError(f"format {FORMAT}: leave out {name}; {why}")
+    if overwrite and "format" in texts:
+        raise InvalidInputError(f"format {FORMAT}: change events change rows, and replace no table; use mode append")
+    for name in CHANGE_NAMES[1:] if "format" not in texts else ():
+        if name in texts:
+            raise InvalidInputError(f"format {FORMAT}: {name} is for change events; name their format, e.g. debezium")
+
+
+def _times(text: str) -> dict[str, TimeUnit]:
+    """Read `us`, or `created=ms,changed=us`."""
+    times: dict[str, TimeUnit] = {}
+    for part in filter(None, text.split(",")):
+        column, equals, unit = part.strip().rpartition("=")
+        if unit not in get_args(TimeUnit):
+            raise InvalidInputError(f"format {FORMAT}: times {part!r} is neither ms, us or ns, nor column=ms")
+        times[column if equals else "*"] = cast("TimeUnit", unit)
+    return times
 
 
 def _texts(options: Mapping[str, str], names: Sequence[str], aliases: Mapping[str, str], method: str) -> dict[str, str]:

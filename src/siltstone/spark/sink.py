@@ -15,6 +15,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from siltstone.catalog import main as catalog
+from siltstone.change_writes import ChangeStaging, decode_for, events_of
 from siltstone.documents.commit import begin_changes, commit_files
 from siltstone.documents.intake import check_columns
 from siltstone.errors import InvalidInputError, NotFoundError, SiltstoneError
@@ -40,13 +41,7 @@ class StagedFiles(WriterCommitMessage):
 
 def open_writer(options: Mapping[str, str], schema: StructType, *, overwrite: bool) -> "SiltstoneWriter":
     """Return a writer of one commit. Raises: InvalidInputError, NotFoundError."""
-    chosen = write_options(options, is_stream=False)
-    if overwrite:
-        raise InvalidInputError(
-            f'{chosen.table}: mode overwrite is not supported; use .mode("append") with type upsert, or delete rows with '
-            "type delete; to replace a table, write a new one and rename it"
-        )
-    return SiltstoneWriter(chosen, schema)
+    return SiltstoneWriter(write_options(options, is_stream=False, overwrite=overwrite), schema)
 
 
 def open_stream_writer(options: Mapping[str, str], schema: StructType, *, overwrite: bool) -> "SiltstoneStreamWriter":
@@ -98,8 +93,9 @@ def _open_intake(options: WriteOptions, schema: StructType) -> "_Intake":
         version = catalog.get_table_version(options.table, root=options.root)
     except NotFoundError as error:
         raise NotFoundError(f"{error}; create it first, in Python or with `siltstone table create`") from error
-    is_documents = KIND.of(version.properties, options.table) == DOCUMENTS_KIND
-    return (_DocumentIntake if is_documents else _Intake)(options, version, schema)
+    if KIND.of(version.properties, options.table) == DOCUMENTS_KIND:
+        return _DocumentIntake(options, version, schema)
+    return (_Intake if options.format is None else _ChangeIntake)(options, version, schema)
 
 
 class _Intake:
@@ -145,9 +141,12 @@ class _Intake:
         empty: Sequence[Delta],
     ) -> None:
         """Commit what all tasks staged, or what there is without rows; what is not committed is discarded."""
-        deltas = self._staging.combine([decoded(message.deltas) for message in staged]) or empty
-        if deltas:
+        deltas = self._combine([decoded(message.deltas) for message in staged]) or empty
+        if deltas or self.options.overwrite is not None:
             self._commit(deltas, staged, idempotency, rising_ids)
+
+    def _combine(self, by_task: Sequence[Sequence[Delta]]) -> list[Delta]:
+        return self._staging.combine(by_task)
 
     def _commit(
         self,
@@ -156,9 +155,16 @@ class _Intake:
         idempotency: Idempotency | None,
         rising_ids: bool,
     ) -> None:
-        root = self.options.root
+        options, root = self.options, self.options.root
         with catalog.discarded_on_error(deltas, root=root):
-            catalog.commit_staged(deltas, idempotency=idempotency, rising_ids=rising_ids, root=root)
+            catalog.commit_staged(
+                deltas,
+                self._staging.stream,
+                idempotency=idempotency,
+                rising_ids=rising_ids,
+                overwrite=options.overwrite,
+                root=root,
+            )
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Discard what tasks staged, unless all of them did: then there was a commit, which may have succeeded."""
@@ -166,6 +172,52 @@ class _Intake:
         if len(staged) < len(messages):
             deltas = [delta for message in staged for delta in decoded(message.deltas)]
             storage.discard_deltas(deltas, root=self.options.root)
+
+
+class _ChangeIntake(_Intake):
+    """The same for change events: a column `value`, and perhaps `key`, as Kafka gives them; other columns are left alone.
+
+    Events of one key must be in one task, in their order, where they leave out columns: as in a partition of Kafka's.
+    """
+
+    def _check(self, schema: StructType) -> list[Delta]:
+        if "value" not in schema.names:
+            raise InvalidInputError(
+                f"{self.options.table}: {self.options.format} events are in a column value, and perhaps key; there is "
+                f"{', '.join(schema.names)}"
+            )
+        return []
+
+    def stage(self, batches: Iterator[pa.RecordBatch]) -> StagedFiles:
+        """Decode the events of a task and write their files, where it runs."""
+        self._access.use()
+        options = self.options
+        assert options.format is not None
+        taken = [batch.select([name for name in ("key", "value") if name in batch.schema.names]) for batch in batches]
+        if not taken:
+            return StagedFiles("[]")
+        stream = storage.locate_stream(self._staging.stream, root=options.root)
+        stream.refresh()
+        with stream.announced():
+            version = catalog.get_table_version(options.table, root=options.root)
+            events = events_of(pa.Table.from_batches(taken), options.format)
+            found, _ = decode_for(version, events, options.format, options.changes, root=options.root)
+            return StagedFiles(json.dumps(ChangeStaging(version, found, options.changes, options.root).stage(stream)))
+
+    def _combine(self, by_task: Sequence[Sequence[Delta]]) -> list[Delta]:
+        """Return the deltas of all tasks: one after another as each task has them, of several tasks side by side."""
+        combined: list[Delta] = []
+        for number in range(max((len({delta.place for delta in task}) for task in by_task), default=0)):
+            alike: dict[str, list[list[Delta]]] = {}
+            for task in by_task:
+                places = sorted({delta.place for delta in task})
+                own = [delta for delta in task if number < len(places) and delta.place == places[number]]
+                if own:
+                    alike.setdefault(json.dumps([own[0].columns, own[0].delete_columns, own[0].floor]), []).append(own)
+            for tasks in alike.values():
+                place = len({delta.place for delta in combined})
+                combined += [Delta(**{**delta, "place": place}) for delta in self._staging.combine(tasks)]
+        return combined
 
 
 class _DocumentIntake(_Intake):
@@ -178,7 +230,7 @@ class _DocumentIntake(_Intake):
         check_columns(schema.names)
         options = self.options
         plain = WriteOptions(options.root, options.table)
-        for name in ("type", "delete_columns", "op_column", "evolve"):
+        for name in ("type", "delete_columns", "op_column", "evolve", "overwrite", "format"):
             if getattr(options, name) != getattr(plain, name):
                 raise InvalidInputError(
                     f"{options.table}: is a table of documents, which has no option {name}; leave it out"
