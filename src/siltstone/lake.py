@@ -739,6 +739,18 @@ class Table:
         progress: Report,
     ) -> TakenRows:
         """Write files of a folder that is watched; see `Target`."""
+        from siltstone.cdc.changes import ChangeFormat
+
+        if how.get("format") in get_args(ChangeFormat):
+            from siltstone.change_writes import ChangeOptions, read_change_files, write_changes
+
+            if how.keys() - {"format", "evolve"}:
+                raise InvalidInputError(f"{self.name}: files of change events take no other options, not {dict(how)}")
+            read = read_change_files(files, how["format"], progress=progress)
+            before_commit()
+            options = ChangeOptions(evolve=how.get("evolve", True), dry_run=dry_run)
+            done = write_changes(self, read.events, how["format"], options, idempotency=idempotency, files=read)
+            return TakenRows(done.rows, done.stream_position)
         written = self.write_files(
             files, **how, idempotency=idempotency, before_commit=before_commit, dry_run=dry_run, progress=progress
         )

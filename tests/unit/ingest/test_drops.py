@@ -620,6 +620,21 @@ def test_ten_thousand_files_are_taken_once(tmp_path: Path) -> None:
     assert len(os.listdir(place.folder / "done")) == 10_000
 
 
+def test_change_events_are_decoded_and_not_taken_for_rows(place: Place) -> None:
+    def event(op: str, before: object, after: object) -> str:
+        return json.dumps({"op": op, "before": before, "after": after, "source": {"table": "orders"}, "ts_ms": 1})
+
+    row = {"id": 1, "note": "x"}
+    place.drop("a.jsonl", text=f"{event('c', None, row)}\n{event('c', None, {'id': 2, 'note': 'y'})}")
+    place.drop("b.jsonl", text=event("d", row, None))
+    assert place.take(format="debezium", max_files=1).files == 2
+    assert place.take(format="debezium").files == 0
+    assert place.table.scan(fresh=True).to_arrow().to_pylist() == [{"id": 2, "note": "y"}]
+    assert place.table.schema.names == ["id", "note"]
+    place.drop("c.jsonl", text=event("c", None, {"id": "no"}))
+    assert place.take(format="debezium", quarantine=True).rejected[0].file == "c.jsonl"
+
+
 def test_documents_are_taken_as_lines(tmp_path: Path) -> None:
     lake, folder = siltstone.open(tmp_path / "lake"), tmp_path / "drops"
     folder.mkdir()
