@@ -5,7 +5,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import numpy as np
 import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -55,7 +54,7 @@ def shape_of(payload: Mapping[str, Any]) -> Shape:
 
 def groups_of(events: Events) -> Iterator[Group]:
     """Yield the events by schema: the text of one is the same in all messages, so that it is read once and cut off."""
-    rest = events
+    rest = _without_line_breaks(events)
     for _ in range(_MOST_SCHEMAS):
         if not len(rest):
             return
@@ -77,24 +76,19 @@ def groups_of(events: Events) -> Iterator[Group]:
             same = Events(pc.binary_slice(same.values, len(prefix), -1), same.keys, same.lines)
         yield Group(same, told)
         rest = rest.take(~flags)
-    for place in range(len(rest)):
-        yield _single(rest.take(np.array([place])))
+    # Each of these has a schema of its own, or one that is written unlike all others, which is refused.
+    if len(rest):
+        yield Group(rest, None)
 
 
-def _single(event: Events) -> Group:
-    """Return the group of one event that is not written as the others are."""
-    try:
-        value = orjson.loads(event.values[0].as_py())
-    except orjson.JSONDecodeError:
-        return Group(event, None)
-    if not is_with_schema(value):
-        return Group(event, None)
-    cut = _schema_prefix(event.values[0].as_py())
-    if cut is None:
-        payload = pa.array([orjson.dumps(value["payload"])], pa.binary())
-        return Group(Events(payload, event.keys, event.lines), read_schema(value["schema"]))
-    inner = pc.binary_slice(event.values, len(cut[0]), -1)
-    return Group(Events(inner, event.keys, event.lines), cut[1])
+def _without_line_breaks(events: Events) -> Events:
+    """Return events that have schemas without what follows their last brace."""
+    has_schemas = pc.any(pc.starts_with(events.values, b'{"schema"')).as_py()
+    if not has_schemas or pc.all(pc.ends_with(events.values, b"}")).as_py():
+        return events
+    return Events(
+        pa.array([value.rstrip() for value in events.values.to_pylist()], pa.binary()), events.keys, events.lines
+    )
 
 
 def is_with_schema(value: Any) -> bool:

@@ -16,7 +16,7 @@ Lines = npt.NDArray[np.int64]
 _HEAD = re.compile(rb'\s*\{\s*"(key|value)"\s*:\s*')
 _NEXT = {b"key": re.compile(rb'\s*,\s*"value"\s*:\s*'), b"value": re.compile(rb'\s*,\s*"key"\s*:\s*')}
 # Lines that begin so are taken apart; others stay as they lie.
-_SPLIT = re.compile(rb'\s*\{\s*"(key|value|schema)"')
+_SPLIT = re.compile(rb'(?:\s*(?:null\s*)?\n)*\s*\{\s*"(key|value|schema)"')
 _LONGEST_NULL = 16
 _NULLS = pa.array([b"", b"\r", b"null", b"null\r"], pa.binary())
 

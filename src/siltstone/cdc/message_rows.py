@@ -55,7 +55,7 @@ def _decode_row(value: bytes, key: bytes | None, line: int, plan: Plan, builder:
     if not isinstance(payload, dict):
         raise UnfitError(f"a change event is a JSON object, not {value[:40]!r}")
     if is_with_schema(payload):
-        raise UnfitError("has a schema that is written unlike the others'; write it without, or as Kafka Connect does")
+        raise UnfitError("its schema cannot be read; have it written as Kafka Connect does: first schema, then payload")
     shape = shape_of(payload)
     if shape == "envelope":
         plan.is_flat = False if plan.is_flat is None else plan.is_flat

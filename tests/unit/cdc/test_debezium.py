@@ -135,6 +135,29 @@ def test_a_new_field_with_a_schema_is_a_new_column() -> None:
     assert [each.get("more") for each in rows_of(decoded)] == [None, 5]
 
 
+def test_messages_with_and_without_schemas_may_be_mixed_and_none_loses_digits() -> None:
+    fields = [
+        told("id", "int64"),
+        told(
+            "n",
+            "bytes",
+            "org.apache.kafka.connect.data.Decimal",
+            parameters={"scale": "10", "connect.decimal.precision": "38"},
+        ),
+    ]
+    target = Target(
+        pa.schema([("id", pa.int64()), ("n", pa.decimal128(38, 10)), (SOURCE_POSITION, pa.binary())]), ["id"]
+    )
+    number = b"12345678901234567890.0123456789"
+    text = lines([with_schema(change("c", 1, {"id": 1, "n": 0.5}), fields)]).replace(b"0.5", number)
+    for data in (b'{"ts_ms":1}\n' + text, b"\nnull\n" + text, text * 50, text.replace(b'":', b'": ')):
+        decoded = decode(Events.of_lines(data), "debezium", target)
+        assert not decoded.rejects
+        assert {str(each) for each in decoded.changes[0].rows.column("n").to_pylist()} == {number.decode()}
+    swapped = {"payload": change("c", 1, row(1)), "schema": with_schema({}, fields)["schema"]}
+    assert "first schema, then payload" in decoded_lines([swapped]).rejects[0].reason
+
+
 def test_flat_rows_take_their_order_and_operation_from_added_fields() -> None:
     meta = {"__op": "u", "__deleted": "false", "__source_ts_us": 9, "__lsn": 4, "__table": "orders"}
     decoded = decoded_lines([{**row(1), **meta}, {**row(2), **meta, "__deleted": "true", "__op": "d"}])

@@ -140,7 +140,7 @@ def test_a_truncate_holds_for_all_rows_before_it_however_late_they_come(table: T
 def test_a_truncate_in_order_of_arrival_is_of_all_rows_before_it(lake: Lake) -> None:
     columns = {name: kind for name, kind in SCHEMA.items() if name != SOURCE_POSITION}
     for engine in ("deduplicate", "partial_update", "first_row"):
-        table = lake.create_table(f"shop.{engine}", schema=columns, primary_keys=["id"], merge_engine=engine)  # type: ignore[arg-type]
+        table = lake.create_table(f"shop.{engine}", schema=columns, primary_keys=["id"], merge_engine=engine)
         with pytest.warns(InputWarning):
             table.write_changes(lines([change("c", 1, row(1))]), "debezium")
         table.compact(engine="local")

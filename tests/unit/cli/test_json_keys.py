@@ -22,7 +22,7 @@ from tests.waiting import LIMIT_SECONDS
 
 GOLDEN = Path(__file__).parents[2] / "fixtures" / "json_keys.json"
 # Their keys are columns, names of properties, or whatever a document has.
-MAPS = ("bucket_actions", "compacted_row", "content", "key", "properties", "row", "values")
+MAPS = ("bucket_actions", "compacted_row", "content", "key", "properties", "row", "skipped", "values")
 TYPES = {bool: "boolean", dict: "object", float: "number", int: "number", list: "array", str: "string"}
 Shape = dict[str, str]
 
@@ -129,6 +129,15 @@ def record_rows(keys: Recorder) -> None:
     keys("write", "shop.orders", gone, "--type", "delete")
     operations = cli.file("operations.jsonl", '{"order_id": 9, "op": "d"}\n')
     keys("write", "shop.orders", operations, "--op-column", "op")
+    cdc = {"id": "int64", "name": "string", "_source_position": "binary"}
+    columns = cli.file("cdc.json", json.dumps(cdc))
+    keys("table", "create", "shop.cdc", "--cdc", "maxwell", "--schema", columns, "--key", "id")
+    event = {"database": "shop", "table": "cdc", "type": "insert", "ts": 1, "xid": 1, "data": {"id": 1, "name": "a"}}
+    bad = {**event, "data": {"id": "x"}}
+    events = cli.file("events.jsonl", "".join(json.dumps(each) + "\n" for each in (event, bad, None)))
+    keys("write", "shop.cdc", events, "--format", "maxwell", "--rejects", str(Path(events).parent / "bad"))
+    keys("write", events, "--format", "maxwell", "--into", "shop.{table}", "--rejects", "bad", "--dry-run")
+    cli("table", "drop", "shop.cdc", "--yes")
     keys("deltas", "shop.orders")
     keys("deltas", "shop.orders", "--from", "99", when="none")
     keys("plan", "shop.orders")
