@@ -27,17 +27,20 @@ def missing_tools() -> str | None:
 
 
 @functools.cache
-def class_path() -> str:
-    """Return where Java finds Debezium, which Maven fetches where it has not yet. Raises: NotInstalledError."""
+def class_path(pom: Path = _POM) -> str:
+    """Return where Java finds what a project of Maven's needs, which is fetched where it is not there yet.
+
+    Raises: NotInstalledError.
+    """
     problem = missing_tools()
     if problem is not None:
         raise NotInstalledError(f"{problem}; install them, e.g. `apt-get install maven openjdk-17-jdk-headless`")
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "class-path")
-        command = ["mvn", "-q", "-B", "-f", str(_POM), "dependency:build-classpath", f"-Dmdep.outputFile={file}"]
+        command = ["mvn", "-q", "-B", "-f", str(pom), "dependency:build-classpath", f"-Dmdep.outputFile={file}"]
         done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
         if done.returncode:
-            raise NotInstalledError(f"Maven could not fetch Debezium: {done.stdout[-2000:]}")
+            raise NotInstalledError(f"Maven could not fetch what {pom} names: {done.stdout[-2000:]}")
         return file.read_text(encoding="utf-8")
 
 

@@ -302,13 +302,9 @@ def test_rows_that_come_from_another_table_do_not_go_back_to_it() -> None:
     assert DefaultSource({"fresh": "true"}).reader(created)._options.table == table.name
 
 
-def test_overwrite_and_complete_mode_are_refused_with_what_to_do_instead() -> None:
+def test_complete_mode_is_refused_with_what_to_do_instead() -> None:
     table = new_table()
     source = DefaultSource({"root": table.lake.root, "path": table.name})
-    with pytest.raises(
-        InvalidInputError, match=r'shop\.orders: mode overwrite is not supported; use \.mode\("append"\)'
-    ):
-        source.writer(SCHEMA, overwrite=True)
     with pytest.raises(InvalidInputError, match=r"shop\.orders: output mode complete .* foreachBatch"):
         source.streamWriter(SCHEMA, overwrite=True)
 
