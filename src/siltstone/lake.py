@@ -749,14 +749,9 @@ class Table:
             read = read_change_files(files, how["format"], progress=progress)
             before_commit()
             options = ChangeOptions(evolve=how.get("evolve", True), dry_run=dry_run)
+            root = self.lake.root
             done = write_changes(
-                self.name,
-                read.events,
-                how["format"],
-                options,
-                idempotency=idempotency,
-                files=read,
-                root=self.lake.root,
+                self.name, read.events, how["format"], options, idempotency=idempotency, files=read, root=root
             )
             return TakenRows(done.rows, done.stream_position)
         written = self.write_files(

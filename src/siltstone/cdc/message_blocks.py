@@ -22,6 +22,8 @@ from siltstone.cdc.message_rows import decode_rows, sample, table_of
 
 _BLOCK_EVENTS = 1 << 15
 _FEW_EVENTS = 32
+# So many halves that do not fit, one after another, say that no event of the block does.
+_MOST_FAILURES = 8
 _SAMPLES = 16
 _READ_BYTES = 1 << 20
 _ROW_OPERATIONS = pa.array(["c", "r", "u", "d"])
@@ -43,16 +45,19 @@ class _UnfitBlockError(Exception):
 def decode_blocks(events: Events, plan: Plan) -> None:
     """Decode events, as many at once as fit."""
     for start in range(0, len(events), _BLOCK_EVENTS):
+        plan.failures = 0
         _decode(events.slice(start, min(start + _BLOCK_EVENTS, len(events))), plan)
 
 
 def _decode(events: Events, plan: Plan) -> None:
-    if len(events) <= _FEW_EVENTS:
+    if len(events) <= _FEW_EVENTS or plan.failures > _MOST_FAILURES:
         decode_rows(events, plan)
         return
     try:
         _decode_block(events, plan)
+        plan.failures = 0
     except (_UnfitBlockError, pa.ArrowException, ValueError):
+        plan.failures += 1
         middle = len(events) // 2
         _decode(events.slice(0, middle), plan)
         _decode(events.slice(middle, len(events)), plan)

@@ -23,6 +23,7 @@ class Plan:
     is_flat: bool | None
     collected: Collected
     tables: dict[str, int] = field(default_factory=dict)
+    failures: int = 0
 
     def __post_init__(self) -> None:
         self.placeholder = Placeholder(self.options.placeholder)
