@@ -17,23 +17,66 @@ HASH_BITS = 64
 
 
 class DeletionVector(Model):
-    """The dead rows of one data file; the checksum is the CRC-32 of the stored bytes."""
+    """The dead rows of one data file, or of a slice of one; the checksum is the CRC-32 of the stored bytes.
+
+    Where several are stored in one object, this one begins at `start`, and the object has `object_length` bytes.
+    """
 
     uri: str = field(check=check_path)
     record_count: int
     content_length: int
     checksum: int
+    start: int = 0
+    object_length: int | None = None
+
+    def validate(self) -> None:
+        """Refuse a vector that is not within its object."""
+        if self.start < 0 or self.start + self.content_length > self.stored_length:
+            raise InvalidInputError(f"{self.uri}: a deletion vector at {self.start} is not within its object")
+
+    @property
+    def stored_length(self) -> int:
+        """Bytes of the object that it is stored in."""
+        return self.content_length if self.object_length is None else self.object_length
 
 
 class CompactedFile(ManifestEntry):
-    """A data file of compacted rows; dead ones are in the deletion vector.
+    """A data file of compacted rows, or the slice of one that has a bucket's rows; dead ones are in the deletion vector.
 
-    `index_length` has the bytes of its key index; where it is None, they follow from the number of rows.
+    A data file that several buckets share has `file_rows` rows and `file_length` bytes, of which `record_count` rows from
+    `first_row` on are this slice, and `content_length` bytes its share; rows of the deletion vector are counted from
+    `first_row`. All slices have the same key index, which is of the whole file.
+    `index_length` has the bytes of the key index; where it is None, they follow from the number of rows.
     """
 
     deletion_vector: DeletionVector | None = None
     index_uri: str | None = field(default=None, check=check_path)
     index_length: int | None = None
+    first_row: int = 0
+    file_rows: int | None = None
+    file_length: int | None = None
+
+    def validate(self) -> None:
+        """Refuse a slice that is not within its file."""
+        if self.first_row < 0 or self.first_row + self.record_count > self.stored_rows:
+            raise InvalidInputError(
+                f"{self.uri}: rows from {self.first_row} on are not within its {self.stored_rows} rows"
+            )
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether other buckets may have rows in the same data file."""
+        return self.file_rows is not None
+
+    @property
+    def stored_rows(self) -> int:
+        """Rows of the whole data file."""
+        return self.record_count if self.file_rows is None else self.file_rows
+
+    @property
+    def stored_length(self) -> int:
+        """Bytes of the whole data file."""
+        return self.content_length if self.file_length is None else self.file_length
 
     @property
     def live_count(self) -> int:
@@ -51,7 +94,7 @@ class Bucket(Model):
     depth: int
     bits: int
     files: list[CompactedFile] = field(default_factory=list)
-    tombstones: ManifestEntry | None = None
+    tombstones: CompactedFile | None = None
     due_at: int | None = None
     held_at: int | None = None
 
@@ -68,6 +111,11 @@ class Bucket(Model):
     def first_hash(self) -> int:
         """The smallest hash of the bucket."""
         return self.bits << (HASH_BITS - self.depth)
+
+    @property
+    def last_hash(self) -> int:
+        """The greatest hash of the bucket."""
+        return (self.bits + 1 << (HASH_BITS - self.depth)) - 1
 
     @property
     def live_count(self) -> int:
