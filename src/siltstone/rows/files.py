@@ -474,6 +474,11 @@ def read_vector(root: str, vector: DeletionVector, shared: SharedObjects | None 
         data = open_objects(root).read(vector.uri) if shared is None or is_alone else shared.vectors(vector.uri)
     except NotFoundError as error:
         raise CorruptionError(f"{where}: the deletion vector is missing; rebase the partition") from error
+    if not is_alone and len(data) != vector.object_length:
+        raise CorruptionError(
+            f"{where}: the deletion vector is damaged: its object has {len(data)} bytes instead of {vector.object_length}; "
+            "restore it, or rebase the partition"
+        )
     data = data if is_alone else data[start:stop]
     if zlib.crc32(data) != vector.checksum:
         raise CorruptionError(
