@@ -92,7 +92,7 @@ def absorb(job: RoundJob, stretch: Stretch, files: StretchFiles, changes: Sequen
         if action == "major":
             outcomes.append(_rewrite(job, bucket, files.of(place), changes[place]))
         else:
-            outcomes.append(added.get(place) or _Outcome([Bucket(**bucket)], []))
+            outcomes.append(added.get(place) or _Outcome([bucket.replaced()], []))
     _finish(job, outcomes, changes)
     return [
         _result(number, bucket, choice, outcome, change.accounting)
@@ -165,7 +165,7 @@ def _add(
         writer.write(changes[place].rows)
     added = slices_of(writer.close(), [changes[place].rows.num_rows for place in minor])
     return [
-        _Outcome([Bucket(**{**stretch.buckets[place], "files": [*kept[place], *written]})], written)
+        _Outcome([stretch.buckets[place].replaced(files=[*kept[place], *written])], written)
         for place, written in zip(minor, added, strict=True)
     ]
 
@@ -191,7 +191,7 @@ def _with_vectors(
     for place, bucket in enumerate(stretch.buckets):
         if place in wanted:
             kept[place] = [
-                CompactedFile(**{**file, "deletion_vector": vectors[place, position]})
+                file.replaced(deletion_vector=vectors[place, position])
                 if (place, position) in vectors
                 else file
                 for position, file in enumerate(bucket.files)

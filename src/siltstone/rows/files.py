@@ -419,16 +419,13 @@ def _slice_of(file: CompactedFile, first: int, last: int) -> CompactedFile:
     rows, size = file.record_count, file.content_length
     if last - first == rows:
         return file
-    return CompactedFile(
-        **{
-            **file,
-            "first_row": first,
-            "record_count": last - first,
-            # So that the shares of all slices add up.
-            "content_length": last * size // rows - first * size // rows,
-            "file_rows": rows,
-            "file_length": size,
-        }
+    return file.replaced(
+        first_row=first,
+        record_count=last - first,
+        # So that the shares of all slices add up.
+        content_length=last * size // rows - first * size // rows,
+        file_rows=rows,
+        file_length=size,
     )
 
 
