@@ -49,9 +49,7 @@ def write(table: siltstone.Table, keys: "np.ndarray[Any, np.dtype[np.int64]]", s
     """Write orders of some keys as one delta."""
     rng = np.random.default_rng(seed)
     table.write(
-        batch
-        for start in range(0, len(keys), STEP)
-        for batch in orders(keys[start : start + STEP], rng).to_batches()
+        batch for start in range(0, len(keys), STEP) for batch in orders(keys[start : start + STEP], rng).to_batches()
     )
 
 

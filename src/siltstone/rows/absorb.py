@@ -191,9 +191,7 @@ def _with_vectors(
     for place, bucket in enumerate(stretch.buckets):
         if place in wanted:
             kept[place] = [
-                file.replaced(deletion_vector=vectors[place, position])
-                if (place, position) in vectors
-                else file
+                file.replaced(deletion_vector=vectors[place, position]) if (place, position) in vectors else file
                 for position, file in enumerate(bucket.files)
                 if (place, position) not in all_dead or (place, position) in vectors
             ]
