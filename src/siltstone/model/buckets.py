@@ -85,7 +85,9 @@ class CompactedFile(ManifestEntry):
     @property
     def live_count(self) -> int:
         """Rows that are not dead."""
-        return self.record_count - (self.deletion_vector.record_count if self.deletion_vector else 0)
+        # By key, as here and in buckets: a round asks millions of files.
+        vector = self["deletion_vector"]
+        return int(self["record_count"] - (vector["record_count"] if vector else 0))
 
 
 class Bucket(Model):
@@ -124,12 +126,12 @@ class Bucket(Model):
     @property
     def live_count(self) -> int:
         """Rows that are not dead."""
-        return sum(file.live_count for file in self.files)
+        return sum(file.live_count for file in self["files"])
 
     @property
     def record_count(self) -> int:
         """Rows in all files, dead ones included."""
-        return sum(file.record_count for file in self.files)
+        return sum(file["record_count"] for file in self["files"])
 
     @property
     def dead_count(self) -> int:

@@ -300,6 +300,12 @@ def _lay_out(
     rows: Integers,
     checksums: Integers,
 ) -> _Layout:
+    if len(rows) == 1:
+        low = (cell_count * count_bits + 7) // 8
+        number = low + (row_count + 7) // 8 * low_bits
+        end = number + (row_count + 7) // 8 * _row_bits(row_count)
+        places = np.array([0, end]), np.array([low]), np.array([number])
+        return _Layout(row_count, first_cell, cell_count, low_bits, count_bits, rows, checksums, *places)
     cells = np.full(len(rows), BLOCK_CELLS)
     cells[-1:] = cell_count - BLOCK_CELLS * (len(rows) - 1)
     eighths = (rows + 7) // 8

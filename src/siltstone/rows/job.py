@@ -34,7 +34,7 @@ class Settings:
     page_buckets: int = PAGE_BUCKETS
     # Neighbours that are merged together have at most so many changed rows, unless there is only one bucket.
     stretch_buckets: int = PAGE_BUCKETS
-    stretch_rows: int = 1 << 16
+    stretch_rows: int = 1 << 18
     full: bool = False
 
 

@@ -30,7 +30,7 @@ _MEMORY_BYTES = 256 << 20
 _READ_BYTES = 128 << 20
 _PART_BYTES = 16 << 20
 # Buckets are merged together while their changed rows have about so many bytes.
-_STRETCH_BYTES = 16 << 20
+_STRETCH_BYTES = 32 << 20
 _LOCAL_TASK_BYTES = 16 << 20
 # Rows of a key that another row of the same delta replaces are left out where they are at least this share.
 _LEAST_DUPLICATES = 0.1
