@@ -15,7 +15,7 @@ from siltstone.rows.job import Settings, bucket_rows
 ROW_BYTES = 27  # of a compacted row of benchmarks/orders.py, eight columns
 CHANGE_SECONDS = 6e-6  # CPU to read, split, shuffle, merge and write one changed row
 BUCKET_SECONDS = 0.0005  # CPU for each bucket that a round touches, however little changes in it
-FILES_PER_BUCKET = 4  # on average, where a bucket is rewritten when it would have more than eight; all but one are shared
+FILES_PER_BUCKET = 4  # on average, where a bucket is rewritten when it would have more than eight; one is its own
 PAGE_BUCKETS = 128
 STRETCH = Settings()  # how many buckets, and changed rows, are merged together
 INDEX_BYTES = 7  # of the key index for a row

@@ -17,8 +17,9 @@ from siltstone.model.rounds import Accounting
 from siltstone.rows import merge
 from siltstone.rows.absorb import Change, Marks
 from siltstone.rows.columns import Flags, Integers, align, equal_ids, hash_keys
-from siltstone.rows.files import StoredFile, StretchFiles
+from siltstone.rows.files import StoredFile
 from siltstone.rows.job import BucketResult, Part, RoundJob, Stretch
+from siltstone.rows.slices import StretchFiles
 from siltstone.table.completion import delay_of
 
 _LIGHT = pa.schema([SCHEMA.field(name) for name in (KEY, "count")])

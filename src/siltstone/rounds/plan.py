@@ -12,8 +12,8 @@ from siltstone.model.buckets import CompactedFile
 from siltstone.model.rounds import Origin, RoundCompletion
 from siltstone.model.schema import evolve, schema_from_json
 from siltstone.rounds.request import Request, check_request
-from siltstone.rows.files import by_data_file
 from siltstone.rows.job import ReadTask, RoundJob
+from siltstone.rows.slices import by_data_file
 from siltstone.storage import object_store as storage
 from siltstone.table.completion import (
     Destination,

@@ -20,10 +20,10 @@ from siltstone.rounds.events import BucketMerged, Progress, RoundCommitted, Roun
 from siltstone.rounds.plan import PartitionPlan, RoundPlan, plan_partition, plan_partitions
 from siltstone.rounds.request import Request, TableRequest, partition_requests
 from siltstone.rows.absorb import choose
-from siltstone.rows.files import StretchFiles
 from siltstone.rows.job import LASTING_ERRORS, BucketResult, Engine, JointEngine, Outcome, RoundJob, Stretch, run_jobs
 from siltstone.rows.merge import Resolve
 from siltstone.rows.parts import gather_here
+from siltstone.rows.slices import StretchFiles
 from siltstone.table.completion import (
     bucket_objects,
     close_stream,

@@ -20,10 +20,11 @@ from siltstone.model.buckets import MAX_DEPTH, Bucket, CompactedFile
 from siltstone.model.rounds import Accounting
 from siltstone.objects import close_together, open_objects
 from siltstone.rows.columns import Hashes, Integers, align, hash_keys
-from siltstone.rows.files import StoredFile, StretchFiles, check_present, slices_of, write_vectors
+from siltstone.rows.files import StoredFile, check_present, write_vectors
 from siltstone.rows.fold import split_tombstones, write_tombstones
 from siltstone.rows.index import write_index
 from siltstone.rows.job import Action, BucketResult, RoundJob, Stretch
+from siltstone.rows.slices import StretchFiles, slices_of
 from siltstone.storage.parquet import ROW_GROUP_ROWS, open_writer
 
 _CLOSED_TOGETHER = 8

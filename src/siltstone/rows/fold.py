@@ -17,8 +17,9 @@ from siltstone.model import MergeEngine
 from siltstone.model.buckets import Bucket, CompactedFile
 from siltstone.objects import open_objects
 from siltstone.rows.columns import Flags, Integers, align, are_among, hash_keys
-from siltstone.rows.files import StoredFile, by_data_file, slices_of
+from siltstone.rows.files import StoredFile
 from siltstone.rows.job import RoundJob
+from siltstone.rows.slices import by_data_file, slices_of
 from siltstone.storage.parquet import open_writer
 
 NONE = -1

@@ -25,7 +25,7 @@ from siltstone.rows.columns import (
     is_exact,
     sort_ranks,
 )
-from siltstone.rows.files import StoredFile, StretchFiles
+from siltstone.rows.files import StoredFile
 from siltstone.rows.fold import (
     NONE,
     DeleteRun,
@@ -41,6 +41,7 @@ from siltstone.rows.fold import (
 )
 from siltstone.rows.job import BucketResult, Merge, Part, RoundJob, Stretch
 from siltstone.rows.parts import REMOVAL, gather_here
+from siltstone.rows.slices import StretchFiles
 
 _NO_ROWS = np.zeros(0, np.int64)
 

@@ -25,8 +25,8 @@ from siltstone.errors import ConflictError, InvalidInputError
 from siltstone.model import Delta, DeltaType, Manifest, StreamLocator
 from siltstone.model.buckets import CompactedFile
 from siltstone.rows.columns import align
-from siltstone.rows.files import by_data_file
 from siltstone.rows.job import RoundJob, Stretch
+from siltstone.rows.slices import by_data_file
 from siltstone.spark.native import quoted, read_files, with_nans
 from siltstone.spark.tasks import map_buckets, translated, with_access
 from siltstone.storage import object_store as storage

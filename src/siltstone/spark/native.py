@@ -22,7 +22,8 @@ from pyspark.sql.types import StructType
 
 from siltstone.model.buckets import CompactedFile
 from siltstone.objects import local_path
-from siltstone.rows.files import SharedObjects, StoredFile, by_data_file
+from siltstone.rows.files import SharedObjects, StoredFile
+from siltstone.rows.slices import by_data_file
 from siltstone.spark.tasks import with_access
 
 NATIVE_READS = "spark.siltstone.nativeReads"

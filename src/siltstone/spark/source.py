@@ -33,9 +33,9 @@ from siltstone.model.buckets import CompactedFile
 from siltstone.model.locators import did_you_mean
 from siltstone.model.schema import check_known
 from siltstone.objects import canonical_root, share_access
-from siltstone.rows.files import by_data_file
 from siltstone.rows.job import RoundJob
 from siltstone.rows.parts import Tasks
+from siltstone.rows.slices import by_data_file
 from siltstone.spark.frames import handed_batches, spark_schema
 from siltstone.spark.tasks import merge_tasks
 from siltstone.table import where

@@ -23,10 +23,11 @@ from siltstone.model.buckets import Buckets, CompactedFile
 from siltstone.model.locators import did_you_mean
 from siltstone.model.schema import check_known
 from siltstone.rows.columns import Integers, align, hash_keys
-from siltstone.rows.files import Range, Ranges, StoredFile, StretchFiles, by_data_file
+from siltstone.rows.files import Range, Ranges, StoredFile
 from siltstone.rows.job import RoundJob, Stretch
 from siltstone.rows.merge import resolve
 from siltstone.rows.parts import gather_here
+from siltstone.rows.slices import StretchFiles, by_data_file
 from siltstone.table.completion import Destination, compacted_partition
 from siltstone.table.jobs import Keys, merging_job
 from siltstone.table.snapshot import Choose, Moment, PartitionSnapshot, TableSnapshot, take_snapshot

@@ -19,9 +19,10 @@ from siltstone.rounds.plan import RoundPlan, plan_partition
 from siltstone.rows import merge
 from siltstone.rows.absorb import Change, CompactedWriter, absorb, choose
 from siltstone.rows.columns import hash_keys
-from siltstone.rows.files import StoredFile, StretchFiles, read_vector, write_vectors
+from siltstone.rows.files import StoredFile, read_vector, write_vectors
 from siltstone.rows.job import BucketResult, RoundJob, Settings, Stretch, bucket_rows
 from siltstone.rows.merge import run_here
+from siltstone.rows.slices import StretchFiles
 from siltstone.table.completion import current_completion
 from tests.unit.rounds.compaction import (
     MAJOR,

@@ -16,9 +16,9 @@ from siltstone.rounds.plan import RoundPlan, plan_partition
 from siltstone.rows import files as files_module
 from siltstone.rows import parts as parts_module
 from siltstone.rows.columns import hash_keys
-from siltstone.rows.files import slices_of
 from siltstone.rows.job import Settings
 from siltstone.rows.parts import gather_here
+from siltstone.rows.slices import slices_of
 from siltstone.spark import native
 from siltstone.storage import object_store as storage
 from siltstone.storage.parquet import open_parquet
