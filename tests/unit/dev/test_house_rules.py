@@ -16,8 +16,8 @@ ROLES = {"__init__", "commit", "errors", "interface", "merge", "parquet", "read"
 OTHER_GERUNDS: set[str] = set()
 OTHER_NAMES = {"deltas"}
 # What there is. Lower these when there is less; think twice before you raise them.
-MAX_MODULES = 144
-MAX_LINES = 36_500
+MAX_MODULES = 145
+MAX_LINES = 37_200
 MAX_CLI_LINES = 3_400
 MAX_TELLING = 2
 
