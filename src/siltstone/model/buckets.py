@@ -341,7 +341,18 @@ class Buckets(Sequence[Bucket]):
             return [self[position] for position in range(*number.indices(len(self)))]
         number = range(len(self))[number]
         page = self._page_of(number)
+        if self._pages[page].lines is None and self._pages[page].stored is None:
+            return self._empty_bucket(page, number - self._starts.numbers[page])
         return _decoded(self._lines(page)[number - self._starts.numbers[page]])
+
+    def _empty_bucket(self, page: int, place: int) -> Bucket:
+        """Return one bucket of a page of empty ones, of which a first round has a single one, however many they are."""
+        start = self._starts.hashes[page]
+        for depth, count in self._pages[page].depths:
+            if place < count:
+                return Bucket(depth=depth, bits=(start >> (HASH_BITS - depth)) + place)
+            place, start = place - count, start + (count << (HASH_BITS - depth))
+        raise AssertionError(f"bucket {place} is beyond its page")
 
     def _page_of(self, number: int) -> int:
         return bisect.bisect_right(self._starts.numbers, number) - 1
