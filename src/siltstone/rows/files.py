@@ -443,15 +443,10 @@ def write_vectors(
     writer = open_objects(root).open_writer(path)
     writer.write(b"".join(data))
     close(writer)
+    object_length = starts[-1] if len(data) > 1 else None
+    first = DeletionVector(uri=path, record_count=0, content_length=0, checksum=0, object_length=object_length)
     return [
-        DeletionVector(
-            uri=path,
-            record_count=len(dead),
-            content_length=len(own),
-            checksum=zlib.crc32(own),
-            start=start,
-            object_length=starts[-1] if len(data) > 1 else None,
-        )
+        first.replaced(record_count=len(dead), content_length=len(own), checksum=zlib.crc32(own), start=start)
         for dead, own, start in zip(vectors, data, starts, strict=False)
     ]
 

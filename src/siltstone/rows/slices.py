@@ -17,7 +17,7 @@ class StretchFiles:
         places: dict[str, list[tuple[CompactedFile, int, int]]] = {}
         for place, bucket in enumerate(buckets):
             for position, file in enumerate(bucket.files):
-                places.setdefault(file.uri, []).append((file, place, position))
+                places.setdefault(file["uri"], []).append((file, place, position))
         self.whole: list[StoredFile] = []
         self.owners: list[list[tuple[int, int]]] = []
         for slices in places.values():
