@@ -97,6 +97,7 @@ benchmark: java venv ## Measure, and write the results to benchmarks/results
 	$(BIN)/python -m benchmarks.log
 	$(BIN)/python -m benchmarks.commits
 	$(BIN)/python -m benchmarks.scale
+	$(BIN)/python -m benchmarks.wide
 	$(BIN)/python -m benchmarks.compaction
 	$(BIN)/python -m benchmarks.growth
 	$(BIN)/python -m benchmarks.documents

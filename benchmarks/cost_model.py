@@ -9,14 +9,15 @@ from dataclasses import dataclass
 from rich.console import Console
 from rich.table import Table
 
-from siltstone.rows.job import bucket_rows
+from siltstone.rows.job import Settings, bucket_rows
 
 # Measured: see docs/scale.md for the commands.
 ROW_BYTES = 27  # of a compacted row of benchmarks/orders.py, eight columns
 CHANGE_SECONDS = 6e-6  # CPU to read, split, shuffle, merge and write one changed row
-BUCKET_SECONDS = 0.010  # CPU for each bucket that a round touches, however little changes in it
-FILES_PER_BUCKET = 4  # on average, where a bucket is rewritten when it would have more than eight
+BUCKET_SECONDS = 0.0005  # CPU for each bucket that a round touches, however little changes in it
+FILES_PER_BUCKET = 4  # on average, where a bucket is rewritten when it would have more than eight; one is its own
 PAGE_BUCKETS = 128
+STRETCH = Settings()  # how many buckets, and changed rows, are merged together
 INDEX_BYTES = 7  # of the key index for a row
 VECTOR_BYTES = 3  # of a deletion vector for a dead row, spread evenly
 
@@ -51,16 +52,19 @@ def minor_round(table_bytes: float, fraction: float) -> Cost:
     changed = int(rows * fraction)
     buckets = max(1, rows // bucket_rows(rows, int(table_bytes)))
     touched = min(buckets, changed)
-    files, pages = touched * FILES_PER_BUCKET, -(-touched // PAGE_BUCKETS) if buckets > PAGE_BUCKETS else 0
+    stretches = min(touched, max(-(-touched // STRETCH.stretch_buckets), -(-changed // STRETCH.stretch_rows)))
+    # Of each bucket the file of its last rewrite, and what its stretch has written since.
+    files = touched + stretches * (FILES_PER_BUCKET - 1)
+    pages = -(-touched // PAGE_BUCKETS) if buckets > PAGE_BUCKETS else 0
     return Cost(
         buckets,
         touched,
         changed * CHANGE_SECONDS + touched * BUCKET_SECONDS,
         changed * ROW_BYTES * 1.3,
         changed * (ROW_BYTES + INDEX_BYTES + VECTOR_BYTES),
-        # The formula of docs/scale.md: every file of a touched bucket gets a new deletion vector.
-        2 + 2 * touched + files + pages,
-        14 + files + files + files + 2 * pages,
+        # The formula of docs/scale.md: in every stretch rows die, and each of its files has dead ones.
+        2 + 2 * stretches + stretches + pages,
+        14 + files + stretches * FILES_PER_BUCKET + files + 2 * pages,
     )
 
 

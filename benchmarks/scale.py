@@ -28,7 +28,7 @@ import siltstone
 from siltstone.model.buckets import Bucket, Buckets, CompactedFile
 from siltstone.objects import open_objects
 from siltstone.rows.columns import hash_keys
-from siltstone.rows.parts import Tasks, parts_by_bucket, read_parts
+from siltstone.rows.parts import Tasks, read_parts, stretches
 from siltstone.spark import local_session
 from siltstone.table.completion import (
     commit_round,
@@ -140,8 +140,8 @@ def measure_parts(folder: Path, buckets: int) -> dict[str, Any]:
     by_task: dict[int, list[bytes]] = {}
     for task, part in parts:
         by_task.setdefault(task, []).append(part)
-    found = sum(len(parts_by_bucket(tasks.numbers_of(task), own)) for task, own in by_task.items())
-    check(0 < found <= buckets)
+    found = [stretch for task, own in by_task.items() for stretch in stretches(job, tasks.numbers_of(task), own)]
+    check(0 < sum(len(stretch.numbers) for stretch in found) <= buckets)
     return {
         "buckets": buckets,
         "parts": len(parts),

@@ -98,6 +98,7 @@ def rebase_from_itself(table: siltstone.Table) -> Callable[[], object]:
 
 OPERATIONS = (
     Operation("minor", session, NEWEST),
+    Operation("minor by bucket", lambda table: session(table, replace(MINOR_ROUND, stretch_buckets=1)), NEWEST),
     Operation("major with split", lambda table: session(table, replace(MAJOR, bucket_rows=2)), NEWEST),
     Operation("initial", session, NEWEST, before=None),
     Operation("rebase", lambda table: session(table, rebase_source=only_partition(table)), NEWEST),
@@ -256,8 +257,9 @@ def test_a_fault_while_a_round_is_committed_on_s3_leaves_the_state_before_or_aft
 ) -> None:
     minor = OPERATIONS[0]
     table = templates[True].copy_to(new_root("s3"))
+    act = minor.prepare(table)
     with faults(table.lake.root) as store:
-        minor.run(table)
+        act()
     creates = [number for number, call in enumerate(store.history, 1) if call.startswith("create")]
     assert len(creates) == 4, "two pages, the completion file, and the commit"
     for at_call in creates:
@@ -274,8 +276,9 @@ def test_a_fault_at_any_write_of_a_session_of_several_rounds_leaves_a_whole_numb
     operation = Operation("session", lambda table: session(table, max_round_bytes=1), NEWEST)
     template = templates[True]
     table = template.copy_to(new_root("memory"))
+    act = operation.prepare(table)
     with faults(table.lake.root) as store:
-        operation.run(table)
+        act()
     seen = set()
     for at_call in [number for number, call in enumerate(store.history, 1) if is_write(call)]:
         table = template.copy_to(new_root("memory"))

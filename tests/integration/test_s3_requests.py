@@ -31,10 +31,16 @@ def proxy(s3_endpoint: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
         yield started
 
 
-def compact(table: siltstone.Table, page_buckets: int) -> None:
+def compact(table: siltstone.Table, page_buckets: int, stretch_buckets: int) -> None:
     root = table.lake.root
     (source,) = source_partitions(table.name, root=root)
-    settings = Settings(bucket_rows=40, max_dead_fraction=1.0, max_delta_fraction=9.0, page_buckets=page_buckets)
+    settings = Settings(
+        bucket_rows=40,
+        max_dead_fraction=1.0,
+        max_delta_fraction=9.0,
+        page_buckets=page_buckets,
+        stretch_buckets=stretch_buckets,
+    )
     run_session(CompactionRequest(source, compacted_partition(source), ("id",), root, settings=settings), run_here)
 
 
@@ -45,36 +51,42 @@ def formula(kind: str, **values: int) -> int:
 
 
 @pytest.mark.parametrize(
-    ("changed", "page_buckets"),
-    [([7], 128), (list(range(5)), 128), (list(range(5)), 4), (list(range(400)), 4)],
+    ("changed", "page_buckets", "stretch_buckets"),
+    [
+        ([7], 128, 128),
+        (list(range(5)), 128, 128),
+        (list(range(5)), 4, 128),
+        (list(range(5)), 4, 1),
+        (list(range(400)), 4, 128),
+        (list(range(400)), 4, 3),
+    ],
     ids=str,
 )
 def test_a_minor_round_asks_for_what_it_touches(
-    proxy: Proxy, new_root: Callable[[str], str], changed: list[int], page_buckets: int
+    proxy: Proxy, new_root: Callable[[str], str], changed: list[int], page_buckets: int, stretch_buckets: int
 ) -> None:
     table = siltstone.open(new_root("s3")).create_table(
         "shop.orders", schema={"id": "int64", "v": "string"}, primary_keys=["id"]
     )
     for value, numbers in (("a", range(400)), ("b", range(390)), ("c", range(3, 50))):
         table.write(pa.table({"id": numbers, "v": [value] * len(numbers)}))
-        compact(table, page_buckets)
+        compact(table, page_buckets, stretch_buckets)
     rows = pa.table({"id": changed, "v": ["d"] * len(changed)})
     table.write(rows)
     before = state_of(table)
     proxy.requests.clear()
-    compact(table, page_buckets)
+    compact(table, page_buckets, stretch_buckets)
     counted = Counter(request.method for request in proxy.requests)
     same_rows(table.to_arrow(), oracle_of(table).rows())
     touched = sorted({before.number_of(int(hash_)) for hash_ in hash_keys(rows, ["id"])})
-    files = [file for number in touched for file in before[number].files]
-    vectors = {file.deletion_vector.uri for file in all_files(before) if file.deletion_vector}
+    stretches = [touched[first : first + stretch_buckets] for first in range(0, len(touched), stretch_buckets)]
+    files = [[file for number in stretch for file in before[number].files] for stretch in stretches]
     values = {
         "d": 1,
-        "b": len(touched),
-        "f": len(files),
-        "w": sum(file.deletion_vector is not None for file in files),
-        "v": sum(file.deletion_vector is not None and file.deletion_vector.uri not in vectors
-                 for file in all_files(state_of(table))),
+        "s": len(stretches),
+        "f": sum(len({file.uri for file in own}) for own in files),
+        "w": sum(len(vectors(own)) for own in files),
+        "v": len(vectors(all_files(state_of(table))) - vectors(all_files(before))),
         "p": len({number // page_buckets for number in touched}) if before.pages else 0,
     }  # fmt: skip
     assert values["w"] or len(changed) > 100
@@ -86,6 +98,11 @@ def state_of(table: siltstone.Table) -> Buckets:
     completion = current_completion(locate_compacted(source, root=table.lake.root))
     assert completion is not None
     return completion.buckets
+
+
+def vectors(files: list[CompactedFile]) -> set[str]:
+    """Return the objects that have the deletion vectors of files."""
+    return {file.deletion_vector.uri for file in files if file.deletion_vector}
 
 
 def all_files(buckets: Buckets) -> list[CompactedFile]:

@@ -15,7 +15,7 @@ from siltstone.table.completion import compacted_partition
 from siltstone.testing.oracle import comparable, oracle_of, same_rows
 from siltstone.testing.strategies import histories
 
-HOW = Settings(bucket_rows=4, page_buckets=2)
+HOW = Settings(bucket_rows=4, page_buckets=2, max_dead_fraction=0.6, max_delta_fraction=2.0)
 ROUNDS = st.lists(st.tuples(st.integers(0, 7), st.integers(0, 3)), max_size=3)
 
 

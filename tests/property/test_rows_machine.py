@@ -42,6 +42,8 @@ SETTINGS = st.builds(
     max_delta_fraction=st.sampled_from([100.0, 0.5, 0.0]),
     max_files=st.sampled_from([100, 3, 1]),
     records_per_compacted_file=st.sampled_from([1000, 3, 1]),
+    stretch_buckets=st.sampled_from([128, 2, 1]),
+    stretch_rows=st.sampled_from([1 << 16, 2]),
     full=st.booleans(),
 )
 ROUND_BYTES = st.sampled_from([1 << 30, 1])

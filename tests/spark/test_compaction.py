@@ -36,12 +36,12 @@ from siltstone.spark.tasks import spark_engine
 FEW = replace(MINOR, bucket_rows=40)
 
 
-def shape(completion: RoundCompletion) -> list[tuple[str, list[tuple[int, int, int]], int]]:
-    """Return what a state looks like, but for the names of its files."""
+def shape(completion: RoundCompletion) -> list[tuple[str, list[tuple[int, int]], int]]:
+    """Return what a state looks like, but for the names of its files, and which tasks had buckets that share them."""
     return [
         (
             bucket.name,
-            [(file.record_count, file.live_count, file.content_length) for file in bucket.files],
+            [(file.record_count, file.live_count) for file in bucket.files],
             bucket.tombstones.record_count if bucket.tombstones else 0,
         )
         for bucket in completion.buckets

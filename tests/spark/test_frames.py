@@ -2,6 +2,7 @@
 
 import datetime
 import decimal
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -371,3 +372,42 @@ def test_a_damaged_deletion_vector_is_noticed(
     Path(local_root, vector.uri).write_bytes(b"no")
     with pytest.raises(CorruptionError if few else PythonException, match="deletion vector is damaged"):
         table.to_spark(spark).collect()
+
+
+@pytest.mark.parametrize("how", ["natively", "on executors", "in Python"])
+def test_files_that_buckets_share_are_read_once_and_without_what_was_rewritten_away(
+    spark: SparkSession, local_root: str, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    if how == "on executors":
+        monkeypatch.setattr(native, "_FEW_FILES", 0)
+    if how == "in Python":
+        monkeypatch.setattr(native, "_most_rows", lambda spark: 0)
+    table = siltstone.open(local_root).create_table(
+        "shop.orders", schema={"id": "int64", "v": "string"}, primary_keys=["id"]
+    )
+    small = replace(MINOR, bucket_rows=20)
+    for value, step in (("a", 1), ("b", 2), ("c", 3)):
+        ids = list(range(0, 200, step))
+        table.write(pa.table({"id": ids, "v": [f"{value}{number}" for number in ids]}))
+        compact(table, small)
+    shared = {file.uri for file in table.current_rounds()[0].files if file.is_shared}
+    assert len(shared) == 2
+    # Of one bucket the slices are rewritten away; its rows stay in the files of the others.
+    table.write(pa.table({"id": [7], "v": ["d7"]}))
+    compact(table, replace(small, max_dead_fraction=0.0))
+    assert shared <= {file.uri for file in table.current_rounds()[0].files}
+    expected = oracle_of(table).rows()
+    frame = table.to_spark(spark)
+    same_rows(rows(frame), expected)
+    assert frame.count() == len(expected) == table.to_spark(spark, []).count()
+    same_rows(
+        rows(frame.where("v like 'b%' and id > 50")),
+        [row for row in expected if is_b(row) and int(str(row["id"])) > 50],
+    )
+    same_rows(rows(table.scan(where="v >= 'c'").to_spark(spark)), [row for row in expected if str(row["v"]) >= "c"])
+    table.write(pa.table({"id": range(190, 210), "v": ["e"] * 20}))
+    same_rows(rows(table.scan(fresh=True).to_spark(spark)), oracle_of(table).rows())
+
+
+def is_b(row: dict[str, object]) -> bool:
+    return str(row["v"]).startswith("b")

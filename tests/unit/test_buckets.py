@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 import pytest
 
 from siltstone.errors import CorruptionError, InvalidInputError
-from siltstone.model import ManifestEntry
 from siltstone.model.buckets import (
     Bucket,
     Buckets,
@@ -177,7 +176,7 @@ def test_json_that_is_no_buckets_is_refused(data: object) -> None:
 
 
 def test_what_is_stored_with_a_page_says_which_buckets_it_has(store: Store) -> None:
-    tombstones = ManifestEntry(uri="t", record_count=1, content_length=1)
+    tombstones = CompactedFile(uri="t", record_count=1, content_length=1)
     first = Bucket(depth=3, bits=0, tombstones=tombstones)
     (page, _) = store.store(Buckets.of([first, *even(3)[1:]])).pages
     assert page.depths == [[3, 4]]
@@ -196,7 +195,7 @@ def test_halves_of_a_bucket_that_is_small_enough_are_joined_and_others_are_not(s
 
 
 def test_buckets_that_both_have_tombstones_are_not_joined() -> None:
-    tombstones = ManifestEntry(uri="t", record_count=1, content_length=1)
+    tombstones = CompactedFile(uri="t", record_count=1, content_length=1)
     one = Bucket(depth=1, bits=0, tombstones=tombstones, held_at=7)
     assert len(Buckets.of([one, Bucket(depth=1, bits=1, tombstones=tombstones)]).joined(10)) == 2
     (whole,) = Buckets.of([one, filled(1, 1, due_at=5)]).joined(10)

@@ -19,7 +19,7 @@ def test_a_chunk_has_a_bit_for_each_row_and_none_is_made_without_a_dead_row(tmp_
     table.write(pa.table({"id": dead}), "delete")
     compact(table)
     (file,) = [file for file in table.current_rounds()[0].files if file.deletion_vector]
-    chunks = native.dead_chunks(table.lake.root, file).to_pylist()
+    chunks = native.dead_chunks(table.lake.root, [file]).to_pylist()
     found = []
     for chunk in chunks:
         first = (chunk["_siltstone_chunk"] & 0xFFFFFFFF) * native.CHUNK_ROWS

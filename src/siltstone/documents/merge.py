@@ -18,7 +18,8 @@ from siltstone.rows import merge
 from siltstone.rows.absorb import Change, Marks
 from siltstone.rows.columns import Flags, Integers, align, equal_ids, hash_keys
 from siltstone.rows.files import StoredFile
-from siltstone.rows.job import BucketResult, Part, RoundJob
+from siltstone.rows.job import BucketResult, Part, RoundJob, Stretch
+from siltstone.rows.slices import StretchFiles
 from siltstone.table.completion import delay_of
 
 _LIGHT = pa.schema([SCHEMA.field(name) for name in (KEY, "count")])
@@ -28,8 +29,15 @@ _NODE_BITS = 48
 _NO_CARD = 1 << 40
 
 
-def resolve_documents(job: RoundJob, bucket: Bucket, stored: Sequence[StoredFile], parts: Sequence[Part]) -> Change:
-    """Return what a bucket's parts of deltas, and the time, change. Raises: CorruptionError naming the document."""
+def resolve_documents(job: RoundJob, stretch: Stretch, files: StretchFiles) -> list[Change]:
+    """Return what a bucket's parts of deltas, and the time, change. Raises: CorruptionError naming the document.
+
+    Documents are expanded one by one, so that merging several buckets together would save nothing.
+    """
+    return [_bucket_change(job, bucket, files.of(place), stretch.parts) for place, bucket in enumerate(stretch.buckets)]
+
+
+def _bucket_change(job: RoundJob, bucket: Bucket, stored: Sequence[StoredFile], parts: Sequence[Part]) -> Change:
     new = arrived_rows(parts)
     is_visited = job.visits(bucket)
     rows = [file_rows.others for file_rows in split_rows(stored, new)] if is_visited else _touched(job, stored, new)
@@ -64,7 +72,7 @@ def arrived_rows(parts: Sequence[Part]) -> pa.Table:
 def _touched(job: RoundJob, stored: Sequence[StoredFile], new: pa.Table) -> list[Integers]:
     """Return, by file, the rows of all documents that rows came for; archived ones are left out where there are many."""
     hashes = np.unique(hash_keys(new, [KEY]))
-    touched = [file.live_among(file.index.find(hashes)[0]) for file in stored]
+    touched = [file.live_among(file.find(hashes)[0]) for file in stored]
     if not KEEP_HISTORY.of(job.properties, job.table):
         return touched
     return [rows[_is_current(file.read_rows(rows, _LIGHT))] for file, rows in zip(stored, touched, strict=True)]
@@ -169,11 +177,11 @@ def _earlier(one: int | None, other: int | None) -> int | None:
     return min((time for time in (one, other) if time is not None), default=None)
 
 
-_RESOLVERS: dict[str, merge.Resolve] = {ROWS_KIND: merge.resolve, DOCUMENTS_KIND: resolve_documents}
+_RESOLVERS: dict[str, merge.Resolve] = {ROWS_KIND: merge.resolve_rows, DOCUMENTS_KIND: resolve_documents}
 
 
 def resolver_of(job: RoundJob) -> merge.Resolve:
-    """Return the function that resolves a bucket's changes. Raises: InvalidInputError where the kind is not known."""
+    """Return the function that resolves the changes of buckets. Raises: InvalidInputError where the kind is not known."""
     resolver = _RESOLVERS.get(job.kind)
     if resolver is None:
         raise InvalidInputError(
@@ -182,9 +190,9 @@ def resolver_of(job: RoundJob) -> merge.Resolve:
     return resolver
 
 
-def merge_any(job: RoundJob, number: int, parts: Sequence[Part]) -> BucketResult | None:
-    """Absorb a bucket's parts of deltas, by the rules of the table's kind."""
-    return merge.merge_bucket(job, number, parts, resolver_of(job))
+def merge_any(job: RoundJob, stretch: Stretch) -> list[BucketResult]:
+    """Absorb the parts of deltas for neighbouring buckets, by the rules of the table's kind."""
+    return merge.merge_stretch(job, stretch, resolver_of(job))
 
 
 def run_here(job: RoundJob) -> Iterator[BucketResult]:

@@ -153,7 +153,7 @@ class Snapshot:
 
         def read(file: CompactedFile, hashes: Hashes) -> pa.Table:
             stored = StoredFile(self.root, file, recent.recent_deltas.footers)
-            rows = stored.live_among(stored.index.find(hashes)[0])
+            rows = stored.live_among(stored.find(hashes)[0])
             if not len(rows):
                 return schema.empty_table()
             table = stored.read_rows(rows, schema)

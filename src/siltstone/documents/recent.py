@@ -90,8 +90,8 @@ class RecentDeltas:
         buckets. Raises: CorruptionError.
         """
         bytes_to_read = sum(read.content_length for read in job.reads)
-        if bytes_to_read > _FEW_BYTES or any(read.of > 1 or read.names or read.deletion_vector for read in job.reads):
-            yield from ((number, arrived_rows(parts)) for number, parts in gather_here(job))
+        if bytes_to_read > _FEW_BYTES or any(read.of > 1 or read.names or read.slices for read in job.reads):
+            yield from ((stretch.numbers[0], arrived_rows(stretch.parts)) for stretch in gather_here(job))
             return
         rows = pa.concat_tables([SCHEMA.empty_table(), *self._tables_of(job)])
         starts = first_hashes(job.buckets)

@@ -12,6 +12,7 @@ from siltstone.model import Delta, TableVersion
 from siltstone.model.buckets import Bucket
 from siltstone.model.properties import KIND, ROWS_KIND
 from siltstone.model.rounds import RoundCompletion
+from siltstone.rows.files import SharedObjects
 from siltstone.table.completion import (
     Destination,
     bucket_objects,
@@ -163,11 +164,12 @@ def plan_repair(destination: Destination) -> RepairPlan | None:
 
 def _damages(destination: Destination, completion: RoundCompletion, buckets: Sequence[Bucket]) -> dict[str, Damage]:
     """Return what is damaged of some buckets of a round, by their names."""
-    missing = {expected.uri for expected, _ in find_problems(destination, buckets)}
+    bad = {expected.uri for expected, _ in find_problems(destination, buckets)}
+    shared = SharedObjects(destination.root)
     damages = {}
     for bucket in buckets:
-        findings = check_bucket(destination, completion, bucket, missing, deep=True)
-        bad = {finding.file for finding in findings} | missing
+        bad |= {finding.file for finding in check_bucket(destination, completion, bucket, bad, shared, deep=True)}
+    for bucket in buckets:
         uris = [uri for uri in bucket_objects([bucket]) if uri in bad]
         if not uris:
             continue

@@ -14,7 +14,7 @@ from siltstone.model.rounds import RoundCompletion
 from siltstone.model.schema import nullable, schema_from_json
 from siltstone.objects import open_objects
 from siltstone.rows.columns import equal_ids, hash_keys
-from siltstone.rows.files import StoredFile
+from siltstone.rows.files import SharedObjects, StoredFile
 from siltstone.storage.parquet import read_data_file
 from siltstone.table.completion import Destination, current_completion, current_entry, find_problems, list_rounds
 from siltstone.table.followers import (
@@ -55,8 +55,12 @@ def _check_state(destination: Destination, completion: RoundCompletion, *, deep:
     problems = find_problems(destination, completion.buckets)
     findings = [Finding("compacted-file", expected.uri, problem, _REPAIR) for expected, problem in problems]
     bad = {finding.file for finding in findings}
+    shared = SharedObjects(destination.root)
     for bucket in completion.buckets:
-        findings += check_bucket(destination, completion, bucket, bad, deep=deep)
+        found = check_bucket(destination, completion, bucket, bad, shared, deep=deep)
+        findings += found
+        # What buckets share is told once.
+        bad |= {finding.file for finding in found if finding.code == "compacted-file"}
     return findings + _check_trimmed(destination, completion)
 
 
@@ -140,25 +144,32 @@ def check_deltas(root: str, deltas: Sequence[Delta], *, deep: bool = False) -> l
 
 
 def check_bucket(
-    destination: Destination, completion: RoundCompletion, bucket: Bucket, bad: Container[str], *, deep: bool
+    destination: Destination,
+    completion: RoundCompletion,
+    bucket: Bucket,
+    bad: Container[str],
+    shared: SharedObjects,
+    *,
+    deep: bool,
 ) -> list[Finding]:
-    """Check the files of a bucket; those that are known to be bad are not opened."""
+    """Check the files of a bucket, or its slices of them; those that are known to be bad are not opened."""
     findings: list[Finding] = []
     sound: list[StoredFile] = []
     for file in bucket.files:
-        stored = StoredFile(destination.root, file)
+        stored = StoredFile(destination.root, file, shared=shared)
         parts: list[tuple[str, Callable[[], object]]] = [(file.uri, lambda stored=stored: stored.parquet)]  # type: ignore[misc]
         if file.deletion_vector is not None:
             parts.append((file.deletion_vector.uri, lambda stored=stored: stored.dead))  # type: ignore[misc]
         if file.index_uri is not None:
-            parts.append((file.index_uri, lambda stored=stored: stored.index.check()))  # type: ignore[misc]
+            parts.append((file.index_uri, lambda stored=stored: stored.hashes_by_row()))  # type: ignore[misc]
         problems = [problem for uri, check in parts if uri not in bad for problem in _problems(uri, check)]
         findings += problems
         if not problems and not any(uri in bad for uri, _ in parts):
             sound.append(stored)
     tombstones = bucket.tombstones
     if tombstones is not None and tombstones.uri not in bad:
-        findings += _problems(tombstones.uri, lambda: read_data_file(destination.root, tombstones))
+        stored = StoredFile(destination.root, tombstones, shared=shared)
+        findings += _problems(tombstones.uri, lambda: [*stored.scan(stored.parquet.schema_arrow)])
     if deep:
         findings += _check_rows(completion, bucket, sound)
     return findings
@@ -187,7 +198,7 @@ def _check_rows(completion: RoundCompletion, bucket: Bucket, stored: Sequence[St
         if not completion.primary_keys:
             continue
         hashes = hash_keys(table, completion.primary_keys)
-        if not np.array_equal(hashes, file.index.hashes_by_row()):
+        if not np.array_equal(hashes, file.hashes_by_row()):
             findings.append(Finding("index", file.file.index_uri or "", "does not match the keys of its file", _REPAIR))
         if bucket.depth and np.any(hashes >> np.uint64(64 - bucket.depth) != np.uint64(bucket.bits)):
             findings.append(Finding("bucket", file.file.uri, f"has rows of other buckets than {bucket.name}", _REPAIR))

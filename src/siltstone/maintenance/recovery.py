@@ -117,6 +117,8 @@ class _Repair:
         self._merge = merge
         self._root = plan.destination.root
         self._written: list[str] = []
+        # By data file: the index that was made for it.
+        self._indices: dict[str, tuple[str, int]] = {}
         self._columns = source_columns(plan.source.version, version_of(plan.destination.locator, root=self._root))
 
     def run(self) -> PartitionRepair:
@@ -163,10 +165,9 @@ class _Repair:
         state = RoundCompletion.from_serializable({**plan.completion, "buckets": [*base, *others]})
         job = self._job(state, region.position, deltas)
         numbers = [number for number, bucket in enumerate(job.buckets) if region.has(bucket)]
-        made: list[Bucket] = []
-        for number, parts in gather_here(job, numbers):
-            result = self._merge(job, number, parts)
-            made += [job.buckets[number]] if result is None else result.buckets
+        results = [result for stretch in gather_here(job, numbers, every=False) for result in self._merge(job, stretch)]
+        changed = {result.number: result.buckets for result in results}
+        made = [bucket for number in numbers for bucket in changed.get(number, [job.buckets[number]])]
         kept = set(bucket_objects(base))
         self._written += [uri for uri in bucket_objects(made) if uri not in kept]
         lost = plan.lost_rows(region, made)
@@ -194,12 +195,16 @@ class _Repair:
         return Bucket(**{**bucket, "files": files})
 
     def _indexed(self, completion: RoundCompletion, file: CompactedFile) -> CompactedFile:
-        schema = nullable(schema_from_json(completion.fields))
-        keys = pa.schema([schema.field(name) for name in completion.primary_keys])
-        hashes = [hash_keys(table, keys.names) for _, table in StoredFile(self._root, file).scan(keys)]
-        path = f"{self._plan.destination.folder}/{new_round_name(self._began)}.pki"
-        length = write_index(self._root, path, np.concatenate(hashes))
-        self._written.append(path)
+        """Return a file with a new index: of all of its rows, and the same one for all slices of it."""
+        if file.uri not in self._indices:
+            schema = nullable(schema_from_json(completion.fields))
+            keys = pa.schema([schema.field(name) for name in completion.primary_keys])
+            whole = StoredFile.together(self._root, [file])
+            hashes = [hash_keys(table, keys.names) for _, table in whole.scan(keys)]
+            path = f"{self._plan.destination.folder}/{new_round_name(self._began)}.pki"
+            self._written.append(path)
+            self._indices[file.uri] = path, write_index(self._root, path, np.concatenate(hashes))
+        path, length = self._indices[file.uri]
         return CompactedFile(**{**file, "index_uri": path, "index_length": length})
 
     def _complete(self, buckets: list[Bucket], repairs: Sequence[BucketRepair]) -> RoundCompletion:

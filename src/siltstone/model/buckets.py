@@ -17,28 +17,77 @@ HASH_BITS = 64
 
 
 class DeletionVector(Model):
-    """The dead rows of one data file; the checksum is the CRC-32 of the stored bytes."""
+    """The dead rows of one data file, or of a slice of one; the checksum is the CRC-32 of the stored bytes.
+
+    Where several are stored in one object, this one begins at `start`, and the object has `object_length` bytes.
+    """
 
     uri: str = field(check=check_path)
     record_count: int
     content_length: int
     checksum: int
+    start: int = 0
+    object_length: int | None = None
+
+    def validate(self) -> None:
+        """Refuse a vector that is not within its object."""
+        if self["object_length"] is None and not self["start"]:
+            return
+        if self.start < 0 or self.start + self.content_length > self.stored_length:
+            raise InvalidInputError(f"{self.uri}: a deletion vector at {self.start} is not within its object")
+
+    @property
+    def stored_length(self) -> int:
+        """Bytes of the object that it is stored in."""
+        return self.content_length if self.object_length is None else self.object_length
 
 
 class CompactedFile(ManifestEntry):
-    """A data file of compacted rows; dead ones are in the deletion vector.
+    """A data file of compacted rows, or the slice of one that has a bucket's rows; dead ones are in the deletion vector.
 
-    `index_length` has the bytes of its key index; where it is None, they follow from the number of rows.
+    A data file that several buckets share has `file_rows` rows and `file_length` bytes, of which `record_count` rows from
+    `first_row` on are this slice, and `content_length` bytes its share; rows of the deletion vector are counted from
+    `first_row`. All slices have the same key index, which is of the whole file.
+    `index_length` has the bytes of the key index; where it is None, they follow from the number of rows.
     """
 
     deletion_vector: DeletionVector | None = None
     index_uri: str | None = field(default=None, check=check_path)
     index_length: int | None = None
+    first_row: int = 0
+    file_rows: int | None = None
+    file_length: int | None = None
+
+    def validate(self) -> None:
+        """Refuse a slice that is not within its file."""
+        if self["file_rows"] is None and not self["first_row"]:
+            return
+        if self.first_row < 0 or self.first_row + self.record_count > self.stored_rows:
+            raise InvalidInputError(
+                f"{self.uri}: rows from {self.first_row} on are not within its {self.stored_rows} rows"
+            )
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether other buckets may have rows in the same data file."""
+        return self.file_rows is not None
+
+    @property
+    def stored_rows(self) -> int:
+        """Rows of the whole data file."""
+        return self.record_count if self.file_rows is None else self.file_rows
+
+    @property
+    def stored_length(self) -> int:
+        """Bytes of the whole data file."""
+        return self.content_length if self.file_length is None else self.file_length
 
     @property
     def live_count(self) -> int:
         """Rows that are not dead."""
-        return self.record_count - (self.deletion_vector.record_count if self.deletion_vector else 0)
+        # By key, as here and in buckets: a round asks millions of files.
+        vector = self["deletion_vector"]
+        return int(self["record_count"] - (vector["record_count"] if vector else 0))
 
 
 class Bucket(Model):
@@ -51,7 +100,7 @@ class Bucket(Model):
     depth: int
     bits: int
     files: list[CompactedFile] = field(default_factory=list)
-    tombstones: ManifestEntry | None = None
+    tombstones: CompactedFile | None = None
     due_at: int | None = None
     held_at: int | None = None
 
@@ -70,14 +119,19 @@ class Bucket(Model):
         return self.bits << (HASH_BITS - self.depth)
 
     @property
+    def last_hash(self) -> int:
+        """The greatest hash of the bucket."""
+        return (self.bits + 1 << (HASH_BITS - self.depth)) - 1
+
+    @property
     def live_count(self) -> int:
         """Rows that are not dead."""
-        return sum(file.live_count for file in self.files)
+        return sum(file.live_count for file in self["files"])
 
     @property
     def record_count(self) -> int:
         """Rows in all files, dead ones included."""
-        return sum(file.record_count for file in self.files)
+        return sum(file["record_count"] for file in self["files"])
 
     @property
     def dead_count(self) -> int:
@@ -106,17 +160,19 @@ class Totals(NamedTuple):
     held_at: int | None = None
 
     @classmethod
-    def of(cls, buckets: Iterable[Bucket]) -> "Totals":
-        """Return buckets in numbers; one without files has nothing to do."""
-        return cls.sum(
-            cls(
-                len(bucket.files),
-                bucket.record_count,
-                bucket.live_count,
-                bucket.content_length,
-                *((bucket.due_at, bucket.held_at) if bucket.files else ()),
-            )
-            for bucket in buckets
+    def of(cls, buckets: Iterable[Mapping[str, Any]]) -> "Totals":
+        """Return buckets, or what is stored of them, in numbers; one without files has nothing to do."""
+        filled = [bucket for bucket in buckets if bucket["files"]]
+        files = [file for bucket in filled for file in bucket["files"]]
+        vectors = [file["deletion_vector"] for file in files if file["deletion_vector"]]
+        rows = sum(file["record_count"] for file in files)
+        return cls(
+            len(files),
+            rows,
+            rows - sum(vector["record_count"] for vector in vectors),
+            sum(file["content_length"] for file in files),
+            min((bucket["due_at"] for bucket in filled if bucket["due_at"] is not None), default=None),
+            min((bucket["held_at"] for bucket in filled if bucket["held_at"] is not None), default=None),
         )
 
     @classmethod
@@ -285,7 +341,18 @@ class Buckets(Sequence[Bucket]):
             return [self[position] for position in range(*number.indices(len(self)))]
         number = range(len(self))[number]
         page = self._page_of(number)
+        if self._pages[page].lines is None and self._pages[page].stored is None:
+            return self._empty_bucket(page, number - self._starts.numbers[page])
         return _decoded(self._lines(page)[number - self._starts.numbers[page]])
+
+    def _empty_bucket(self, page: int, place: int) -> Bucket:
+        """Return one bucket of a page of empty ones, of which a first round has a single one, however many they are."""
+        start = self._starts.hashes[page]
+        for depth, count in self._pages[page].depths:
+            if place < count:
+                return Bucket(depth=depth, bits=(start >> (HASH_BITS - depth)) + place)
+            place, start = place - count, start + (count << (HASH_BITS - depth))
+        raise AssertionError(f"bucket {place} is beyond its page")
 
     def _page_of(self, number: int) -> int:
         return bisect.bisect_right(self._starts.numbers, number) - 1
@@ -362,16 +429,18 @@ class Buckets(Sequence[Bucket]):
         page, first = self._pages[place], self._starts.numbers[place]
         lines: list[Line] = []
         depths: list[int] = []
-        before: list[Bucket] = []
+        before: list[Mapping[str, Any]] = []
         after: list[Bucket] = []
         for number, (line, depth) in enumerate(zip(self._lines(place), page.each_depth, strict=True), first):
             if number not in changes:
                 lines.append(line)
                 depths.append(depth)
                 continue
-            bucket, others = _decoded(line), changes[number]
-            if [other.first_hash for other in others[:1]] != [bucket.first_hash]:
-                raise InvalidInputError(f"buckets do not cover the hash space at {bucket.first_hash:016x}")
+            # Models of what goes would be made, and checked, for nothing.
+            bucket, others = line if isinstance(line, Bucket) else orjson.loads(line), changes[number]
+            first_hash = bucket["bits"] << (HASH_BITS - depth)
+            if [other.first_hash for other in others[:1]] != [first_hash]:
+                raise InvalidInputError(f"buckets do not cover the hash space at {first_hash:016x}")
             before.append(bucket)
             after += others
             lines += others
@@ -491,7 +560,8 @@ def _decoded(line: Line) -> Bucket:
 
 
 def _encoded(line: Line) -> bytes:
-    return orjson.dumps(line.to_serializable()) if isinstance(line, Bucket) else line
+    # A bucket is a dictionary of values that were checked when they were set.
+    return orjson.dumps(line) if isinstance(line, Bucket) else line
 
 
 def _stored(page: _Page, write: WritePage) -> _Page:

@@ -15,6 +15,8 @@ from typing import Any, ClassVar, Literal, Self, dataclass_transform
 from siltstone.errors import InvalidInputError
 
 _REQUIRED: Any = object()
+_NOTHING = (type(None),)
+_PLAIN_TYPES = (bool, int, float, str, *_NOTHING)
 _Check = Callable[[Any, str], Any]
 """Returns a value as a hint wants it, or raises InvalidInputError, saying where it does not fit."""
 
@@ -31,10 +33,23 @@ class _Field:
         self.owner, self.name = owner, name
 
     @functools.cached_property
+    def _hint(self) -> Any:
+        return typing.get_type_hints(self.owner)[self.name]
+
+    @functools.cached_property
     def _conform(self) -> _Check:
-        return _check_of(typing.get_type_hints(self.owner)[self.name])
+        return _check_of(self._hint)
+
+    @functools.cached_property
+    def plain(self) -> frozenset[type]:
+        """Types of which any value is right as it is: most values of models are numbers, and there are millions of them."""
+        union = typing.get_origin(self._hint) in (typing.Union, types.UnionType)
+        hints = typing.get_args(self._hint) if union else (self._hint,)
+        return frozenset(hint for hint in hints if hint in _PLAIN_TYPES and (self._check is None or hint in _NOTHING))
 
     def conform(self, model: str, value: Any) -> Any:
+        if type(value) in self.plain:
+            return value
         value = self._conform(value, f"{model}.{self.name}")
         return value if self._check is None or value is None else self._check(value)
 
@@ -87,6 +102,15 @@ class Model(dict[str, Any]):
             self[name] = spec.conform(type(self).__name__, values[name]) if name in values else spec.default()
         self.validate()
 
+    def replaced(self, **values: Any) -> Self:
+        """Return a copy with other values in some fields; the others have been checked. Raises: InvalidInputError."""
+        model = type(self).__new__(type(self))
+        dict.__init__(model, self)
+        for name, value in values.items():
+            setattr(model, name, value)
+        model.validate()
+        return model
+
     def validate(self) -> None:
         """Check what no single field can; called whenever a whole model is made, written or read."""
 
@@ -118,7 +142,9 @@ class Model(dict[str, Any]):
         name = type(self).__name__
         for key, spec in self._fields.items():
             if key in self:
-                self[key] = spec.conform(name, self[key])
+                value = self[key]
+                if type(value) not in spec.plain:
+                    self[key] = spec.conform(name, value)
             elif spec.required:
                 raise InvalidInputError(f"{name}: {key} is missing")
             else:

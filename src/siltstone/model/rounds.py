@@ -8,7 +8,8 @@ from siltstone.model.buckets import Buckets, CompactedFile
 from siltstone.model.schema import SchemaField
 
 # Format 2: buckets may be in pages, and key indices are packed. Where one page would hold all buckets, they are in the file itself.
-FORMAT_VERSION = 2
+# Format 3: buckets may share data files, of which each has a slice, and objects of deletion vectors.
+FORMAT_VERSION = 3
 
 
 class Accounting(Model):

@@ -8,6 +8,7 @@ import urllib.parse
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import IO
 
@@ -72,8 +73,15 @@ def local_path(root: str, path: str) -> str | None:
 
     Raises: InvalidInputError, CorruptionError where it is not in the root.
     """
+    objects = _local_objects(root)
+    return None if objects is None else objects.locate(path)
+
+
+@lru_cache(16)
+def _local_objects(root: str) -> LocalObjects | None:
+    """Return what finds objects of a local root; it remembers the folders that it has found to be no links."""
     folder = local_folder(root)
-    return None if folder is None else LocalObjects(folder).locate(path)
+    return None if folder is None else LocalObjects(folder)
 
 
 def close_together(root: str, writers: Sequence[IO[bytes]]) -> None:

@@ -7,12 +7,14 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from siltstone.errors import CorruptionError, InvalidInputError, SiltstoneError
-from siltstone.model import Delta, ManifestEntry, PartitionLocator, TableVersion, TableVersionLocator
+from siltstone.model import Delta, PartitionLocator, TableVersion, TableVersionLocator
+from siltstone.model.buckets import CompactedFile
 from siltstone.model.rounds import Origin, RoundCompletion
 from siltstone.model.schema import evolve, schema_from_json
 from siltstone.rounds.events import Progress, TasksDone
 from siltstone.rounds.request import Request, check_request
 from siltstone.rows.job import LASTING_ERRORS, ReadTask, RoundJob
+from siltstone.rows.slices import by_data_file
 from siltstone.storage import object_store as storage
 from siltstone.table.completion import (
     Destination,
@@ -454,7 +456,7 @@ def _tombstones_hold(keys: Keys, then: Keys) -> bool:
 
 
 def _compacted_reads(
-    files: Iterable[ManifestEntry],
+    files: Iterable[CompactedFile],
     columns: Iterable[str],
     source: SourceColumns,
     first_row: int = 0,
@@ -463,20 +465,21 @@ def _compacted_reads(
 ) -> list[ReadTask]:
     """Return files of a compacted partition as tasks: its rows are one run, its tombstones the next."""
     reads = []
-    for file in files:
+    for slices in by_data_file(files):
+        file = slices[0]
         reads.append(
             ReadTask(
                 uri=file.uri,
                 run=1 if are_tombstones else 0,
                 first_row=first_row,
-                record_count=file.record_count,
-                content_length=file.content_length,
+                record_count=file.stored_rows,
+                content_length=file.stored_length,
                 is_delete=False,
                 columns=tuple(columns),
-                deletion_vector=file.get("deletion_vector"),
+                slices=slices,
                 is_tombstones=are_tombstones,
                 names=tuple(source.names.items()),
             )
         )
-        first_row += file.record_count
+        first_row += file.stored_rows
     return reads

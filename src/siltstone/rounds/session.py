@@ -9,6 +9,8 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import NamedTuple, overload
 
+import numpy as np
+
 from siltstone.errors import ConflictError, CorruptionError, SiltstoneError
 from siltstone.log.horizon import announced, began_at
 from siltstone.model.rounds import Accounting, RoundCompletion, ratio
@@ -18,10 +20,10 @@ from siltstone.rounds.events import BucketMerged, Progress, RoundCommitted, Roun
 from siltstone.rounds.plan import PartitionPlan, RoundPlan, plan_partition, plan_partitions
 from siltstone.rounds.request import Request, TableRequest, partition_requests
 from siltstone.rows.absorb import choose
-from siltstone.rows.files import StoredFile
-from siltstone.rows.job import LASTING_ERRORS, BucketResult, Engine, JointEngine, Outcome, Part, RoundJob, run_jobs
+from siltstone.rows.job import LASTING_ERRORS, BucketResult, Engine, JointEngine, Outcome, RoundJob, Stretch, run_jobs
 from siltstone.rows.merge import Resolve
 from siltstone.rows.parts import gather_here
+from siltstone.rows.slices import StretchFiles
 from siltstone.table.completion import (
     bucket_objects,
     close_stream,
@@ -456,7 +458,7 @@ def _complete(plan: RoundPlan, results: Sequence[BucketResult]) -> RoundCompleti
 def _check_arrival(plan: RoundPlan, total: Accounting) -> None:
     """Refuse a round in which rows that the deltas have reached no bucket; only before-images go nowhere."""
     reads = [read for read in plan.job.reads if not read.is_delete]
-    rows = sum(read.record_count - (read.deletion_vector.record_count if read.deletion_vector else 0) for read in reads)
+    rows = sum(read.live_count for read in reads)
     may_be_fewer = any(read.op_column is not None for read in reads)
     if total.input_rows > rows or (total.input_rows < rows and not may_be_fewer):
         raise CorruptionError(
@@ -506,7 +508,7 @@ class Plan:
 
 
 ResolverOf = Callable[[RoundJob], Resolve]
-"""Returns what finds out the changes of a bucket, by the kind of the table."""
+"""Returns what finds out the changes of buckets, by the kind of the table."""
 
 
 def preview_table(request: TableRequest, resolver_of: ResolverOf, progress: Progress | None = None) -> Plan:
@@ -524,10 +526,10 @@ def preview_table(request: TableRequest, resolver_of: ResolverOf, progress: Prog
 
 def _preview(plan: RoundPlan, resolve: Resolve, progress: Progress) -> RoundPreview:
     is_rebase, job = plan.request.rebase_source is not None, plan.job
-    buckets = []
-    for number, parts in gather_here(job, progress=lambda done: progress(TasksDone("read", done, len(job.reads)))):
-        progress(TasksDone("merge", number, len(job.buckets)))
-        buckets.append(_plan_bucket(job, number, parts, resolve))
+    buckets: list[BucketPlan] = []
+    for stretch in gather_here(job, progress=lambda done: progress(TasksDone("read", done, len(job.reads)))):
+        progress(TasksDone("merge", stretch.numbers[0], len(job.buckets)))
+        buckets += _plan_stretch(job, stretch, resolve)
     return RoundPreview(
         partition=plan.source.locator.partition_values,
         round_id=plan.round_id,
@@ -543,21 +545,27 @@ def _preview(plan: RoundPlan, resolve: Resolve, progress: Progress) -> RoundPrev
     )
 
 
-def _plan_bucket(job: RoundJob, number: int, parts: Sequence[Part], resolve: Resolve) -> BucketPlan:
-    bucket = job.buckets[number]
-    new_rows = dead_rows = 0
-    action, reason = "untouched", "no delta has rows for it"
-    if parts or job.visits(bucket):
-        change = resolve(job, bucket, [StoredFile(job.root, file) for file in bucket.files], parts)
-        new_rows, dead_rows = change.rows.num_rows, change.dead_count
-        action, reason = choose(job, bucket, new_rows, dead_rows)
-    return BucketPlan(
-        bucket=bucket.name,
-        action=action,
-        reason=reason,
-        base_rows=bucket.live_count,
-        new_rows=new_rows,
-        dead_rows=dead_rows,
-        files=len(bucket.files),
-        bytes=bucket.content_length,
-    )
+def _plan_stretch(job: RoundJob, stretch: Stretch, resolve: Resolve) -> Iterator[BucketPlan]:
+    """Yield what a round would do to each bucket of a stretch; those that no delta has rows for are not read."""
+    has_all = any(part.buckets is None for part in stretch.parts)
+    touched = {
+        number for part in stretch.parts if part.buckets is not None for number in np.unique(part.buckets).tolist()
+    }
+    is_read = bool(stretch.parts) or any(map(job.visits, stretch.buckets))
+    changes = resolve(job, stretch, StretchFiles(job.root, stretch.buckets)) if is_read else None
+    for place, (number, bucket) in enumerate(zip(stretch.numbers, stretch.buckets, strict=True)):
+        new_rows = dead_rows = 0
+        action, reason = "untouched", "no delta has rows for it"
+        if changes is not None and (has_all or number in touched or job.visits(bucket)):
+            new_rows, dead_rows = changes[place].rows.num_rows, changes[place].dead_count
+            action, reason = choose(job, bucket, new_rows, dead_rows)
+        yield BucketPlan(
+            bucket=bucket.name,
+            action=action,
+            reason=reason,
+            base_rows=bucket.live_count,
+            new_rows=new_rows,
+            dead_rows=dead_rows,
+            files=len(bucket.files),
+            bytes=bucket.content_length,
+        )

@@ -1,7 +1,11 @@
-"""Two ways to absorb the changes of a bucket: beside its files (minor), or by rewriting it (major)."""
+"""Two ways to absorb the changes of a bucket: beside its files (minor), or by rewriting it (major).
+
+Neighbours that are merged together, and absorb their changes beside their files, share one data file with one index, and
+one object with their deletion vectors; those that leave tombstones share one file of these.
+"""
 
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass
 from typing import IO, NamedTuple
 
@@ -16,10 +20,11 @@ from siltstone.model.buckets import MAX_DEPTH, Bucket, CompactedFile
 from siltstone.model.rounds import Accounting
 from siltstone.objects import close_together, open_objects
 from siltstone.rows.columns import Hashes, Integers, align, hash_keys
-from siltstone.rows.files import StoredFile, check_present, write_vector
-from siltstone.rows.fold import write_tombstones
+from siltstone.rows.files import StoredFile, check_present, write_vectors
+from siltstone.rows.fold import split_tombstones, write_tombstones
 from siltstone.rows.index import write_index
-from siltstone.rows.job import Action, BucketResult, RoundJob
+from siltstone.rows.job import Action, BucketResult, RoundJob, Stretch
+from siltstone.rows.slices import StretchFiles, slices_of
 from siltstone.storage.parquet import ROW_GROUP_ROWS, open_writer
 
 _CLOSED_TOGETHER = 8
@@ -71,23 +76,45 @@ def choose(job: RoundJob, bucket: Bucket, new_rows: int, dead_rows: int) -> tupl
     return "minor", f"{new_rows} new and {dead_rows} dead rows are few beside {stored}"
 
 
-def absorb(job: RoundJob, number: int, stored: Sequence[StoredFile], change: Change) -> BucketResult:
-    """Write what a bucket's changes need and return its new shape. Raises: CorruptionError where rows do not add up."""
-    bucket = job.buckets[number]
-    action, reason = choose(job, bucket, change.rows.num_rows, change.dead_count)
-    if action == "major":
-        buckets, written = _rewrite(job, bucket, stored, change)
-    elif action == "minor":
-        buckets, written = _add(job, bucket, stored, change)
-    else:
-        buckets, written = [Bucket(**bucket)], []
-    for child in buckets:
-        if change.tombstones is not None:
-            child.tombstones = write_tombstones(job, child, change.tombstones)
-        if change.marks is not None:
-            child.due_at, child.held_at = change.marks if child.files else (None, None)
-    accounting = change.accounting
-    accounting.live_rows = sum(bucket.live_count for bucket in buckets)
+def absorb(job: RoundJob, stretch: Stretch, files: StretchFiles, changes: Sequence[Change]) -> list[BucketResult]:
+    """Write what the changes of neighbouring buckets need, and return the new shape of each.
+
+    Raises: CorruptionError where rows do not add up, or files that are carried over are missing.
+    """
+    chosen = [
+        choose(job, bucket, change.rows.num_rows, change.dead_count)
+        for bucket, change in zip(stretch.buckets, changes, strict=True)
+    ]
+    minor = [place for place, (action, _) in enumerate(chosen) if action == "minor"]
+    added = dict(zip(minor, _add(job, stretch, files, changes, minor), strict=True))
+    outcomes: list[_Outcome] = []
+    for place, (action, _) in enumerate(chosen):
+        bucket = stretch.buckets[place]
+        if action == "major":
+            outcomes.append(_rewrite(job, bucket, files.of(place), changes[place]))
+        else:
+            outcomes.append(added.get(place) or _Outcome([bucket.replaced()], []))
+    _finish(job, outcomes, changes)
+    return [
+        _result(number, bucket, choice, outcome, change.accounting)
+        for number, bucket, choice, outcome, change in zip(
+            stretch.numbers, stretch.buckets, chosen, outcomes, changes, strict=True
+        )
+    ]
+
+
+class _Outcome(NamedTuple):
+    """What a bucket became, and which of its files were written for that."""
+
+    buckets: list[Bucket]
+    written: list[CompactedFile]
+
+
+def _result(
+    number: int, bucket: Bucket, choice: tuple[Action, str], outcome: _Outcome, accounting: Accounting
+) -> BucketResult:
+    """Return the result of a bucket. Raises: CorruptionError where rows do not add up."""
+    accounting.live_rows = sum(child.live_count for child in outcome.buckets)
     if not accounting.is_balanced:
         raise CorruptionError(
             f"bucket {bucket.name}: rows do not add up, so nothing is committed: {dict(accounting)}; keep the data and "
@@ -95,39 +122,88 @@ def absorb(job: RoundJob, number: int, stored: Sequence[StoredFile], change: Cha
         )
     return BucketResult(
         number,
-        action,
-        reason,
-        tuple(buckets),
+        *choice,
+        tuple(outcome.buckets),
         accounting,
-        written_files=len(written),
-        written_bytes=sum(file.content_length for file in written),
-        written_rows=sum(file.record_count for file in written),
+        written_files=len(outcome.written),
+        written_bytes=sum(file.content_length for file in outcome.written),
+        written_rows=sum(file.record_count for file in outcome.written),
     )
 
 
+def _finish(job: RoundJob, outcomes: Sequence[_Outcome], changes: Sequence[Change]) -> None:
+    """Give buckets the tombstones and times that their changes say."""
+    children: list[Bucket] = []
+    tombstones: list[pa.Table] = []
+    for (buckets, _), change in zip(outcomes, changes, strict=True):
+        if change.tombstones is not None:
+            children += buckets
+            tombstones += split_tombstones(job, buckets, change.tombstones)
+        if change.marks is not None:
+            for child in buckets:
+                child.due_at, child.held_at = change.marks if child.files else (None, None)
+    if children:
+        write_tombstones(job, children, tombstones)
+
+
 def _add(
-    job: RoundJob, bucket: Bucket, stored: Sequence[StoredFile], change: Change
-) -> tuple[list[Bucket], list[CompactedFile]]:
+    job: RoundJob, stretch: Stretch, files: StretchFiles, changes: Sequence[Change], minor: Sequence[int]
+) -> list[_Outcome]:
+    """Add the new rows of buckets beside their files: all in one data file, and all deletion vectors in one object."""
+    if not minor:
+        return []
+    wanted = frozenset(minor)
+    carried = [
+        file
+        for file, owners in zip(files.whole, files.owners, strict=True)
+        if any(place in wanted for place, _ in owners)
+    ]
     # What is carried over by reference is not read, so that nobody else would notice what is missing.
-    check_present(job.root, stored)
-    files = []
+    check_present(job.root, carried)
     writer = CompactedWriter(job)
-    for file, dead in zip(stored, change.dead, strict=True):
-        if not len(dead):
-            files.append(file.file)
-            continue
-        all_dead = file.dead | BitMap64(array("Q", dead.tobytes()))
-        if len(all_dead) < file.file.record_count:
-            vector = write_vector(job.root, job.folder, all_dead, job.began, writer.close_later)
-            files.append(CompactedFile(**{**file.file, "deletion_vector": vector}))
-    writer.write(change.rows)
-    written = writer.close()
-    return [Bucket(**{**bucket, "files": [*files, *written]})], written
+    kept = _with_vectors(job, stretch, files, changes, wanted, writer.close_later)
+    for place in minor:
+        writer.write(changes[place].rows)
+    added = slices_of(writer.close(), [changes[place].rows.num_rows for place in minor])
+    return [
+        _Outcome([stretch.buckets[place].replaced(files=[*kept[place], *written])], written)
+        for place, written in zip(minor, added, strict=True)
+    ]
 
 
-def _rewrite(
-    job: RoundJob, bucket: Bucket, stored: Sequence[StoredFile], change: Change
-) -> tuple[list[Bucket], list[CompactedFile]]:
+def _with_vectors(
+    job: RoundJob,
+    stretch: Stretch,
+    files: StretchFiles,
+    changes: Sequence[Change],
+    wanted: Container[int],
+    close: Callable[[IO[bytes]], object],
+) -> dict[int, list[CompactedFile]]:
+    """Return the files of buckets, by their places, with new deletion vectors, and without those whose rows are all dead."""
+    all_dead: dict[tuple[int, int], BitMap64] = {}
+    for file, owners in zip(files.whole, files.owners, strict=True):
+        for each, (place, position) in zip(file.slices, owners, strict=True):
+            dead = changes[place].dead[position]
+            if len(dead) and place in wanted:
+                all_dead[place, position] = file.dead_of(each) | BitMap64(array("Q", dead.tobytes()))
+    kept: dict[int, list[CompactedFile]] = {}
+    marked = {key: dead for key, dead in all_dead.items() if len(dead) < _file_at(stretch, key).record_count}
+    vectors = dict(zip(marked, write_vectors(job.root, job.folder, [*marked.values()], job.began, close), strict=True))
+    for place, bucket in enumerate(stretch.buckets):
+        if place in wanted:
+            kept[place] = [
+                file.replaced(deletion_vector=vectors[place, position]) if (place, position) in vectors else file
+                for position, file in enumerate(bucket.files)
+                if (place, position) not in all_dead or (place, position) in vectors
+            ]
+    return kept
+
+
+def _file_at(stretch: Stretch, key: tuple[int, int]) -> CompactedFile:
+    return stretch.buckets[key[0]].files[key[1]]
+
+
+def _rewrite(job: RoundJob, bucket: Bucket, stored: Sequence[StoredFile], change: Change) -> _Outcome:
     rows_after = bucket.live_count - change.dead_count + change.rows.num_rows
     children = _children(job, bucket, rows_after)
     writers = [CompactedWriter(job) for _ in children]
@@ -148,10 +224,12 @@ def _rewrite(
         is_whole = bool(live.all())
         for start, table in file.scan(schema):
             write(table if is_whole else table.filter(pa.array(live[start : start + table.num_rows])))
+        if not file.file.is_shared:
+            file.release()
     write(align(change.rows, schema))
     for child, writer in zip(children, writers, strict=True):
         child.files = writer.close()
-    return children, [file for child in children for file in child.files]
+    return _Outcome(children, [file for child in children for file in child.files])
 
 
 def _encoded_schema(job: RoundJob, stored: Sequence[StoredFile]) -> pa.Schema:

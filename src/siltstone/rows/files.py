@@ -1,10 +1,11 @@
 """Compacted files: reading them with their indices, deletion vectors and statistics."""
 
+import itertools
 import operator
 import threading
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import IO, NamedTuple
 
 import numpy as np
@@ -16,12 +17,13 @@ from siltstone.errors import CorruptionError, NotFoundError
 from siltstone.log.horizon import new_round_name
 from siltstone.model.buckets import CompactedFile, DeletionVector
 from siltstone.objects import open_objects
-from siltstone.rows.columns import Flags, Integers, align
+from siltstone.rows.columns import Flags, Hashes, Integers, align
 from siltstone.rows.index import StoredIndex
 from siltstone.storage.parquet import DAMAGE_ERRORS, open_parquet
 
 _FOOTERS_BYTES = 32 << 20
 _FEW_ROWS = 16_384
+_MOST_SHARED = 8
 
 
 class Range(NamedTuple):
@@ -50,7 +52,7 @@ class Footers:
 
     def get(self, root: str, file: CompactedFile) -> pq.FileMetaData | None:
         """Return the footer of a file, or None."""
-        key = root, file.uri, file.content_length
+        key = root, file.uri, file.stored_length
         with self._lock:
             footer = self._known.pop(key, None)
             if footer is not None:
@@ -59,7 +61,7 @@ class Footers:
 
     def keep(self, root: str, file: CompactedFile, footer: pq.FileMetaData) -> None:
         """Remember the footer of a file, and forget others for it."""
-        key = root, file.uri, file.content_length
+        key = root, file.uri, file.stored_length
         with self._lock:
             if key not in self._known:
                 self._known[key] = footer
@@ -68,65 +70,219 @@ class Footers:
                 self._bytes -= self._known.pop(next(iter(self._known))).serialized_size
 
 
-class StoredFile:
-    """One compacted file being read; nothing is opened before it is needed, and of `footers` what is known not read again."""
+class DataFile:
+    """A data file and its key index, opened when they are needed, once for all slices of it that are read."""
 
     def __init__(self, root: str, file: CompactedFile, footers: Footers | None = None) -> None:
         self._root = root
-        self.file = file
+        self._file = file
         self._footers = footers
         # Not cached properties: in Python 3.11, while one is computed for a file, by reading, no other file can be opened.
         self._parquet: pq.ParquetFile | None = None
+        self._encoded: tuple[Sequence[str], pq.ParquetFile] | None = None
         self._index: StoredIndex | None = None
-        self._dead: BitMap64 | None = None
+        self._group: tuple[object, pa.Table] | None = None
+        self._hashes: Hashes | None = None
+        self.was_opened = False
 
     @property
     def parquet(self) -> pq.ParquetFile:
         """The data file. Raises: CorruptionError."""
         if self._parquet is None:
-            known = None if self._footers is None else self._footers.get(self._root, self.file)
-            opened = open_parquet(self._root, self.file.uri, footer=known)
+            root, file = self._root, self._file
+            known = None if self._footers is None else self._footers.get(root, file)
+            opened = open_parquet(root, file.uri, footer=known)
             if self._footers is not None:
-                self._footers.keep(self._root, self.file, opened.metadata)
-            if opened.metadata.num_rows != self.file.record_count:
+                self._footers.keep(root, file, opened.metadata)
+            if opened.metadata.num_rows != file.stored_rows:
                 raise CorruptionError(
-                    f"{self._root}/{self.file.uri}: has {opened.metadata.num_rows} rows instead of "
-                    f"{self.file.record_count}; restore it, or rebase the partition"
+                    f"{root}/{file.uri}: has {opened.metadata.num_rows} rows instead of {file.stored_rows}; restore it, "
+                    "or rebase the partition"
                 )
             self._parquet = opened
+            self.was_opened = True
         return self._parquet
 
     @property
-    def is_opened(self) -> bool:
+    def index(self) -> StoredIndex:
+        """The primary key index, of all rows of the file."""
+        if self._index is None:
+            file = self._file
+            self._index = StoredIndex(self._root, file.index_uri or "", file.stored_rows, file.index_length)
+        return self._index
+
+    def hashes_by_row(self) -> Hashes:
+        """Return the hash of each row of the file, by the index. Raises: CorruptionError."""
+        if self._hashes is None:
+            self._hashes = self.index.hashes_by_row()
+        return self._hashes
+
+    def read_group(self, group: int, columns: Sequence[str], encoded: Sequence[str], schema: pa.Schema) -> pa.Table:
+        """Read some columns of a row group, and bring them to a schema; of a shared file, the last one is kept.
+
+        Raises: CorruptionError.
+        """
+        wanted = (group, tuple(columns), tuple(encoded))
+        if self._group is not None and self._group[0] == wanted:
+            return align(self._group[1], schema)
+        file = self._open_encoded(encoded) if encoded else self.parquet
+        rows = file.metadata.row_group(group).num_rows
+        if not columns:
+            return align(pa.table({"": pa.nulls(rows)}), schema)
+        try:
+            # Of a few thousand rows, a column takes less time than to wake another thread for it.
+            table = file.read_row_group(group, columns=list(columns), use_threads=rows > _FEW_ROWS)
+        except DAMAGE_ERRORS as error:
+            raise CorruptionError(
+                f"{self._root}/{self._file.uri}: the data file is damaged ({error}); restore it, or rebase the partition"
+            ) from error
+        if self._file.is_shared:
+            self._group = wanted, table
+        return align(table, schema)
+
+    def _open_encoded(self, columns: Sequence[str]) -> pq.ParquetFile:
+        if self._encoded is None or self._encoded[0] != columns:
+            self._encoded = columns, open_parquet(self._root, self._file.uri, columns)
+        return self._encoded[1]
+
+    def release(self) -> None:
+        """Close what is open; it is opened again when it is needed."""
+        self._parquet = self._encoded = self._index = self._group = self._hashes = None
+
+
+class SharedObjects:
+    """Data files, and objects of deletion vectors, that neighbouring buckets share: those used last stay open.
+
+    For the time of one piece of work, of which one thread reads.
+    """
+
+    def __init__(self, root: str) -> None:
+        self._root = root
+        self._files: dict[str, DataFile] = {}
+        self._vectors: dict[str, bytes] = {}
+
+    def data_file(self, file: CompactedFile) -> DataFile:
+        """Return a data file; where it is shared, the same one each time."""
+        if not file.is_shared:
+            return DataFile(self._root, file)
+        opened = self._files.pop(file.uri, None) or DataFile(self._root, file)
+        self._files[file.uri] = opened
+        if len(self._files) > _MOST_SHARED:
+            self._files.pop(next(iter(self._files))).release()
+        return opened
+
+    def vectors(self, uri: str) -> bytes:
+        """Return the bytes of an object of deletion vectors. Raises: NotFoundError."""
+        data = self._vectors.pop(uri, None)
+        self._vectors[uri] = open_objects(self._root).read(uri) if data is None else data
+        if len(self._vectors) > _MOST_SHARED:
+            self._vectors.pop(next(iter(self._vectors)))
+        return self._vectors[uri]
+
+
+class StoredFile:
+    """Compacted rows being read: those of one file, of a slice of one, or of several slices of one, see `together`.
+
+    Rows are numbered from the first one of the slice on; of several, as they are in the file. Nothing is opened before it
+    is needed, and of `footers` and `shared` what is known not read again.
+    """
+
+    def __init__(
+        self, root: str, file: CompactedFile, footers: Footers | None = None, *, shared: SharedObjects | None = None
+    ) -> None:
+        self._root = root
+        self.file = file
+        self.slices: tuple[CompactedFile, ...] = (file,)
+        self._shared = shared
+        self._first, self._count = file.first_row, file.record_count
+        self._data = DataFile(root, file, footers) if shared is None else shared.data_file(file)
+        self._dead: dict[int, BitMap64] = {}
+
+    @classmethod
+    def together(
+        cls, root: str, slices: Sequence[CompactedFile], *, shared: SharedObjects | None = None
+    ) -> "StoredFile":
+        """Return slices of one data file as one, in which all other rows count as dead."""
+        stored = cls(root, slices[0], shared=shared)
+        if stored.file.is_shared:
+            stored.slices = tuple(sorted(slices, key=lambda each: each.first_row))
+            stored._first, stored._count = 0, stored.file.stored_rows
+        return stored
+
+    @property
+    def row_count(self) -> int:
+        """How many rows are numbered, dead ones included."""
+        return self._count
+
+    @property
+    def parquet(self) -> pq.ParquetFile:
+        """The data file. Raises: CorruptionError."""
+        return self._data.parquet
+
+    @property
+    def was_opened(self) -> bool:
         """Whether the data file was opened, so that it is there."""
-        return self._parquet is not None
+        return self._data.was_opened
 
     @property
     def index(self) -> StoredIndex:
-        """The primary key index."""
-        if self._index is None:
-            file = self.file
-            self._index = StoredIndex(self._root, file.index_uri or "", file.record_count, file.index_length)
-        return self._index
+        """The primary key index, of all rows of the data file."""
+        return self._data.index
+
+    def release(self) -> None:
+        """Close what is open, so that many files can be read one after another; it is opened again when it is needed."""
+        self._data.release()
+
+    def find(self, hashes: Hashes) -> tuple[Integers, Integers]:
+        """Return the rows, rising, whose hash is among `hashes`, which has no duplicates; and where in `hashes` it is.
+
+        Raises: CorruptionError.
+        """
+        rows, places = self.index.find(hashes)
+        if self._count < self.file.stored_rows:
+            rows = rows - self._first
+            is_inside = (rows >= 0) & (rows < self._count)
+            rows, places = rows[is_inside], places[is_inside]
+        return rows, places
+
+    def hashes_by_row(self) -> Hashes:
+        """Return the hash of each row, by the index. Raises: CorruptionError."""
+        return self._data.hashes_by_row()[self._first : self._first + self._count]
+
+    @property
+    def has_dead(self) -> bool:
+        """Whether any row is dead."""
+        vectors = any(each.deletion_vector is not None for each in self.slices)
+        return vectors or sum(each.record_count for each in self.slices) < self._count
+
+    def dead_of(self, file: CompactedFile) -> BitMap64:
+        """Return the dead rows of one of the slices, numbered within it. Raises: CorruptionError."""
+        dead = self._dead.get(file.first_row)
+        if dead is None:
+            vector = file.deletion_vector
+            dead = BitMap64() if vector is None else read_vector(self._root, vector, self._shared)
+            self._dead[file.first_row] = dead
+        return dead
 
     @property
     def dead(self) -> BitMap64:
-        """The dead rows. Raises: CorruptionError."""
-        if self._dead is None:
-            vector = self.file.deletion_vector
-            self._dead = BitMap64() if vector is None else read_vector(self._root, vector)
-        return self._dead
+        """The dead rows of a file or slice. Raises: CorruptionError."""
+        return self.dead_of(self.file)
 
     def live_flags(self) -> Flags:
-        """Flag each row that is not dead."""
-        flags = np.ones(self.file.record_count, np.bool_)
-        if self.file.deletion_vector is not None:
-            flags[np.frombuffer(self.dead.to_array(), np.uint64).view(np.int64)] = False
+        """Flag each row that is not dead. Raises: CorruptionError."""
+        flags = np.zeros(self._count, np.bool_)
+        for each in self.slices:
+            first = each.first_row - self._first
+            own = flags[first : first + each.record_count]
+            own[:] = True
+            if each.deletion_vector is not None:
+                own[_numbers(self.dead_of(each))] = False
         return flags
 
     def live_among(self, rows: Integers) -> Integers:
         """Return those of `rows` that are not dead."""
-        return rows[self.live_flags()[rows]] if self.file.deletion_vector is not None else rows
+        return rows[self.live_flags()[rows]] if self.has_dead and len(rows) else rows
 
     def read_rows(self, rows: Integers, schema: pa.Schema) -> pa.Table:
         """Read some rows, given in rising order, reading only the row groups that have them."""
@@ -164,45 +320,60 @@ class StoredFile:
         stored = set(self.parquet.schema_arrow.names)
         columns = [name for name in schema.names if name in stored]
         encoded = [field.name for field in schema if pa.types.is_dictionary(field.type)]
-        file = open_parquet(self._root, self.file.uri, encoded) if encoded else self.parquet
+        last = self._first + self._count
         for group, start in self.groups(groups_with, may_match):
-            yield start, self._read_group(file, group, columns, schema)
+            table = self._data.read_group(group, columns, encoded, schema)
+            first = max(start, self._first)
+            yield first - self._first, table.slice(first - start, min(last - first, table.num_rows))
+
+    def live_rows(
+        self,
+        schema: pa.Schema,
+        dead: Integers | Sequence[int] = (),
+        may_match: Callable[[Ranges], bool] | None = None,
+    ) -> Iterator[pa.Table]:
+        """Yield the rows that are not dead, nor among `dead`, a row group at a time.
+
+        Row groups that `may_match` rules out are left out; the others come whole. Raises: CorruptionError.
+        """
+        if not self.has_dead and not len(dead):
+            yield from (table for _, table in self.scan(schema, may_match=may_match))
+            return
+        live = self.live_flags()
+        live[np.asarray(dead, np.int64)] = False
+        # Of a file that several buckets share, the row groups of others need not be read.
+        wanted = np.flatnonzero(live) if self.file.is_shared else None
+        for start, table in self.scan(schema, groups_with=wanted, may_match=may_match):
+            yield table.filter(pa.array(live[start : start + table.num_rows]))
 
     def groups(
         self, groups_with: Integers | None = None, may_match: Callable[[Ranges], bool] | None = None
     ) -> Iterator[tuple[int, int]]:
-        """Yield (row group, its first row) of those with any of the rows `groups_with` that `may_match` does not rule out."""
+        """Yield (row group, the number of its first row in the file) of those that are read.
+
+        They have some of the rows, and of `groups_with` where it is given, and `may_match` does not rule them out.
+        """
         file = self.parquet
         sizes = [file.metadata.row_group(group).num_rows for group in range(file.num_row_groups)]
-        starts = np.cumsum([0, *sizes[:-1]])
-        chosen = (
-            range(len(sizes)) if groups_with is None else np.unique(np.searchsorted(starts, groups_with, "right") - 1)
-        )
+        starts = np.cumsum([0, *sizes])
+        if groups_with is not None:
+            chosen = np.unique(np.searchsorted(starts[:-1], groups_with + self._first, "right") - 1)
+        else:
+            last = self._first + self._count
+            chosen = np.flatnonzero((starts[1:] > self._first) & (starts[:-1] < last))
         for group in map(int, chosen):
             if may_match is None or may_match(group_ranges(file, group)):
                 yield group, int(starts[group])
 
-    def _read_group(self, file: pq.ParquetFile, group: int, columns: Sequence[str], schema: pa.Schema) -> pa.Table:
-        if not columns:
-            return align(pa.table({"": pa.nulls(file.metadata.row_group(group).num_rows)}), schema)
-        try:
-            # Of a few thousand rows, a column takes less time than to wake another thread for it.
-            is_large = file.metadata.row_group(group).num_rows > _FEW_ROWS
-            return align(file.read_row_group(group, columns=list(columns), use_threads=is_large), schema)
-        except DAMAGE_ERRORS as error:
-            raise CorruptionError(
-                f"{self._root}/{self.file.uri}: the data file is damaged ({error}); restore it, or rebase the partition"
-            ) from error
 
-
-def check_present(root: str, stored: Sequence[StoredFile]) -> None:
+def check_present(root: str, stored: Iterable[StoredFile]) -> None:
     """Check that data files which nobody has opened are there, with the right size. Raises: CorruptionError."""
-    for file in (each.file for each in stored if not each.is_opened):
+    for file in (each.file for each in stored if not each.was_opened):
         info, problem = open_objects(root).info(file.uri), None
         if info is None:
             problem = "the data file is missing"
-        elif info.size != file.content_length:
-            problem = f"the data file is damaged: it has {info.size} bytes instead of {file.content_length}"
+        elif info.size != file.stored_length:
+            problem = f"the data file is damaged: it has {info.size} bytes instead of {file.stored_length}"
         if problem is not None:
             raise CorruptionError(f"{root}/{file.uri}: {problem}; restore it from a copy, or rebase the partition")
 
@@ -229,38 +400,56 @@ def group_ranges(file: pq.ParquetFile, group: int) -> Ranges:
     return of
 
 
-def read_vector(root: str, vector: DeletionVector) -> BitMap64:
-    """Read a deletion vector. Raises: CorruptionError."""
+def read_vector(root: str, vector: DeletionVector, shared: SharedObjects | None = None) -> BitMap64:
+    """Read a deletion vector; one of several in an object that is `shared` is not read by itself. Raises: CorruptionError."""
+    where, start, stop = f"{root}/{vector.uri}", vector.start, vector.start + vector.content_length
+    is_alone = vector.object_length is None
     try:
-        data = open_objects(root).read(vector.uri)
+        data = open_objects(root).read(vector.uri) if shared is None or is_alone else shared.vectors(vector.uri)
     except NotFoundError as error:
-        raise CorruptionError(f"{root}/{vector.uri}: the deletion vector is missing; rebase the partition") from error
+        raise CorruptionError(f"{where}: the deletion vector is missing; rebase the partition") from error
+    if not is_alone and len(data) != vector.object_length:
+        raise CorruptionError(
+            f"{where}: the deletion vector is damaged: its object has {len(data)} bytes instead of {vector.object_length}; "
+            "restore it, or rebase the partition"
+        )
+    data = data if is_alone else data[start:stop]
     if zlib.crc32(data) != vector.checksum:
         raise CorruptionError(
-            f"{root}/{vector.uri}: the deletion vector is damaged (wrong checksum); restore it, or rebase the partition"
+            f"{where}: the deletion vector is damaged (wrong checksum); restore it, or rebase the partition"
         )
     try:
         dead = BitMap64.deserialize(data)
     except (ValueError, TypeError) as error:
-        raise CorruptionError(f"{root}/{vector.uri}: the deletion vector is damaged ({error}); rebase") from error
+        raise CorruptionError(f"{where}: the deletion vector is damaged ({error}); rebase") from error
     if len(dead) != vector.record_count:
-        raise CorruptionError(
-            f"{root}/{vector.uri}: has {len(dead)} rows instead of {vector.record_count}; rebase the partition"
-        )
+        raise CorruptionError(f"{where}: has {len(dead)} rows instead of {vector.record_count}; rebase the partition")
     return dead
 
 
-def write_vector(
+def write_vectors(
     root: str,
     folder: str,
-    dead: BitMap64,
+    vectors: Sequence[BitMap64],
     began: int,
     close: Callable[[IO[bytes]], object] = operator.methodcaller("close"),
-) -> DeletionVector:
-    """Write a deletion vector under a new name. It is there once its writer is closed, which is handed to `close`."""
+) -> list[DeletionVector]:
+    """Write deletion vectors under a new name, all in one object. It is there once its writer, handed to `close`, is closed."""
+    if not vectors:
+        return []
     path = f"{folder}/{new_round_name(began)}.dv"
-    data = dead.serialize()
+    data = [dead.serialize() for dead in vectors]
+    starts = [0, *itertools.accumulate(map(len, data))]
     writer = open_objects(root).open_writer(path)
-    writer.write(data)
+    writer.write(b"".join(data))
     close(writer)
-    return DeletionVector(uri=path, record_count=len(dead), content_length=len(data), checksum=zlib.crc32(data))
+    object_length = starts[-1] if len(data) > 1 else None
+    first = DeletionVector(uri=path, record_count=0, content_length=0, checksum=0, object_length=object_length)
+    return [
+        first.replaced(record_count=len(dead), content_length=len(own), checksum=zlib.crc32(own), start=start)
+        for dead, own, start in zip(vectors, data, starts, strict=False)
+    ]
+
+
+def _numbers(rows: BitMap64) -> Integers:
+    return np.frombuffer(rows.to_array(), np.uint64).view(np.int64)

@@ -13,12 +13,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from siltstone.log.horizon import new_round_name
-from siltstone.model import ManifestEntry, MergeEngine
-from siltstone.model.buckets import Bucket
+from siltstone.model import MergeEngine
+from siltstone.model.buckets import Bucket, CompactedFile
 from siltstone.objects import open_objects
 from siltstone.rows.columns import Flags, Integers, align, are_among, hash_keys
+from siltstone.rows.files import StoredFile
 from siltstone.rows.job import RoundJob
-from siltstone.storage.parquet import open_writer, read_data_file
+from siltstone.rows.slices import by_data_file, slices_of
+from siltstone.storage.parquet import open_writer
 
 NONE = -1
 _SINCE = "_siltstone_since"
@@ -281,12 +283,13 @@ def _last_of_each(sorted_keys: Integers) -> Flags:
     return np.concatenate([sorted_keys[1:] != sorted_keys[:-1], [True]]) if len(sorted_keys) else np.zeros(0, np.bool_)
 
 
-def read_tombstones(job: RoundJob, bucket: Bucket) -> pa.Table:
-    """Return a bucket's tombstones: key and sort columns, and since when. Raises: CorruptionError."""
+def read_tombstones(job: RoundJob, buckets: Sequence[Bucket]) -> pa.Table:
+    """Return the tombstones of buckets: key and sort columns, and since when. Raises: CorruptionError."""
     schema = _tombstone_schema(job)
-    if bucket.tombstones is None:
-        return schema.empty_table()
-    return align(read_data_file(job.root, bucket.tombstones), schema)
+    tables = [schema.empty_table()]
+    for slices in by_data_file(bucket.tombstones for bucket in buckets if bucket.tombstones is not None):
+        tables += StoredFile.together(job.root, slices).live_rows(schema)
+    return pa.concat_tables(tables)
 
 
 def tombstones_after(
@@ -303,19 +306,34 @@ def tombstones_after(
     return pa.concat_tables([kept, align(added, kept.schema)])
 
 
-def write_tombstones(job: RoundJob, bucket: Bucket, tombstones: pa.Table) -> ManifestEntry | None:
-    """Write those tombstones whose key belongs to a bucket under a new name; return None if there are none."""
-    if bucket.depth:
-        hashes = hash_keys(tombstones, job.primary_keys)
-        tombstones = tombstones.filter(pa.array(hashes >> np.uint64(64 - bucket.depth) == np.uint64(bucket.bits)))
-    if not tombstones.num_rows:
-        return None
-    path = f"{job.folder}/{new_round_name(job.began)}.tombstones"
-    with open_objects(job.root).open_writer(path) as file:
-        with open_writer(file, tombstones, _tombstone_schema(job)) as writer:
-            writer.write_table(tombstones)
-        size = file.tell()
-    return ManifestEntry(uri=path, record_count=tombstones.num_rows, content_length=size)
+def split_tombstones(job: RoundJob, buckets: Sequence[Bucket], tombstones: pa.Table) -> list[pa.Table]:
+    """Return the tombstones of each of some buckets, which are in order, and have all of them."""
+    if len(buckets) == 1:
+        return [tombstones]
+    starts = np.array([bucket.first_hash for bucket in buckets], np.uint64)
+    places = np.searchsorted(starts, hash_keys(tombstones, job.primary_keys), "right") - 1
+    ordered = tombstones.take(pa.array(np.argsort(places, kind="stable")))
+    counts = np.bincount(places, minlength=len(buckets))
+    return [
+        ordered.slice(end - count, count)
+        for count, end in zip(counts.tolist(), np.cumsum(counts).tolist(), strict=True)
+    ]
+
+
+def write_tombstones(job: RoundJob, buckets: Sequence[Bucket], tombstones: Sequence[pa.Table]) -> None:
+    """Write the tombstones of each bucket under a new name, all in one file, and say so in the buckets."""
+    counts = [table.num_rows for table in tombstones]
+    files: list[CompactedFile] = []
+    if any(counts):
+        path = f"{job.folder}/{new_round_name(job.began)}.tombstones"
+        together = pa.concat_tables(tombstones)
+        with open_objects(job.root).open_writer(path) as file:
+            with open_writer(file, together, _tombstone_schema(job)) as writer:
+                writer.write_table(together)
+            size = file.tell()
+        files.append(CompactedFile(uri=path, record_count=together.num_rows, content_length=size))
+    for bucket, slices in zip(buckets, slices_of(files, counts), strict=True):
+        bucket.tombstones = slices[0] if slices else None
 
 
 def _tombstone_schema(job: RoundJob) -> pa.Schema:

@@ -36,6 +36,8 @@ _CELL_ROWS = 2
 # Behind up to 7 bits of others, so many are still within one word.
 _MAX_LOW_BITS = 56
 _TAIL_BYTES = 64 << 10
+# To read so much takes less time than to map it.
+_SMALL_BYTES = 64 << 10
 # What a store sends in the time that one more request takes to begin.
 _JOINED_BYTES = 1 << 20
 _ROWS_PER_BLOCK = 3 * BLOCK_CELLS // 2
@@ -121,8 +123,10 @@ class StoredIndex:
         try:
             local = local_path(self._root, self._path)
             if local is not None:
-                with open(local, "rb") as file:
-                    self._data = np.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), np.uint8)
+                with open(local, "rb", buffering=0) as file:
+                    is_small = self._length is not None and self._length <= _SMALL_BYTES
+                    data = file.read() if is_small else mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+                    self._data = np.frombuffer(data, np.uint8)
             elif wanted * 3 * _ROWS_PER_BLOCK > self._row_count:
                 self._data = np.frombuffer(open_objects(self._root).read(self._path), np.uint8)
             else:
@@ -182,6 +186,8 @@ class StoredIndex:
 
     def _read_cells(self, layout: "_Layout", cells: Integers) -> "_Cells":
         """Return where the rows of some cells are."""
+        if len(layout.rows) == 1:
+            return self._read_only_block(layout, cells)
         block_of = cells // BLOCK_CELLS
         blocks = np.flatnonzero(np.bincount(block_of, minlength=len(layout.rows)))
         if not len(blocks):
@@ -207,6 +213,18 @@ class StoredIndex:
             lows[block_of] + ranks * layout.low_bits,
             numbers[block_of] + ranks * layout.row_bits,
         )
+
+    def _read_only_block(self, layout: "_Layout", cells: Integers) -> "_Cells":
+        """Return where the rows of some cells are in an index of one block, as small tables have many of."""
+        self._read_blocks(layout, np.zeros(1, np.int64))
+        start, low, number = int(layout.starts[0]), int(layout.lows[0]), int(layout.numbers[0])
+        counts = _unpacked_counts(self._data[start:low], layout.count_bits)
+        ends = counts.cumsum(dtype=np.int64)
+        if ends[-1] != layout.row_count:
+            raise _DamageError("cells do not add up")
+        sizes = counts[cells].astype(np.int64)
+        ranks = ends[cells] - sizes
+        return _Cells(sizes, low * 8 + ranks * layout.low_bits, number * 8 + ranks * layout.row_bits)
 
     def _rows(self, layout: "_Layout", at: Integers) -> Integers:
         rows = self._bits(at, layout.row_bits).view(np.int64)
@@ -282,6 +300,12 @@ def _lay_out(
     rows: Integers,
     checksums: Integers,
 ) -> _Layout:
+    if len(rows) == 1:
+        low = (cell_count * count_bits + 7) // 8
+        number = low + (row_count + 7) // 8 * low_bits
+        end = number + (row_count + 7) // 8 * _row_bits(row_count)
+        places = np.array([0, end]), np.array([low]), np.array([number])
+        return _Layout(row_count, first_cell, cell_count, low_bits, count_bits, rows, checksums, *places)
     cells = np.full(len(rows), BLOCK_CELLS)
     cells[-1:] = cell_count - BLOCK_CELLS * (len(rows) - 1)
     eighths = (rows + 7) // 8

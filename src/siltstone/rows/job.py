@@ -6,21 +6,23 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
+import numpy as np
 import pyarrow as pa
 
 from siltstone.errors import CorruptionError, InvalidInputError, NotFoundError, SiltstoneError
 from siltstone.model import MergeEngine
-from siltstone.model.buckets import Bucket, Buckets, DeletionVector, is_due
+from siltstone.model.buckets import Bucket, Buckets, CompactedFile, is_due
 from siltstone.model.properties import MAX_ROW_GROUP_ROWS, ROWS_KIND, TOMBSTONE_RETENTION_SECONDS
 from siltstone.model.rounds import Accounting
 from siltstone.model.schema import nullable, schema_of
+from siltstone.rows.columns import Integers
 
 PAGE_BUCKETS = 128
 
 
 @dataclass(frozen=True)
 class Settings:
-    """How files, buckets and pages of buckets are sized, and when a bucket is rewritten."""
+    """How files, buckets, pages of buckets and stretches of them are sized, and when a bucket is rewritten."""
 
     target_file_bytes: int = 128 << 20
     records_per_compacted_file: int = 4_000_000
@@ -30,6 +32,9 @@ class Settings:
     max_delta_fraction: float = 0.5
     max_files: int = 8
     page_buckets: int = PAGE_BUCKETS
+    # Neighbours that are merged together have at most so many changed rows, unless there is only one bucket.
+    stretch_buckets: int = PAGE_BUCKETS
+    stretch_rows: int = 1 << 18
     full: bool = False
 
 
@@ -57,8 +62,8 @@ def bucket_rows(rows: int, size: int) -> int:
 class ReadTask:
     """A data file of a delta, or every `of`-th row group of it from `share` on.
 
-    `run` numbers the deltas of a round, `first_row` the rows of all of them. Rows of a file of tombstones are row-level
-    deletes, all of them. `names` has the columns of another table that are called otherwise in the destination's
+    `run` numbers the deltas of a round, `first_row` the rows of all of them. Of a compacted file, only the live rows of
+    the `slices` are read. Rows of a file of tombstones are row-level deletes, all of them. `names` has the columns of another table that are called otherwise in the destination's
     files; all other names here are those of the destination.
     """
 
@@ -71,12 +76,17 @@ class ReadTask:
     columns: tuple[str, ...] = ()
     op_column: str | None = None
     delete_columns: tuple[str, ...] = ()
-    deletion_vector: DeletionVector | None = None
+    slices: tuple[CompactedFile, ...] = ()
     is_tombstones: bool = False
     names: tuple[tuple[str, str], ...] = ()
     floor: str | None = None
     share: int = 0
     of: int = 1
+
+    @property
+    def live_count(self) -> int:
+        """Rows that are read, all shares together."""
+        return sum(each.live_count for each in self.slices) if self.slices else self.record_count
 
 
 @dataclass(frozen=True)
@@ -151,24 +161,34 @@ class RoundJob:
         return bool(self.primary_keys) and self.drop_duplicates
 
     @property
+    def stretch_buckets(self) -> int:
+        """How many neighbouring buckets may be merged together; documents are merged a bucket at a time."""
+        return max(1, self.settings.stretch_buckets) if self.kind == ROWS_KIND else 1
+
+    @property
     def composes_rows(self) -> bool:
         """Whether a row may have its values from several deltas."""
         return self.keeps_one_row and self.merge_engine == "partial_update"
 
 
 class Combined(NamedTuple):
-    """How many rows of deltas were left out of a part, since others of the same key count instead of them."""
+    """How many rows of deltas were left out of a part, since others of the same key count instead of them, by bucket."""
 
-    upserts: int = 0
-    removals: int = 0
+    buckets: Integers
+    upserts: Integers
+    removals: Integers
 
 
-NOTHING_COMBINED = Combined()
+_NO_NUMBERS = np.zeros(0, np.int64)
+NOTHING_COMBINED = Combined(_NO_NUMBERS, _NO_NUMBERS, _NO_NUMBERS)
 
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """Rows of one delta for one bucket, in stream order."""
+    """Rows of one delta for neighbouring buckets, in stream order within each.
+
+    `buckets` has the number of each row's bucket, rising; None where they are deletes that any bucket may have rows for.
+    """
 
     run: int
     first_row: int
@@ -176,8 +196,18 @@ class Part:
     delete_columns: tuple[str, ...]
     columns: tuple[str, ...]
     table: pa.Table
+    buckets: Integers | None
     combined: Combined = NOTHING_COMBINED
     floor: str | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Stretch:
+    """Neighbouring buckets that are merged together, by their rising numbers, and their parts of deltas in stream order."""
+
+    numbers: tuple[int, ...]
+    buckets: tuple[Bucket, ...]
+    parts: Sequence[Part] = ()
 
 
 Action = Literal["untouched", "minor", "major"]
@@ -231,5 +261,5 @@ def _outcome(engine: Engine, job: RoundJob) -> Outcome:
         return error
 
 
-Merge = Callable[[RoundJob, int, Sequence[Part]], BucketResult | None]
-"""Absorbs the parts of deltas for the bucket of a number; returns its result, or None if it stays as it is."""
+Merge = Callable[[RoundJob, Stretch], list[BucketResult]]
+"""Absorbs the parts of deltas for neighbouring buckets; returns a result for each bucket that may have changed."""

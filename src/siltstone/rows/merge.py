@@ -10,7 +10,6 @@ import numpy as np
 import pyarrow as pa
 
 from siltstone.errors import InvalidInputError
-from siltstone.model.buckets import Bucket
 from siltstone.model.properties import ROWS_KIND
 from siltstone.model.rounds import Accounting
 from siltstone.rows.absorb import Change, absorb
@@ -38,73 +37,133 @@ from siltstone.rows.fold import (
     fold,
     fold_appended,
     read_tombstones,
+    split_tombstones,
     tombstones_after,
 )
-from siltstone.rows.job import BucketResult, Merge, Part, RoundJob
+from siltstone.rows.job import BucketResult, Merge, Part, RoundJob, Stretch
 from siltstone.rows.parts import REMOVAL, gather_here
+from siltstone.rows.slices import StretchFiles
 
-Resolve = Callable[[RoundJob, Bucket, Sequence[StoredFile], Sequence[Part]], Change]
-"""Returns what a bucket's parts of deltas change, writing nothing."""
+_NO_ROWS = np.zeros(0, np.int64)
+
+Resolve = Callable[[RoundJob, Stretch, StretchFiles], Sequence[Change]]
+"""Returns what the parts of deltas change in each bucket of a stretch, writing nothing."""
 
 
 def run_here(job: RoundJob, merge: Merge | None = None) -> Iterator[BucketResult]:
     """Run all tasks of a round in this process, one after another."""
-    visits = job.settings.full or bool(job.due_numbers())
-    for number, parts in gather_here(job):
-        result = (merge or merge_bucket)(job, number, parts) if parts or visits else None
-        if result is not None:
-            yield result
+    for stretch in gather_here(job, every=False):
+        yield from (merge or merge_stretch)(job, stretch)
 
 
-def merge_bucket(
-    job: RoundJob, number: int, parts: Sequence[Part], resolve_: Resolve | None = None
-) -> BucketResult | None:
-    """Absorb a bucket's parts of deltas; return its result, or None if it stays as it is.
+def merge_stretch(job: RoundJob, stretch: Stretch, resolve_: Resolve | None = None) -> list[BucketResult]:
+    """Absorb the parts of deltas for neighbouring buckets.
 
     Rows are resolved as rows, unless `resolve_` is passed. Raises: InvalidInputError where that is missing.
     """
-    bucket = job.buckets[number]
-    if not parts and not job.visits(bucket):
-        return None
     if resolve_ is None and job.kind != ROWS_KIND:
         raise InvalidInputError(
             f"{job.table}: an engine for rows cannot compact a table of {job.kind}; use one for {job.kind}"
         )
     started = time.perf_counter()
-    stored = [StoredFile(job.root, file) for file in bucket.files]
-    change = (resolve_ or resolve)(job, bucket, stored, parts)
+    files = StretchFiles(job.root, stretch.buckets)
+    changes = (resolve_ or resolve_rows)(job, stretch, files)
     resolved_at = time.perf_counter()
-    result = absorb(job, number, stored, change)
-    written_at = time.perf_counter()
-    return replace(result, merge_seconds=resolved_at - started, write_seconds=written_at - resolved_at)
+    results = absorb(job, stretch, files, changes)
+    count = len(results)
+    merging, writing = (resolved_at - started) / count, (time.perf_counter() - resolved_at) / count
+    return [replace(result, merge_seconds=merging, write_seconds=writing) for result in results]
 
 
-def resolve(job: RoundJob, bucket: Bucket, stored: Sequence[StoredFile], parts: Sequence[Part]) -> Change:
-    """Return what a bucket's parts of deltas change, writing nothing."""
-    deltas = _Deltas(job, parts)
-    tombstones = read_tombstones(job, bucket)
-    base = _find_base(job, deltas, stored)
-    change = (_change if job.keeps_one_row else _appended_change)(job, bucket, deltas, base, tombstones)
-    # What was left out on the way came, too, and other rows of the same keys count instead.
-    upserts, removals = (
-        (sum(counts) for counts in zip(*(part.combined for part in parts), strict=True)) if parts else (0, 0)
+def resolve_rows(job: RoundJob, stretch: Stretch, files: StretchFiles) -> Sequence[Change]:
+    """Return what the parts of deltas change in each bucket of a stretch, writing nothing. Raises: CorruptionError."""
+    return resolve(job, stretch, files).by_bucket()
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """What the deltas do to neighbouring buckets: rows that die, by data file; rows that come, by bucket; tombstones.
+
+    `accounts` has, by bucket, the numbers of an `Accounting`.
+    """
+
+    stretch: Stretch
+    files: StretchFiles
+    dead: list[Integers]
+    rows: pa.Table
+    row_counts: Integers
+    accounts: dict[str, Integers]
+    tombstones: list[pa.Table] | None = None
+
+    @property
+    def added_count(self) -> int:
+        """How many more rows there are than before."""
+        return int(self.rows.num_rows) - sum(map(len, self.dead))
+
+    def by_bucket(self) -> list[Change]:
+        """Return the changes of each bucket."""
+        dead = self._dead_by_bucket()
+        tombstones: Sequence[pa.Table | None] = self.tombstones or [None] * len(dead)
+        counts, ends = self.row_counts.tolist(), np.cumsum(self.row_counts).tolist()
+        accounts = zip(*(numbers.tolist() for numbers in self.accounts.values()), strict=True)
+        return [
+            Change(
+                own,
+                self.rows.slice(end - count, count),
+                Accounting(**dict(zip(self.accounts, account, strict=True))),
+                stones,
+            )
+            for own, end, count, account, stones in zip(dead, ends, counts, accounts, tombstones, strict=True)
+        ]
+
+    def _dead_by_bucket(self) -> list[list[Integers]]:
+        dead = [[_NO_ROWS] * len(bucket.files) for bucket in self.stretch.buckets]
+        for file, owners, rows in zip(self.files.whole, self.files.owners, self.dead, strict=True):
+            if not len(rows):
+                continue
+            if not file.file.is_shared:
+                dead[owners[0][0]][owners[0][1]] = rows
+                continue
+            firsts = np.array([each.first_row for each in file.slices])
+            ends = firsts + np.array([each.record_count for each in file.slices])
+            cuts = zip(np.searchsorted(rows, firsts).tolist(), np.searchsorted(rows, ends).tolist(), strict=True)
+            for each, (start, stop), (place, position) in zip(file.slices, cuts, owners, strict=True):
+                dead[place][position] = rows[start:stop] - each.first_row
+        return dead
+
+
+def resolve(job: RoundJob, stretch: Stretch, files: StretchFiles) -> Resolved:
+    """Return what parts of deltas change in neighbouring buckets, writing nothing. Raises: CorruptionError."""
+    deltas = _Deltas(job, stretch)
+    tombstones = read_tombstones(job, stretch.buckets)
+    base = _find_base(job, deltas, stretch, files)
+    resolved = (_change if job.keeps_one_row else _appended_change)(
+        job, _Input(stretch, files, deltas, base, tombstones)
     )
-    change.accounting.delta_rows += upserts
-    change.accounting.duplicate_rows += upserts
-    change.accounting.removal_rows += removals
-    return change
+    accounts = resolved.accounts
+    accounts["base_rows"] = np.array([bucket.live_count for bucket in stretch.buckets])
+    # What was left out on the way came, too, and other rows of the same keys count instead.
+    for part in stretch.parts:
+        if len(part.combined.buckets):
+            places = deltas.places_of(part.combined.buckets)
+            accounts["delta_rows"][places] += part.combined.upserts
+            accounts["duplicate_rows"][places] += part.combined.upserts
+            accounts["removal_rows"][places] += part.combined.removals
+    return resolved
 
 
 class _Deltas:
-    """The rows and deletes of a bucket's parts, in stream order."""
+    """The rows and deletes of a stretch's parts, in stream order; `places` has where each row's bucket is in the stretch."""
 
-    def __init__(self, job: RoundJob, parts: Sequence[Part]) -> None:
+    def __init__(self, job: RoundJob, stretch: Stretch) -> None:
         schema = job.schema
+        self._numbers = np.array(stretch.numbers)
         rows: list[pa.Table] = []
+        places: list[Integers] = [_NO_ROWS]
         removals: list[Flags] = []
         self.runs: list[RowsRun | Part] = []
         count = 0
-        for part in parts:
+        for part in stretch.parts:
             if part.floor is not None:
                 self.runs.append(part)
                 continue
@@ -112,11 +171,13 @@ class _Deltas:
                 self._add_delete(part, schema)
                 continue
             rows.append(align(part.table, schema))
+            places.append(self.places_of(part.buckets))
             removals.append(part.table.column(REMOVAL).to_numpy())
             columns = tuple(schema.names.index(name) for name in part.columns)
             self.runs.append(RowsRun(count, count + part.table.num_rows, columns))
             count += part.table.num_rows
         self.rows: pa.Table = pa.concat_tables(rows) if rows else schema.empty_table()
+        self.places = np.concatenate(places)
         self.removals: Flags = np.concatenate(removals) if removals else np.zeros(0, np.bool_)
         self._keys = job.primary_keys
         deletes = [run for run in self.runs if isinstance(run, Part)]
@@ -125,6 +186,16 @@ class _Deltas:
             run for run in deletes if set(run.delete_columns) == set(job.primary_keys) and run not in self.floors
         ]
         self.other_deletes = [run for run in deletes if run not in self.key_deletes and run not in self.floors]
+
+    @property
+    def bucket_count(self) -> int:
+        """How many buckets there are."""
+        return len(self._numbers)
+
+    def places_of(self, numbers: Integers | None) -> Integers:
+        """Return where buckets are in the stretch."""
+        assert numbers is not None
+        return np.searchsorted(self._numbers, numbers)
 
     def _add_delete(self, part: Part, schema: pa.Schema) -> None:
         """Add a delete; one that follows another by the same columns becomes part of that, as no row is between them."""
@@ -153,7 +224,7 @@ class _Deltas:
 
 @dataclass
 class _Base:
-    """The compacted rows that take part: by file, as a table of the columns needed.
+    """The compacted rows that take part: by data file, as a table of the columns needed.
 
     Where hashes tell keys apart, `keys` has the numbers that the deltas have for them.
     """
@@ -163,7 +234,36 @@ class _Base:
     keys: Integers | None
 
 
-def _find_base(job: RoundJob, deltas: _Deltas, stored: Sequence[StoredFile]) -> _Base:
+@dataclass(frozen=True)
+class _Input:
+    """All that takes part."""
+
+    stretch: Stretch
+    files: StretchFiles
+    deltas: _Deltas
+    base: _Base
+    tombstones: pa.Table
+
+    @cached_property
+    def base_places(self) -> Integers:
+        """Where the bucket of each compacted row is in the stretch."""
+        places = [_NO_ROWS]
+        for file, owners, rows in zip(self.files.whole, self.files.owners, self.base.rows, strict=True):
+            own = np.array([place for place, _ in owners])
+            if len(own) == 1:
+                places.append(np.full(len(rows), own[0]))
+            else:
+                firsts = [each.first_row for each in file.slices]
+                places.append(own[np.searchsorted(firsts, rows, "right") - 1])
+        return np.concatenate(places)
+
+    def count(self, places: Integers) -> Integers:
+        """Return how often each bucket of the stretch is among places."""
+        return np.bincount(places, minlength=self.deltas.bucket_count)
+
+
+def _find_base(job: RoundJob, deltas: _Deltas, stretch: Stretch, files: StretchFiles) -> _Base:
+    stored = files.whole
     is_exact_key = job.keeps_one_row and is_exact([job.schema.field(name).type for name in job.primary_keys])
     concerned = _concerned_hashes(job, deltas) if stored or is_exact_key else np.zeros(0, np.uint64)
     is_by_hash = is_exact_key and not (deltas.other_deletes or deltas.floors) and not np.any(concerned == NULL_HASH)
@@ -174,15 +274,20 @@ def _find_base(job: RoundJob, deltas: _Deltas, stored: Sequence[StoredFile]) -> 
         deletes_by_columns[delete.delete_columns].append(delete.table)
     rows: list[Integers] = []
     tables: list[pa.Table] = [columns.empty_table()]
-    keys: list[Integers] = [np.zeros(0, np.int64)]
-    for file in stored:
-        file_rows = np.zeros(0, np.int64)
-        if len(concerned):
-            file_rows, own = file.index.find(concerned)
-            if file.file.deletion_vector is not None:
+    keys: list[Integers] = [_NO_ROWS]
+    starts = np.searchsorted(concerned, np.array([bucket.first_hash for bucket in stretch.buckets], np.uint64))
+    stops = np.searchsorted(concerned, np.array([bucket.last_hash for bucket in stretch.buckets], np.uint64), "right")
+    for file, owners in zip(stored, files.owners, strict=True):
+        file_rows = _NO_ROWS
+        # Only keys of the buckets that have rows in it.
+        start = min(starts[place] for place, _ in owners)
+        stop = max(stops[place] for place, _ in owners)
+        if stop > start:
+            file_rows, own = file.find(concerned[start:stop])
+            if file.has_dead and len(file_rows):
                 live = file.live_flags()[file_rows]
                 file_rows, own = file_rows[live], own[live]
-            keys.append(own)
+            keys.append(own + start)
         for names, deletes in deletes_by_columns.items():
             file_rows = np.union1d(file_rows, file.live_among(_matching_rows(job, file, names, deletes)))
         if deltas.floors:
@@ -190,6 +295,9 @@ def _find_base(job: RoundJob, deltas: _Deltas, stored: Sequence[StoredFile]) -> 
         rows.append(file_rows)
         if len(columns) and len(file_rows):
             tables.append(file.read_rows(file_rows, columns))
+        if len(stored) > 1:
+            # Each keeps a descriptor, of which a process has no more than some hundred.
+            file.release()
     return _Base(rows, pa.concat_tables(tables), np.concatenate(keys) if is_by_hash else None)
 
 
@@ -327,35 +435,52 @@ def _matches(job: RoundJob, deltas: _Deltas, base: _Base, delete: Part) -> tuple
     return tuple(matches)
 
 
-def _change(job: RoundJob, bucket: Bucket, deltas: _Deltas, base: _Base, tombstones: pa.Table) -> Change:
-    inputs = _fold_input(job, deltas, base, tombstones)
+def _change(job: RoundJob, given: _Input) -> Resolved:
+    deltas, base = given.deltas, given.base
+    inputs = _fold_input(job, deltas, base, given.tombstones)
     result = fold(inputs, job.merge_engine)
     base_count = inputs.base_count
     base_winners = result.winners[inputs.base_keys]
     dead = base_winners != np.arange(base_count)
-    new = np.sort(result.winners[result.winners >= base_count])
-    upserted = inputs.delta_keys[~inputs.removals]
-    survivors = result.winners[upserted] != NONE
-    accounting = Accounting(
-        base_rows=bucket.live_count,
-        delta_rows=len(upserted),
-        removal_rows=int(inputs.removals.sum()),
-        superseded_rows=int((dead & (base_winners != NONE)).sum()),
-        deleted_rows=int((base_winners == NONE).sum()) + int((~survivors).sum()),
-        duplicate_rows=int(survivors.sum()) - len(new),
-    )
-    return Change(
+    new, new_places = _sorted_by_bucket(np.sort(result.winners[result.winners >= base_count]), deltas, base_count)
+    places, base_places = deltas.places[~inputs.removals], given.base_places
+    survivors = result.winners[inputs.delta_keys[~inputs.removals]] != NONE
+    row_counts = given.count(new_places)
+    tombstones = None
+    if job.sort_keys:
+        after = tombstones_after(given.tombstones, job, inputs, result, deltas.rows)
+        tombstones = split_tombstones(job, given.stretch.buckets, after)
+    return Resolved(
+        given.stretch,
+        given.files,
         dead=_by_file(base, dead),
         rows=_new_rows(job, deltas, base, result, new),
-        accounting=accounting,
-        tombstones=tombstones_after(tombstones, job, inputs, result, deltas.rows) if job.sort_keys else None,
+        row_counts=row_counts,
+        accounts={
+            "delta_rows": given.count(places),
+            "removal_rows": given.count(deltas.places[inputs.removals]),
+            "superseded_rows": given.count(base_places[dead & (base_winners != NONE)]),
+            "deleted_rows": given.count(base_places[base_winners == NONE]) + given.count(places[~survivors]),
+            "duplicate_rows": given.count(places[survivors]) - row_counts,
+        },
+        tombstones=tombstones,
     )
+
+
+def _sorted_by_bucket(new: Integers, deltas: _Deltas, base_count: int) -> tuple[Integers, Integers]:
+    """Return new rows sorted by bucket, and where the bucket of each is in the stretch."""
+    places = deltas.places[new - base_count]
+    if deltas.bucket_count == 1:
+        return new, places
+    order = np.argsort(places, kind="stable")
+    return new[order], places[order]
 
 
 def _new_rows(job: RoundJob, deltas: _Deltas, base: _Base, result: FoldResult, new: Integers) -> pa.Table:
     base_count = sum(map(len, base.rows))
     if result.sources is None:
-        return deltas.rows if len(new) == deltas.rows.num_rows else deltas.rows.take(pa.array(new - base_count))
+        is_whole = len(new) == deltas.rows.num_rows and deltas.bucket_count == 1
+        return deltas.rows if is_whole else deltas.rows.take(pa.array(new - base_count))
     by_row = np.full(base_count + deltas.rows.num_rows, NONE, np.int64)
     present = np.flatnonzero(result.winners != NONE)
     by_row[result.winners[present]] = present
@@ -368,19 +493,26 @@ def _new_rows(job: RoundJob, deltas: _Deltas, base: _Base, result: FoldResult, n
     return pa.Table.from_arrays(columns, names=job.schema.names)
 
 
-def _appended_change(job: RoundJob, bucket: Bucket, deltas: _Deltas, base: _Base, tombstones: pa.Table) -> Change:
-    inputs = _fold_input(job, deltas, base, tombstones)
+def _appended_change(job: RoundJob, given: _Input) -> Resolved:
+    deltas = given.deltas
+    inputs = _fold_input(job, deltas, given.base, given.tombstones)
     alive = fold_appended(inputs)
     dead = ~alive[: inputs.base_count]
-    new = np.flatnonzero(alive[inputs.base_count :])
-    upserts = int((~inputs.removals).sum())
-    accounting = Accounting(
-        base_rows=bucket.live_count,
-        delta_rows=upserts,
-        removal_rows=int(inputs.removals.sum()),
-        deleted_rows=int(dead.sum()) + upserts - len(new),
+    new, new_places = _sorted_by_bucket(np.flatnonzero(alive[inputs.base_count :]), deltas, 0)
+    upserts, row_counts = given.count(deltas.places[~inputs.removals]), given.count(new_places)
+    return Resolved(
+        given.stretch,
+        given.files,
+        dead=_by_file(given.base, dead),
+        rows=deltas.rows.take(pa.array(new)),
+        row_counts=row_counts,
+        accounts={
+            "delta_rows": upserts,
+            "removal_rows": given.count(deltas.places[inputs.removals]),
+            "deleted_rows": given.count(given.base_places[dead]) + upserts - row_counts,
+            "duplicate_rows": np.zeros(len(row_counts), np.int64),
+        },
     )
-    return Change(dead=_by_file(base, dead), rows=deltas.rows.take(pa.array(new)), accounting=accounting)
 
 
 def _by_file(base: _Base, dead: Flags) -> list[Integers]:

@@ -1,8 +1,8 @@
 """The first step of a task: read deltas, mark row-level deletes, and split the rows by the task that merges their bucket."""
 
+import itertools
 import json
 import tempfile
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -13,20 +13,24 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from siltstone.errors import CorruptionError
-from siltstone.model.buckets import HASH_BITS, Buckets
+from siltstone.model.buckets import HASH_BITS, Bucket, Buckets
 from siltstone.model.entities import REMOVALS
 from siltstone.model.properties import ROWS_KIND
 from siltstone.rows.columns import Flags, Hashes, Integers, align, equal_ids, hash_keys, hash_sequence, sort_ranks
-from siltstone.rows.files import read_vector
-from siltstone.rows.job import NOTHING_COMBINED, Combined, Part, ReadTask, RoundJob
+from siltstone.rows.files import StoredFile
+from siltstone.rows.job import NOTHING_COMBINED, Combined, Part, ReadTask, RoundJob, Stretch
 from siltstone.storage.parquet import DAMAGE_ERRORS, open_parquet
 
 REMOVAL = "_siltstone_removal"
 _METADATA_KEY = b"siltstone.part"
+_BUCKETS_KEY = b"siltstone.buckets"
+_COMBINED_KEY = b"siltstone.combined"
 _MEMORY_BYTES = 256 << 20
 # Rows are read, and sent, at most so many bytes at a time, where they are not single rows.
 _READ_BYTES = 128 << 20
 _PART_BYTES = 16 << 20
+# Buckets are merged together while their changed rows have about so many bytes.
+_STRETCH_BYTES = 32 << 20
 _LOCAL_TASK_BYTES = 16 << 20
 # Rows of a key that another row of the same delta replaces are left out where they are at least this share.
 _LEAST_DUPLICATES = 0.1
@@ -63,11 +67,16 @@ def local_tasks(job: RoundJob, numbers: Sequence[int] | None = None) -> Tasks:
 
 
 def gather_here(
-    job: RoundJob, numbers: Sequence[int] | None = None, progress: Callable[[int], None] = lambda files: None
-) -> Iterator[tuple[int, list[Part]]]:
-    """Read all deltas of a job in this process, and yield each bucket, by default all, with its parts in stream order.
+    job: RoundJob,
+    numbers: Sequence[int] | None = None,
+    progress: Callable[[int], None] = lambda files: None,
+    *,
+    every: bool = True,
+) -> Iterator[Stretch]:
+    """Read all deltas of a job in this process, and yield the buckets, by default all, in stretches with their parts.
 
-    `progress` is told how many files are read, before each.
+    Without `every`, these are the buckets that have parts, and those that the job visits anyway. `progress` is told how many files are
+    read, before each.
     """
 
     def reads() -> Iterator[ReadTask]:
@@ -77,10 +86,9 @@ def gather_here(
 
     tasks = local_tasks(job, numbers)
     parts = GatheredParts(read_parts(job, reads(), tasks))
+    visits = job.settings.full or bool(job.due_numbers())
     for task in range(tasks.count):
-        by_bucket = parts_by_bucket(tasks.numbers_of(task), parts.take(task))
-        for number in tasks.numbers_of(task):
-            yield number, by_bucket.pop(number, [])
+        yield from stretches(job, tasks.numbers_of(task), parts.take(task), visits=visits, every=every)
 
 
 def read_parts(job: RoundJob, reads: Iterable[ReadTask], tasks: Tasks) -> Iterator[tuple[int, bytes]]:
@@ -102,7 +110,8 @@ def first_hashes(buckets: Buckets) -> Hashes:
 
 
 def _row_groups(job: RoundJob, read: ReadTask) -> Iterator[tuple[int, pa.Table]]:
-    dead = None if read.deletion_vector is None else read_vector(job.root, read.deletion_vector)
+    stored = StoredFile.together(job.root, read.slices) if read.slices else None
+    live = stored.live_flags() if stored is not None and stored.has_dead else None
     with open_parquet(job.root, read.uri) as file:
         if file.metadata.num_rows != read.record_count:
             raise CorruptionError(
@@ -117,10 +126,9 @@ def _row_groups(job: RoundJob, read: ReadTask) -> Iterator[tuple[int, pa.Table]]
                 continue
             for table in _row_group(job, read, file, group, columns):
                 size = table.num_rows
-                if dead is not None:
+                if live is not None:
                     first = first_row - read.first_row
-                    live = np.fromiter((row not in dead for row in range(first, first + size)), np.bool_, size)
-                    table = table.filter(pa.array(live))
+                    table = table.filter(pa.array(live[first : first + size]))
                 yield first_row, _typed(job, read, table)
                 first_row += size
 
@@ -169,14 +177,6 @@ def _typed(job: RoundJob, read: ReadTask, table: pa.Table) -> pa.Table:
     return typed.filter(pc.invert(images)) if pc.any(images).as_py() else typed
 
 
-class _Run(NamedTuple):
-    """Rows of one bucket within a part, and those that were left out since others of their key follow."""
-
-    bucket: int
-    rows: int
-    combined: Combined = NOTHING_COMBINED
-
-
 def _split(
     job: RoundJob, read: ReadTask, table: pa.Table, first_row: int, starts: Hashes, tasks: Tasks
 ) -> Iterator[tuple[int, bytes]]:
@@ -188,7 +188,7 @@ def _split(
     )
     if read.is_delete and not by_key:
         # Any bucket may have such rows: all tasks get the delete, and apply it to each of their buckets.
-        parts = list(_encoded_parts(read, table, first_row, None))
+        parts = list(_encoded_parts(read, _Rows(table, None), first_row))
         yield from ((task, part) for task in range(tasks.count) for part in parts)
         return
     if by_key:
@@ -200,21 +200,26 @@ def _split(
     order = np.argsort(buckets, kind="stable") if len(starts) > 1 else np.arange(table.num_rows)
     order = order[kept[order]]
     removed = np.zeros(table.num_rows, np.bool_) if read.is_delete else np.asarray(table.column(REMOVAL))
-    upserts = np.bincount(buckets[~kept & ~removed], minlength=len(starts) if not kept.all() else 0)
-    removals = np.bincount(buckets[~kept & removed], minlength=len(upserts))
-    present, firsts = np.unique(buckets[order], return_index=True)
-    runs = [
-        _Run(bucket, rows, Combined(int(upserts[bucket]), int(removals[bucket])) if len(upserts) else NOTHING_COMBINED)
-        for bucket, rows in zip(present.tolist(), np.diff(firsts, append=len(order)).tolist(), strict=True)
-    ]
-    owners = tasks.of(present)
-    ends = np.append(firsts, len(order))
-    for task in np.unique(owners[owners >= 0]).tolist():
-        first, last = np.flatnonzero(owners == task)[[0, -1]].tolist()
-        rows = order[ends[first] : ends[last + 1]]
-        is_whole = len(rows) == table.num_rows and len(starts) == 1
-        own = table if is_whole else table.take(pa.array(rows))
-        yield from ((task, part) for part in _encoded_parts(read, own, first_row, runs[first : last + 1]))
+    combined = _counted(buckets[~kept], removed[~kept])
+    own_buckets = buckets[order]
+    owners = tasks.of(own_buckets)
+    cuts = [0, *(np.flatnonzero(np.diff(owners)) + 1).tolist(), len(owners)]
+    for start, stop in itertools.pairwise(cuts):
+        if start == stop or owners[start] < 0:
+            continue
+        is_whole = stop - start == table.num_rows and len(starts) == 1
+        rows = table if is_whole else table.take(pa.array(order[start:stop]))
+        part = _Rows(rows, own_buckets[start:stop], combined)
+        yield from ((int(owners[start]), data) for data in _encoded_parts(read, part, first_row))
+
+
+def _counted(buckets: Integers, removed: Flags) -> Combined:
+    """Count rows that are left out, by bucket."""
+    if not len(buckets):
+        return NOTHING_COMBINED
+    present, places = np.unique(buckets, return_inverse=True)
+    removals = np.bincount(places[removed], minlength=len(present))
+    return Combined(present, np.bincount(places, minlength=len(present)) - removals, removals)
 
 
 def _combined(job: RoundJob, read: ReadTask, table: pa.Table, hashes: Hashes) -> Flags:
@@ -243,65 +248,143 @@ def _combined(job: RoundJob, read: ReadTask, table: pa.Table, hashes: Hashes) ->
     return flags
 
 
-def _encoded_parts(read: ReadTask, table: pa.Table, first_row: int, runs: Sequence[_Run] | None) -> Iterator[bytes]:
-    """Yield rows as parts of bounded size. Deletes that any bucket may have rows for have no runs."""
-    if table.nbytes <= _PART_BYTES or table.num_rows < 2:
-        yield _encode_part(read, first_row, table, runs)
+class _Rows(NamedTuple):
+    """Rows that are sent together, the bucket of each, and how many were left out since others of their key follow."""
+
+    table: pa.Table
+    buckets: Integers | None
+    combined: Combined = NOTHING_COMBINED
+
+    def sliced(self, start: int, stop: int) -> "_Rows":
+        """Return some of the rows. What was left out of a bucket goes with the bucket's first row."""
+        if self.buckets is None:
+            return self._replace(table=self.table.slice(start, stop - start))
+        buckets = self.buckets[start:stop]
+        combined = self.combined
+        if len(combined.buckets):
+            # A bucket that begins before has what was left out of it there.
+            least = buckets[0] if not start or self.buckets[start - 1] != buckets[0] else buckets[0] + 1
+            first, last = np.searchsorted(combined.buckets, [least, buckets[-1] + 1])
+            combined = Combined(*(each[first:last] for each in combined))
+        return _Rows(self.table.slice(start, stop - start), buckets, combined)
+
+
+def _encoded_parts(read: ReadTask, rows: _Rows, first_row: int) -> Iterator[bytes]:
+    """Yield rows as parts of bounded size."""
+    count = rows.table.num_rows
+    if rows.table.nbytes <= _PART_BYTES or count < 2:
+        yield _encode_part(read, first_row, rows.sliced(0, count))
         return
-    half = table.num_rows // 2
-    before, after = (None, None) if runs is None else _cut(runs, half)
-    yield from _encoded_parts(read, table.slice(0, half), first_row, before)
-    yield from _encoded_parts(read, table.slice(half), first_row + half, after)
+    half = count // 2
+    yield from _encoded_parts(read, rows.sliced(0, half), first_row)
+    yield from _encoded_parts(read, rows.sliced(half, count), first_row + half)
 
 
-def _cut(runs: Sequence[_Run], rows: int) -> tuple[list[_Run], list[_Run]]:
-    """Return the runs of the first rows, and those of the others."""
-    before: list[_Run] = []
-    after: list[_Run] = []
-    for run in runs:
-        own = min(run.rows, rows)
-        if own:
-            before.append(run._replace(rows=own))
-        if own < run.rows:
-            after.append(run._replace(rows=run.rows - own, combined=NOTHING_COMBINED if own else run.combined))
-        rows -= own
-    return before, after
-
-
-def _encode_part(read: ReadTask, first_row: int, table: pa.Table, runs: Sequence[_Run] | None) -> bytes:
-    about = [read.run, first_row, read.is_delete, list(read.delete_columns), read.floor, runs]
-    schema = table.schema.with_metadata({_METADATA_KEY: json.dumps(about).encode()})
+def _encode_part(read: ReadTask, first_row: int, rows: _Rows) -> bytes:
+    about = [read.run, first_row, read.is_delete, list(read.delete_columns), read.floor]
+    metadata = {_METADATA_KEY: json.dumps(about).encode()}
+    if rows.buckets is not None:
+        firsts = np.flatnonzero(np.diff(rows.buckets, prepend=-1))
+        counts = np.diff(firsts, append=len(rows.buckets))
+        metadata[_BUCKETS_KEY] = np.stack([rows.buckets[firsts], counts]).astype("<i4").tobytes()
+        metadata[_COMBINED_KEY] = np.stack(rows.combined).astype("<i4").tobytes()
     sink = pa.BufferOutputStream()
     options = pa.ipc.IpcWriteOptions(compression="lz4")
-    with pa.ipc.new_stream(sink, schema, options=options) as writer:
-        writer.write_table(table.combine_chunks())
+    with pa.ipc.new_stream(sink, rows.table.schema.with_metadata(metadata), options=options) as writer:
+        writer.write_table(rows.table.combine_chunks())
     return bytes(sink.getvalue())
 
 
-def parts_by_bucket(numbers: Sequence[int], data: Iterable[bytes]) -> dict[int, list[Part]]:
-    """Return the parts of a task, which travelled as bytes, for each of its buckets that has any, in stream order."""
-    by_bucket: dict[int, list[Part]] = defaultdict(list)
-    for part, runs in map(_decode_part, data):
-        if runs is None:
-            for number in numbers:
-                by_bucket[number].append(part)
+def stretches(
+    job: RoundJob, numbers: Sequence[int], data: Iterable[bytes], *, visits: bool = False, every: bool = False
+) -> Iterator[Stretch]:
+    """Yield the buckets of a task in stretches, given its parts, which travelled as bytes.
+
+    These are the buckets that have parts; with `visits`, also those that the job reads anyway; or else `every` bucket.
+    """
+    parts = sorted(map(_decode_part, data), key=lambda part: (part.run, part.first_row))
+    sizes = _sizes(numbers, parts)
+    is_anywhere = any(part.buckets is None for part in parts)
+    chosen = range(len(numbers)) if every or visits or is_anywhere else np.flatnonzero(sizes[0]).tolist()
+    taken: list[tuple[int, Bucket]] = []
+    rows = weight = 0.0
+    for place in chosen:
+        bucket, has_parts = job.buckets[numbers[place]], is_anywhere or bool(sizes[0][place])
+        is_visited = job.visits(bucket)
+        if not (every or has_parts or is_visited):
             continue
-        start = 0
-        for bucket, rows, combined in runs:
-            own = replace(part, table=part.table.slice(start, rows), combined=Combined(*combined))
-            by_bucket[bucket].append(own)
-            start += rows
-    for parts in by_bucket.values():
-        parts.sort(key=lambda part: (part.run, part.first_row))
-    return by_bucket
+        own_rows, own_bytes = sizes[0][place], sizes[1][place]
+        if is_anywhere:
+            own_rows += bucket.record_count
+        is_full = (
+            len(taken) >= job.stretch_buckets
+            or rows + own_rows > job.settings.stretch_rows
+            or weight + own_bytes > _STRETCH_BYTES
+        )
+        if taken and (is_full or is_visited):
+            yield _stretch(taken, parts)
+            taken, rows, weight = [], 0, 0
+        taken.append((numbers[place], bucket))
+        rows, weight = rows + own_rows, weight + own_bytes
+        if is_visited:
+            yield _stretch(taken, parts)
+            taken, rows, weight = [], 0, 0
+    if taken:
+        yield _stretch(taken, parts)
 
 
-def _decode_part(data: bytes) -> tuple[Part, list[_Run] | None]:
+def _sizes(numbers: Sequence[int], parts: Sequence[Part]) -> tuple[Integers, Integers]:
+    """Return how many rows, and about how many bytes, each bucket has in parts."""
+    rows = np.zeros(len(numbers), np.int64)
+    sizes = np.zeros(len(numbers), np.int64)
+    for part in parts:
+        if part.buckets is not None:
+            own = np.bincount(np.searchsorted(numbers, part.buckets), minlength=len(numbers))
+            rows += own
+            sizes += own * (part.table.nbytes // max(1, part.table.num_rows))
+    return rows, sizes
+
+
+def _stretch(taken: Sequence[tuple[int, Bucket]], parts: Sequence[Part]) -> Stretch:
+    numbers, buckets = zip(*taken, strict=True)
+    own = [_part_of(part, numbers[0], numbers[-1]) for part in parts]
+    return Stretch(numbers, buckets, [part for part in own if part.buckets is None or len(part.buckets)])
+
+
+def _part_of(part: Part, first: int, last: int) -> Part:
+    """Return what a part has for the buckets of some numbers."""
+    if part.buckets is None:
+        return part
+    start, stop = np.searchsorted(part.buckets, [first, last + 1]).tolist()
+    low, high = np.searchsorted(part.combined.buckets, [first, last + 1]).tolist()
+    return replace(
+        part,
+        table=part.table.slice(start, stop - start),
+        buckets=part.buckets[start:stop],
+        combined=Combined(*(each[low:high] for each in part.combined)),
+    )
+
+
+def _decode_part(data: bytes) -> Part:
     table = pa.ipc.open_stream(data).read_all()
-    run, first_row, is_delete, delete_columns, floor, runs = json.loads(table.schema.metadata[_METADATA_KEY])
+    metadata = table.schema.metadata
+    run, first_row, is_delete, delete_columns, floor = json.loads(metadata[_METADATA_KEY])
     columns = tuple(name for name in table.column_names if name != REMOVAL)
-    rows = table.replace_schema_metadata(None)
-    return Part(run, first_row, is_delete, tuple(delete_columns), columns, rows, floor=floor), runs
+    buckets, combined = None, NOTHING_COMBINED
+    if _BUCKETS_KEY in metadata:
+        buckets = np.repeat(*np.frombuffer(metadata[_BUCKETS_KEY], "<i4").astype(np.int64).reshape(2, -1))
+        combined = Combined(*np.frombuffer(metadata[_COMBINED_KEY], "<i4").astype(np.int64).reshape(3, -1))
+    return Part(
+        run,
+        first_row,
+        is_delete,
+        tuple(delete_columns),
+        columns,
+        table.replace_schema_metadata(None),
+        buckets,
+        combined,
+        floor,
+    )
 
 
 class GatheredParts:

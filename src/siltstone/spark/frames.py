@@ -16,7 +16,8 @@ from siltstone.documents.merge import arrived_rows
 from siltstone.documents.read import DOCUMENT_SCHEMA, bucket_documents
 from siltstone.model.buckets import CompactedFile
 from siltstone.rows.columns import align
-from siltstone.rows.job import Part, RoundJob
+from siltstone.rows.job import RoundJob, Stretch
+from siltstone.rows.slices import by_data_file
 from siltstone.spark.native import quoted, read_files, with_nans
 from siltstone.spark.tasks import map_buckets, with_access
 from siltstone.table import where
@@ -76,8 +77,8 @@ def _read_merged(spark: SparkSession, reader: RowReader, merge: MergeTask) -> Da
     """Return the rows that a round would leave in some buckets; nothing is written."""
     job = merge.job
 
-    def read(number: int, parts: Sequence[Part]) -> Iterator[pa.RecordBatch]:
-        yield from handed_batches(reader, reader.read_bucket(job, number, parts))
+    def read(stretch: Stretch) -> Iterator[pa.RecordBatch]:
+        yield from handed_batches(reader, reader.read_stretch(job, stretch))
 
     return map_buckets(spark, job, merge.buckets, read, spark_schema(_chosen(reader)))
 
@@ -139,7 +140,9 @@ def _column_named(name: str) -> Column:
     return sf.col(quoted(name))
 
 
-def _read_in_python(spark: SparkSession, reader: RowReader, files: Sequence[CompactedFile]) -> DataFrame:
+def _read_in_python(spark: SparkSession, reader: RowReader, slices: Sequence[CompactedFile]) -> DataFrame:
+    files = by_data_file(slices)
+
     def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for number in batch.column("id").to_pylist():
@@ -157,9 +160,9 @@ def documents_on_spark(
     With a hold, they are as of its time, where the job starts from its state.
     """
 
-    def resolve(number: int, parts: Sequence[Part]) -> Iterator[pa.RecordBatch]:
-        new = arrived_rows(parts)
-        for table in bucket_documents(job, number, new, hold=hold, include_deleted=include_deleted):
+    def resolve(stretch: Stretch) -> Iterator[pa.RecordBatch]:
+        new = arrived_rows(stretch.parts)
+        for table in bucket_documents(job, stretch.numbers[0], new, hold=hold, include_deleted=include_deleted):
             yield from table.to_batches()
 
     return map_buckets(spark, job, range(len(job.buckets)), resolve, spark_schema(DOCUMENT_SCHEMA))

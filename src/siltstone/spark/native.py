@@ -22,7 +22,8 @@ from pyspark.sql.types import StructType
 
 from siltstone.model.buckets import CompactedFile
 from siltstone.objects import local_path
-from siltstone.rows.files import StoredFile
+from siltstone.rows.files import SharedObjects, StoredFile
+from siltstone.rows.slices import by_data_file
 from siltstone.spark.tasks import with_access
 
 NATIVE_READS = "spark.siltstone.nativeReads"
@@ -39,6 +40,9 @@ _UNITS = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 _PATTERN = re.compile(r"[][{}*?\\]")
 _S3, _S3A = "s3://", "s3a://"
 _PROBE_SECONDS = 20.0
+Slices = Sequence[CompactedFile]
+"""A compacted file, or those of its slices that are read."""
+
 _probed: "WeakKeyDictionary[SparkSession, dict[str, bool]]" = WeakKeyDictionary()
 
 
@@ -54,23 +58,24 @@ def read_files(
         return [], list(files)
     # A column of this name hides the one in which Spark has a row's file and position.
     room = 0 if _METADATA in map(str.lower, schema.names) else _most_rows(spark)
-    whole, groups, left = [], list[dict[int, CompactedFile]](), []
-    for file in files:
-        if file.deletion_vector is None:
+    whole, groups, left = [], list[dict[int, Slices]](), list[CompactedFile]()
+    for slices in by_data_file(files):
+        file = slices[0]
+        if not StoredFile.together(root, slices).has_dead:
             whole.append(paths[file.uri])
             continue
-        room -= file.record_count
+        room -= file.stored_rows
         if room < 0:
-            left.append(file)
+            left += slices
             continue
         # Two files of one number would lose each other's rows. There is hardly ever more than one group.
         group = next((each for each in groups if _number(file) not in each), None)
         if group is None:
             groups.append(group := {})
-        group[_number(file)] = file
+        group[_number(file)] = slices
     frames = [spark.read.schema(schema).parquet(*whole)] if whole else []
     for group in groups:
-        rows = spark.read.schema(schema).parquet(*(paths[file.uri] for file in group.values()))
+        rows = spark.read.schema(schema).parquet(*(paths[slices[0].uri] for slices in group.values()))
         frames.append(_without_dead(rows, _dead_chunks(spark, root, list(group.values()))))
     return frames, left
 
@@ -88,7 +93,7 @@ def _find_paths(spark: SparkSession, root: str, files: Sequence[CompactedFile]) 
         # Some characters are a pattern to it.
         if _PATTERN.search(paths[file.uri]):
             return None
-    is_reached = not root.startswith(_S3) or _reaches(spark, root, paths[files[0].uri], files[0].content_length)
+    is_reached = not root.startswith(_S3) or _reaches(spark, root, paths[files[0].uri], files[0].stored_length)
     return paths if is_reached else None
 
 
@@ -140,7 +145,7 @@ def _log2(power: int) -> int:
     return power.bit_length() - 1
 
 
-def _dead_chunks(spark: SparkSession, root: str, files: list[CompactedFile]) -> DataFrame:
+def _dead_chunks(spark: SparkSession, root: str, files: list[Slices]) -> DataFrame:
     """Return the chunks that have dead rows. Executors make them, but those of a few files sooner than that they are asked."""
     schema = f"{_CHUNK} long, {_BITS} array<long>"
     if len(files) <= _FEW_FILES:
@@ -154,13 +159,16 @@ def _dead_chunks(spark: SparkSession, root: str, files: list[CompactedFile]) -> 
     return spark.range(len(files)).mapInArrow(with_access(root, read), schema)
 
 
-def dead_chunks(root: str, file: CompactedFile) -> pa.RecordBatch:
-    """Return the chunks of a file that have dead rows, each a number and a bit for each row. Raises: CorruptionError."""
-    words = _words(StoredFile(root, file))
+def dead_chunks(root: str, slices: Slices) -> pa.RecordBatch:
+    """Return the chunks of a file that have rows which are dead, or in none of the slices: a number, and a bit for each row.
+
+    Raises: CorruptionError.
+    """
+    words = _words(StoredFile.together(root, slices, shared=SharedObjects(root)))
     size = CHUNK_ROWS // _WORD_ROWS
     chunks = {number: words[number * size : (number + 1) * size] for number in range(-(-len(words) // size))}
     found = {number: bits for number, bits in chunks.items() if bits.any()}
-    numbers = [_number(file) << _FILE_BITS | number for number in found]
+    numbers = [_number(slices[0]) << _FILE_BITS | number for number in found]
     return pa.record_batch(
         {
             _CHUNK: pa.array(numbers, pa.int64()),

@@ -30,6 +30,7 @@ from siltstone.model.schema import check_known
 from siltstone.objects import share_access
 from siltstone.rows.job import RoundJob
 from siltstone.rows.parts import Tasks
+from siltstone.rows.slices import by_data_file
 from siltstone.spark.frames import handed_batches, spark_schema
 from siltstone.spark.options import FORMAT, ReadOptions, created_options, read_options, with_kept
 from siltstone.spark.tasks import merge_tasks
@@ -112,11 +113,11 @@ class SiltstoneReader(DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         """Return the files to read, and the buckets to merge. Raises: InvalidInputError, NotFoundError."""
         # Spark pickles each by itself, so that none has more than its own: a job names all buckets and files.
-        work: list[_Buckets | CompactedFile] = []
+        work: list[_Buckets | tuple[CompactedFile, ...]] = []
         for number, merge in enumerate(self._scan.merges):
             tasks = Tasks(merge.buckets, min(len(merge.buckets), merge_tasks(merge.job, is_full=True)))
             work += [_Buckets(number, tasks.numbers_of(task)) for task in range(tasks.count)]
-        return [InputPartition(item) for item in [*work, *self._scan.compacted_files]]
+        return [InputPartition(item) for item in [*work, *by_data_file(self._scan.compacted_files)]]
 
     @cached_property
     def _tasks(self) -> "_Tasks":

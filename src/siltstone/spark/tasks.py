@@ -3,7 +3,6 @@
 import bisect
 import gc
 import itertools
-import json
 import re
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -12,6 +11,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
+import orjson
 import pyarrow as pa
 from pyspark import InheritableThread
 from pyspark.errors import PythonException
@@ -26,8 +26,8 @@ from siltstone.model.buckets import Bucket
 from siltstone.model.rounds import Accounting
 from siltstone.objects import share_access
 from siltstone.rounds.events import JobAwaited, Progress, TasksDone
-from siltstone.rows.job import LASTING_ERRORS, BucketResult, JointEngine, Merge, Outcome, Part, ReadTask, RoundJob
-from siltstone.rows.parts import Tasks, parts_by_bucket, read_parts
+from siltstone.rows.job import LASTING_ERRORS, BucketResult, JointEngine, Merge, Outcome, ReadTask, RoundJob, Stretch
+from siltstone.rows.parts import Tasks, read_parts, stretches
 
 _OUR_ERROR = re.compile(r"^siltstone\.errors\.(\w+): (.*)$", re.MULTILINE)
 _STEPS = ("read", "merge")
@@ -43,8 +43,8 @@ _POLL_SECONDS = 0.1
 _PART_SCHEMA = "task int, unit int, part binary, error string"
 
 Task = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
-BucketTask = Callable[[int, Sequence[Part]], Iterable[pa.RecordBatch]]
-"""Yields rows for the bucket of a number, given its parts of deltas."""
+StretchTask = Callable[[Stretch], Iterable[pa.RecordBatch]]
+"""Yields rows for neighbouring buckets, given their parts of deltas."""
 
 
 def spark_engine(spark: SparkSession, progress: Progress | None = None, merge: Merge = merge_any) -> JointEngine:
@@ -71,14 +71,13 @@ class _SparkEngine:
         """Run rounds as one job of Spark's; where one fails in a lasting way, the others go on."""
         sent, merge = _sent(jobs), self._merge
 
-        def merge_bucket(number_of_job: int, number: int, parts: Sequence[Part]) -> Iterator[pa.RecordBatch]:
+        def merge_stretch(number_of_job: int, stretch: Stretch) -> Iterator[pa.RecordBatch]:
             try:
-                result = merge(sent[number_of_job], number, parts)
+                results = merge(sent[number_of_job], stretch)
             except LASTING_ERRORS as error:
                 yield from report_error(number_of_job, error)
             else:
-                if result is not None:
-                    yield _result_row(number_of_job, json.dumps(vars(result)), None)
+                yield _result_row(number_of_job, _encoded(results), None)
 
         def report_error(number_of_job: int, error: SiltstoneError | str) -> Iterator[pa.RecordBatch]:
             yield _result_row(number_of_job, None, error if isinstance(error, str) else _named_error(error))
@@ -88,7 +87,7 @@ class _SparkEngine:
             for job in jobs
         ]
         merged = _map_jobs(
-            self._spark, jobs, shares, merge_bucket, report_error, "job int, result string, error string"
+            self._spark, jobs, shares, merge_stretch, report_error, "job int, results binary, error string"
         )
         try:
             rows = collect(self._spark, merged, _STEPS, self._progress)
@@ -98,7 +97,7 @@ class _SparkEngine:
         errors: dict[int, SiltstoneError] = {}
         for row in rows:
             if row.error is None:
-                results[row.job].append(_decoded(row.result))
+                results[row.job] += _decoded(row.results)
             else:
                 errors.setdefault(row.job, _error_of(row.error))
         return [errors.get(number, own) for number, own in enumerate(results)]
@@ -118,11 +117,11 @@ def _sent(jobs: Sequence[RoundJob]) -> list[RoundJob]:
     return sent
 
 
-def _result_row(job: int, result: str | None, error: str | None) -> pa.RecordBatch:
+def _result_row(job: int, results: bytes | None, error: str | None) -> pa.RecordBatch:
     return pa.record_batch(
         {
             "job": pa.array([job], pa.int32()),
-            "result": pa.array([result], pa.string()),
+            "results": pa.array([results], pa.binary()),
             "error": pa.array([error], pa.string()),
         }
     )
@@ -138,12 +137,17 @@ def _error_of(text: str) -> SiltstoneError:
     return kind(message)
 
 
-def _decoded(text: str) -> BucketResult:
-    """Return the result of a task, which travels as JSON."""
-    fields = json.loads(text)
-    fields["buckets"] = tuple(map(Bucket.from_serializable, fields["buckets"]))
-    fields["accounting"] = Accounting.from_serializable(fields["accounting"])
-    return BucketResult(**fields)
+def _encoded(results: Sequence[BucketResult]) -> bytes:
+    """Return the results of a stretch as they travel."""
+    return orjson.dumps([vars(result) for result in results])
+
+
+def _decoded(data: bytes) -> Iterator[BucketResult]:
+    """Yield the results of a stretch, which travelled as JSON."""
+    for fields in orjson.loads(data):
+        fields["buckets"] = tuple(map(Bucket.from_serializable, fields["buckets"]))
+        fields["accounting"] = Accounting.from_serializable(fields["accounting"])
+        yield BucketResult(**fields)
 
 
 def translated(error: PythonException) -> Exception:
@@ -154,12 +158,12 @@ def translated(error: PythonException) -> Exception:
 
 
 def map_buckets(
-    spark: SparkSession, job: RoundJob, numbers: Sequence[int], task: BucketTask, schema: StructType | str
+    spark: SparkSession, job: RoundJob, numbers: Sequence[int], task: StretchTask, schema: StructType | str
 ) -> DataFrame:
     """Return what a task makes of some buckets: several neighbours in one task of Spark's, where there is little to do."""
 
-    def run(_: int, number: int, parts: Sequence[Part]) -> Iterable[pa.RecordBatch]:
-        return task(number, parts)
+    def run(_: int, stretch: Stretch) -> Iterable[pa.RecordBatch]:
+        return task(stretch)
 
     # What fails is to be raised wherever it is read: other tasks would give rows without the changes that cannot be read.
     return _map_jobs(spark, [job], [Share(numbers, None)], run, None, schema)
@@ -177,8 +181,8 @@ class Share(NamedTuple):
         return self.visited is None or self.visited == [self.numbers]
 
 
-JobTask = Callable[[int, int, Sequence[Part]], Iterable[pa.RecordBatch]]
-"""Yields rows for a bucket, by the numbers of its job and its own, given its parts of deltas."""
+JobTask = Callable[[int, Stretch], Iterable[pa.RecordBatch]]
+"""Yields rows for neighbouring buckets of a job, which is given by its number."""
 ReportError = Callable[[int, str], Iterable[pa.RecordBatch]]
 """Yields rows for a job, by its number, of which deltas cannot be read."""
 
@@ -239,6 +243,8 @@ def _map_jobs(
     if empty:
         parts = parts.unionByName(_empty_parts(spark, units, empty))
     visiting = frozenset(number for number, chosen in enumerate(visited) if chosen)
+    wanting = frozenset(number for number, share in enumerate(shares) if share.visited is None)
+    sent = _sent(jobs)
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for unit, data, failed in _gathered_by_unit(batches):
@@ -246,10 +252,9 @@ def _map_jobs(
             if failed is not None and report_error is not None:
                 yield from report_error(job, failed)
                 continue
-            own = units.tasks[job].numbers_of(number_of_task)
-            by_bucket = parts_by_bucket(own, data)
-            for number in own if job in visiting else sorted(by_bucket):
-                yield from task(job, number, by_bucket.pop(number, []))
+            numbers = units.tasks[job].numbers_of(number_of_task)
+            for stretch in stretches(sent[job], numbers, data, visits=job in visiting, every=job in wanting):
+                yield from task(job, stretch)
 
     shuffled = parts.repartitionById(units.spark_tasks, sf.col("task"))
     return shuffled.mapInArrow(with_access(jobs[0].root, run), schema)

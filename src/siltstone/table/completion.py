@@ -289,22 +289,22 @@ class NamedObject(NamedTuple):
 
 
 def named_objects(buckets: Iterable[Bucket]) -> Iterator[NamedObject]:
-    """Yield everything that buckets name."""
+    """Yield everything that buckets name; what several share, for each of them."""
     for bucket in buckets:
         if bucket.tombstones is not None:
-            yield NamedObject(bucket.tombstones.uri, bucket.tombstones.content_length, "tombstone file")
+            yield NamedObject(bucket.tombstones.uri, bucket.tombstones.stored_length, "tombstone file")
         for file in bucket.files:
-            yield NamedObject(file.uri, file.content_length, "data file")
+            yield NamedObject(file.uri, file.stored_length, "data file")
             if file.index_uri is not None:
                 length = plain_index_bytes(file.record_count) if file.index_length is None else file.index_length
                 yield NamedObject(file.index_uri, length, "primary key index")
             if file.deletion_vector is not None:
-                yield NamedObject(file.deletion_vector.uri, file.deletion_vector.content_length, "deletion vector")
+                yield NamedObject(file.deletion_vector.uri, file.deletion_vector.stored_length, "deletion vector")
 
 
 def bucket_objects(buckets: Iterable[Bucket]) -> list[str]:
-    """Return the paths of everything that buckets name."""
-    return [named_object.uri for named_object in named_objects(buckets)]
+    """Return the paths of everything that buckets name, each once."""
+    return list(dict.fromkeys(named_object.uri for named_object in named_objects(buckets)))
 
 
 def completion_objects(completion: RoundCompletion, known_pages: Container[str] = ()) -> Iterator[str]:
@@ -323,7 +323,7 @@ def find_problems(destination: Destination, buckets: Iterable[Bucket]) -> list[t
     listed = open_objects(destination.root).list_objects(destination.folder)
     sizes = {each.path: each.size for each in listed}
     problems = []
-    for named_object in named_objects(buckets):
+    for named_object in dict.fromkeys(named_objects(buckets)):
         found = sizes.get(named_object.uri)
         if found is None:
             problems.append((named_object, f"the {named_object.kind} is missing"))

@@ -220,14 +220,17 @@ def _rows_in_file(
     stored: StoredFile, hash_: int, wanted: pa.Table, primary_keys: Sequence[str], schema: pa.Schema
 ) -> list[FoundRow]:
     """Return the live rows of a key."""
-    found = stored.live_among(stored.index.find(np.array([hash_], np.uint64))[0])
+    found = stored.live_among(stored.find(np.array([hash_], np.uint64))[0])
     if not len(found):
         return []
     candidates = stored.read_rows(found, schema)
     (own, theirs), _ = equal_ids([candidates, wanted], primary_keys)
     places = np.flatnonzero(own == theirs[0])
     values = candidates.take(pa.array(places)).to_pylist()
-    return [FoundRow(stored.file.uri, int(found[place]), each) for place, each in zip(places, values, strict=True)]
+    first = stored.file.first_row
+    return [
+        FoundRow(stored.file.uri, first + int(found[place]), each) for place, each in zip(places, values, strict=True)
+    ]
 
 
 def _begin(events: "_Events", source: KeySource, base: RoundCompletion, wanted: pa.Table) -> None:
@@ -263,10 +266,13 @@ def _find_tombstone(root: str, completion: RoundCompletion, wanted: pa.Table) ->
     (hash_,) = hash_keys(wanted, completion.primary_keys)
     bucket = completion.buckets[completion.buckets.number_of(int(hash_))]
     if bucket.tombstones is not None:
-        table = read_data_file(root, bucket.tombstones)
+        stored = StoredFile(root, bucket.tombstones)
+        table = pa.concat_tables(stored.live_rows(stored.parquet.schema_arrow))
         (own, theirs), _ = equal_ids([align(table, wanted.schema), wanted], wanted.column_names)
         for row in np.flatnonzero(own == theirs[0]).tolist():
-            return FoundRow(bucket.tombstones.uri, row, table.slice(row, 1).to_pylist()[0])
+            return FoundRow(
+                bucket.tombstones.uri, bucket.tombstones.first_row + row, table.slice(row, 1).to_pylist()[0]
+            )
     return None
 
 

@@ -24,9 +24,10 @@ from siltstone.model.locators import did_you_mean
 from siltstone.model.schema import check_known
 from siltstone.rows.columns import Integers, align, hash_keys
 from siltstone.rows.files import Range, Ranges, StoredFile
-from siltstone.rows.job import Part, RoundJob
+from siltstone.rows.job import RoundJob, Stretch
 from siltstone.rows.merge import resolve
 from siltstone.rows.parts import gather_here
+from siltstone.rows.slices import StretchFiles, by_data_file
 from siltstone.table.completion import Destination, compacted_partition
 from siltstone.table.jobs import Keys, merging_job
 from siltstone.table.snapshot import Choose, Moment, PartitionSnapshot, TableSnapshot, take_snapshot
@@ -122,28 +123,29 @@ class RowReader:
     where: Condition | None = None
     hashes: tuple[int, ...] | None = None
 
-    def read_file(self, file: CompactedFile) -> Iterator[pa.Table]:
-        """Yield the rows of a compacted file, a row group at a time. Raises: CorruptionError."""
-        yield from map(self._finished, self._file_rows(StoredFile(self.root, file)))
+    def read_file(self, slices: Sequence[CompactedFile]) -> Iterator[pa.Table]:
+        """Yield the rows of a compacted file, or of slices of one, a row group at a time. Raises: CorruptionError."""
+        yield from map(self._finished, self._file_rows(StoredFile.together(self.root, slices)))
 
-    def read_bucket(self, job: RoundJob, number: int, parts: Sequence[Part]) -> Iterator[pa.Table]:
-        """Yield the rows of a bucket with its parts of deltas merged in, writing nothing. Raises: CorruptionError."""
-        bucket = job.buckets[number]
-        files = [StoredFile(job.root, file) for file in bucket.files]
-        if not parts:
-            for file in files:
+    def read_stretch(self, job: RoundJob, stretch: Stretch) -> Iterator[pa.Table]:
+        """Yield the rows of buckets with their parts of deltas merged in, writing nothing. Raises: CorruptionError."""
+        files = StretchFiles(job.root, stretch.buckets)
+        if not stretch.parts:
+            for file in files.whole:
                 yield from map(self._finished, self._file_rows(file))
+                file.release()
             return
-        change = resolve(job, bucket, files, parts)
+        change = resolve(job, stretch, files)
         # A compacted row that no delta touched is as it was, so that it can be filtered where it is.
-        for file, dead in zip(files, change.dead, strict=True):
+        for file, dead in zip(files.whole, change.dead, strict=True):
             yield from map(self._finished, self._file_rows(file, dead))
+            file.release()
         yield self._finished(change.rows)
 
     def read_merged(self, task: MergeTask) -> Iterator[pa.Table]:
         """Yield the rows of buckets with all deltas that wait. Raises: CorruptionError."""
-        for number, parts in gather_here(task.job, task.buckets):
-            yield from self.read_bucket(task.job, number, parts)
+        for stretch in gather_here(task.job, task.buckets):
+            yield from self.read_stretch(task.job, stretch)
 
     def count_merged(self, task: MergeTask) -> int:
         """Return how many rows buckets have with all deltas that wait, of which only changed keys are read.
@@ -151,18 +153,16 @@ class RowReader:
         Without a filter only. Raises: CorruptionError.
         """
         job, count = task.job, 0
-        for number, parts in gather_here(job, task.buckets):
-            bucket = job.buckets[number]
-            count += bucket.live_count
-            if parts:
-                change = resolve(job, bucket, [StoredFile(job.root, file) for file in bucket.files], parts)
-                count += change.rows.num_rows - change.dead_count
+        for stretch in gather_here(job, task.buckets):
+            count += sum(bucket.live_count for bucket in stretch.buckets)
+            if stretch.parts:
+                count += resolve(job, stretch, StretchFiles(job.root, stretch.buckets)).added_count
         return count
 
     def _file_rows(self, file: StoredFile, dead: Integers | Sequence[int] = ()) -> Iterator[pa.Table]:
         """Yield the rows of a file that are neither dead nor among `dead`, perhaps with some that are not wanted."""
         if self.hashes is None:
-            yield from live_rows(file, self.stored, dead, self.may_match if self.where is not None else None)
+            yield from file.live_rows(self.stored, dead, self.may_match if self.where is not None else None)
             return
         rows = self.rows_of_keys(file)
         rows = rows[~np.isin(rows, np.asarray(dead, np.int64))]
@@ -171,7 +171,7 @@ class RowReader:
 
     def rows_of_keys(self, file: StoredFile) -> Integers:
         """Return the rows of a file, by its index, whose keys have the hashes."""
-        return file.live_among(file.index.find(np.array(sorted(self.hashes or ()), np.uint64))[0])
+        return file.live_among(file.find(np.array(sorted(self.hashes or ()), np.uint64))[0])
 
     def may_match(self, ranges: Ranges) -> bool:
         """Return whether rows may be wanted whose values are in ranges by the names in files; no is certain."""
@@ -257,9 +257,11 @@ class Scan:
         root, files = self.snapshot.root, []
         for part in self._parts:
             values = tuple(part.partition.own.partition_values)
-            for file in part.files:
-                vector = None if file.deletion_vector is None else f"{root}/{file.deletion_vector.uri}"
-                files.append(ScanFile(f"{root}/{file.uri}", file.record_count, file.content_length, values, vector))
+            for slices in by_data_file(part.files):
+                vectors = [file.deletion_vector for file in slices if file.deletion_vector is not None]
+                rows, size = sum(file.record_count for file in slices), sum(file.content_length for file in slices)
+                vector = f"{root}/{vectors[0].uri}" if vectors else None
+                files.append(ScanFile(f"{root}/{slices[0].uri}", rows, size, values, vector))
             for delta in part.partition.waiting:
                 for entry in delta.manifest.entries:
                     files.append(
@@ -271,8 +273,8 @@ class Scan:
         """Return what is opened and what is skipped; reads the footers of files where a filter is given."""
         parts, snapshot = self._parts, self.snapshot
         totals = [part.buckets.totals for part in parts if part.buckets is not None]
-        files = [file for part in parts for file in part.files]
-        groups = [self._groups(StoredFile(snapshot.root, file)) for file in files]
+        files = [slices for part in parts for slices in by_data_file(part.files)]
+        groups = [self._groups(StoredFile.together(snapshot.root, slices)) for slices in files]
         deltas = [delta for part in parts for delta in part.partition.waiting]
         needed = tuple(self.reader.named.names)
         numbers = sum(len(part.numbers) for part in parts)
@@ -282,7 +284,7 @@ class Scan:
             buckets=numbers,
             buckets_skipped=sum(len(part.buckets or ()) for part in parts) - numbers,
             files=len(files),
-            files_skipped=sum(total.file_count for total in totals) - len(files),
+            files_skipped=sum(total.file_count for total in totals) - sum(map(len, files)),
             row_groups=sum(chosen for chosen, _ in groups),
             row_groups_skipped=sum(total - chosen for chosen, total in groups),
             deltas=len(deltas),
@@ -301,7 +303,7 @@ class Scan:
 
     @property
     def compacted_files(self) -> tuple[CompactedFile, ...]:
-        """The files of partitions in which no delta waits: they have all rows. Raises: CorruptionError."""
+        """The files, or slices of files, of partitions in which no delta waits: they have all rows. Raises: CorruptionError."""
         # Not a cached property: in Python 3.11, while one is computed for a scan, by reading, no other scan can be read.
         known: tuple[CompactedFile, ...] | None = self.__dict__.get("_files")
         if known is None:
@@ -377,8 +379,8 @@ class Scan:
 
     def _tables(self) -> Iterator[pa.Table]:
         reader = self.reader
-        for file in self.compacted_files:
-            yield from reader.read_file(file)
+        for slices in by_data_file(self.compacted_files):
+            yield from reader.read_file(slices)
         for task in self.merges:
             yield from reader.read_merged(task)
 
@@ -479,23 +481,6 @@ def _value_ranges(version: TableVersion, partition_values: Sequence[PartitionVal
 def _imported(package: str) -> Any:
     require_packages(f"a scan as {package} has it", (package,), package)
     return importlib.import_module(package)
-
-
-def live_rows(
-    stored: StoredFile,
-    schema: pa.Schema,
-    dead: Integers | Sequence[int] = (),
-    may_match: Callable[[Ranges], bool] | None = None,
-) -> Iterator[pa.Table]:
-    """Yield the rows of a file that are not dead, nor among `dead`, a row group at a time.
-
-    Row groups that `may_match` rules out are left out; the others come whole. Raises: CorruptionError.
-    """
-    is_whole = stored.file.deletion_vector is None and not len(dead)
-    live = stored.live_flags()
-    live[np.asarray(dead, np.int64)] = False
-    for start, table in stored.scan(schema, may_match=may_match):
-        yield table if is_whole else table.filter(pa.array(live[start : start + table.num_rows]))
 
 
 def destination_of(partition: PartitionSnapshot, root: str) -> Destination:

@@ -50,17 +50,22 @@ def root(new_root: Callable[[str], str]) -> str:
     return new_root("memory")
 
 
-@pytest.fixture
-def table(root: str) -> siltstone.Table:
-    """A table of several buckets and three rounds; the last two left deletion vectors and files beside others."""
+@pytest.fixture(params=[1, 3, 128], ids=["alone", "some together", "together"])
+def table(root: str, request: pytest.FixtureRequest) -> siltstone.Table:
+    """A table of several buckets and three rounds; the last two left deletion vectors and files beside others.
+
+    Buckets that were merged together share these.
+    """
+    how = dataclasses.replace(BUCKETS, stretch_buckets=request.param)
     table = make_table(root)
     table.write(rows(range(40), "first"))
-    compact(table, BUCKETS)
+    compact(table, how)
     table.write(rows(range(0, 40, 3), "second"))
-    compact(table, BUCKETS)
+    compact(table, how)
     table.write(pa.table({"id": [1, 2]}), "delete")
     table.write(rows([3, 50, 51], "third"))
-    compact(table, BUCKETS)
+    compact(table, how)
+    assert any(file.is_shared for file in completion_of(table).files) == (request.param > 1)
     return table
 
 
@@ -148,28 +153,32 @@ def test_nothing_damaged_is_nothing_to_repair(table: siltstone.Table) -> None:
 @pytest.mark.parametrize("kind", ["data file", "deletion vector"])
 def test_what_is_lost_is_given_up_only_if_that_is_accepted_and_counted(table: siltstone.Table, kind: str) -> None:
     expected = oracle_of(table).rows()
-    bucket, uri = damaged_bucket(completion_of(table), kind)
-    (lost_file,) = (
-        file for file in bucket.files if uri in (file.uri, file.deletion_vector and file.deletion_vector.uri)
-    )
+    _, uri = damaged_bucket(completion_of(table), kind)
+    lost_rows = {
+        bucket.name: file.live_count
+        for bucket in completion_of(table).buckets
+        for file in bucket.files
+        if uri in (file.uri, file.deletion_vector and file.deletion_vector.uri)
+    }
+    ranges = {bucket.name: (bucket.first_hash, bucket.last_hash) for bucket in completion_of(table).buckets}
     forget_rounds(table)
     trim(table, 4)
     overwrite(table.lake.root, uri, None)
     before = objects_below(table.lake.root)
-    with pytest.raises(InvalidInputError, match=f"up to {lost_file.live_count} rows .* cannot be brought back"):
+    with pytest.raises(InvalidInputError, match=f"up to {sum(lost_rows.values())} rows .* cannot be brought back"):
         table.repair()
     planned = one(table.repair(dry_run=True))
     assert objects_below(table.lake.root) == before
     done = one(table.repair(accept_loss=True))
-    (lost,) = done.buckets
     assert done == dataclasses.replace(planned, dry_run=False)
-    assert (lost.cure, lost.bucket, lost.lost_rows) == ("loss", bucket.name, lost_file.live_count)
-    assert int(lost.first_hash, 16) == bucket.first_hash
-    assert int(lost.last_hash, 16) == bucket.first_hash + (1 << (64 - bucket.depth)) - 1
+    assert {lost.bucket: lost.lost_rows for lost in done.buckets} == lost_rows
+    for lost in done.buckets:
+        assert lost.cure == "loss"
+        assert (int(lost.first_hash, 16), int(lost.last_hash, 16)) == ranges[lost.bucket]
     kept = found_rows(table)
-    assert len(kept) == len(expected) - lost.lost_rows
+    assert len(kept) == len(expected) - done.lost_rows
     assert {row["id"]: row for row in kept}.items() <= {row["id"]: row for row in expected}.items()
-    assert completion_of(table).accounting.lost_rows == lost.lost_rows
+    assert completion_of(table).accounting.lost_rows == done.lost_rows
     check_sound(table, kept)
 
 

@@ -20,7 +20,6 @@ from siltstone.rows.job import BucketResult, Engine, RoundJob, Settings
 from siltstone.rows.merge import run_here
 from siltstone.storage import object_store as storage
 from siltstone.table.completion import Destination, current_completion, locate_destination
-from siltstone.table.scan import live_rows
 from siltstone.testing.oracle import oracle_of, same_rows
 
 MINOR = Settings(max_dead_fraction=1.0, max_delta_fraction=100.0, max_files=100, page_buckets=2)
@@ -158,4 +157,4 @@ def live_batches(root: str, completion: RoundCompletion, schema: pa.Schema | Non
     Raises: CorruptionError.
     """
     for file in completion.files:
-        yield from live_rows(StoredFile(root, file), schema_from_json(completion.fields) if schema is None else schema)
+        yield from StoredFile(root, file).live_rows(schema_from_json(completion.fields) if schema is None else schema)

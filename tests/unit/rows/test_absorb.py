@@ -19,9 +19,10 @@ from siltstone.rounds.plan import RoundPlan, plan_partition
 from siltstone.rows import merge
 from siltstone.rows.absorb import Change, CompactedWriter, absorb, choose
 from siltstone.rows.columns import hash_keys
-from siltstone.rows.files import StoredFile, read_vector, write_vector
-from siltstone.rows.job import BucketResult, RoundJob, Settings, bucket_rows
+from siltstone.rows.files import StoredFile, read_vector, write_vectors
+from siltstone.rows.job import BucketResult, RoundJob, Settings, Stretch, bucket_rows
 from siltstone.rows.merge import run_here
+from siltstone.rows.slices import StretchFiles
 from siltstone.table.completion import current_completion
 from tests.unit.rounds.compaction import (
     MAJOR,
@@ -273,7 +274,7 @@ def test_untouched_buckets_are_carried_over_as_they_are(local_root: str) -> None
 
 def test_deletion_vectors_are_read_back_and_damaged_ones_are_named(local_root: str) -> None:
     root = canonical_root(local_root)
-    vector = write_vector(root, "compacted", BitMap64([1, 5, 2**40]), 0)
+    (vector,) = write_vectors(root, "compacted", [BitMap64([1, 5, 2**40])], 0)
     assert vector.record_count == 3
     assert list(read_vector(root, vector)) == [1, 5, 2**40]
     with pytest.raises(CorruptionError, match=rf"{vector.uri}.*3 rows instead of 2"):
@@ -421,8 +422,9 @@ def test_accounting_tells_where_every_row_went(local_root: str) -> None:
 def test_rows_that_do_not_add_up_are_refused(local_root: str) -> None:
     root = canonical_root(local_root)
     change = Change(dead=[], rows=rows([1, 2]), accounting=Accounting(delta_rows=3))
+    buckets = (Bucket(depth=0, bits=0),)
     with pytest.raises(CorruptionError, match="bucket all: rows do not add up, so nothing is committed"):
-        absorb(replace(make_job(root), buckets=Buckets.even(0)), 0, [], change)
+        absorb(make_job(root), Stretch((0,), buckets), StretchFiles(root, buckets), [change])
 
 
 def test_an_engine_that_loses_rows_commits_nothing(local_root: str, monkeypatch: pytest.MonkeyPatch) -> None:

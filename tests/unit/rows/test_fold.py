@@ -12,8 +12,8 @@ from siltstone.model import MergeEngine
 from siltstone.rows.columns import NULL_HASH, equal_ids, hash_keys, sort_ranks
 from siltstone.rows.fold import NONE, DeleteRun, FoldInput, FoldResult, RowsRun, fold
 from siltstone.rows.job import BucketResult, RoundJob, Settings
-from siltstone.rows.merge import merge_bucket
-from siltstone.rows.parts import Tasks, parts_by_bucket, read_parts
+from siltstone.rows.merge import merge_stretch
+from siltstone.rows.parts import Tasks, read_parts, stretches
 from siltstone.testing.oracle import same_rows
 from tests.unit.rounds.compaction import MAJOR, MINOR, check_rows, compact, completion_of, found_rows, make_table
 
@@ -329,10 +329,8 @@ class TestThroughARound:
         def engine(job: RoundJob) -> Iterator[BucketResult]:
             found = [part for _, part in read_parts(job, job.reads, Tasks([0], 1))]
             assert len(found) > 2
-            by_bucket = parts_by_bucket([0], found if parts == "in order" else found[::-1])
-            result = merge_bucket(job, 0, by_bucket[0])
-            assert result is not None
-            yield result
+            (stretch,) = stretches(job, [0], found if parts == "in order" else found[::-1])
+            yield from merge_stretch(job, stretch)
 
         table = make_table(local_root)
         for value in ("a", "b", "c"):

@@ -12,14 +12,14 @@ import pytest
 from siltstone.model.buckets import Bucket, Buckets
 from siltstone.rows import parts as parts_module
 from siltstone.rows.columns import hash_keys
-from siltstone.rows.job import Combined, Part, ReadTask, RoundJob
+from siltstone.rows.job import Part, ReadTask, RoundJob, Settings
 from siltstone.rows.parts import (
     GatheredParts,
     Tasks,
     first_hashes,
     gather_here,
-    parts_by_bucket,
     read_parts,
+    stretches,
 )
 from tests.unit.rows.test_absorb import make_job
 
@@ -27,14 +27,14 @@ from tests.unit.rows.test_absorb import make_job
 @pytest.mark.parametrize("memory_bytes", [1, 40, 1 << 20])
 def test_each_task_gets_its_parts_once_and_in_order(memory_bytes: int) -> None:
     parts = [(number % 3, bytes([number]) * number) for number in range(20)]
-    gathered = GatheredParts(parts[:10], memory_bytes=memory_bytes)
-    assert gathered.take(2) == [part for task, part in parts[:10] if task == 2]
+    waiting = GatheredParts(parts[:10], memory_bytes=memory_bytes)
+    assert waiting.take(2) == [part for task, part in parts[:10] if task == 2]
     for task, part in parts[10:]:
-        gathered.add(task, part)
-    assert gathered.take(2) == [part for task, part in parts[10:] if task == 2]
-    assert gathered.take(0) == [part for task, part in parts if task == 0]
-    assert gathered.take(1) == [part for task, part in parts if task == 1]
-    assert gathered.take(1) == gathered.take(9) == []
+        waiting.add(task, part)
+    assert waiting.take(2) == [part for task, part in parts[10:] if task == 2]
+    assert waiting.take(0) == [part for task, part in parts if task == 0]
+    assert waiting.take(1) == [part for task, part in parts if task == 1]
+    assert waiting.take(1) == waiting.take(9) == []
 
 
 @pytest.mark.parametrize("numbers", [range(0), range(1), range(5, 17), (2, 3, 7, 8, 9, 40)], ids=str)
@@ -64,7 +64,26 @@ def job_of(path: Path, table: pa.Table, depth: int, *, rows: int = 1 << 20, **re
     pq.write_table(table, path / "delta.parquet", row_group_size=rows)
     details = {"is_delete": False, "columns": tuple(table.column_names), **read}
     task = ReadTask("delta.parquet", 0, 0, table.num_rows, 1, **details)  # type: ignore[arg-type]
-    return make_job(str(path), buckets=Buckets.even(depth), reads=(task,))
+    return make_job(str(path), Settings(stretch_buckets=1), buckets=Buckets.even(depth), reads=(task,))
+
+
+def parts_by_bucket(job: RoundJob, numbers: Sequence[int], data: Sequence[bytes]) -> dict[int, Sequence[Part]]:
+    return {stretch.numbers[0]: stretch.parts for stretch in stretches(job, numbers, data)}
+
+
+def gathered(job: RoundJob, numbers: Sequence[int] | None = None) -> dict[int, Sequence[Part]]:
+    """Return the parts of each bucket, by its number."""
+    return {stretch.numbers[0]: stretch.parts for stretch in gather_here(job, numbers)}
+
+
+def only_part(job: RoundJob) -> Part:
+    ((part,),) = gathered(job).values()
+    return part
+
+
+def combined(part: Part) -> tuple[int, int]:
+    """Return how many upserts and removals were left out."""
+    return int(part.combined.upserts.sum()), int(part.combined.removals.sum())
 
 
 def rows_of(parts: Sequence[Part]) -> list[tuple[object, object]]:
@@ -85,14 +104,14 @@ def test_rows_reach_their_bucket_in_stream_order_whatever_the_tasks_and_the_size
     for task, part in read_parts(job, job.reads, tasks):
         by_task.setdefault(task, []).append(part)
     owners = np.searchsorted(first_hashes(job.buckets), hash_keys(table, ["id"]), "right") - 1
-    found: dict[int, list[Part]] = {}
+    found: dict[int, Sequence[Part]] = {}
     for task, data in by_task.items():
-        found |= parts_by_bucket(tasks.numbers_of(task), data[::-1])
+        found |= parts_by_bucket(job, tasks.numbers_of(task), data[::-1])
         assert part_bytes > 1000 or depth == 5 or len(data) > 1
     for bucket in range(1 << depth):
         expected = [(number, f"value {number}") for number in range(200) if owners[number] == bucket]
         assert rows_of(found.get(bucket, [])) == expected
-    assert {number: rows_of(parts) for number, parts in gather_here(job)} == {
+    assert {number: rows_of(parts) for number, parts in gathered(job).items()} == {
         number: rows_of(found.get(number, [])) for number in range(1 << depth)
     }
 
@@ -101,7 +120,7 @@ def test_a_large_row_group_is_read_in_pieces(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(parts_module, "_READ_BYTES", 2000)
     table = pa.table({"id": list(range(300)), "v": ["x" * 50 + str(number) for number in range(300)]})
     job = job_of(tmp_path, table, 0)
-    ((_, parts),) = gather_here(job)
+    (parts,) = gathered(job).values()
     assert len(parts) > 3
     assert rows_of(parts) == [(row["id"], row["v"]) for row in table.to_pylist()]
 
@@ -111,15 +130,15 @@ def test_a_delete_by_other_columns_is_sent_once_to_a_task_and_reaches_each_of_it
     tasks = Tasks(range(16), 2)
     sent = list(read_parts(job, job.reads, tasks))
     assert [task for task, _ in sent] == [0, 1]
-    by_bucket = parts_by_bucket(tasks.numbers_of(1), [sent[1][1]])
+    by_bucket = parts_by_bucket(job, tasks.numbers_of(1), [sent[1][1]])
     assert sorted(by_bucket) == list(range(8, 16))
     assert all(parts[0].table.to_pylist() == [{"v": "a"}, {"v": "b"}] for parts in by_bucket.values())
 
 
 def test_buckets_that_nobody_wants_get_nothing(tmp_path: Path) -> None:
     job = job_of(tmp_path, pa.table({"id": list(range(100)), "v": ["a"] * 100}), 3)
-    everything = dict(gather_here(job))
-    assert {number: rows_of(parts) for number, parts in gather_here(job, [2, 5])} == {
+    everything = gathered(job)
+    assert {number: rows_of(parts) for number, parts in gathered(job, [2, 5]).items()} == {
         number: rows_of(everything[number]) for number in (2, 5)
     }
     assert list(gather_here(job, [])) == []
@@ -130,9 +149,9 @@ HOT = pa.table({"id": [7, 1, 7, None, 7, None], "v": ["a", "b", "c", "d", "e", "
 
 def test_of_a_key_that_changes_often_only_the_newest_row_of_a_delta_is_sent(tmp_path: Path) -> None:
     job = job_of(tmp_path, HOT, 0)
-    ((_, (part,)),) = gather_here(job)
+    part = only_part(job)
     assert rows_of([part]) == [(1, "b"), (7, "e"), (None, "f")]
-    assert part.combined == Combined(upserts=3, removals=0)
+    assert combined(part) == (3, 0)
 
 
 def test_the_newest_row_is_the_one_with_the_greatest_sort_key_and_of_these_the_last(tmp_path: Path) -> None:
@@ -140,19 +159,19 @@ def test_the_newest_row_is_the_one_with_the_greatest_sort_key_and_of_these_the_l
     late = pa.table({"id": [1, 1, 1, 2], "v": ["z", None, "z", None]})
     pq.write_table(late, tmp_path / "delta.parquet")
     job = replace(job, reads=(replace(job.reads[0], record_count=4),))
-    ((_, (part,)),) = gather_here(job)
+    part = only_part(job)
     assert rows_of([part]) == [(1, "z"), (2, None)]
     assert part.first_row == 0
-    assert part.combined == Combined(upserts=2)
+    assert combined(part) == (2, 0)
 
 
 def test_row_level_deletes_that_are_left_out_are_counted_apart(tmp_path: Path) -> None:
     table = HOT.append_column("op", pa.array(["c", "c", "d", "c", "d", "c"]))
     job = job_of(tmp_path, table, 0, op_column="op", columns=("id", "v"))
-    ((_, (part,)),) = gather_here(job)
+    part = only_part(job)
     assert rows_of([part]) == [(1, "b"), (7, "e"), (None, "f")]
     assert part.table.column("_siltstone_removal").to_pylist() == [False, True, False]
-    assert part.combined == Combined(upserts=2, removals=1)
+    assert combined(part) == (2, 1)
 
 
 @pytest.mark.parametrize(
@@ -168,11 +187,11 @@ def test_row_level_deletes_that_are_left_out_are_counted_apart(tmp_path: Path) -
 )
 def test_where_more_than_the_newest_row_counts_all_are_sent(tmp_path: Path, more: dict[str, object]) -> None:
     job = replace(job_of(tmp_path, HOT, 0), **more)  # type: ignore[arg-type]
-    ((_, (part,)),) = gather_here(job)
+    part = only_part(job)
     assert rows_of([part]) == [(row["id"], row["v"]) for row in HOT.to_pylist()]
 
 
 def test_few_duplicates_are_sent_along_since_finding_them_costs_more(tmp_path: Path) -> None:
     table = pa.table({"id": [*range(100), 5], "v": ["a"] * 101})
-    ((_, (part,)),) = gather_here(job_of(tmp_path, table, 0))
+    part = only_part(job_of(tmp_path, table, 0))
     assert part.table.num_rows == 101

@@ -141,7 +141,13 @@ class Actor:
     def _run(self, request: Request) -> None:
         bucket_rows = self.chance.choice((2, 500_000))
         dead = self.chance.choice((0.25, 1.0))
-        settings = Settings(full=request.settings.full, bucket_rows=bucket_rows, max_dead_fraction=dead, page_buckets=2)
+        settings = Settings(
+            full=request.settings.full,
+            bucket_rows=bucket_rows,
+            max_dead_fraction=dead,
+            page_buckets=2,
+            stretch_buckets=self.chance.choice((1, 3, 128)),
+        )
         result = run_session(replace(request, settings=settings), run_here)
         for completion in result.rounds:
             self.ledger.compacted(completion.high_watermark)
