@@ -145,7 +145,8 @@ def measure(folder: Path, rows: int) -> dict[str, float]:
     more = many.buckets - few.buckets
     found["bucket_ms"] = 1e3 * (many.cpu_seconds(few_changes) - base) / more
     found["base_seconds"] = base - found["change_us"] * few_changes / 1e6 - found["bucket_ms"] * few.buckets / 1e3
-    found["driver_bucket_kb"] = (many.driver_bytes(few_changes) - few.driver_bytes(few_changes)) / more / 1e3
+    more_bytes = many.driver_bytes(few_changes) - few.driver_bytes(few_changes)
+    found["driver_bucket_kb"] = max(0.0, more_bytes / more / 1e3)
     cpu, size = few.rewrite()
     found["rewrite_mb_per_second"] = size / cpu / 1e6
     found["buckets"], found["many_buckets"] = few.buckets, many.buckets

@@ -110,6 +110,8 @@ def measure(way: str, base: str, changes: str, folder: str, jars: str) -> dict[s
     spark = start(way, folder, jars)
     rows, changed = spark.read.parquet(base), spark.read.parquet(changes)
     tables = Format(way, spark)
+    if tables.is_iceberg:
+        spark.sql("CREATE NAMESPACE IF NOT EXISTS local.shop")
     warm = tables.create("warm", rows.limit(10_000))
     tables.merge(warm, changed.where("order_id < 10000"))
     table = tables.create("orders", rows)
