@@ -1,6 +1,6 @@
 """What one changed row, one touched bucket and one stored row cost: the constants of the cost model, measured on Spark.
 
-`python -m benchmarks.constants [--rows 4000000] [--json]` compacts the same changes in a table of few buckets and in one of many,
+`python -m benchmarks.constants [--rows 4000000] [--buckets 256] [--runs 3] [--json]` compacts the same changes in a table of few buckets and in one of many,
 all buckets with as many files as they have on average, and takes differences of CPU seconds, those of all processes; the
 least of some runs counts. It writes benchmarks/results/constants.json, which `benchmarks.cost_model` reads.
 """
@@ -34,9 +34,7 @@ from siltstone.table.jobs import Keys, merging_job
 
 RESULTS = Path(__file__).parent / "results/constants.json"
 STEP = 500_000
-RUNS = 2
 FILES = 4
-MANY = 256
 # How each constant is named in the results, and in words.
 WORDS = {
     "change_us": "CPU of a changed row, µs",
@@ -84,10 +82,10 @@ class Rounds:
     def buckets(self) -> int:
         return len(self.before.buckets)
 
-    def cpu_seconds(self, count: int) -> float:
+    def cpu_seconds(self, count: int, runs: int) -> float:
         """Return the CPU seconds of a minor round of so many changes; the table is then as it was."""
         Changes(self.rows, count, 10).write_to(self.table)
-        least = min(self._run(lambda: self.table.compact(spark=self.spark)) for _ in range(RUNS))
+        least = min(self._run(lambda: self.table.compact(spark=self.spark)) for _ in range(runs))
         # What was written is compacted once more, as the last run was rolled back, too.
         self.table.compact(spark=self.spark)
         (self.before,) = self.table.current_rounds()
@@ -129,21 +127,23 @@ class Rounds:
         return stored / count, sent / count
 
 
-def measure(folder: Path, rows: int) -> dict[str, float]:
+def measure(folder: Path, rows: int, buckets: int, runs: int) -> dict[str, float]:
     spark = local_session("benchmark", conf={"spark.driver.memory": "4g"})
     many_changes, few_changes = rows // 10, rows // 100
+    # A JVM compiles what runs often: none of that is to be in the first round that counts.
+    Rounds(spark, folder, "warm", rows // 10, rows // 10 // 16).cpu_seconds(rows // 100, 5)
     few = Rounds(spark, folder, "few", rows, None)
     forget_peaks(os.getpid())
     found: dict[str, float] = {"rows": rows}
-    base = few.cpu_seconds(few_changes)
+    base = few.cpu_seconds(few_changes, runs)
     found["idle_worker_mb"] = peak_megabytes(os.getpid())
-    found["change_us"] = 1e6 * (few.cpu_seconds(many_changes) - base) / (many_changes - few_changes)
+    found["change_us"] = 1e6 * (few.cpu_seconds(many_changes, runs) - base) / (many_changes - few_changes)
     found["worker_mb"] = peak_megabytes(os.getpid())
     found |= sizes(few)
     found["delta_bytes"], found["shuffled_bytes"] = few.delta_and_shuffled_bytes(few_changes)
-    many = Rounds(spark, folder, "many", rows, rows // MANY)
+    many = Rounds(spark, folder, "many", rows, rows // buckets)
     more = many.buckets - few.buckets
-    found["bucket_ms"] = 1e3 * (many.cpu_seconds(few_changes) - base) / more
+    found["bucket_ms"] = 1e3 * (many.cpu_seconds(few_changes, runs) - base) / more
     found["base_seconds"] = base - found["change_us"] * few_changes / 1e6 - found["bucket_ms"] * few.buckets / 1e3
     more_bytes = many.driver_bytes(few_changes) - few.driver_bytes(few_changes)
     found["driver_bucket_kb"] = max(0.0, more_bytes / more / 1e3)
@@ -182,11 +182,13 @@ def show(found: dict[str, Any]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, default=4_000_000)
+    parser.add_argument("--buckets", type=int, default=256, help="of the table that has many")
+    parser.add_argument("--runs", type=int, default=3, help="how often a round runs")
     parser.add_argument("--json", action="store_true", help="print the results as JSON")
     options = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="siltstone-constants-"))
     try:
-        found = measure(folder, options.rows)
+        found = measure(folder, options.rows, options.buckets, options.runs)
     finally:
         shutil.rmtree(folder)
     found = {name: round(value, 3) for name, value in found.items()}

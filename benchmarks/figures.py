@@ -64,8 +64,8 @@ def _compaction_prose(found: Found, sizes: Sequence[Found]) -> str:
     plain, dead = found["read, no dead rows"], found["read, 2 % dead"]
     return _prose(
         f"Reading every value on Spark afterwards took: {after}.{formats}{left_out} A Python worker took "
-        f"{found['worker megabytes, minor']} MB at most for the changes to {found['rows'] // 10**6} million rows, and "
-        f"{sizes[-1]['worker megabytes']} MB for those to {sizes[-1]['rows'] // 10**6} million. The first compaction from "
+        f"{found['worker megabytes, minor']} MB at most for the changes to {found['rows']:,} rows, and "
+        f"{sizes[-1]['worker megabytes']} MB for those to {sizes[-1]['rows']:,}. The first compaction from "
         f"a cold shell took {cold['siltstone']['total']:.1f} s, and {cold['untuned']['total']:.1f} s in a session that is "
         f"not tuned; reading through Spark took {plain[c.WHOLE][c.OURS]:.2f} s, and {plain[c.WHOLE][c.PLAIN]:.2f} s for the "
         f"same files as plain Parquet ({dead[c.WHOLE][c.OURS]:.2f} s and {dead[c.WHOLE][c.PLAIN]:.2f} s with 2 % of the rows "
@@ -133,8 +133,8 @@ def _growth(results: Results) -> str:
             (seconds, cpu), (of_seconds, of_cpu) = each[engine], first[engine]
             line += [f"{seconds:.2f} (CPU {cpu:.2f})", f"{seconds / of_seconds:.2f} (CPU {cpu / of_cpu:.2f})"]
         lines.append([*line, f"{each['worker megabytes']} MB"])
-    to = f"to {first['rows'] // 10**6} million"
-    head = ["rows", "buckets", "seconds on Spark", to, "in one process", to, "a worker"]
+    to = f"to {first['rows']:,} rows"
+    head = [f"rows; {found['changes']:,} changes", "buckets", "seconds on Spark", to, "in one process", to, "a worker"]
     new = found["new keys"]
     (load, load_cpu), (insert, insert_cpu) = new["first load"], new["insert"]
     prose = _prose(
@@ -236,7 +236,7 @@ def filled(page: str, results: Results) -> str:
     def fill(block: re.Match[str]) -> str:
         try:
             return f"{block[1]}{BLOCKS[block[2]](results)}\n{block[3]}"
-        except KeyError as error:
+        except (KeyError, FileNotFoundError) as error:
             print(f"{block[2]}: left as it is, the results have no {error}", file=sys.stderr)
             return block[0]
 

@@ -164,7 +164,7 @@ def plot(result: dict[str, Any]) -> None:
         left.plot(*zip(*aims, strict=True), "_", color="#8a8a8a", markersize=22, label="aim, on Spark")
     left.set(xlabel="million rows of the table", ylabel="seconds", ylim=(0, None), xticks=millions)
     left.set_title(f"The same {result['changes']:,} changes, minor")
-    left.legend(frameon=False, loc="lower right")
+    figure.legend(frameon=False, loc="outside lower left", ncols=3)
     left.margins(x=0.08)
     if "new keys" in result:
         new = result["new keys"]
