@@ -179,8 +179,8 @@ def _kills(results: Results) -> str:
     size = cost_model.size_of(found["bytes of data"] + found["bytes of key index"])
     wrong = "; ".join(found["wrong"]) or "every value of every row was what the ledger says, and `fsck` found nothing"
     return _prose(
-        f"The last run took {found['minutes']:.0f} minutes and ended by {found['ended by']}: {found['rows']:,} rows of "
-        f"{found['keys ever']:,} keys ever written, {size} in {found['files']:,} files of {found['buckets']} buckets, in "
+        f"The last run took {found['minutes']:.1f} minutes, until its {found['ended by']} were used up: {found['rows']:,} rows of "
+        f"{found['keys ever']:,} keys ever written, {size} in {found['files']:,} files, buckets: {found['buckets']}, in "
         f"{found['rounds']} rounds ({found['rounds that rewrote']} of which rewrote most buckets). {found['kills']} executors "
         f"were killed and {found['sessions that failed']} sessions failed; {wrong}. A round took {seconds['without']} s "
         f"(median), one with a kill {seconds['with a kill']} s; a kill cost {lost['median']} s (median against the rounds next "

@@ -197,9 +197,9 @@ def grow(growth: Growth, options: argparse.Namespace, folder: Path) -> str:
         if options.kills and kills >= options.kills:
             return "kills"
         if time.monotonic() > until:
-            return "time"
+            return "minutes"
         if free - shutil.disk_usage(folder).free > PART_OF_DISK * free:
-            return "disk"
+            return "bytes of disk"
 
 
 def measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
@@ -236,7 +236,11 @@ def measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
             "with a kill": middle([each.seconds for each in rounds if each.killed_at is not None]),
             "without": middle([each.seconds for each in rounds if each.killed_at is None]),
         },
-        "seconds lost per kill": {"median": middle(lost), "most": max(lost, default=None), "kills": len(lost)},
+        "seconds lost per kill": {
+            "median": middle(lost),
+            "most": round(max(lost), 2) if lost else None,
+            "kills": len(lost),
+        },
         "files removed afterwards that nothing names": len(vacuumed.removed_files),
     }
 
