@@ -1,7 +1,8 @@
 # Every target creates what it needs; `make` alone lists them.
 .DEFAULT_GOAL := help
 .PHONY: help venv clean-venv install lock build clean-build rebuild clean lint format test test-search test-integration \
-        test-integration-rebuild test-chaos simulate java browser benchmark benchmark-aws deploy-s3 demo demo-cdc demo-service
+        test-integration-rebuild test-chaos simulate java browser benchmark benchmark-aws benchmark-kills figures deploy-s3 demo demo-cdc \
+        demo-service
 # What is missing is to be found before anything is installed.
 .NOTPARALLEL:
 # Else every process that a test starts compiles all of its modules anew: four times the time to start.
@@ -93,19 +94,14 @@ test-chaos: java venv ## Kill nodes of a service and drivers of a stream, crash 
 
 test-integration-rebuild: clean-venv test-integration ## The same, in an environment made from nothing
 
-benchmark: java venv ## Measure, and write the results to benchmarks/results
-	$(BIN)/python -m benchmarks.log
-	$(BIN)/python -m benchmarks.commits
-	$(BIN)/python -m benchmarks.scale
-	$(BIN)/python -m benchmarks.wide
-	$(BIN)/python -m benchmarks.compaction
-	$(BIN)/python -m benchmarks.growth
-	$(BIN)/python -m benchmarks.documents
-	$(BIN)/python -m benchmarks.document_tables
-	$(BIN)/python -m benchmarks.document_tables --serving
-	$(BIN)/python -m benchmarks.spark_reads
-	$(BIN)/python -m benchmarks.streams
-	$(BIN)/python -m benchmarks.parquet_reads
+benchmark: java venv ## Measure, write the results to benchmarks/results, and print them beside the aims: make benchmark ARGS="--only growth"
+	$(BIN)/python -m benchmarks $(ARGS)
+
+benchmark-kills: java venv ## Let a table grow on a cluster while executors are killed: make benchmark-kills ARGS="--minutes 30"
+	$(BIN)/python -m benchmarks.lost_executors $(ARGS)
+
+figures: venv ## Put the results of the benchmarks into README.md and docs/scale.md
+	$(BIN)/python -m benchmarks.figures
 
 benchmark-aws: venv ## Measure reads of Parquet files in S3: make benchmark-aws FILES=s3://bucket/file.parquet
 	$(BIN)/python -m benchmarks.parquet_reads --aws $(FILES)

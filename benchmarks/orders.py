@@ -3,6 +3,7 @@
 Eight columns, about 27 bytes a row when compressed; changes are 90 % updates, 5 % deletes and 5 % new keys, in 8 deltas.
 """
 
+import functools
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +18,15 @@ SCHEMA = {
     "order_id": "int64", "customer": "int64", "status": "string", "amount": "double", "quantity": "int32",
     "city": "string", "updated": "timestamp", "note": "string",
 }  # fmt: skip
-STATUS = np.array(["new", "paid", "sent", "done"])
-CITY = np.array([f"city {number}" for number in range(500)])
-NOTE = np.array([f"{number:x}" for number in np.random.default_rng(7).integers(0, 1 << 40, 1_000_000)])
+STATUS = pa.array(["new", "paid", "sent", "done"])
+CITY = pa.array([f"city {number}" for number in range(500)])
 FILES = 16
+
+
+@functools.cache
+def notes() -> pa.Array:
+    """Return a million texts that look random."""
+    return pa.array([f"{number:x}" for number in np.random.default_rng(7).integers(0, 1 << 40, 1_000_000)])
 
 
 def orders(ids: Any, rng: np.random.Generator) -> pa.Table:
@@ -29,12 +35,12 @@ def orders(ids: Any, rng: np.random.Generator) -> pa.Table:
         {
             "order_id": ids,
             "customer": rng.integers(0, 10_000_000, size),
-            "status": STATUS[rng.integers(0, len(STATUS), size)],
+            "status": STATUS.take(pa.array(rng.integers(0, len(STATUS), size))),
             "amount": np.round(rng.random(size) * 1000, 2),
             "quantity": rng.integers(1, 9, size).astype(np.int32),
-            "city": CITY[rng.integers(0, len(CITY), size)],
+            "city": CITY.take(pa.array(rng.integers(0, len(CITY), size))),
             "updated": pa.array(rng.integers(0, 10**9, size) * 1000, pa.timestamp("us")),
-            "note": NOTE[rng.integers(0, len(NOTE), size)],
+            "note": notes().take(pa.array(rng.integers(0, len(notes()), size))),
         }
     )
 

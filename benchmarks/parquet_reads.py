@@ -21,7 +21,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import matplotlib as mpl
 from rich.console import Console
 from rich.table import Table
 
@@ -81,6 +80,8 @@ def measure(benchmarks: dict[str, list[Benchmark]], root: str, repeat: int) -> l
 
 
 def plot(results: list[dict[str, Any]], where: str, name: str) -> None:
+    import matplotlib as mpl
+
     mpl.use("Agg")
     from matplotlib import pyplot
 

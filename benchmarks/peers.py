@@ -1,6 +1,7 @@
-"""The same changes applied to the same base by others: Spark alone, DuckDB, delta-rs, and Delta Lake on Spark."""
+"""The same changes applied to the same base by others: Spark alone, DuckDB, delta-rs, Delta Lake and Iceberg on Spark."""
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -15,15 +16,19 @@ from pyspark.sql import functions as sf
 
 from benchmarks.orders import SCHEMA
 
-# The newest release of Delta Lake whose jars could be had, with the release of Spark that it was built for.
-DELTA_VERSION = "4.1.0"
-DELTA_ARTIFACT = f"delta-spark_4.1_2.13:{DELTA_VERSION}"
-DELTA_PACKAGES = [f"delta-spark=={DELTA_VERSION}", "pyspark==4.1.0"]
+# The newest releases on Maven Central for a release of Spark that both have jars for.
+FORMATS_SPARK = "4.1.4"
+FORMATS = {
+    "Delta Lake": ("io.delta", "delta-spark_4.1_2.13", "4.4.0"),
+    "Iceberg": ("org.apache.iceberg", "iceberg-spark-runtime-4.1_2.13", "1.12.0"),
+}
+# Spark has the others itself, in newer releases.
+OWN_JARS = ("delta-*.jar", "iceberg-*.jar", "unitycatalog-*.jar")
 NEWEST = """
     select * exclude (rank) from (select *, row_number() over (partition by order_id order by seq desc) as rank
     from read_parquet('{changes}/*.parquet')) where rank = 1"""
 POM = """<project><modelVersion>4.0.0</modelVersion><groupId>b</groupId><artifactId>b</artifactId><version>1</version>
-<dependencies><dependency><groupId>io.delta</groupId><artifactId>{0}</artifactId><version>{1}</version></dependency>
+<dependencies><dependency><groupId>{0}</groupId><artifactId>{1}</artifactId><version>{2}</version></dependency>
 </dependencies></project>"""
 
 
@@ -80,28 +85,55 @@ class Peers:
         )
 
 
-def delta_on_spark(base: Path, changes: Path, folder: Path) -> dict[str, Any] | str:
-    """Run Delta Lake's MERGE in an environment of its own; return what it tells, or why it could not be had."""
-    folder.mkdir()
-    maven = shutil.which("mvn")
-    if maven is None:
-        return "no mvn to fetch its jars with"
-    name, version = DELTA_ARTIFACT.split(":")
-    (folder / "pom.xml").write_text(POM.format(name, version))
-    python = folder / "venv" / "bin" / "python"
-    uv = Path(sys.executable).with_name("uv")
-    commands: list[list[str | Path]] = [
-        [maven, "-q", "-f", folder / "pom.xml", "dependency:copy-dependencies", "-DincludeScope=runtime"],
-        [uv, "venv", "-q", "--python", sys.executable, folder / "venv"],
-        [uv, "pip", "install", "-q", "--python", python, *DELTA_PACKAGES],
-    ]
-    for command in commands:
-        if subprocess.run(command, cwd=folder, capture_output=True).returncode:
-            return f"{Path(str(command[0])).name} could not fetch it"
-    jars = ":".join(map(str, (folder / "target" / "dependency").glob("delta-*.jar")))
-    script = Path(__file__).with_name("delta_merge.py")
-    done = subprocess.run([python, script, base, changes, folder, jars], capture_output=True, text=True)
-    if done.returncode:
-        return f"it failed: {done.stderr.strip().splitlines()[-1]}"
-    told: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return told
+class FormatsOnSpark:
+    """Delta Lake and Iceberg, with a release of Spark that they know, in an environment of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        folder.mkdir()
+        self._python = folder / "venv" / "bin" / "python"
+        uv = Path(sys.executable).with_name("uv")
+        self._missing = self._run([uv, "venv", "-q", "--python", sys.executable, folder / "venv"]) or self._run(
+            [uv, "pip", "install", "-q", "--python", self._python, f"pyspark=={FORMATS_SPARK}"]
+        )
+
+    def merge(self, way: str, base: Path, changes: Path) -> dict[str, Any] | str:
+        """Merge in one of the ways of `format_merge`; return what it measured, or why it could not be had."""
+        name = next(name for name in FORMATS if way.startswith(name))
+        jars = self.folder / name.replace(" ", "-")
+        missing = self._missing or self._fetch(name, jars)
+        if missing:
+            return missing
+        own = jars / way.rpartition(" ")[2]
+        own.mkdir()
+        paths = ":".join(str(jar) for each in OWN_JARS for jar in (jars / "target" / "dependency").glob(each))
+        script = Path(__file__).with_name("format_merge.py")
+        command: list[str | Path] = [self._python, script, way, base, changes, own, paths]
+        done = subprocess.run(command, capture_output=True, text=True)
+        shutil.rmtree(own)
+        if done.returncode:
+            errors = [line for line in done.stderr.splitlines() if re.match(r"\S*(Error|Exception)\b", line)]
+            return f"it failed: {errors[-1] if errors else done.stderr[-200:]}"
+        told: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+        return {**told, "release": FORMATS[name][2]}
+
+    def _fetch(self, name: str, folder: Path) -> str | None:
+        if folder.is_dir():
+            return None
+        maven = shutil.which("mvn")
+        if maven is None:
+            return "there is no mvn to fetch its jars with"
+        folder.mkdir()
+        (folder / "pom.xml").write_text(POM.format(*FORMATS[name]))
+        goal = ["dependency:copy-dependencies", "-DincludeScope=runtime"]
+        missing = self._run([maven, "-q", "-f", folder / "pom.xml", *goal])
+        if missing:
+            shutil.rmtree(folder)
+        return missing
+
+    def _run(self, command: list[str | Path]) -> str | None:
+        done = subprocess.run(command, cwd=self.folder, capture_output=True, text=True)
+        if not done.returncode:
+            return None
+        said = (done.stderr.strip() or done.stdout.strip()).splitlines()[:1]
+        return f"{Path(str(command[0])).name} could not fetch it: {''.join(said)}"

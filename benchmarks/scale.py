@@ -2,8 +2,8 @@
 
 `python -m benchmarks.scale [--files 1000000] [--partitions 1000] [--json]` makes a state with so many files, four to a bucket, none of which
 exists, but for some buckets that are empty. It then measures, each in a process of its own, a plan that finds nothing to
-do, and a round that changes ten of the empty buckets. Then it measures splitting a row group of a delta by bucket and
-task, for few and for many buckets, and compacts a table of many partitions on Spark. It writes
+do, and a round that changes ten of the empty buckets. Then it measures splitting a row group of a delta, and `--changed`
+rows of them, by bucket and task, for few and for many buckets, and compacts a table of many partitions on Spark. It writes
 benchmarks/results/scale.json.
 """
 
@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from rich.console import Console
 from rich.table import Table
 
@@ -45,6 +46,7 @@ FILES_PER_BUCKET = 4
 TOUCHED = 10
 ROW_GROUP = 131_072
 BUCKETS = (1, 16, 256, 4096, 16_384, 131_072)
+WIDE = (128, 131_072)
 
 
 def make_lake(root: str, files: int) -> None:
@@ -120,20 +122,21 @@ def check(is_right: bool) -> None:
     assert is_right
 
 
-def measure_parts(folder: Path, buckets: int) -> dict[str, Any]:
-    """Split one row group for so many buckets, and put it together again by bucket."""
-    root = str(folder / f"parts-{buckets}")
+def measure_parts(folder: Path, rows: int, buckets: int) -> dict[str, Any]:
+    """Split changed rows for so many buckets, and put them together again by bucket."""
+    root = str(folder / f"parts-{rows}-{buckets}")
     table = siltstone.open(root).create_table(
         NAME, schema={"order_id": "int64", "amount": "double", "note": "string"}, primary_keys=["order_id"]
     )
-    numbers = np.random.default_rng(7).integers(0, 1 << 40, ROW_GROUP)
-    table.write(pa.table({"order_id": numbers, "amount": numbers / 7, "note": [f"note {n}" for n in numbers.tolist()]}))
+    rng = np.random.default_rng(7)
+    sizes = (min(ROW_GROUP, rows - start) for start in range(0, rows, ROW_GROUP))
+    table.write(batch for size in sizes for batch in changed_rows(rng.integers(0, 1 << 40, size)).to_batches())
     (source,) = table._sources()
     destination = locate_destination(compacted_partition(source), root=root)
     version = table.version
     job = merging_job(destination, None, table.deltas(), Keys(tuple(version.primary_keys)), version, version)
     job = replace(job, buckets=Buckets.even(buckets.bit_length() - 1))
-    tasks = Tasks(range(buckets), min(buckets, 64))
+    tasks = Tasks(range(buckets), min(buckets, 64 if rows <= ROW_GROUP else 2048))
     started = time.process_time()
     parts = list(read_parts(job, job.reads, tasks))
     split_at = time.process_time()
@@ -143,12 +146,18 @@ def measure_parts(folder: Path, buckets: int) -> dict[str, Any]:
     found = [stretch for task, own in by_task.items() for stretch in stretches(job, tasks.numbers_of(task), own)]
     check(0 < sum(len(stretch.numbers) for stretch in found) <= buckets)
     return {
+        "rows": rows,
         "buckets": buckets,
         "parts": len(parts),
         "split_cpu_seconds": round(split_at - started, 3),
         "gather_cpu_seconds": round(time.process_time() - split_at, 3),
         "mb": round(sum(len(part) for _, part in parts) / 1e6, 1),
     }
+
+
+def changed_rows(numbers: Any) -> pa.Table:
+    notes = pc.binary_join_element_wise("note", pc.cast(pa.array(numbers), pa.string()), " ")
+    return pa.table({"order_id": numbers, "amount": numbers / 7, "note": notes})
 
 
 def measure_partitions(root: str, count: int) -> dict[str, Any]:
@@ -192,6 +201,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--files", type=int, default=1_000_000)
     parser.add_argument("--partitions", type=int, default=1000)
+    parser.add_argument("--changed", type=int, default=10_000_000, help="changed rows to split by bucket")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--step", choices=STEPS, help=argparse.SUPPRESS)
     parser.add_argument("--root", help=argparse.SUPPRESS)
@@ -203,12 +213,14 @@ def main() -> None:
         root = str(Path(folder) / "lake")
         in_process("make", root, options.files)
         rounds = [in_process(step, root, options.files) for step in ("plan", "round")]
-        parts = [measure_parts(Path(folder), buckets) for buckets in BUCKETS]
+        parts = [measure_parts(Path(folder), ROW_GROUP, buckets) for buckets in BUCKETS]
+        many_rows = [measure_parts(Path(folder), options.changed, buckets) for buckets in WIDE]
         partitions = in_process("partitions", str(Path(folder) / "partitions"), options.partitions)["results"]
     results = {
         "files": options.files,
         "rounds": rounds,
         "parts": parts,
+        "parts of many rows": many_rows,
         "partition_count": options.partitions,
         "partitions": partitions,
     }
@@ -218,7 +230,7 @@ def main() -> None:
         return
     show(f"A table of {options.files:,} files", rounds)
     show(f"A table of {options.partitions:,} partitions, on Spark", partitions)
-    show(f"Splitting a row group of {ROW_GROUP:,} rows", parts)
+    show("Splitting changed rows by bucket", [*parts, *many_rows])
 
 
 def show(title: str, lines: Sequence[dict[str, Any]]) -> None:

@@ -1,6 +1,9 @@
 """The processes below this one, as the kernel keeps them: their CPU time, and the peak memory of Spark's Python workers."""
 
+import contextlib
 import os
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 _WORKER = b"pyspark.daemon"
@@ -24,30 +27,45 @@ def _below(parent: int) -> list[Path]:
 
 
 def _workers(parent: int) -> list[Path]:
-    return [each for each in _below(parent) if _WORKER in (each / "cmdline").read_bytes()]
+    found = []
+    for each in _below(parent):
+        with contextlib.suppress(OSError):
+            if _WORKER in (each / "cmdline").read_bytes():
+                found.append(each)
+    return found
 
 
 def cpu_seconds(parent: int) -> float:
     """Return what a process and all below it have taken so far."""
     ticks = 0
     for process in [Path("/proc", str(parent)), *_below(parent)]:
-        # The name, which comes second, may hold anything; user, system, and both of children that ended.
-        fields = (process / "stat").read_text().rpartition(")")[2].split()
-        ticks += sum(map(int, fields[11:15]))
+        # One that has ended meanwhile is among what its parent has of children that ended.
+        with contextlib.suppress(OSError):
+            # The name, which comes second, may hold anything; user, system, and both of children that ended.
+            fields = (process / "stat").read_text().rpartition(")")[2].split()
+            ticks += sum(map(int, fields[11:15]))
     return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def timed(work: Callable[[], object]) -> tuple[float, float]:
+    """Return the seconds of some work on the clock, and of CPU, of this process and all below it."""
+    started, cpu = time.perf_counter(), cpu_seconds(os.getpid())
+    work()
+    return time.perf_counter() - started, cpu_seconds(os.getpid()) - cpu
 
 
 def forget_peaks(parent: int) -> None:
     """Let the kernel count from what the workers hold now."""
     for worker in _workers(parent):
-        (worker / "clear_refs").write_text("5")
+        with contextlib.suppress(OSError):
+            (worker / "clear_refs").write_text("5")
 
 
 def peak_megabytes(parent: int) -> int:
     """Return the greatest peak of any worker."""
     peaks = [0]
     for worker in _workers(parent):
-        for line in (worker / "status").read_text().splitlines():
-            if line.startswith("VmHWM:"):
-                peaks.append(int(line.split()[1]) // 1024)
+        with contextlib.suppress(OSError):
+            lines = (worker / "status").read_text().splitlines()
+            peaks += [int(line.split()[1]) // 1024 for line in lines if line.startswith("VmHWM:")]
     return max(peaks)

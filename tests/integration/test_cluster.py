@@ -2,17 +2,14 @@
 
 import contextlib
 import os
-import re
 import signal
-import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyspark
 import pytest
+from dev.cluster import cluster, environment, process
 
 import siltstone
 from siltstone.testing.oracle import oracle_of, same_rows
@@ -47,38 +44,6 @@ print(done.rounds[-1].high_watermark)
 """
 
 
-def environment() -> dict[str, str]:
-    home = str(Path(pyspark.__file__).parent)
-    return {**os.environ, "SPARK_HOME": home, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
-
-
-@contextlib.contextmanager
-def process(log: Path, *command: str) -> Iterator[subprocess.Popen[bytes]]:
-    with log.open("wb") as output:
-        started = subprocess.Popen(command, stdout=output, stderr=output, env=environment(), cwd=log.parent)
-    try:
-        yield started
-    finally:
-        started.terminate()
-        started.wait(LIMIT_SECONDS)
-
-
-def master_address(log: Path) -> str:
-    """Return where a master listens, once it has said so."""
-    return wait_for("the master", lambda: re.search(r"Starting Spark master at (spark://\S+:\d+)", log.read_text()))[1]
-
-
-def executors(workers: list[int]) -> list[int]:
-    """Return the executor processes that these workers started."""
-    found = []
-    for status in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError):
-            parent = int(status.read_text().rpartition(")")[2].split()[1])
-            if parent in workers and "CoarseGrainedExecutorBackend" in (status.parent / "cmdline").read_text():
-                found.append(int(status.parent.name))
-    return found
-
-
 def test_a_round_survives_the_death_of_an_executor(tmp_path: Path) -> None:
     root = str(tmp_path / "lake")
     table = siltstone.open(root).create_table("shop.orders", schema={"id": "int64", "n": "int64"}, primary_keys=["id"])
@@ -87,45 +52,19 @@ def test_a_round_survives_the_death_of_an_executor(tmp_path: Path) -> None:
         table.write(pa.table({"id": rng.integers(0, ROWS, ROWS // 3), "n": np.full(ROWS // 3, number)}))
     table.write(pa.table({"id": range(0, ROWS, 7)}), type="delete")
 
-    spark_class = str(Path(pyspark.__file__).parent / "bin/spark-class")
-    deploy = "org.apache.spark.deploy"
     with contextlib.ExitStack() as stack:
-        address = ["--host", "127.0.0.1", "--webui-port", "0"]
-        stack.enter_context(
-            process(tmp_path / "master.log", spark_class, f"{deploy}.master.Master", *address, "--port", "0")
-        )
-        master = master_address(tmp_path / "master.log")
-        workers = [
-            stack.enter_context(
-                process(
-                    tmp_path / f"worker{number}.log",
-                    spark_class,
-                    f"{deploy}.worker.Worker",
-                    *address,
-                    "--cores",
-                    "1",
-                    "--memory",
-                    "1g",
-                    "--work-dir",
-                    str(tmp_path / f"work{number}"),
-                    master,
-                )
-            ).pid
-            for number in range(2)
-        ]
+        spark = stack.enter_context(cluster(tmp_path))
         may_end = tmp_path / "may_end"
         os.mkfifo(may_end)
-        session = stack.enter_context(
-            process(tmp_path / "session.log", sys.executable, "-c", COMPACT, master, root, str(may_end))
-        )
+        command = [sys.executable, "-c", COMPACT, spark.master, root, str(may_end)]
+        session = stack.enter_context(process(tmp_path / "session.log", environment(), *command))
         compacted = Path(root) / "tables"
         wait_for("a merged bucket", lambda: list(compacted.glob("shop/orders/*/compacted/_/*.parquet")))
-        alive = executors(workers)
+        alive = spark.executors()
         assert len(alive) == 2
         assert session.poll() is None
         os.kill(alive[0], signal.SIGKILL)
-        logs = [tmp_path / f"worker{number}.log" for number in range(2)]
-        wait_for("the death of the executor", lambda: any("exitStatus 137" in log.read_text() for log in logs))
+        wait_for("the death of the executor", spark.deaths)
         may_end.write_text("go on\n")
         assert session.wait(LIMIT_SECONDS) == 0, (tmp_path / "session.log").read_text()[-4000:]
 

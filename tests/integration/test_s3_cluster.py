@@ -3,27 +3,23 @@
 import contextlib
 import json
 import os
-import subprocess
 import sys
-from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyspark
 import pytest
+from dev.cluster import cluster, environment, process
 
 import siltstone
 from siltstone.testing.oracle import oracle_of, same_rows
 from tests.integration.s3_servers import BUCKET, gateway, gateway_environment
-from tests.integration.test_cluster import master_address
 from tests.waiting import LIMIT_SECONDS
 
 pytestmark = pytest.mark.integration
 
 ROWS = 20_000
 COMPACTORS = 2
-HOME = Path(pyspark.__file__).parent
 SESSION = """
 import json, sys, siltstone
 from pyspark.sql import SparkSession
@@ -53,37 +49,7 @@ print(json.dumps(result))
 
 def plain_environment() -> dict[str, str]:
     """Return an environment that knows nothing about S3."""
-    known = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
-    return {**known, "SPARK_HOME": str(HOME), "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
-
-
-@contextlib.contextmanager
-def process(log: Path, environment: Mapping[str, str], *command: str) -> Iterator[subprocess.Popen[bytes]]:
-    with log.open("wb") as output:
-        started = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, env=environment, cwd=log.parent)
-    try:
-        yield started
-    finally:
-        started.terminate()
-        started.wait(LIMIT_SECONDS)
-
-
-@contextlib.contextmanager
-def cluster(folder: Path) -> Iterator[str]:
-    """Start a master and two workers of one core each, and return the master's address."""
-    spark_class, deploy = str(HOME / "bin/spark-class"), "org.apache.spark.deploy"
-    address = ["--host", "127.0.0.1", "--webui-port", "0"]
-    environment = plain_environment()
-    with contextlib.ExitStack() as stack:
-        log = folder / "master.log"
-        master = [spark_class, f"{deploy}.master.Master", *address, "--port", "0"]
-        stack.enter_context(process(log, environment, *master))
-        listening = master_address(log)
-        for number in range(2):
-            size = ["--cores", "1", "--memory", "1g", "--work-dir", str(folder / f"work{number}")]
-            worker = [spark_class, f"{deploy}.worker.Worker", *address, *size, listening]
-            stack.enter_context(process(folder / f"worker{number}.log", environment, *worker))
-        yield listening
+    return environment({name: value for name, value in os.environ.items() if not name.startswith("AWS_")})
 
 
 def test_two_compactors_on_a_cluster_share_a_table_on_s3(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,12 +65,14 @@ def test_two_compactors_on_a_cluster_share_a_table_on_s3(tmp_path: Path, monkeyp
             table.write(pa.table({"id": rng.integers(0, ROWS, ROWS // 2), "n": np.full(ROWS // 2, number)}))
         table.write(pa.table({"id": range(0, ROWS, 5)}), type="delete")
 
-        master = stack.enter_context(cluster(tmp_path))
+        spark = stack.enter_context(cluster(tmp_path, variables=plain_environment()))
         logs = [tmp_path / f"session{number}.log" for number in range(COMPACTORS)]
         sessions = [
             stack.enter_context(
                 process(
-                    log, {**plain_environment(), **settings}, sys.executable, "-c", SESSION, master, root, str(number)
+                    log,
+                    {**plain_environment(), **settings},
+                    *(sys.executable, "-c", SESSION, spark.master, root, str(number)),
                 )
             )
             for number, log in enumerate(logs)
