@@ -36,7 +36,7 @@ def compact(table: siltstone.Table, number: int, backlog: int) -> None:
         )
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(history=histories(max_writes=6, max_rows=8), schedule=st.lists(ROUNDS, min_size=6, max_size=6))
 def test_a_compacted_read_equals_the_oracle_at_the_highest_watermark(
     history: Any, schedule: list[list[tuple[int, int]]]

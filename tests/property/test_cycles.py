@@ -446,4 +446,4 @@ class CycleMachine(RuleBasedStateMachine):
 
 
 TestCycles = CycleMachine.TestCase
-TestCycles.settings = settings(max_examples=25, stateful_step_count=40)
+TestCycles.settings = settings(max_examples=15, stateful_step_count=40)

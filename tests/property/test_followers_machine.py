@@ -198,5 +198,5 @@ class FollowersMachine(RuleBasedStateMachine):
         assert self.table("orders").deltas() == []
 
 
-FollowersMachine.TestCase.settings = settings(max_examples=20, stateful_step_count=25)
+FollowersMachine.TestCase.settings = settings(max_examples=12, stateful_step_count=25)
 TestFollowersMachine = FollowersMachine.TestCase

@@ -132,7 +132,7 @@ def written_rows(kind: pa.DataType, batches: list[pa.RecordBatch]) -> list[dict[
     return rows
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(st.data())
 def test_any_layout_of_the_same_values_is_written_as_the_same_rows(data: st.DataObject) -> None:
     kind, elements = data.draw(COLUMNS)

@@ -112,7 +112,7 @@ def dying_after(buckets: int) -> Engine:
     return run
 
 
-@settings(max_examples=50)
+@settings(max_examples=30)
 @given(histories(), SCHEDULES, st.lists(st.booleans(), min_size=8, max_size=8), st.sampled_from([1, 5000, 1 << 30]))
 def test_compaction_on_any_schedule_equals_the_oracle(
     history: Any, schedule: list[Settings], pauses: list[bool], max_round_bytes: int
@@ -151,7 +151,7 @@ def check_cut(made: TableSettings, writes: list[Write], cut: Sequence[bool], how
 COMPOSING: tuple[MergeEngine, ...] = ("partial_update", "partial_update", "deduplicate", "first_row")
 
 
-@settings(max_examples=10)
+@settings(max_examples=6)
 @given(histories(with_partitions=False, min_writes=3, max_writes=4, max_rows=6, engines=COMPOSING), SCHEDULES)
 def test_every_way_of_cutting_a_history_into_rounds_gives_the_same_rows(history: Any, schedule: list[Settings]) -> None:
     made, writes = history
@@ -172,7 +172,7 @@ def test_random_cuts_of_long_histories_give_the_same_rows(
     check_cut(made, writes, [*ends[: len(writes) - 1], True], schedule[0])
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(histories(), SCHEDULES, st.lists(st.sampled_from([None, "compact", "rebase"]), min_size=8, max_size=8))
 def test_a_rebase_on_its_own_source_changes_nothing_at_any_time(
     history: Any, schedule: list[Settings], steps: list[str | None]
@@ -187,7 +187,7 @@ def test_a_rebase_on_its_own_source_changes_nothing_at_any_time(
             same_rows(compacted_rows(table), oracle_of(table).rows())
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(histories(with_partitions=False), SCHEDULES, st.lists(st.integers(0, 6), min_size=8, max_size=8))
 def test_sessions_whose_tasks_die_leave_whole_rounds_and_are_resumed(
     history: Any, schedule: list[Settings], lives: list[int]
@@ -203,7 +203,7 @@ def test_sessions_whose_tasks_die_leave_whole_rounds_and_are_resumed(
     same_rows(compacted_rows(table), oracle_of(table).rows())
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(
     histories(with_partitions=False, max_writes=5),
     SCHEDULES,
@@ -227,7 +227,7 @@ def test_sessions_hit_by_a_fault_at_any_call_leave_whole_rounds_and_are_resumed(
     same_rows(compacted_rows(table), oracle_of(table).rows())
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(
     histories(with_partitions=False, max_writes=6),
     SCHEDULES,

@@ -388,5 +388,5 @@ def _same_key(row: dict[str, Any], key: dict[str, Any]) -> bool:
     return True
 
 
-RowsMachine.TestCase.settings = settings(max_examples=40, stateful_step_count=20)
+RowsMachine.TestCase.settings = settings(max_examples=20, stateful_step_count=20)
 TestRowsMachine = RowsMachine.TestCase

@@ -217,7 +217,7 @@ def change_columns(table: siltstone.Table, choice: int) -> dict[str, str]:
     return renamed
 
 
-@settings(max_examples=30)
+@settings(max_examples=16)
 @given(
     history=histories(max_writes=5, max_rows=10),
     rounds=st.lists(st.integers(0, 15), min_size=5, max_size=5),

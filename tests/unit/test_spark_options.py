@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql.types import StringType, StructField, StructType
 
+from siltstone.change_writes import ChangeOptions
 from siltstone.errors import InvalidInputError
 from siltstone.model import Idempotency
 from siltstone.rounds.request import Request
@@ -17,7 +18,15 @@ from siltstone.rows.job import Settings
 from siltstone.rows.merge import run_here
 from siltstone.spark import source as source_module
 from siltstone.spark.frames import spark_schema
-from siltstone.spark.options import NAMES, WRITE_NAMES, ReadOptions, WriteOptions, read_options, write_options
+from siltstone.spark.options import (
+    CHANGE_NAMES,
+    NAMES,
+    WRITE_NAMES,
+    ReadOptions,
+    WriteOptions,
+    read_options,
+    write_options,
+)
 from siltstone.spark.source import SiltstoneReader
 from siltstone.table.completion import compacted_partition
 from siltstone.testing.oracle import same_rows
@@ -79,6 +88,11 @@ def test_options_say_what_to_read(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"idempotency": ":1"}, "is not of the form app:batch"),
         ({"idempotency": "job:-1"}, "is not of the form app:batch"),
         ({"app_id": "x"}, "app_id is for streaming queries; for one write use .*idempotency"),
+        ({"format": "xml"}, "format is 'xml'; use debezium, dms"),
+        ({"format": "debezium", "op_column": "x"}, "leave out op_column; change events tell it themselves"),
+        ({"format": "debezium", "times": "s"}, "times 's' is neither ms, us or ns"),
+        ({"decimals": "text"}, "decimals is for change events; name their format"),
+        ({"partitions": "present"}, "partitions goes with .*overwrite"),
         ({"evolve": "no"}, "evolve is 'no'; use true or false"),
         ({"path": "orders"}, r"table 'orders': .*use namespace\.table"),
         ({"path": ""}, "table is missing; write .*save"),
@@ -97,14 +111,23 @@ def test_options_say_what_a_write_means() -> None:
     job = Idempotency(app_id="a:b", batch_id=17)
     assert write_options({**PLACE, "idempotency": "a:b:17"}, is_stream=False) == replace(plain, idempotency=job)
     given = {**PLACE, "type": "delete", "delete_columns": "a, b", "evolve": "FALSE"}
-    expected = replace(plain, type="delete", delete_columns=("a", "b"), evolve=False)
+    expected = replace(
+        plain, type="delete", delete_columns=("a", "b"), evolve=False, changes=ChangeOptions(evolve=False)
+    )
     assert write_options(given, is_stream=False) == expected
+    events = write_options({**PLACE, "format": "debezium", "times": "us,at=ms", "decimals": "text"}, is_stream=True)
+    assert (events.format, events.changes) == (
+        "debezium",
+        ChangeOptions(decimals="text", times={"*": "us", "at": "ms"}),
+    )
+    assert write_options(PLACE, is_stream=False, overwrite=True).overwrite == "table"
+    assert write_options({**PLACE, "partitions": "present"}, is_stream=False, overwrite=True).overwrite == "partitions"
     with pytest.raises(InvalidInputError, match="idempotency is for one write"):
         write_options({**PLACE, "idempotency": "a:1"}, is_stream=True)
 
 
 @pytest.mark.parametrize(
-    ("section", "names"), [("## Options of a read", NAMES), ("## Options of a write", WRITE_NAMES)]
+    ("section", "names"), [("## Options of a read", NAMES), ("## Options of a write", (*WRITE_NAMES, *CHANGE_NAMES))]
 )
 def test_the_page_lists_exactly_the_options_there_are(section: str, names: tuple[str, ...]) -> None:
     options = PAGE.read_text(encoding="utf-8").partition(section)[2].partition("##")[0]

@@ -164,7 +164,7 @@ def _open_parquet(address: str) -> ForeignTable:
             raise InvalidInputError(f"{address}: cannot be read: {error}") from error
 
     # Nobody says that these files will stay as they are.
-    return ForeignTable(address, "parquet", hashlib.sha256(about.encode()).hexdigest()[:16], schema, keys, batches)
+    return ForeignTable(address, "parquet", hashlib.sha256(about.encode()).hexdigest()[:32], schema, keys, batches)
 
 
 def _is_data(path: str, folder: str) -> bool:

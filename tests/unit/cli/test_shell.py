@@ -49,12 +49,15 @@ def test_every_command_has_help_with_an_example_and_json(cli: Cli, command: list
 def test_choices_are_those_of_the_model() -> None:
     from typing import get_args
 
+    from siltstone.cdc import CHANGE_FORMATS
     from siltstone.ingest.file_rows import Format
+    from siltstone.ingest.foreign import FOREIGN_FORMATS
     from siltstone.model import DeltaType, MergeEngine
 
     assert set(get_args(rows.DeltaType)) == set(get_args(DeltaType))
     assert set(get_args(tables.MergeEngine)) == set(get_args(MergeEngine))
-    assert set(get_args(rows.FormatName)) == set(get_args(Format))
+    assert set(get_args(rows.FormatName)) == {*get_args(Format), *CHANGE_FORMATS}
+    assert set(get_args(tables.ForeignFormat)) == set(FOREIGN_FORMATS)
 
 
 def test_root_and_json_count_before_and_after_the_command(cli: Cli, tmp_path: Path) -> None:
