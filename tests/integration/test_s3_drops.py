@@ -26,7 +26,8 @@ def bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
         for name, value in gateway_environment(endpoint).items():
             monkeypatch.setenv(name, value)
         monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
-        yield boto3.resource("s3").Bucket(BUCKET)
+        # Not the session that others may have made before with other keys.
+        yield boto3.Session().resource("s3").Bucket(BUCKET)
 
 
 def test_files_under_a_prefix_are_taken_once_each(bucket: Any, tmp_path: Path) -> None:
