@@ -28,6 +28,8 @@ from siltstone.rows.slices import StretchFiles, slices_of
 from siltstone.storage.parquet import ROW_GROUP_ROWS, open_writer
 
 _CLOSED_TOGETHER = 8
+# A bucket that has outgrown its size is rewritten for so many times fewer new rows: each half then costs less to rewrite.
+_SPLIT_WORTH = 4
 
 
 class Marks(NamedTuple):
@@ -57,7 +59,11 @@ class Change:
 
 
 def choose(job: RoundJob, bucket: Bucket, new_rows: int, dead_rows: int) -> tuple[Action, str]:
-    """Return how a bucket absorbs its changes, and why."""
+    """Return how a bucket absorbs its changes, and why.
+
+    Adding costs by the new rows, rewriting by all rows. So a bucket is rewritten where that costs little more, or is due: since
+    readers would pass too many dead rows or open too many files, or since it is large enough to split.
+    """
     settings = job.settings
     if settings.full:
         return "major", "a full compaction was asked for"
@@ -70,10 +76,13 @@ def choose(job: RoundJob, bucket: Bucket, new_rows: int, dead_rows: int) -> tupl
     if dead > settings.max_dead_fraction * stored:
         return "major", f"{dead} of {stored} rows would be dead, more than {settings.max_dead_fraction:.0%}"
     if new_rows > settings.max_delta_fraction * stored:
-        return "major", f"{new_rows} new rows come to {stored}, more than {settings.max_delta_fraction:.0%}"
+        return "major", f"{new_rows} new rows come to {stored}: to rewrite those costs little more than to add to them"
+    rows = bucket.live_count - dead_rows + new_rows
+    if new_rows * _SPLIT_WORTH > settings.max_delta_fraction * stored and _splits(job, bucket, rows):
+        return "major", f"with {new_rows} new rows it would have {rows}, more than twice {job.bucket_rows}, so it splits"
     if len(bucket.files) + 1 > settings.max_files:
         return "major", f"it would have {len(bucket.files) + 1} files, more than {settings.max_files}"
-    return "minor", f"{new_rows} new and {dead_rows} dead rows are few beside {stored}"
+    return "minor", f"to add {new_rows} new and mark {dead_rows} dead rows costs less than to rewrite {stored}"
 
 
 def absorb(job: RoundJob, stretch: Stretch, files: StretchFiles, changes: Sequence[Change]) -> list[BucketResult]:
@@ -249,11 +258,17 @@ def _encoded_schema(job: RoundJob, stored: Sequence[StoredFile]) -> pa.Schema:
 
 def _children(job: RoundJob, bucket: Bucket, rows: int) -> list[Bucket]:
     """Return the bucket, or as many as it takes to bring each one's rows down to the target."""
+    splits = _splits(job, bucket, rows)
+    depth = bucket.depth + splits
+    return [Bucket(depth=depth, bits=(bucket.bits << splits) + number) for number in range(1 << splits)]
+
+
+def _splits(job: RoundJob, bucket: Bucket, rows: int) -> int:
+    """Return how often a bucket is cut in half when so many rows are rewritten."""
     splits = 0
     while job.primary_keys and rows >> splits > 2 * job.bucket_rows and bucket.depth + splits < MAX_DEPTH:
         splits += 1
-    depth = bucket.depth + splits
-    return [Bucket(depth=depth, bits=(bucket.bits << splits) + number) for number in range(1 << splits)]
+    return splits
 
 
 class CompactedWriter:

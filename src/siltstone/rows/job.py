@@ -29,7 +29,7 @@ class Settings:
     # By default as the size of the table asks for.
     bucket_rows: int | None = None
     max_dead_fraction: float = 0.25
-    max_delta_fraction: float = 0.5
+    max_delta_fraction: float = 2.0
     max_files: int = 8
     page_buckets: int = PAGE_BUCKETS
     # Neighbours that are merged together have at most so many changed rows, unless there is only one bucket.

@@ -116,7 +116,7 @@ def test_plan_foretells_exactly_what_compact_does(changed_orders: Cli) -> None:
 def test_plan_gives_a_reason_for_each_bucket(changed_orders: Cli) -> None:
     told = changed_orders("plan", "shop.orders").stdout
     assert "round 2 would" in told
-    assert "few beside 100" in told
+    assert "costs less than to rewrite 100" in told
     assert "full compaction was asked for" in changed_orders("plan", "shop.orders", "--full").stdout
 
 

@@ -84,13 +84,13 @@ def bucket_of(*files: tuple[int, int]) -> Bucket:
     [
         (bucket_of((100, 0)), 0, 0, "untouched", "no row changes"),
         (bucket_of(), 1, 0, "major", "the bucket is empty"),
-        (bucket_of((100, 0)), 25, 25, "minor", "25 new and 25 dead rows are few beside 100"),
+        (bucket_of((100, 0)), 25, 25, "minor", "to add 25 new and mark 25 dead rows costs less than to rewrite 100"),
         (bucket_of((100, 0)), 0, 26, "major", "26 of 100 rows would be dead, more than 25%"),
-        (bucket_of((100, 20)), 0, 5, "minor", "few"),
+        (bucket_of((100, 20)), 0, 5, "minor", "costs less"),
         (bucket_of((100, 20)), 0, 6, "major", "26 of 100 rows would be dead"),
-        (bucket_of((100, 0)), 50, 0, "minor", "few"),
-        (bucket_of((100, 0)), 51, 0, "major", "51 new rows come to 100, more than 50%"),
-        (bucket_of(*[(100, 0)] * 7), 1, 1, "minor", "few"),
+        (bucket_of((100, 0)), 200, 0, "minor", "costs less"),
+        (bucket_of((100, 0)), 201, 0, "major", "201 new rows come to 100: to rewrite those costs little more"),
+        (bucket_of(*[(100, 0)] * 7), 1, 1, "minor", "costs less"),
         (bucket_of(*[(100, 0)] * 8), 1, 1, "major", "it would have 9 files, more than 8"),
     ],
 )
@@ -100,6 +100,19 @@ def test_a_bucket_is_rewritten_once_too_much_is_dead_new_or_scattered(
     action, why = choose(make_job(), bucket, new, dead)
     assert action == expected
     assert reason in why
+
+
+@pytest.mark.parametrize(
+    ("stored", "new", "dead", "expected"),
+    [(1000, 500, 0, "minor"), (600, 401, 1, "minor"), (600, 401, 0, "major"), (1000, 501, 0, "major")],
+)
+def test_a_bucket_that_would_outgrow_its_size_is_rewritten_for_fewer_new_rows(
+    stored: int, new: int, dead: int, expected: str
+) -> None:
+    job = replace(make_job(), primary_keys=("id",), bucket_rows=500)
+    action, why = choose(job, bucket_of((stored, 0)), new, dead)
+    assert action == expected
+    assert (f"would have {stored + new}, more than twice 500" in why) == (expected == "major")
 
 
 def test_a_full_compaction_rewrites_whatever_changes() -> None:
