@@ -79,7 +79,10 @@ def choose(job: RoundJob, bucket: Bucket, new_rows: int, dead_rows: int) -> tupl
         return "major", f"{new_rows} new rows come to {stored}: to rewrite those costs little more than to add to them"
     rows = bucket.live_count - dead_rows + new_rows
     if new_rows * _SPLIT_WORTH > settings.max_delta_fraction * stored and _splits(job, bucket, rows):
-        return "major", f"with {new_rows} new rows it would have {rows}, more than twice {job.bucket_rows}, so it splits"
+        return (
+            "major",
+            f"with {new_rows} new rows it would have {rows}, more than twice {job.bucket_rows}, so it splits",
+        )
     if len(bucket.files) + 1 > settings.max_files:
         return "major", f"it would have {len(bucket.files) + 1} files, more than {settings.max_files}"
     return "minor", f"to add {new_rows} new and mark {dead_rows} dead rows costs less than to rewrite {stored}"
