@@ -94,8 +94,21 @@ def ingest(
             taken = drops.take(dry_run=dry_run, progress=progress)
         shell.emit(taken, _taken_text(taken))
         return
-    stopping = threading.Event()
-    before = signal.signal(signal.SIGTERM, lambda number, frame: stopping.set())
+    stopping, is_interrupted = threading.Event(), False
+
+    def stop(number: int, frame: object) -> None:
+        # In a thread: this one may be just about to wait for the event, and hold its lock.
+        threading.Thread(target=stopping.set).start()
+
+    def interrupt(number: int, frame: object) -> None:
+        # An error that is raised where Python passes over it, e.g. while an object is deleted, must not be all there is.
+        nonlocal is_interrupted
+        is_interrupted = True
+        stop(number, frame)
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, stop)
+    before_interrupt = signal.signal(signal.SIGINT, interrupt)
     try:
         watch(
             drops,
@@ -104,8 +117,11 @@ def ingest(
             lambda taken: shell.emit(taken, _taken_text(taken), one_line=True),
             lambda error: shell.warning(f"{error}; trying again"),
         )
+        if is_interrupted:
+            raise KeyboardInterrupt
     finally:
         signal.signal(signal.SIGTERM, before)
+        signal.signal(signal.SIGINT, before_interrupt)
 
 
 def _taken_text(taken: "Ingested") -> Iterator[Shown]:

@@ -11,7 +11,7 @@ import pytest
 from siltstone.lake import Lake
 from tests.unit.cli.command_line import Cli
 from tests.unit.cli.test_shell import SILTSTONE
-from tests.waiting import LIMIT_SECONDS, wait_for
+from tests.waiting import LIMIT_SECONDS
 
 LONG_AGO = 1_700_000_000
 
@@ -73,16 +73,17 @@ def test_a_watcher_takes_what_arrives_until_it_is_stopped(
     watcher = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
         assert watcher.stdout is not None
+        assert watcher.stderr is not None
         assert json.loads(watcher.stdout.readline())["rows"] == 2
         drop(drops, "b.csv", "id,note\n3,z\n")
         assert json.loads(watcher.stdout.readline())["rows"] == 1
         drop(drops, "c.csv", "id,note\nsix,z\n")
-        wait_for("the error", lambda: any(report.error for report in Lake(cli.root).table("shop.orders").ingests()))
+        assert any("c.csv: row 2" in line for line in iter(watcher.stderr.readline, ""))
+        assert any(report.error for report in Lake(cli.root).table("shop.orders").ingests())
         watcher.send_signal(number)
-        _, told = watcher.communicate(timeout=LIMIT_SECONDS)
+        watcher.communicate(timeout=LIMIT_SECONDS)
         assert watcher.returncode == code
     finally:
         watcher.kill()
-    assert "c.csv: row 2" in told
     assert [row["id"] for position in (1, 2) for row in cli.rows("shop.orders", position)] == [1, 2, 3]
     assert len(Lake(cli.root).table("shop.orders").deltas()) == 2
