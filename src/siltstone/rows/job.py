@@ -210,7 +210,7 @@ class Stretch:
     parts: Sequence[Part] = ()
 
 
-Action = Literal["untouched", "minor", "major"]
+Action = Literal["untouched", "minor", "tiered", "major"]
 
 
 @dataclass(frozen=True)
