@@ -1,6 +1,6 @@
 """How a bucket absorbs its changes, and why: beside its files, with its small files merged, or by being rewritten."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from siltstone.model.buckets import MAX_DEPTH, Bucket, CompactedFile
@@ -65,7 +65,7 @@ def _is_full(file: CompactedFile, settings: Settings) -> bool:
     return is_large and file.live_count * 2 >= file.record_count
 
 
-def _with_fewer_files(job: RoundJob, bucket: Bucket, new_rows: int, live: dict[int, int], rows: int) -> Choice:
+def _with_fewer_files(job: RoundJob, bucket: Bucket, new_rows: int, live: Mapping[int, int], rows: int) -> Choice:
     """Return how a bucket gets fewer files, given the live rows of those that count, by place, and all rows after it."""
     count = len(live) + bool(new_rows)
     why = f"it would have {count} files, more than {job.settings.max_files}"
@@ -73,7 +73,7 @@ def _with_fewer_files(job: RoundJob, bucket: Bucket, new_rows: int, live: dict[i
         return Choice("major", f"{why}, and {rows} rows, more than twice {job.bucket_rows}, so it splits")
     merged = small_files(live, new_rows, job.settings.max_files)
     carried = sum(live[place] for place in merged)
-    if carried * 2 > rows:
+    if carried > job.settings.max_carried_fraction * rows:
         return Choice("major", f"{why}, and {carried} of its {rows} rows in small ones")
     return Choice(
         "tiered",
@@ -82,7 +82,7 @@ def _with_fewer_files(job: RoundJob, bucket: Bucket, new_rows: int, live: dict[i
     )
 
 
-def small_files(live: dict[int, int], new_rows: int, max_files: int) -> tuple[int, ...]:
+def small_files(live: Mapping[int, float], new_rows: float, max_files: int) -> tuple[int, ...]:
     """Return the places of files to merge with new rows, in order, given how many live rows each has.
 
     The smallest first, as many as it takes to have no more than `max_files` after that; then each that is not much larger than all

@@ -11,7 +11,7 @@ import pytest
 from pyroaring import BitMap64
 
 from siltstone.errors import CorruptionError
-from siltstone.model.buckets import Bucket, Buckets, CompactedFile, DeletionVector
+from siltstone.model.buckets import Bucket, Buckets, DeletionVector
 from siltstone.model.rounds import Accounting
 from siltstone.model.schema import schema_from_json, schema_to_json
 from siltstone.objects import canonical_root, open_objects
