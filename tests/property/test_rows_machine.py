@@ -40,11 +40,12 @@ SETTINGS = st.builds(
     bucket_rows=st.sampled_from([2, 5, 1000]),
     max_dead_fraction=st.sampled_from([1.0, 0.3, 0.0]),
     max_delta_fraction=st.sampled_from([100.0, 0.5, 0.0]),
-    max_files=st.sampled_from([100, 3, 1]),
+    max_files=st.sampled_from([100, 2, 1]),
+    max_carried_fraction=st.sampled_from([1.0, 0.5]),
     records_per_compacted_file=st.sampled_from([1000, 3, 1]),
     stretch_buckets=st.sampled_from([128, 2, 1]),
     stretch_rows=st.sampled_from([1 << 16, 2]),
-    full=st.booleans(),
+    full=st.sampled_from([False, False, False, True]),
 )
 ROUND_BYTES = st.sampled_from([1 << 30, 1])
 CHOICES = st.integers(0, 255)
