@@ -129,6 +129,8 @@ def _read(data: bytes, file: str, name: str, format: ChangeFormat) -> "Events | 
 
 
 def _one_table(tables: Sequence[pa.Table]) -> pa.Table:
+    if any("f0" in table.column_names for table in tables) and len({table.num_columns for table in tables}) > 1:
+        raise InvalidInputError("the files have different numbers of columns; write them one by one")
     try:
         return pa.concat_tables(tables, promote_options="permissive")
     except pa.ArrowInvalid as error:

@@ -96,7 +96,9 @@ def commit_deltas(
             floor = state.stream.floor
             for delta, partition in _targets(state, group, now_ms, partitions):
                 changes.update(_delta_changes(delta, partition, first + number, committed_at, idempotency, floor))
-            state.stream.floor = max((each for each in (floor, *(delta.floor for delta in group)) if each), default=None)
+            state.stream.floor = max(
+                (each for each in (floor, *(delta.floor for delta in group)) if each), default=None
+            )
         state.stream.stream_position = position
         changes[stream_key(stream.stream)] = nameless(state.stream)
         if idempotency is not None:
