@@ -45,26 +45,22 @@ values = st.one_of(
 )
 
 
-def is_right(column: str, given: Any, found: Any, format: ChangeFormat) -> bool:
+def is_right(column: str, given: Any, found: Any, form: ChangeFormat) -> bool:
     """Say whether a value of the table is what the event has, by going the other way, from the value to the event."""
     if given is None or found is None:
         return given is None and found is None
     if column == "id":
-        return not isinstance(given, bool | float) and int(given) == found
+        return not isinstance(given, bool | float) and bool(int(given) == found)
     if column == "name":
         return bool(given == found) if isinstance(given, str) else bool(json.loads(found) == given)
     if column == "price":
-        return decimal.Decimal(str(given).strip()) == found
+        return bool(decimal.Decimal(str(given).strip()) == found)
     if column == "at":
         text = str(given).strip().replace(" ", "T")
-        return datetime.datetime.fromisoformat(text).replace(tzinfo=None) == found
-    written = {
-        "maxwell": lambda: base64.b64encode(found).decode(),
-        "goldengate": lambda: base64.b64encode(found).decode(),
-        "canal": lambda: found.decode("latin-1"),
-        "dms": lambda: found.hex(),
-    }[format]()
-    return bool(given.removeprefix("0x").lower() == written if format == "dms" else given == written)
+        return bool(datetime.datetime.fromisoformat(text).replace(tzinfo=None) == found)
+    if form == "dms":
+        return bool(bytes.fromhex(given.removeprefix("0x")) == found)
+    return bool(given == (found.decode("latin-1") if form == "canal" else base64.b64encode(found).decode()))
 
 
 @settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))

@@ -298,11 +298,12 @@ def test_dms_messages_have_all_operations_and_bytes_as_hexadecimal_text() -> Non
 
 
 def test_dms_messages_sort_by_their_transaction_where_they_tell_it() -> None:
-    about = {"commit-timestamp": "2024-01-02T03:04:05Z", "transaction-id": 7}
+    about: dict[str, Any] = {"commit-timestamp": "2024-01-02T03:04:05Z", "transaction-id": 7}
+    first: dict[str, Any] = {**about, "transaction-record-id": 1}
     events = [
         dms("load", timestamp="2025-01-01T00:00:00Z"),
-        dms("update", **about, **{"transaction-record-id": 1}),
-        dms("update", **about, **{"transaction-record-id": 12}),
+        dms("update", **first),
+        dms("update", **{**first, "transaction-record-id": 12}),
         dms("update", **{**about, "transaction-id": 8}),
     ]
     found = positions_of(decoded("dms", events))
