@@ -122,11 +122,12 @@ def _read(data: bytes, file: str, name: str, format: ChangeFormat) -> "Events | 
         )
     if format != "dms":
         return Events.of_lines(data)
-    if data[:4] == b"PAR1":
-        return pq.read_table(pa.BufferReader(data))
     if data.lstrip()[:1] == b"{":
         return Events.of_lines(data)
-    return read_csv(data)
+    try:
+        return pq.read_table(pa.BufferReader(data)) if data[:4] == b"PAR1" else read_csv(data)
+    except (InvalidInputError, pa.ArrowInvalid) as error:
+        raise InvalidInputError(f"{name}: {error}") from error
 
 
 def _one_table(tables: Sequence[pa.Table]) -> pa.Table:
