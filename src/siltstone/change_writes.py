@@ -3,9 +3,8 @@
 import dataclasses
 import hashlib
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -20,11 +19,13 @@ from siltstone.cdc.changes import Decimals, TimeUnit
 from siltstone.cdc.dms import read_csv
 from siltstone.cdc.event_lines import concat
 from siltstone.cdc.source_tables import Layout, by_table, layout_of
-from siltstone.errors import InputWarning, InvalidInputError
+from siltstone.errors import InputWarning, InvalidInputError, StorageError
+from siltstone.ingest.drop_options import TakenRows
 from siltstone.ingest.dry_run import sum_up, written_before
 from siltstone.ingest.file_rows import Report, open_bytes, silent
 from siltstone.model import Delta, Idempotency, TableRules, TableVersion
 from siltstone.model.properties import KIND, ROWS_KIND
+from siltstone.objects import canonical_root, open_objects
 from siltstone.storage import object_store as storage
 from siltstone.storage.interface import StreamLike
 from siltstone.table.explain import explain_key
@@ -121,14 +122,17 @@ def _read(data: bytes, file: str, name: str, format: ChangeFormat) -> "Events | 
         )
     if format != "dms":
         return Events.of_lines(data)
-    if data[:4] == b"PAR1":
-        return pq.read_table(pa.BufferReader(data))
     if data.lstrip()[:1] == b"{":
         return Events.of_lines(data)
-    return read_csv(data)
+    try:
+        return pq.read_table(pa.BufferReader(data)) if data[:4] == b"PAR1" else read_csv(data)
+    except (InvalidInputError, pa.ArrowInvalid) as error:
+        raise InvalidInputError(f"{name}: {error}") from error
 
 
 def _one_table(tables: Sequence[pa.Table]) -> pa.Table:
+    if any("f0" in table.column_names for table in tables) and len({table.num_columns for table in tables}) > 1:
+        raise InvalidInputError("the files have different numbers of columns; write them one by one")
     try:
         return pa.concat_tables(tables, promote_options="permissive")
     except pa.ArrowInvalid as error:
@@ -160,29 +164,86 @@ def write_changes(
     root: str,
 ) -> ChangesWritten:
     """Write the events of one table as one commit. Raises: InvalidInputError, ConflictError, CommitUnknownError."""
+    return _prepare(name, events, format, options, idempotency, files, root).commit(idempotency)
+
+
+@dataclass(frozen=True)
+class _Prepared:
+    """A write of which all is known that could be wrong with its events; `position` where it was committed before."""
+
+    version: TableVersion
+    format: ChangeFormat
+    decoded: Decoded
+    options: ChangeOptions
+    root: str
+    rejects_file: str | None = None
+    position: int | None = None
+
+    @property
+    def name(self) -> str:
+        return self.version.locator.table_locator.full_name
+
+    def commit(self, idempotency: Idempotency | None, *, rising_ids: bool = False) -> ChangesWritten:
+        """Commit it, unless that was done, or nothing is to be written. Raises: ConflictError, CommitUnknownError."""
+        write = ChangeStaging(self.version, self.decoded, self.options, self.root)
+        if self.position is not None or self.options.dry_run or not write.has_changes:
+            return self._summary(self.position)
+        position = catalog.write_staged(
+            self.name,
+            write.stage,
+            idempotency=idempotency,
+            rising_ids=rising_ids,
+            expected_properties={KIND.name: self.version.properties.get(KIND.name)},
+            root=self.root,
+        )
+        after = catalog.get_table_version(self.name, root=self.root)
+        summary = sum_up("upsert", write.staged, self.version, after, stream_position=position)
+        return dataclasses.replace(
+            self._summary(position),
+            rows=summary.rows,
+            files=summary.files,
+            bytes=summary.bytes,
+            new_columns=summary.new_columns,
+        )
+
+    def _summary(self, position: int | None) -> ChangesWritten:
+        decoded = self.decoded
+        return ChangesWritten(
+            table=self.name,
+            format=self.format,
+            stream_position=position,
+            events=decoded.events,
+            rows=sum(each.rows.num_rows for each in decoded.changes),
+            deletes=sum(pc.sum(pc.equal(each.rows.column(OP_COLUMN), "d")).as_py() or 0 for each in decoded.changes),
+            truncates=len(decoded.truncates),
+            skipped=dict(decoded.skipped),
+            rejected=len(decoded.rejects),
+            rejects_file=self.rejects_file,
+            files=0,
+            bytes=0,
+            new_columns=[field.name for field in decoded.new_fields],
+            by_source_position=SOURCE_POSITION in self.version.sort_keys,
+            repeated=self.position is not None,
+            dry_run=self.options.dry_run,
+        )
+
+
+def _prepare(
+    name: str,
+    events: "Events | pa.Table",
+    format: ChangeFormat,
+    options: ChangeOptions,
+    idempotency: Idempotency | None,
+    files: ChangeFiles | None,
+    root: str,
+) -> _Prepared:
+    """Decode the events of one table, unless they were written before. Raises: InvalidInputError."""
     version = catalog.get_table_version(name, root=root)
-    by_position = SOURCE_POSITION in version.sort_keys
-    stream = catalog.delta_stream(name, root=root)
-    before = written_before(version, stream, "upsert", idempotency, root=root)
+    before = written_before(version, catalog.delta_stream(name, root=root), "upsert", idempotency, root=root)
     if before is not None:
-        return _summary(name, format, Decoded(), options, by_position, before.stream_position, repeated=True)
+        return _Prepared(version, format, Decoded(), options, root, position=before.stream_position)
     decoded, rejects_file = decode_for(version, events, format, options, files=files, root=root)
-    write = ChangeStaging(version, decoded, options, root)
-    if options.dry_run or not write.has_changes:
-        return _summary(name, format, decoded, options, by_position, None, rejects_file=rejects_file)
-    position = catalog.write_staged(
-        name,
-        write.stage,
-        idempotency=idempotency,
-        expected_properties={KIND.name: version.properties.get(KIND.name)},
-        root=root,
-    )
-    after = catalog.get_table_version(name, root=root)
-    summary = sum_up("upsert", write.staged, version, after, stream_position=position)
-    done = _summary(name, format, decoded, options, by_position, position, rejects_file=rejects_file)
-    return dataclasses.replace(
-        done, rows=summary.rows, files=summary.files, bytes=summary.bytes, new_columns=summary.new_columns
-    )
+    return _Prepared(version, format, decoded, options, root, rejects_file)
 
 
 def decode_for(
@@ -254,13 +315,13 @@ def _last_position(name: str, key: Mapping[str, object], root: str) -> bytes | N
 
 def _warn(decoded: Decoded, name: str, by_position: bool) -> None:
     for text in decoded.warnings[:_SHOWN_WARNINGS]:
-        warnings.warn(f"{name}: {text}", InputWarning, stacklevel=4)
+        warnings.warn(f"{name}: {text}", InputWarning, stacklevel=5)
     if not by_position and decoded.changes:
         warnings.warn(
             f"{name}: does not go by the order of the source, so that events count in the order they come, and one that comes "
             f"twice or late counts again; tables that are created with --cdc have {SOURCE_POSITION} as sort key",
             InputWarning,
-            stacklevel=4,
+            stacklevel=5,
         )
 
 
@@ -289,15 +350,14 @@ def _put_aside(decoded: Decoded, name: str, options: ChangeOptions, files: Chang
         for each in decoded.rejects
     ]
     text = b"\n".join(lines) + b"\n"
-    folder = Path(options.rejects or "")
-    file = folder / f"{name}-{hashlib.sha256(text).hexdigest()[:16]}.jsonl"
+    folder = canonical_root(options.rejects or "")
+    file = f"{name}-{hashlib.sha256(text).hexdigest()[:16]}.jsonl"
     if not options.dry_run:
         try:
-            folder.mkdir(parents=True, exist_ok=True)
-            file.write_bytes(text)
-        except OSError as error:
-            raise InvalidInputError(f"{folder}: rejects cannot be written ({error.strerror}); name a folder") from error
-    return str(file)
+            open_objects(folder).replace(file, text)
+        except StorageError as error:
+            raise InvalidInputError(f"{folder}: rejects cannot be written ({error}); name a folder") from error
+    return f"{folder}/{file}"
 
 
 def _check(decoded: Decoded, version: TableVersion, name: str) -> None:
@@ -398,37 +458,6 @@ class ChangeStaging:
         return rows.drop_columns(unwanted) if unwanted else rows
 
 
-def _summary(
-    name: str,
-    format: ChangeFormat,
-    decoded: Decoded,
-    options: ChangeOptions,
-    by_position: bool,
-    position: int | None,
-    *,
-    rejects_file: str | None = None,
-    repeated: bool = False,
-) -> ChangesWritten:
-    return ChangesWritten(
-        table=name,
-        format=format,
-        stream_position=position,
-        events=decoded.events,
-        rows=sum(each.rows.num_rows for each in decoded.changes),
-        deletes=sum(pc.sum(pc.equal(each.rows.column(OP_COLUMN), "d")).as_py() or 0 for each in decoded.changes),
-        truncates=len(decoded.truncates),
-        skipped=dict(decoded.skipped),
-        rejected=len(decoded.rejects),
-        rejects_file=rejects_file,
-        files=0,
-        bytes=0,
-        new_columns=[field.name for field in decoded.new_fields],
-        by_source_position=by_position,
-        repeated=repeated,
-        dry_run=options.dry_run,
-    )
-
-
 def write_to_tables(
     files: ChangeFiles,
     format: ChangeFormat,
@@ -437,17 +466,23 @@ def write_to_tables(
     *,
     create: bool = False,
     idempotency: Idempotency | None = None,
+    rising_ids: bool = False,
+    last: str | None = None,
     root: str,
 ) -> list[ChangesWritten]:
     """Write events to the tables that a template such as `shop.{table}` names, one commit for each table.
 
-    A crash in between leaves some tables written; the same call again writes the others. Raises: as `write_changes`.
+    All events are decoded before the first commit, so that one that does not fit stops all. A crash between two commits leaves
+    some tables written; the same call again writes the others. The table `last` comes after all others, so that its commit
+    says that all is written. Raises: as `write_changes`.
     """
     if isinstance(files.events, pa.Table):
         raise InvalidInputError("files of DMS have the rows of one table each; write them to it by its name")
     by_name: dict[str, list[Events]] = {}
     for source, events in by_table(files.events, format).items():
         by_name.setdefault(source.name_in(into), []).append(events)
+    if not by_name:
+        _refuse_unknown(files, files.events, format)
     plans: list[tuple[str, Events, Layout | None]] = []
     for name, parts in by_name.items():
         events = _in_line_order(concat(parts))
@@ -457,14 +492,22 @@ def write_to_tables(
             plans.append((name, events, layout_of(events, format)))
         else:
             plans.append((name, events, None))
-    written = []
+    prepared = []
     for name, events, layout in plans:
         if layout is not None and options.dry_run:
             continue
         if layout is not None:
             create_change_table(name, layout, root=root)
-        written.append(write_changes(name, events, format, options, idempotency=idempotency, files=files, root=root))
-    return written
+        prepared.append(_prepare(name, events, format, options, idempotency, files, root))
+    prepared.sort(key=lambda each: each.name == last)
+    return [each.commit(idempotency, rising_ids=rising_ids) for each in prepared]
+
+
+def _refuse_unknown(files: ChangeFiles, events: Events, format: ChangeFormat) -> None:
+    """Refuse events of which none tells its table, unless they are none of rows at all. Raises: InvalidInputError."""
+    rejects = decode(events, format, Target(pa.schema([]), [])).rejects
+    if rejects:
+        raise InvalidInputError(f"{files.place(rejects[0].line)}: {rejects[0].reason}; is --format {format} right?")
 
 
 def _in_line_order(events: Events) -> Events:
@@ -480,3 +523,42 @@ def create_change_table(name: str, layout: Layout, *, root: str) -> None:
         merge_engine="partial_update" if layout.leaves_out else "deduplicate",
     )
     catalog.create_table(name, schema=layout.columns, rules=rules, root=root)
+
+
+def take_change_files(
+    name: str,
+    files: Sequence[str],
+    how: Mapping[str, Any],
+    idempotency: Idempotency | None,
+    before_commit: Callable[[], None],
+    *,
+    dry_run: bool,
+    progress: Report = silent,
+    root: str,
+) -> TakenRows:
+    """Write files of events that arrived in a folder, by the options of an intake; see `ingest.drop_options.Target`."""
+    given = {key: value for key, value in how.items() if key not in ("format", "into", "create")}
+    kind, into, options = how["format"], how.get("into"), ChangeOptions(**given, dry_run=dry_run)
+    read = read_change_files(files, kind, progress=progress)
+    before_commit()
+    if into is None:
+        done = [write_changes(name, read.events, kind, options, idempotency=idempotency, files=read, root=root)]
+    else:
+        done = write_to_tables(
+            read,
+            kind,
+            into,
+            options,
+            create=how.get("create", False),
+            idempotency=idempotency,
+            # Nobody who slept writes a batch to a table that has a later one.
+            rising_ids=True,
+            last=name,
+            root=root,
+        )
+    for each in done:
+        if each.rejected and not dry_run:
+            text = f"{each.table}: {each.rejected} of {each.events} events did not fit; see {each.rejects_file}"
+            warnings.warn(text, InputWarning, stacklevel=3)
+    position = next((each.stream_position for each in done if each.table == name), None)
+    return TakenRows(sum(each.rows for each in done), position)

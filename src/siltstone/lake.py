@@ -665,7 +665,7 @@ class Table:
         self,
         source: str | os.PathLike[str],
         *,
-        format: Format | None = None,
+        format: "Format | ChangeFormat | None" = None,
         delimiter: str | None = None,
         type: DeltaType = "upsert",
         op_column: str | None = None,
@@ -678,6 +678,11 @@ class Table:
         max_bytes: int = MAX_BYTES,
         settle_seconds: float = SETTLE_SECONDS,
         source_id: str | None = None,
+        decimals: "Decimals | None" = None,
+        times: "Mapping[str, TimeUnit] | None" = None,
+        header: Sequence[str] | None = None,
+        into: str | None = None,
+        create: bool = False,
         dry_run: bool = False,
         progress: Report = silent,
     ) -> Ingested:
@@ -686,7 +691,9 @@ class Table:
         They are taken by age in batches, each one commit. Files that may still be growing are left for the next time.
         A bad file stops its batch; with `quarantine`, it is moved to `rejects`, by default `rejected` in the folder, and the
         others are taken. A taken file is left where it is, moved to `done` in the folder, or deleted. One that changes later
-        is taken again, if the table has a key. See `open_drops` to look again and again.
+        is taken again, if the table has a key. Files of change events take `decimals`, `times` and `header` as `write_changes`
+        does; their events that do not fit go to `rejects`, and with `into` and `create` they go to several tables, while this
+        one remembers what was taken. See `open_drops` to look again and again.
         Raises: InvalidInputError that names a bad file, NotFoundError, StorageError.
         """
         options = DropOptions(
@@ -697,8 +704,11 @@ class Table:
             max_files=max_files,
             max_bytes=max_bytes,
             settle_seconds=settle_seconds,
-            how=write_options(format, delimiter, type, op_column, evolve),
-        )
+            how=write_options(
+                format, delimiter, type, op_column, evolve,
+                decimals=decimals, times=times, header=header, into=into, create=create,
+            ),
+        )  # fmt: skip
         return self.open_drops(source, options, source_id=source_id).take(dry_run=dry_run, progress=progress)
 
     def open_drops(
@@ -708,7 +718,10 @@ class Table:
 
         Raises: InvalidInputError, NotFoundError.
         """
+        from siltstone.cdc.changes import ChangeFormat
+
         root = self.lake.root
+        options = (options or DropOptions()).checked(get_args(ChangeFormat))
         folder = open_drop_folder(source, root=root)
         version = self.version
         is_rows = KIND.of(version.properties, self.name) == ROWS_KIND
@@ -723,7 +736,7 @@ class Table:
             DropLog(root, catalog.version_folder(self.name, root=root), source_id_of(folder.address, source_id)),
             self._stream,
             target,
-            options or DropOptions(),
+            options,
             has_key=is_rows and bool(version.primary_keys) and version.drop_duplicates,
             root=root,
         )
@@ -742,18 +755,18 @@ class Table:
         from siltstone.cdc.changes import ChangeFormat
 
         if how.get("format") in get_args(ChangeFormat):
-            from siltstone.change_writes import ChangeOptions, read_change_files, write_changes
+            from siltstone.change_writes import take_change_files
 
-            if how.keys() - {"format", "evolve"}:
-                raise InvalidInputError(f"{self.name}: files of change events take no other options, not {dict(how)}")
-            read = read_change_files(files, how["format"], progress=progress)
-            before_commit()
-            options = ChangeOptions(evolve=how.get("evolve", True), dry_run=dry_run)
-            root = self.lake.root
-            done = write_changes(
-                self.name, read.events, how["format"], options, idempotency=idempotency, files=read, root=root
+            return take_change_files(
+                self.name,
+                files,
+                how,
+                idempotency,
+                before_commit,
+                dry_run=dry_run,
+                progress=progress,
+                root=self.lake.root,
             )
-            return TakenRows(done.rows, done.stream_position)
         written = self.write_files(
             files, **how, idempotency=idempotency, before_commit=before_commit, dry_run=dry_run, progress=progress
         )

@@ -133,6 +133,7 @@ class Catalog(Protocol):
         stage: Callable[[StreamLog], list[Delta]],
         *,
         idempotency: Idempotency | None = None,
+        rising_ids: bool = False,
         stream_position: int | None = None,
         expected_properties: Mapping[str, str | None] | None = None,
         overwrite: Overwrite | None = None,

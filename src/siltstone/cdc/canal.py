@@ -1,7 +1,7 @@
 """Canal's flat JSON, which TiCDC writes, too: several rows an event, all values as text, with MySQL's types."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -34,11 +34,10 @@ def _records(event: Mapping[str, Any]) -> Iterator[Record]:
     kind = str(event.get("type"))
     table = f"{event.get('database')}.{event.get('table')}"
     extension = event.get("_tidb") or {}
-    order = extension.get("commitTs") if isinstance(extension, dict) else None
-    order = order if isinstance(order, int) else event.get("id")
-    start = [_number(event.get("es")) * 1000, _number(order)]
+    extension = extension if isinstance(extension, dict) else {}
+    start = _start(event, extension.get("commitTs"))
     if kind == "TRUNCATE":
-        yield Record(TRUNCATE, {}, pack("canal", start), table=table)
+        yield Record(TRUNCATE, {}, _position(start), table=table)
         return
     if event.get("isDdl") or kind == "TIDB_WATERMARK" or kind not in _OPERATIONS:
         if "type" not in event or ("data" in event and event["data"] and not event.get("isDdl")):
@@ -47,14 +46,28 @@ def _records(event: Mapping[str, Any]) -> Iterator[Record]:
     data, old = event.get("data"), event.get("old") or []
     if not isinstance(data, list) or not all(isinstance(row, dict) for row in data) or not isinstance(old, list):
         raise UnfitError("an event of Canal needs 'data', a list with an object for each row")
+    if kind != "DELETE" and (extension.get("onlyHandleKey") or extension.get("claimCheckLocation")):
+        raise UnfitError(
+            "the row was too large for its message, which has the key only; have TiCDC send whole rows (max-message-bytes, "
+            'large-message-handle-option = "none")'
+        )
     types = column_types(event.get("mysqlType"))
     for number, row in enumerate(data):
         before = old[number] if number < len(old) and isinstance(old[number], dict) else {}
-        yield Record(_OPERATIONS[kind], row, pack("canal", [*start, number]), before, table=table, types=types)
+        yield Record(_OPERATIONS[kind], row, _position(start, number), before, table=table, types=types)
 
 
-def _number(value: Any) -> int:
-    return value if isinstance(value, int) and not isinstance(value, bool) else 0
+def _start(event: Mapping[str, Any], commit: Any) -> list[int] | None:
+    """Return when an event was, and its number or that of its commit; None where it does not tell the time."""
+    milliseconds = event.get("es")
+    if not isinstance(milliseconds, int) or isinstance(milliseconds, bool):
+        return None
+    order = next((each for each in (commit, event.get("id")) if isinstance(each, int)), 0)
+    return [milliseconds * 1000, order]
+
+
+def _position(start: Sequence[int] | None, row: int = 0) -> bytes | None:
+    return None if start is None else pack("canal", [*start, row])
 
 
 def column_types(given: Any) -> dict[str, pa.DataType | None]:

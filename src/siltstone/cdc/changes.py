@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, get_args
 
 import pyarrow as pa
 
@@ -52,6 +52,17 @@ class Options:
     times: Mapping[str, TimeUnit] = field(default_factory=dict)
     placeholder: str = UNAVAILABLE
     header: Sequence[str] | None = None
+
+
+def read_times(text: str) -> dict[str, TimeUnit]:
+    """Read the units of times: `us`, `created=ms`, or several with commas between them. Raises: InvalidInputError."""
+    times: dict[str, TimeUnit] = {}
+    for each in filter(None, text.split(",")):
+        column, equals, unit = each.rpartition("=")
+        if unit not in get_args(TimeUnit):
+            raise InvalidInputError(f"{each!r} is neither ms, us or ns, nor COLUMN=ms")
+        times[column if equals else "*"] = unit  # type: ignore[assignment]
+    return times
 
 
 @dataclass(frozen=True)

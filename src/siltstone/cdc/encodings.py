@@ -53,7 +53,7 @@ class Encoding:
     """How values are written, and the type that a column of them has where no table says otherwise.
 
     `is_told`: a schema says so; where it does not, the table's type is all there is, and what could mean two things
-    is refused. `default`: the value of rows from before the column was there.
+    is refused.
     """
 
     name: EncodingName
@@ -64,7 +64,6 @@ class Encoding:
     item: "Encoding | None" = None
     fields: tuple[tuple[str, "Encoding"], ...] = ()
     decimals: str | None = None
-    default: Any = None
 
     def type_in(self, column: pa.DataType | None) -> pa.DataType:
         """Return the type of decoded values for a table's column, which is wider where the source's is."""
@@ -92,7 +91,7 @@ def encoding_of_field(told: Mapping[str, Any]) -> Encoding:
     if name in _ISO and kind == "string":
         return Encoding("iso", _ISO[name])
     if kind in _PLAIN:
-        return Encoding(*_PLAIN[kind], default=told.get("default"))
+        return Encoding(*_PLAIN[kind])
     if kind == "array":
         item = encoding_of_field(told.get("items") or {})
         return Encoding("list", pa.list_(item.type), item=item)

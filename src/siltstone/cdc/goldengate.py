@@ -13,6 +13,7 @@ from siltstone.cdc.records import Record, SkippedEventError, decode_records
 
 _OPERATIONS = {"I": "c", "U": "u", "D": "d"}
 META = frozenset({"table", "op_type", "op_ts", "current_ts", "pos", "primary_keys", "tokens", "csn", "xid"})
+_MISSING = "_isMissing"
 _POSITION_DIGITS = 20
 _HALF = 10**10
 
@@ -41,12 +42,20 @@ def _records(event: Mapping[str, Any]) -> Iterator[Record]:
         before, after = (image, {}) if kind == "D" else ({}, image)
     if not isinstance(before, dict) or not isinstance(after, dict):
         raise UnfitError("'before' and 'after' are objects with a row each")
+    before, after = _given(before), _given(after)
     if kind == "D":
         yield Record("d", before, position, table=table)
         return
     # An update may have only the columns that changed, and the key in `before`.
     row = {**{name: before[name] for name in _keys(event, before) if name not in after}, **after}
     yield Record(_OPERATIONS[kind], row, position, before, is_partial=kind == "U", table=table)
+
+
+def _given(image: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the columns of an image without those that it says are missing: `x_isMissing` may stand beside `x`."""
+    flags = {name for name in image if name.endswith(_MISSING) and name.removesuffix(_MISSING) in image}
+    gone = {name.removesuffix(_MISSING) for name in flags if image[name] is not False}
+    return {name: value for name, value in image.items() if name not in flags and name not in gone}
 
 
 def _keys(event: Mapping[str, Any], before: Mapping[str, Any]) -> list[str]:

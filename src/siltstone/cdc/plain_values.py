@@ -106,7 +106,7 @@ def _bytes(value: Any, binary: BinaryText) -> bytes:
     try:
         if binary == "latin-1":
             return value.encode("latin-1")
-        return from_base64(value) if binary == "base64" else binascii.unhexlify(value)
+        return from_base64(value) if binary == "base64" else binascii.unhexlify(value.removeprefix("0x"))
     except (UnicodeEncodeError, binascii.Error):
         raise UnfitError(f"{value!r:.80} is not bytes written as {binary}") from None
 

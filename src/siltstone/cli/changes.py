@@ -45,13 +45,13 @@ def is_change_format(format: str | None) -> TypeGuard[ChangeFormat]:
 
 def parse_times(given: Sequence[str] | None) -> dict[str, TimeUnit]:
     """Read `us`, or `created=ms`. Raises: typer.BadParameter."""
-    times: dict[str, TimeUnit] = {}
-    for text in [part for each in given or [] for part in each.split(",")]:
-        column, equals, unit = text.rpartition("=")
-        if unit not in get_args(TimeUnit):
-            raise typer.BadParameter(f"{text!r} is neither ms, us or ns, nor COLUMN=ms", param_hint="--times")
-        times[column if equals else "*"] = unit  # type: ignore[assignment]
-    return times
+    from siltstone.cdc.changes import read_times
+    from siltstone.errors import InvalidInputError
+
+    try:
+        return read_times(",".join(given or []))
+    except InvalidInputError as error:
+        raise typer.BadParameter(str(error), param_hint="--times") from error
 
 
 def write_changes(

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from siltstone.cli.changes import Create, DecimalsOption, Header, Times, parse_times
 from siltstone.cli.options import DryRun, Shell, TableName, argument, command, option, parse_duration_ms
 from siltstone.cli.parts import Shown, grid_of
-from siltstone.cli.rows import Delimiter, DeltaType, Format
+from siltstone.cli.rows import Delimiter, DeltaType, Format, parse_names
 from siltstone.text import format_bytes, format_count, format_number, format_time
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ app = typer.Typer()
     "siltstone ingest shop.orders ./drops",
     "siltstone ingest shop.orders ./drops --every 10s --done move --quarantine",
     "siltstone ingest shop.orders s3://acme-drops/orders --pattern '**/*.jsonl.gz' --dry-run",
+    "siltstone ingest shop.orders ./events --format debezium --into 'shop.{table}' --create --rejects ./misfits",
     "siltstone ingest shop.orders",
 )
 def ingest(
@@ -44,7 +46,8 @@ def ingest(
         bool, option("--quarantine", "Move bad files to rejected/ and go on, rather than stop.")
     ] = False,
     rejects: Annotated[
-        str | None, option("--rejects DIR", "Where bad files are moved instead; implies --quarantine.")
+        str | None,
+        option("--rejects DIR", "Where bad files, and change events that do not fit, go; implies --quarantine."),
     ] = None,
     max_files: Annotated[int, option("--max-files N", "At most N files in one commit.", min=1)] = 1000,
     max_bytes: Annotated[int, option("--max-bytes N", "At most N bytes in one commit, but one file.", min=1)] = 1 << 30,
@@ -59,6 +62,16 @@ def ingest(
     strict: Annotated[bool, option("--strict", "Refuse columns and types that the table does not have.")] = False,
     format: Format = None,
     delimiter: Delimiter = None,
+    decimals: DecimalsOption = None,
+    times: Times = None,
+    header: Header = None,
+    into: Annotated[
+        str | None,
+        option(
+            "--into TEMPLATE", "Write change events of several tables, e.g. to shop.{table}; TABLE remembers the files."
+        ),
+    ] = None,
+    create: Create = False,
     dry_run: DryRun = False,
 ) -> None:
     """Take the files that arrive in a folder or under a prefix into a table, each exactly once.
@@ -86,8 +99,11 @@ def ingest(
         max_files=max_files,
         max_bytes=max_bytes,
         settle_seconds=parse_duration_ms(settle, "--settle") / 1000,
-        how=write_options(format, delimiter, type, op_column, not strict),
-    )
+        how=write_options(
+            format, delimiter, type, op_column, not strict,
+            decimals=decimals, times=parse_times(times), header=parse_names(header), into=into, create=create,
+        ),
+    )  # fmt: skip
     drops = table.open_drops(source, options, source_id=source_id)
     if pause is None:
         with shell.progress(f"Looking at {drops.source}") as progress:

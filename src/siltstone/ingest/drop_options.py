@@ -11,6 +11,7 @@ from siltstone.ingest.drop_log import Rejected
 from siltstone.ingest.file_rows import Report
 from siltstone.model import Idempotency
 from siltstone.model.locators import check_name
+from siltstone.objects import canonical_root
 
 DonePolicy = Literal["keep", "move", "delete"]
 MAX_FILES = 1000
@@ -55,16 +56,38 @@ class DropOptions:
             if getattr(self, name) < least:
                 raise InvalidInputError(f"{name} is {getattr(self, name)}; use {least} or more")
 
+    def checked(self, change_formats: Sequence[str]) -> "DropOptions":
+        """Return them with all that a write of their format needs. Raises: InvalidInputError for what does not go with it."""
+        is_events = self.how.get("format") in change_formats
+        wrong = [name for name in (_OF_ROWS if is_events else _OF_EVENTS) if name in self.how]
+        if wrong and is_events:
+            raise InvalidInputError(
+                f"{wrong[0]} does not go with {self.how['format']} events, which tell it themselves"
+            )
+        if wrong:
+            formats = ", ".join(change_formats)
+            raise InvalidInputError(f"{wrong[0]} goes with change events; name their format ({formats})")
+        if self.how.get("create") and "into" not in self.how:
+            raise InvalidInputError("create goes with into, the template of the tables' names, e.g. shop.{table}")
+        if not is_events or self.rejects is None:
+            return self
+        return dataclasses.replace(self, how={**self.how, "rejects": canonical_root(self.rejects)})
+
+
+_OF_EVENTS = ("decimals", "times", "header", "into", "create")
+_OF_ROWS = ("delimiter", "type", "op_column")
+
 
 def write_options(
-    format: str | None, delimiter: str | None, type: str, op_column: str | None, evolve: bool
+    format: str | None, delimiter: str | None, type: str, op_column: str | None, evolve: bool, **changes: object
 ) -> dict[str, object]:
-    """Return the options of a write that differ from its defaults, as a batch records them."""
+    """Return the options of a write that differ from its defaults, as a batch records them; `changes` are of change events."""
     given = {"format": format, "delimiter": delimiter, "op_column": op_column}
     return {
         **{name: value for name, value in given.items() if value is not None},
         **({} if type == "upsert" else {"type": type}),
         **({} if evolve else {"evolve": False}),
+        **{name: value for name, value in changes.items() if value},
     }
 
 

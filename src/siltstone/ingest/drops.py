@@ -274,7 +274,8 @@ class Drops:
         return self._target.take_files(addresses, how, None, lambda: None, dry_run=True, progress=progress).rows
 
     def _reason(self, file: ObjectInfo, error: Exception) -> str:
-        return str(error).removeprefix(f"{file_address(self._folder, file.path)}: ")
+        address = file_address(self._folder, file.path)
+        return str(error).removeprefix(f"{address}: ").removeprefix(f"{address}, ")
 
     def _how_of(self, batch: Batch) -> dict[str, Any]:
         """Return the options that the files of a batch are read with, whoever finishes it."""

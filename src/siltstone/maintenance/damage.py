@@ -64,7 +64,7 @@ class Damage(NamedTuple):
 class Region:
     """A range of hashes that is made anew: from these buckets, as of a position, and the deltas since.
 
-    `is_loss` where what is lost is left out of the buckets.
+    `is_loss` where what is lost is left out of the buckets; `floor` is the floor as of that position.
     """
 
     buckets: list[Bucket]
@@ -72,6 +72,7 @@ class Region:
     round_id: int | None
     is_loss: bool
     damages: dict[str, Damage]
+    floor: str | None = None
 
     @property
     def first_hash(self) -> int:
@@ -200,7 +201,8 @@ def _regions(
     position = source.trimmed_position if _can_apply(completion, source.version) else completion.high_watermark
     for bucket in waiting:
         damage = damages[bucket.name]
-        regions.append(Region([_without_lost(bucket, damage)], position, None, True, {bucket.name: damage}))
+        whole = [_without_lost(bucket, damage)]
+        regions.append(Region(whole, position, None, True, {bucket.name: damage}, completion.floor))
     # The widest range wins: all that is inside it is made anew with it.
     regions.sort(key=lambda region: region.first_hash - region.end_hash)
     chosen: list[Region] = []
@@ -283,7 +285,7 @@ def _region_of(bucket: Bucket, destination: Destination, completion: RoundComple
     damages = _damages(destination, completion, overlapping)
     if any(damage.needs_rows for damage in damages.values()):
         return None
-    return Region(overlapping, completion.high_watermark, completion.round_id, False, damages)
+    return Region(overlapping, completion.high_watermark, completion.round_id, False, damages, completion.floor)
 
 
 def _without_lost(bucket: Bucket, damage: Damage) -> Bucket:

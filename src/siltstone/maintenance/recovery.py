@@ -37,7 +37,7 @@ from siltstone.table.completion import (
     write_completion,
 )
 from siltstone.table.followers import follow, own_partition, round_source
-from siltstone.table.jobs import Keys, delta_reads, make_job, since_overwrite, source_columns, version_of
+from siltstone.table.jobs import Keys, delta_reads, floor_before, make_job, since_overwrite, source_columns, version_of
 
 _CONFLICTS = 20
 
@@ -162,7 +162,8 @@ class _Repair:
         others = [
             Bucket(depth=bucket.depth, bits=bucket.bits) for bucket in plan.completion.buckets if not region.has(bucket)
         ]
-        state = RoundCompletion.from_serializable({**plan.completion, "buckets": [*base, *others]})
+        floor = None if is_overwritten else region.floor
+        state = RoundCompletion.from_serializable({**plan.completion, "buckets": [*base, *others], "floor": floor})
         job = self._job(state, region.position, deltas)
         numbers = [number for number, bucket in enumerate(job.buckets) if region.has(bucket)]
         results = [result for stretch in gather_here(job, numbers, every=False) for result in self._merge(job, stretch)]
@@ -184,7 +185,8 @@ class _Repair:
         reads = delta_reads(deltas, self._columns)
         schema = self._columns.schema_after(position)
         keys = Keys(tuple(state.primary_keys))
-        job = make_job(plan.destination, state, reads, self._columns, keys, plan.source.version, schema)
+        floor, version = floor_before(deltas), plan.source.version
+        job = make_job(plan.destination, state, reads, self._columns, keys, version, schema, floor=floor)
         return replace(job, began=self._began)
 
     def _with_indices(self, completion: RoundCompletion, bucket: Bucket, damage: Damage | None) -> Bucket:

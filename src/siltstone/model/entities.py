@@ -238,12 +238,16 @@ class TableVersion(Metafile):
 
 
 class Stream(Metafile):
-    """A stream of deltas; `stream_position` is the newest committed one, 0 before the first."""
+    """A stream of deltas; `stream_position` is the newest committed one, 0 before the first.
+
+    `floor` is the highest of its truncates, see `Delta.floor`: partitions that begin later begin with it.
+    """
 
     locator: StreamLocator
     state: CommitState = "committed"
     stream_format: str = "siltstone"
     stream_position: int = 0
+    floor: str | None = None
     properties: dict[str, str] = field(default_factory=dict)
     created_at: int = 0
 
@@ -320,7 +324,8 @@ class Delta(Metafile):
     staged, with the ids that they had then; a column without one is new. One that `replaces` takes the place of all that
     its partition has had before it. Among the staged deltas of one commit, those with a higher `place` come later, at the next
     position. A delete with a `floor` is of all rows with a lower sort key, those that come later included: a sort key of
-    bytes, as hexadecimal text; empty, it is of all rows before it.
+    bytes, as hexadecimal text; empty, it is of all rows before it. The first delta of a partition has as its
+    `inherited_floor` that of the truncates from before the partition was there.
     """
 
     locator: DeltaLocator
@@ -335,6 +340,7 @@ class Delta(Metafile):
     replaces: bool = False
     place: int = 0
     floor: str | None = None
+    inherited_floor: str | None = None
     idempotency: Idempotency | None = None
     previous_stream_position: int = 0
     committed_at: int = 0

@@ -148,6 +148,56 @@ INGEST_OP_COLUMN: Property[str | None] = Property(
     read_by="the service's intake of files",
     meaning="The column with each row's operation.",
 )
+INGEST_DECIMALS: Property[str | None] = Property(
+    name="ingest.decimals",
+    parse=_one_of("base64", "text"),
+    values="`base64` or `text`",
+    default=None,
+    read_by="the service's intake of files",
+    meaning="What text in decimal columns of change events without schemas is.",
+)
+INGEST_TIMES: Property[str | None] = Property(
+    name="ingest.times",
+    parse=_text,
+    values="`ms`, `us` or `ns`, or `COLUMN=ms` and others, with commas between them",
+    default=None,
+    read_by="the service's intake of files",
+    meaning="The unit of times in change events without schemas.",
+)
+INGEST_HEADER: Property[str | None] = Property(
+    name="ingest.header",
+    parse=_text,
+    values="names with commas between them",
+    default=None,
+    read_by="the service's intake of files",
+    meaning="What comes before the table's columns in files of DMS.",
+)
+INGEST_INTO: Property[str | None] = Property(
+    name="ingest.into",
+    parse=_text,
+    values="a template such as `shop.{table}`",
+    default=None,
+    default_text="this table",
+    read_by="the service's intake of files",
+    meaning="The tables that change events of several go to; this one remembers which files were taken.",
+)
+INGEST_CREATE: Property[bool] = Property(
+    name="ingest.create",
+    parse=lambda text: _one_of("true", "false")(text) == "true",
+    values="`true` or `false`",
+    default=False,
+    default_text="`false`",
+    read_by="the service's intake of files",
+    meaning="Whether tables that `ingest.into` names are created where they are missing.",
+)
+INGEST_REJECTS: Property[str | None] = Property(
+    name="ingest.rejects",
+    parse=_text,
+    values="a folder of the machines that serve, or `s3://…`",
+    default=None,
+    read_by="the service's intake of files",
+    meaning="Where bad files, and change events that do not fit, go, so that the others are taken.",
+)
 INGEST_EVERY_SECONDS: Property[float] = Property(
     name="ingest.every_seconds",
     parse=_seconds,
@@ -241,13 +291,19 @@ TABLE_PROPERTIES: dict[str, Property[Any]] = {
     declared.name: declared
     for declared in (
         DELTA_RETENTION_SECONDS,
+        INGEST_CREATE,
+        INGEST_DECIMALS,
         INGEST_DONE,
         INGEST_EVERY_SECONDS,
         INGEST_FORMAT,
+        INGEST_HEADER,
+        INGEST_INTO,
         INGEST_OP_COLUMN,
         INGEST_PATTERN,
         INGEST_QUARANTINE,
+        INGEST_REJECTS,
         INGEST_SOURCE,
+        INGEST_TIMES,
         KEEP_HISTORY,
         ROW_GROUP_ROWS,
         SCHEMA_EVOLUTION,

@@ -36,6 +36,7 @@ from siltstone.table.jobs import (
     Keys,
     SourceColumns,
     delta_reads,
+    floor_before,
     make_job,
     since_overwrite,
     source_columns,
@@ -218,7 +219,8 @@ def _plan_next(plan: PartitionPlan, *, is_first: bool, is_alone: bool) -> Partit
     chosen = _that_fit(counted, request.max_round_bytes)
     left_over = counted[len(chosen) :]
     reads, schema = delta_reads(chosen, columns), columns.schema_after(watermark)
-    job = _job(plan, reads, columns, keys, schema, left_over, is_overwritten=is_overwritten)
+    floor = floor_before(chosen)
+    job = _job(plan, reads, columns, keys, schema, left_over, is_overwritten=is_overwritten, floor=floor)
     if not left_over and request.last_stream_position is None:
         job = _reaching_the_end(job, source.version, read_holds(state.holds))
     wants_full = is_first and request.settings.full and previous is not None and previous.file_count > 0
@@ -249,6 +251,7 @@ def _job(
     backlog: Sequence[Delta] = (),
     *,
     is_overwritten: bool = False,
+    floor: str | None = None,
 ) -> RoundJob:
     request, source = plan.request, plan.source
     settings, now_ms = request.settings, request.now_ms
@@ -264,6 +267,7 @@ def _job(
         now_ms=now_ms,
         backlog=backlog,
         is_overwritten=is_overwritten,
+        floor=floor,
     )
     if settings.full and job.primary_keys and plan.previous is not None and not is_overwritten:
         # All buckets are rewritten: those that will be too small for the table are so together with their neighbours.
@@ -306,7 +310,7 @@ def _plan_rebase(plan: PartitionPlan) -> RoundPlan:
     _check_untrimmed(plan, watermark)
     return RoundPlan(
         **vars(plan),
-        job=replace(_job(plan, whole.reads, columns, keys, evolve(columns.schema, whole.schema)), floor=whole.floor),
+        job=_job(plan, whole.reads, columns, keys, evolve(columns.schema, whole.schema), floor=whole.floor),
         rebase_source=source.locator,
         origin=Origin(
             round_id=(plan.state.round_id or 0) + 1,
@@ -358,7 +362,7 @@ def _all_of(plan: PartitionPlan, keys: Keys, last: int | None) -> _Whole:
     deltas = origin.between(0, last)
     newest = deltas[-1].stream_position if deltas else 0
     counted, _ = since_overwrite(deltas)
-    return _Whole(delta_reads(counted, columns), columns.schema_after(0), newest, len(deltas))
+    return _Whole(delta_reads(counted, columns), columns.schema_after(0), newest, len(deltas), floor_before(counted))
 
 
 def _compacted_schema(compacted: RoundCompletion, columns: SourceColumns) -> pa.Schema:

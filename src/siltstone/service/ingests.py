@@ -9,18 +9,25 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from siltstone import clock
+from siltstone.cdc.changes import read_times
 from siltstone.errors import SiltstoneError
-from siltstone.ingest.drop_options import DropOptions, Ingested
+from siltstone.ingest.drop_options import DropOptions, Ingested, write_options
 from siltstone.ingest.drops import Drops
 from siltstone.lake import Lake, Table
 from siltstone.model.properties import (
+    INGEST_CREATE,
+    INGEST_DECIMALS,
     INGEST_DONE,
     INGEST_EVERY_SECONDS,
     INGEST_FORMAT,
+    INGEST_HEADER,
+    INGEST_INTO,
     INGEST_OP_COLUMN,
     INGEST_PATTERN,
     INGEST_QUARANTINE,
+    INGEST_REJECTS,
     INGEST_SOURCE,
+    INGEST_TIMES,
 )
 
 # So often the properties of all tables are read.
@@ -44,12 +51,24 @@ def declared_ingest(properties: Mapping[str, str], where: object) -> Declared | 
     source = INGEST_SOURCE.of(properties, where)
     if source is None:
         return None
-    how = {"format": INGEST_FORMAT.of(properties, where), "op_column": INGEST_OP_COLUMN.of(properties, where)}
+    rejects, header = INGEST_REJECTS.of(properties, where), INGEST_HEADER.of(properties, where)
     options = DropOptions(
         pattern=INGEST_PATTERN.of(properties, where),
         done=INGEST_DONE.of(properties, where),  # type: ignore[arg-type]
-        quarantine=INGEST_QUARANTINE.of(properties, where),
-        how={name: value for name, value in how.items() if value is not None},
+        quarantine=INGEST_QUARANTINE.of(properties, where) or rejects is not None,
+        rejects=rejects,
+        how=write_options(
+            INGEST_FORMAT.of(properties, where),
+            None,
+            "upsert",
+            INGEST_OP_COLUMN.of(properties, where),
+            evolve=True,
+            decimals=INGEST_DECIMALS.of(properties, where),
+            times=read_times(INGEST_TIMES.of(properties, where) or ""),
+            header=header.split(",") if header else None,
+            into=INGEST_INTO.of(properties, where),
+            create=INGEST_CREATE.of(properties, where),
+        ),
     )
     return Declared(source, INGEST_EVERY_SECONDS.of(properties, where), options)
 

@@ -90,9 +90,15 @@ def commit_deltas(
         committed_at = max(now_ms, state.entries.time_ms)
         changes: dict[str, Entry | None] = {**_schema_change(state.version, deltas)}
         partitions: dict[str, Partition] = {}
+        if overwrite == "table" or (overwrite is not None and not state.version.partition_keys):
+            state.stream.floor = None
         for number, group in enumerate(groups):
+            floor = state.stream.floor
             for delta, partition in _targets(state, group, now_ms, partitions):
-                changes.update(_delta_changes(delta, partition, first + number, committed_at, idempotency))
+                changes.update(_delta_changes(delta, partition, first + number, committed_at, idempotency, floor))
+            state.stream.floor = max(
+                (each for each in (floor, *(delta.floor for delta in group)) if each), default=None
+            )
         state.stream.stream_position = position
         changes[stream_key(stream.stream)] = nameless(state.stream)
         if idempotency is not None:
@@ -288,8 +294,15 @@ def _targets(
 
 
 def _delta_changes(
-    delta: Delta, partition: Partition, position: int, committed_at: int, idempotency: Idempotency | None
+    delta: Delta,
+    partition: Partition,
+    position: int,
+    committed_at: int,
+    idempotency: Idempotency | None,
+    floor: str | None,
 ) -> dict[str, Entry]:
+    """Return the entries of a delta and its partition, which begins with the `floor` of the stream if this is its first."""
+    is_first = not partition.stream_position and not delta.replaces
     committed = Delta.from_serializable(
         {
             **delta,
@@ -299,6 +312,7 @@ def _delta_changes(
             "idempotency": idempotency,
             "fields": [],
             "place": 0,
+            "inherited_floor": floor if is_first else None,
             "locator": DeltaLocator(**partition.locator, stream_position=position),
         }
     )

@@ -308,8 +308,10 @@ class _Staging:
     def _require(self, incoming: pa.Schema, columns: Iterable[str], what: str) -> None:
         for column in columns:
             if incoming.names.count(column) != 1:
+                has = ", ".join(incoming.names) or "no columns"
+                hint = "; change events need the name of their format" if _are_events(incoming.names) else ""
                 raise InvalidInputError(
-                    f"{self._name}: the data must have the {what} {column!r} once; it has {', '.join(incoming.names) or 'no columns'}"
+                    f"{self._name}: the data must have the {what} {column!r} once; it has {has}{hint}"
                 )
 
     def _convert(self, batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -454,6 +456,11 @@ class _Staging:
             for deletes in [] if every_partition else self._deletes_everywhere:
                 self._write_rows(values, deletes)
         return self._writers[segment][1]
+
+
+def _are_events(names: Sequence[str]) -> bool:
+    """Return whether columns are those of change events, which are no rows before they are decoded."""
+    return {"op", "after"} <= {*names} or {*names} in ({"key", "value"}, {"schema", "payload"})
 
 
 def table_columns(schema: pa.Schema, op_column: str | None, table: pa.Schema) -> pa.Schema:

@@ -289,6 +289,8 @@ class _Reader:
     def apply(self, events: "_Events", delta: Delta) -> None:
         if delta.replaces:
             events.overwrite(_delta_event(delta, OVERWRITE, "", 0, {}))
+        if delta.inherited_floor is not None:
+            events.floor = max(delta.inherited_floor, events.floor or "")
         if delta.floor is not None:
             events.truncate(_delta_event(delta, "truncate", "", 0, {}), delta.floor)
             return

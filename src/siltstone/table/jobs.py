@@ -126,6 +126,11 @@ def since_overwrite(deltas: Sequence[Delta]) -> tuple[Sequence[Delta], bool]:
     return deltas, False
 
 
+def floor_before(deltas: Sequence[Delta]) -> str | None:
+    """Return the floor that a partition began with, if its first delta is the first of these."""
+    return deltas[0].inherited_floor if deltas else None
+
+
 def delta_reads(deltas: Sequence[Delta], columns: SourceColumns) -> list[ReadTask]:
     """Return the files of deltas as tasks, numbered in stream order."""
     reads = []
@@ -176,6 +181,7 @@ def merging_job(
         schema,
         now_ms=now_ms,
         is_overwritten=is_overwritten,
+        floor=floor_before(counted),
     )
 
 
@@ -192,12 +198,13 @@ def make_job(
     now_ms: int | None = None,
     backlog: Sequence[Delta] = (),
     is_overwritten: bool = False,
+    floor: str | None = None,
 ) -> RoundJob:
     """Return what a round does, starting from the one before, if any, and reading columns of `schema`.
 
     The rules are those of the source's version, all names those of the files of the destination's table. `backlog` has
     deltas that later rounds will read: a first round makes buckets for them, too. Where all rows from before are
-    overwritten, the round begins with empty buckets, too.
+    overwritten, the round begins with empty buckets, too. `floor` is that which deltas begin with; see `floor_before`.
     """
     settings = settings or Settings()
     if previous is not None:
@@ -209,6 +216,7 @@ def make_job(
     manifests = [delta.manifest for delta in backlog if delta.type != "delete"]
     coming = [(read.record_count, read.content_length) for read in reads if not read.is_delete]
     coming += [(manifest.record_count, manifest.content_length) for manifest in manifests]
+    left_floor = None if previous is None or is_overwritten else previous.floor
     kept_buckets = None if previous is None or is_overwritten else previous.buckets
     coming += [(kept_buckets.totals.live_count, kept_buckets.totals.content_length)] if kept_buckets is not None else []
     rows, size = (sum(column) for column in zip(*coming, strict=True)) if coming else (0, 0)
@@ -221,7 +229,7 @@ def make_job(
         sort_keys=keys.sort or (),
         merge_engine=version.merge_engine,
         drop_duplicates=version.drop_duplicates,
-        floor=previous.floor if previous and not is_overwritten else None,
+        floor=max((each for each in (left_floor, floor) if each), default=None),
         buckets=_first_buckets(rows, target) if kept_buckets is None else kept_buckets,
         bucket_rows=target,
         reads=tuple(reads),

@@ -55,7 +55,9 @@ class Oracle:
         self._merge_engine = merge_engine
         self._rows: dict[Key, list[Row]] = {}
         self._tombstones: dict[Key, Row] = {}
-        self._floor: object = None
+        # Of each partition there is, and of those that come later.
+        self._floors: dict[Key, bytes | None] = {}
+        self._floor: bytes | None = None
 
     @classmethod
     def of_version(cls, version: TableVersion) -> Self:
@@ -100,7 +102,8 @@ class Oracle:
 
     def _clear(self, data: pa.Table, overwrite: Replaced) -> None:
         """Forget all rows and tombstones of what is overwritten."""
-        doomed = {_key(row, self._partition_keys) for row in data.to_pylist()} if self._partition_keys else {()}
+        arriving = {_key(row, self._partition_keys) for row in data.to_pylist()} if self._partition_keys else {()}
+        doomed = arriving
         if not isinstance(overwrite, str):
             doomed = {
                 _key(dict(zip(self._partition_keys, values, strict=True)), self._partition_keys) for values in overwrite
@@ -111,6 +114,9 @@ class Oracle:
             ]
         if overwrite == "table" or not self._partition_keys:
             self._floor = None
+        for key in {*self._floors, *arriving}:
+            if overwrite == "table" or key in doomed:
+                self._floors[key] = None
         for key, tombstone in list(self._tombstones.items()):
             if overwrite == "table" or _key(tombstone, self._partition_keys) in doomed:
                 del self._tombstones[key]
@@ -151,11 +157,27 @@ class Oracle:
             for values in list(self._partitions.values()) if partition is None else [list(partition)]:
                 self._apply_row({**row, **dict(zip(self._partition_keys, values, strict=True))}, operation)
 
-    def truncate(self, floor: bytes) -> None:
-        """Remove all rows with a lower sort key, and refuse those that come later; without one, all rows there are."""
+    def truncate(self, floor: bytes, partition: Sequence[object] | None = None) -> None:
+        """Remove all rows with a lower sort key, and refuse those that come later; without one, all rows there are.
+
+        It holds for all partitions, those that begin later included, or for one.
+        """
+        if partition is not None:
+            own = dict(zip(self._partition_keys, partition, strict=True))
+            self._truncate_partition(_key(own, self._partition_keys), floor)
+            return
+        for values in [*self._floors]:
+            self._truncate_partition(values, floor)
+        self._floor = max(floor, self._floor or b"") or None
+
+    def _truncate_partition(self, values: Key, floor: bytes) -> None:
         for key, current in self._rows.items():
-            self._rows[key] = [row for row in current if floor and not self._is_below(row, floor)]
-        self._floor = max(floor, self._floor) if isinstance(self._floor, bytes) else floor or None
+            self._rows[key] = [
+                row
+                for row in current
+                if _key(row, self._partition_keys) != values or (floor and not self._is_below(row, floor))
+            ]
+        self._floors[values] = max(floor, self._floors.get(values) or b"") or None
 
     def _is_below(self, row: Mapping[str, object], floor: object) -> bool:
         return comparable(row.get(self._sort_keys[0])) < comparable(floor)
@@ -175,7 +197,8 @@ class Oracle:
         assert operation in _UPSERTS or operation in _DELETES, operation
         key = _key(row, self._identity)
         current = self._rows.setdefault(key, [])
-        if self._floor is not None and self._is_below(row, self._floor):
+        floor = self._floors.setdefault(_key(row, self._partition_keys), self._floor)
+        if floor is not None and self._is_below(row, floor):
             return
         if self._one_row_per_key and self._is_late(row, key):
             return
@@ -231,8 +254,10 @@ def oracle_of(table: Table, upto: int | None = None, *, partition: Sequence[Part
         if partition is None or delta.partition_values == list(partition):
             data = storage.download_delta(delta, root=root)
             values = _typed(delta.partition_values, table.version)
+            for floor in (delta.inherited_floor, delta.floor):
+                if floor is not None:
+                    oracle.truncate(bytes.fromhex(floor), values)
             if delta.floor is not None:
-                oracle.truncate(bytes.fromhex(delta.floor))
                 continue
             overwrite = [values] if delta.replaces else None
             oracle.write(data, delta.type, delta.delete_columns, delta.op_column, values, overwrite)

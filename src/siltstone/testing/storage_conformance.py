@@ -488,6 +488,34 @@ def an_overwrite_replaces_partitions_in_one_commit(storage: Any, root: str) -> N
 
 
 @_check
+def a_partition_begins_with_the_floor_of_its_stream(storage: Any, root: str) -> None:
+    """What a truncate let in no more stays out of partitions that begin later, until the table is overwritten."""
+    schema = _schema(id=pa.int64(), zone=pa.string())
+    stream = _stream(storage, root, schema=schema, partition_keys=["zone"], unique_within_partition=True)
+
+    def write(*zones: str, floor: str | None = None, overwrite: str | None = None) -> dict[str, str | None]:
+        staged = storage.stage_deltas(pa.table({"id": [1] * len(zones), "zone": list(zones)}), stream, root=root)
+        if floor is not None:
+            (truncate,) = storage.stage_deltas(pa.table({"id": [1]}), stream, type="delete", root=root)
+            # It comes before the rows of its own commit.
+            for delta in staged:
+                delta.place = 1
+            truncate.floor = floor
+            staged.append(truncate)
+        position = storage.commit_deltas(staged, stream, overwrite=overwrite, root=root).stream_position
+        deltas = storage.list_deltas(stream, first_stream_position=position, root=root)
+        return {each.partition_values[0]: each.inherited_floor for each in deltas}
+
+    assert write("eu") == {"eu": None}
+    assert write("us", floor="05") == {"us": "05"}
+    assert write("eu", "asia", floor="03") == {"eu": None, "asia": "05"}
+    assert write("us", "africa") == {"us": None, "africa": "05"}
+    assert write("moon", overwrite="partitions") == {"moon": None}
+    assert write("eu", overwrite="table")["eu"] is None
+    assert write("mars") == {"mars": None}
+
+
+@_check
 def deltas_are_checked_before_anything_is_committed(storage: Any, root: str) -> None:
     """Wrong data and wrong rules are refused, the column is named, and the stream stays as it was."""
     schema = _schema(id=pa.int64(), at=pa.timestamp("us")).append(pa.field("qty", pa.int32(), nullable=False))

@@ -43,6 +43,7 @@ TOLD: list[tuple[dict[str, Any], Any, pa.DataType, Any]] = [
     (told("v", "int32", f"{KAFKA}Date"), -1, pa.date32(), datetime.date(1969, 12, 31)),
     (told("v", "int32", f"{TIME}Time"), 3_600_001, pa.time64("us"), datetime.time(1, 0, 0, 1000)),
     (told("v", "int64", f"{TIME}MicroTime"), 3_600_000_001, pa.time64("us"), datetime.time(1, 0, 0, 1)),
+    (told("v", "int32", f"{KAFKA}Time"), 3_600_001, pa.time64("us"), datetime.time(1, 0, 0, 1000)),
     (told("v", "int64", f"{TIME}NanoTime"), 3_600_000_001_000, pa.time64("us"), datetime.time(1, 0, 0, 1)),
     (told("v", "int64", f"{TIME}MicroTime"), -1, pa.duration("us"), datetime.timedelta(microseconds=-1)),
     (told("v", "int64", f"{TIME}Timestamp"), NOON_US // 1000, pa.timestamp("us"), NOON),
@@ -66,10 +67,22 @@ TOLD: list[tuple[dict[str, Any], Any, pa.DataType, Any]] = [
     (told("v", "string", f"{TIME}IsoTime"), "03:04:05Z", pa.time64("us"), datetime.time(3, 4, 5)),
     (told("v", "string", f"{TIME}IsoTimestamp"), "2024-01-02T03:04:05Z", pa.timestamp("us"), NOON),
     (told("v", "int64", f"{TIME}MicroDuration"), 5, pa.duration("us"), datetime.timedelta(microseconds=5)),
+    (told("v", "int64", f"{TIME}NanoDuration"), 5000, pa.duration("us"), datetime.timedelta(microseconds=5)),
     (told("v", "string", f"{TIME}Interval"), "P1Y", pa.string(), "P1Y"),
     (told("v", "int32", f"{TIME}Year"), 2024, pa.int32(), 2024),
     (told("v", "string", f"{DATA}Uuid"), "b68a35a7-17ad-35b3-af2a-ae46edb4545b", pa.string(), ...),
-    (told("v", "string", f"{DATA}Json"), '{"a": 1}', pa.string(), '{"a": 1}'),
+    *((told("v", "string", f"{DATA}{name}"), "a.b", pa.string(), ...) for name in ("Json", "Xml", "Ltree", "EnumSet")),
+    (told("v", "string", f"{DATA}Enum", parameters={"allowed": "a.b,c"}), "a.b", pa.string(), ...),
+    # NaN in the mode of strings, MariaDB's precise unsigned integers, an array of arrays as PostgreSQL's connector sends it.
+    (told("v", "string"), "NAN", pa.string(), ...),
+    (
+        told("v", "bytes", f"{KAFKA}Decimal", parameters={"scale": "0"}),
+        base64_of(2**64 - 1),
+        pa.decimal128(20),
+        D(2**64 - 1),
+    ),
+    (told("v", "bytes", f"{KAFKA}Decimal", parameters={"scale": "0"}), base64_of(7), pa.int64(), 7),
+    (told("v", "array", items=told("", "int32")), [None, None], pa.list_(pa.int32()), ...),
     (told("v", "bytes", f"{DATA}Bits", parameters={"length": "12"}), "AwI=", pa.binary(), b"\x03\x02"),
     (told("v", "boolean"), True, pa.bool_(), True),
     (told("v", "int16"), 1, pa.bool_(), True),
@@ -193,6 +206,39 @@ def test_what_does_not_fit_or_may_mean_two_things_is_refused(
     decoded = decode_one(value, kind, count, None)
     assert [reject.line for reject in decoded.rejects] == list(range(1, count + 1))
     assert reason in decoded.rejects[0].reason
+    assert "'v'" in decoded.rejects[0].reason
+    assert not decoded.changes
+
+
+TOLD_WRONG: list[tuple[dict[str, Any], Any, pa.DataType]] = [
+    (told("v", "bytes", f"{KAFKA}Decimal", **NUMERIC), "12.5", pa.decimal128(12, 4)),
+    (told("v", "bytes", f"{KAFKA}Decimal", **NUMERIC), "", pa.decimal128(12, 4)),
+    (told("v", "bytes", f"{KAFKA}Decimal", parameters={"scale": "0"}), base64_of(2**64 - 1), pa.int64()),
+    (told("v", "struct", f"{DATA}VariableScaleDecimal"), {"scale": 3}, pa.string()),
+    (told("v", "string"), "POSITIVE_INFINITY", pa.decimal128(9, 2)),
+    (told("v", "int64", f"{TIME}MicroTime"), 86_400_000_000, pa.time64("us")),
+    (told("v", "int64", f"{TIME}MicroTime"), -1, pa.time64("us")),
+    (told("v", "int64", f"{TIME}NanoTime"), 1, pa.time64("us")),
+    (told("v", "int64", f"{TIME}NanoTimestamp"), 1, pa.timestamp("us")),
+    (told("v", "string", f"{TIME}ZonedTimestamp"), "-infinity", pa.timestamp("us", "UTC")),
+    (told("v", "int32", f"{TIME}Date"), 2**31, pa.date32()),
+    (told("v", "bytes"), "b68a35a7", pa.string()),
+    (told("v", "bytes"), "\\x00ff", pa.binary()),
+    (told("v", "int64"), "7", pa.int64()),
+    (told("v", "string"), 7, pa.string()),
+    (told("v", "boolean"), "true", pa.bool_()),
+    (told("v", "double"), "x", pa.float64()),
+    (told("v", "array", items=told("", "int32")), 3, pa.list_(pa.int32())),
+]
+
+
+@pytest.mark.parametrize("count", [1, 100])
+@pytest.mark.parametrize(("field", "value", "kind"), TOLD_WRONG)
+def test_a_value_that_is_not_as_its_schema_says_is_refused(
+    field: dict[str, Any], value: Any, kind: pa.DataType, count: int
+) -> None:
+    decoded = decode_one(value, kind, count, field)
+    assert [reject.line for reject in decoded.rejects] == list(range(1, count + 1))
     assert "'v'" in decoded.rejects[0].reason
     assert not decoded.changes
 

@@ -11,6 +11,7 @@ import siltstone
 from siltstone.cdc import SOURCE_POSITION
 from siltstone.errors import InputWarning, InvalidInputError
 from siltstone.lake import Lake, Table
+from siltstone.testing.oracle import oracle_of, same_rows
 from tests.unit.cdc.messages import UNAVAILABLE, change, lines, told, with_schema
 
 SCHEMA = {"id": "int64", "name": "string", "big": "string", SOURCE_POSITION: "binary"}
@@ -153,8 +154,9 @@ def test_a_truncate_in_order_of_arrival_is_of_all_rows_before_it(lake: Lake) -> 
         assert rows_of(table) == [(1, "a", "B"), (3, "a", "B")]
 
 
-def test_a_truncate_reaches_every_partition(lake: Lake) -> None:
-    table = lake.create_table(
+@pytest.fixture
+def parts(lake: Lake) -> Table:
+    return lake.create_table(
         "shop.parts",
         schema=SCHEMA,
         primary_keys=["id", "name"],
@@ -162,11 +164,60 @@ def test_a_truncate_reaches_every_partition(lake: Lake) -> None:
         partition_keys=["name"],
         merge_engine="partial_update",
     )
+
+
+def test_a_truncate_reaches_every_partition(parts: Table) -> None:
+    table = parts
     table.write_changes(lines([change("c", 1, row(1, "x")), change("c", 2, row(2, "y"))]), "debezium")
     table.write_changes(lines([change("t", 5), change("c", 6, row(3, "x"))]), "debezium")
     assert rows_of(table) == [(3, "x", "B")]
     table.compact(engine="local")
     assert rows_of(table) == [(3, "x", "B")]
+
+
+def test_a_truncate_holds_in_partitions_that_begin_after_it(parts: Table) -> None:
+    # The first finds no partition at all, the second comes with rows of new ones, before it and after it.
+    parts.write_changes(lines([change("t", 5)]), "debezium")
+    parts.write_changes(lines([change("c", 3, row(1, "x")), change("c", 6, row(2, "x"))]), "debezium")
+    parts.write_changes(lines([change("c", 7, row(3, "y")), change("t", 8), change("c", 9, row(4, "z"))]), "debezium")
+    parts.write_changes(lines([change("c", 7, row(5, "z")), change("u", 4, row(6, "w"))]), "debezium")
+    expected = [(4, "z", "B")]
+    assert rows_of(parts) == expected
+    first = {delta.partition_values[0]: delta for delta in parts.deltas() if not delta.previous_stream_position}
+    assert {name: delta.inherited_floor is not None for name, delta in first.items()} == dict.fromkeys("xyzw", True)
+    (told,) = parts.explain_key({"id": 6, "name": "w"})
+    assert "truncated" in told.events[0].effect
+    same_rows(parts.to_arrow(include_uncompacted=True), oracle_of(parts).rows())
+    parts.compact(engine="local")
+    assert rows_of(parts) == expected
+    parts.write_changes(lines([change("u", 4, row(7, "w")), change("u", 10, row(8, "w"))]), "debezium")
+    for _ in range(2):
+        parts.compact(engine="local")
+        assert rows_of(parts) == [*expected, (8, "w", "B")]
+        parts.rollback(1, partition_values=["w"])
+        assert rows_of(parts) == [*expected, (8, "w", "B")]
+    parts.compact(rebase_from=parts, engine="local")
+    parts.write_changes(lines([change("u", 4, row(9, "w"))]), "debezium")
+    assert rows_of(parts) == [*expected, (8, "w", "B")]
+    assert not parts.fsck(deep=True)
+
+
+def test_an_overwrite_ends_what_a_truncate_keeps_out(parts: Table) -> None:
+    def late(key: int, name: str) -> pa.Table:
+        values = {**row(key, name), SOURCE_POSITION: b"\0"}
+        return pa.Table.from_pylist([values], schema=parts.schema)
+
+    parts.write_changes(lines([change("c", 1, row(1, "x")), change("t", 5)]), "debezium")
+    parts.write(late(2, "y"), mode="overwrite", partitions="present")
+    parts.write(late(3, "y"))
+    parts.write(late(4, "z"))
+    assert rows_of(parts) == [(2, "y", "B"), (3, "y", "B")]
+    parts.write(late(5, "x"), mode="overwrite")
+    parts.write(late(6, "w"))
+    assert rows_of(parts) == [(5, "x", "B"), (6, "w", "B")]
+    same_rows(parts.to_arrow(include_uncompacted=True), oracle_of(parts).rows())
+    parts.compact(engine="local")
+    assert rows_of(parts) == [(5, "x", "B"), (6, "w", "B")]
 
 
 def test_several_tables_are_created_and_written(lake: Lake, tmp_path: Path) -> None:

