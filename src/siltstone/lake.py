@@ -402,9 +402,7 @@ class Lake:
         if self.has_table(name):
             raise AlreadyExistsError(f"{self.root}: table {name} exists already; drop it first, or choose another name")
 
-    def sql(
-        self, query: str, *, as_of: Moment | Mapping[str, Moment] | None = None, fresh: bool = False
-    ) -> "Query":
+    def sql(self, query: str, *, as_of: Moment | Mapping[str, Moment] | None = None, fresh: bool = False) -> "Query":
         """Return a SELECT over tables of the lake, which DuckDB runs in this process when its rows are asked for.
 
         Tables are named with their namespace, e.g. `select status, sum(amount) from shop.orders group by status`; those of
@@ -470,7 +468,11 @@ class Table:
         version = self.version
         keys = {"key": version.primary_keys, "sort": version.sort_keys, "partition": version.partition_keys}
         rows = [
-            (field.name, describe_type(field.type), ", ".join(kind for kind, names in keys.items() if field.name in names))
+            (
+                field.name,
+                describe_type(field.type),
+                ", ".join(kind for kind, names in keys.items() if field.name in names),
+            )
             for field in version.schema
         ]
         return table_html(["column", "type", "key"], rows, f"{self.name} in {self.lake.root}")

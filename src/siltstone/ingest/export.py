@@ -112,7 +112,10 @@ def plain_rows(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
 
 
 def plain(value: Any) -> Any:
-    """Return a value as one that JSON can hold: decimals, times, NaN and bytes (in base64) as text, durations as microseconds."""
+    """Return a value as one that JSON can hold: decimals, times, NaN and bytes (in base64) as text, durations as microseconds.
+
+    Intervals of months, days and nanoseconds are text of ISO 8601, e.g. `P1M2DT0.5S`.
+    """
     if value is None or isinstance(value, bool | int | str):
         return value
     if isinstance(value, float):
@@ -125,6 +128,9 @@ def plain(value: Any) -> Any:
         return value.isoformat()
     if isinstance(value, datetime.timedelta):
         return value // datetime.timedelta(microseconds=1)
+    if isinstance(value, pa.MonthDayNano):
+        seconds = decimal.Decimal(value.nanoseconds).scaleb(-9).normalize()
+        return f"P{value.months}M{value.days}DT{seconds:f}S"
     if isinstance(value, bytes):
         return base64.b64encode(value).decode()
     if isinstance(value, dict):

@@ -35,6 +35,8 @@ _CONFIG = {
     "autoload_known_extensions": False,
     "python_enable_replacements": False,
 }
+# Whatever gets past the parser finds no file, no network and no setting that it can change.
+_LOCK = "SET TimeZone = 'UTC'; SET enable_external_access = false; SET lock_configuration = true"
 _PLACE = re.compile(r"\n+LINE (\d+): (.*)\n( *)(\^+)", re.DOTALL)
 _MISSING = re.compile(r"Table with name (.+) does not exist!")
 
@@ -104,8 +106,9 @@ class Query:
         return rows_html(self.to_batches())
 
     def _batches(self) -> Iterator[pa.RecordBatch]:
-        with _opened(self.views) as connection:
-            reader = connection.sql(self.text).to_arrow_reader(_BATCH_ROWS)
+        with _opened() as database:
+            database.add(self.views)
+            reader = database.connection.sql(self.text).to_arrow_reader(_BATCH_ROWS)
             try:
                 for batch in reader:
                     yield pa.RecordBatch.from_arrays(batch.columns, schema=self.schema)
@@ -122,12 +125,12 @@ def open_query(
     `guess` says which table may have been meant. Raises: InvalidInputError, NotFoundError, NotInstalledError.
     """
     try:
-        with _opened({}) as connection:
-            statement = Statement(text, connection)
+        with _opened() as database:
+            statement = Statement(text, database.connection)
             views, is_changed = _views_of(statement, open_table)
             run = statement.text() if is_changed else text
-        with _opened(views) as connection:
-            reader = connection.sql(run).limit(0).to_arrow_reader(1)
+            database.add(views)
+            reader = database.connection.sql(run).limit(0).to_arrow_reader(1)
             names = _unique(reader.schema.names)
             schema = pa.schema([field.with_name(name) for field, name in zip(reader.schema, names, strict=True)])
             reader.close()
@@ -181,27 +184,42 @@ class _MissingTableError(SiltstoneError):
     """DuckDB knows no table of a name, which is the message."""
 
 
+class _Database:
+    """A database in memory, which has the views that it is given and nothing else."""
+
+    def __init__(self, connection: "duckdb.DuckDBPyConnection") -> None:
+        self.connection = connection
+        self._datasets: list[PushedDataset] = []
+
+    def add(self, views: Mapping[View, QueryTable]) -> None:
+        """Let tables be read as views."""
+        for view, table in views.items():
+            dataset = table.dataset.copy()
+            self._datasets.append(dataset)
+            rows = f"{VIEWS} {len(self._datasets)}"
+            self.connection.register(rows, dataset)
+            self.connection.execute(f"CREATE SCHEMA IF NOT EXISTS {quoted(view.schema)}")
+            self.connection.execute(f"CREATE VIEW {view.sql} AS FROM {quoted(rows)}")
+
+    @property
+    def failure(self) -> Exception | None:
+        """Why a table could not be read, None where that is not what failed."""
+        return next((dataset.failure for dataset in self._datasets if dataset.failure is not None), None)
+
+
 @contextlib.contextmanager
-def _opened(tables: Mapping[View, QueryTable]) -> "Iterator[duckdb.DuckDBPyConnection]":
-    """Yield a database that has the tables and nothing else, and can do nothing but read them; say in words what fails."""
+def _opened() -> Iterator[_Database]:
+    """Yield a database that can do nothing but read; say in words what fails there."""
     duckdb = _imported()
-    datasets = [table.dataset.copy() for table in tables.values()]
     with tempfile.TemporaryDirectory(prefix="siltstone-sql-") as folder:
-        connection = duckdb.connect(":memory:", config={**_CONFIG, "temp_directory": folder})
+        database = _Database(duckdb.connect(":memory:", config={**_CONFIG, "temp_directory": folder}))
         try:
-            connection.execute("SET TimeZone = 'UTC'")
-            for number, (view, dataset) in enumerate(zip(tables, datasets, strict=True)):
-                connection.register(f"{VIEWS} {number}", dataset)
-                connection.execute(f"CREATE SCHEMA IF NOT EXISTS {quoted(view.schema)}")
-                connection.execute(f'CREATE VIEW {view.sql} AS SELECT * FROM "{VIEWS} {number}"')
-            connection.execute("SET enable_external_access = false")
-            connection.execute("SET lock_configuration = true")
-            yield connection
+            database.connection.execute(_LOCK)
+            yield database
         except (duckdb.Error, pa.ArrowException, OSError) as error:
-            failed = [dataset.failure for dataset in datasets if dataset.failure is not None]
-            raise (failed[0] if failed else _in_words(str(error))) from error
+            raise (database.failure or _in_words(str(error))) from error
         finally:
-            connection.close()
+            database.connection.close()
 
 
 def _imported() -> Any:

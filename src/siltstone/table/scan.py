@@ -207,6 +207,11 @@ class Scan:
         where = "" if self.where is None else f" where {self.where.expression}"
         return f"<Scan of {', '.join(self.columns)} from {self.snapshot!r}{where}>"
 
+    def _repr_html_(self) -> str:
+        from siltstone.table.notebook import rows_html
+
+        return rows_html(self.to_batches())
+
     @property
     def schema(self) -> pa.Schema:
         """The columns that are read."""

@@ -107,18 +107,19 @@ class Statement:
         return self._deparsed(self._tree)
 
     def _parsed(self, text: str) -> Node:
-        row = self._connection.execute("SELECT json_serialize_sql(?::VARCHAR)", [text]).fetchone()
-        tree: Node = _loaded(row[0] if row else "")
+        tree = _loaded(str(self._value("SELECT json_serialize_sql(?::VARCHAR)", text)))
         if tree["error"]:
             # It parsed as SQL, and so is a statement of another kind.
             raise InvalidInputError(f"SQL: {_ONLY_READS}")
         return tree
 
     def _deparsed(self, tree: Node) -> str:
-        row = self._connection.execute(
-            "SELECT json_deserialize_sql(?::VARCHAR::JSON)", [orjson.dumps(tree).decode()]
-        ).fetchone()
-        return str(row[0] if row else "")
+        return str(self._value("SELECT json_deserialize_sql(?::VARCHAR::JSON)", orjson.dumps(tree).decode()))
+
+    def _value(self, select: str, *parameters: str) -> object:
+        """Return the one value of a result, all of which is fetched: an unfinished one is in the way of the next."""
+        ((value,),) = self._connection.execute(select, list(parameters)).fetchall()
+        return value
 
     def _moment(self, node: Node) -> Moment | None:
         """Return what an AT clause says, which may be any expression without columns. Raises: InvalidInputError."""
@@ -127,8 +128,7 @@ class Statement:
             return None
         asked = self._parsed("SELECT 1")
         asked["statements"][0]["node"]["select_list"] = [clause["expr"]]
-        row = self._connection.execute(self._deparsed(asked)).fetchone()
-        value, unit = row[0] if row else None, clause["unit"].upper()
+        value, unit = self._value(self._deparsed(asked)), clause["unit"].upper()
         if unit == "VERSION" and isinstance(value, int) and not isinstance(value, bool):
             return value
         if unit == "TIMESTAMP" and isinstance(value, str | datetime.date):
