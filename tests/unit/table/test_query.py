@@ -261,3 +261,14 @@ def test_notebooks_show_small_tables_in_which_everything_is_escaped(lake: siltst
     assert "<td>decimal(10,2)</td>" in orders._repr_html_()
     assert orders.scan(["id"])._repr_html_().count("<tr>") == 21
     assert "<td>shop.orders</td>" in lake._repr_html_()
+
+
+def test_the_page_about_engines_shows_what_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = (Path(__file__).parents[3] / "docs" / "engines.md").read_text()
+    block = page.split("```python\n")[1].split("```")[0]
+    lake = siltstone.open(tmp_path / "my-lake")
+    schema = {"order_id": "int64", "status": "string", "amount": "double"}
+    orders = lake.create_table("shop.orders", schema=schema, primary_keys=["order_id"])
+    orders.write([{"order_id": 1, "status": "paid", "amount": 9.5}])
+    monkeypatch.chdir(tmp_path)
+    exec(block, {})
