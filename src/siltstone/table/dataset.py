@@ -5,11 +5,13 @@ that is read, and what is known of partitions, buckets and row groups only saves
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import TypeAlias
+from typing import NoReturn, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset
+
+from siltstone.errors import InvalidInputError
 
 Read: TypeAlias = Callable[[Sequence[str] | None, pc.Expression | None], pa.RecordBatchReader]
 """Reads the rows that a filter leaves, and of them some columns, None for all."""
@@ -42,6 +44,13 @@ class PushedDataset(pyarrow.dataset.Dataset):  # type: ignore[misc]
         """Return what reads the rows; settings say how quickly, and are for Arrow's own data sets."""
         return _Scanner(self, columns, filter)
 
+    def _refuse(self, *arguments: object, **options: object) -> NoReturn:
+        raise InvalidInputError("the rows of a table are read by scanner, to_table, to_batches or count_rows only")
+
+    # They would reach for files, which only a scan knows how to read; Arrow's own would not survive that.
+    filter = get_fragments = head = join = join_asof = replace_schema = sort_by = take = _refuse
+    partition_expression = property(_refuse)
+
     def read(self, columns: Sequence[str] | None, filter: pc.Expression | None) -> pa.RecordBatchReader:
         """Return a reader of the rows, which keeps why it failed."""
         try:
@@ -67,3 +76,12 @@ class _Scanner:
 
     def to_reader(self) -> pa.RecordBatchReader:
         return self._rows.read(self._columns, self._filter)
+
+    def to_batches(self) -> Iterator[pa.RecordBatch]:
+        yield from self.to_reader()
+
+    def to_table(self) -> pa.Table:
+        return self.to_reader().read_all()
+
+    def count_rows(self) -> int:
+        return sum(batch.num_rows for batch in self._rows.read([], self._filter))

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 import siltstone
@@ -85,6 +86,16 @@ def test_what_duckdb_asks_for_rules_out_row_groups(
 def test_the_rows_of_a_scan_are_filtered_by_both(lake: siltstone.Lake) -> None:
     relation = lake.table("shop.orders").scan(["id", "amount"], "status = 'paid'").to_duckdb()
     assert relation.filter("amount > 95").project("id").order("id").fetchall() == [(97,), (99,)]
+
+
+def test_an_arrow_data_set_reads_what_it_is_asked_for(lake: siltstone.Lake) -> None:
+    dataset = lake.table("shop.orders").scan().to_dataset()
+    wanted = pc.field("id") < 3
+    assert dataset.to_table(columns=["id"], filter=wanted).num_rows == dataset.count_rows(filter=wanted) == 3
+    assert sum(batch.num_rows for batch in dataset.to_batches()) == dataset.count_rows() == 100
+    for refused in (dataset.get_fragments, dataset.head, lambda: dataset.partition_expression):
+        with pytest.raises(siltstone.InvalidInputError, match="are read by scanner"):
+            refused()
 
 
 def test_a_query_is_of_one_moment_whatever_is_written_meanwhile(lake: siltstone.Lake) -> None:
