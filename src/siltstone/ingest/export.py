@@ -43,10 +43,15 @@ def write_rows(batches: Iterable[pa.RecordBatch], schema: pa.Schema, path: str, 
     """Write rows to a local file as they come; return how many there were, and the file's bytes."""
     rows = 0
     with replacing(path) as unfinished:
-        with _opened_writer(unfinished, schema, format) as write:
-            for batch in batches:
-                write(batch)
-                rows += batch.num_rows
+        try:
+            with _opened_writer(unfinished, schema, format) as write:
+                for batch in batches:
+                    write(batch)
+                    rows += batch.num_rows
+        except pa.ArrowNotImplementedError as error:
+            raise InvalidInputError(
+                f"{path}: {format} has no form for a column ({error}); cast it, or leave it out"
+            ) from error
         size = os.path.getsize(unfinished)
     return rows, size
 
@@ -88,7 +93,7 @@ def _opened_writer(path: str, schema: pa.Schema, format: Format) -> Iterator[Cal
 
 def _csv_type(kind: pa.DataType) -> pa.DataType:
     """Return what CSV can hold of a type: a type without a CSV form is written as in JSON."""
-    if pa.types.is_nested(kind) or pa.types.is_binary(kind):
+    if pa.types.is_nested(kind) or pa.types.is_binary(kind) or pa.types.is_interval(kind):
         return pa.string()
     return pa.int64() if pa.types.is_duration(kind) else kind
 

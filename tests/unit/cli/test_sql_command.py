@@ -58,4 +58,8 @@ def test_moments_files_and_standard_input(orders: Cli) -> None:
 def test_a_failure_is_one_line(orders: Cli) -> None:
     assert "syntax error at or near" in orders.fails("sql", "selec\n1")
     assert "did you mean shop.orders?" in orders.fails("sql", "from shop.ordrs")
+    span = ("sql", "select interval 36 hour span", "--output")
+    assert "parquet has no form for a column" in orders.fails(*span, str(orders.folder / "span.parquet"))
+    orders(*span, str(orders.folder / "span.csv"))
+    assert (orders.folder / "span.csv").read_text() == '"span"\n"P0M0DT129600S"\n'
     assert "only a SELECT" in orders.fails("sql", "install httpfs")
