@@ -86,7 +86,7 @@ def in_order(rows: pa.Table) -> list[str]:
     return sorted(repr(tuple(row.values())) for row in rows.to_pylist())
 
 
-@settings(max_examples=12)
+@settings(max_examples=6)
 @given(
     history=histories(max_writes=4, max_rows=10),
     rounds=st.lists(st.integers(0, 15), min_size=4, max_size=4),
@@ -112,7 +112,7 @@ def test_a_query_has_the_rows_that_duckdb_finds_in_the_rows_of_the_table(
             connection.execute("SET TimeZone = 'UTC'")
             connection.register("given", rows)
             connection.execute("CREATE TABLE stored AS FROM given")
-            for _ in range(5):
+            for _ in range(4):
                 tree = data.draw(filters(domains, table.schema), label="filter")
                 columns = data.draw(
                     st.lists(st.sampled_from(table.schema.names), max_size=2, unique=True), label="columns"

@@ -22,7 +22,7 @@ def rows_html(batches: pa.RecordBatchReader) -> str:
 
 def table_html(header: Sequence[str], rows: Iterable[Iterable[object]], caption: str = "") -> str:
     """Return a table with what is known of it below."""
-    lines = [header, *rows]
+    lines: list[Iterable[object]] = [header, *rows]
     marks = ["th", *["td"] * (len(lines) - 1)]
     body = "".join(
         f"<tr>{''.join(f'<{mark}>{_cell(value)}</{mark}>' for value in line)}</tr>"

@@ -172,7 +172,8 @@ def _query_nodes(tree: object) -> Iterator[str]:
 
 def _own_names(node: Mapping[str, Any]) -> list[Node]:
     names = node.get("cte_map")
-    return names["map"] if isinstance(names, dict) else []
+    entries: list[Node] = names["map"] if isinstance(names, dict) else []
+    return entries
 
 
 def _is_own(path: list[str], own: set[str]) -> bool:

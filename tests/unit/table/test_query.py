@@ -1,6 +1,7 @@
 """SQL over tables of a lake: what is read and what is not, names, moments, errors in words, and that nothing is written."""
 
 import datetime
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -108,7 +109,8 @@ def test_as_of_is_said_for_a_table_or_within_the_query(lake: siltstone.Lake) -> 
     select = "select status from shop.orders {} where id = 1"
     before, now = [{"status": "paid"}], [{"status": "sent"}]
     at = datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=1)
-    for as_of, expected in ((1, before), ({"shop.orders": 2}, now), ({"shop.orders": 1}, before), (at, now)):
+    moments: list[tuple[Any, Any]] = [(1, before), ({"shop.orders": 2}, now), ({"shop.orders": 1}, before), (at, now)]
+    for as_of, expected in moments:
         assert rows(lake.sql(select.format(""), as_of=as_of)) == expected
     for clause, expected in (
         ("AT (VERSION => 1)", before),
@@ -257,7 +259,7 @@ def test_duckdb_that_is_missing_or_old_is_one_sentence(lake: siltstone.Lake, mon
     with pytest.raises(siltstone.NotInstalledError, match=r"DuckDB 2 or newer, and 1\.5\.5 is installed"):
         lake.sql("select 1")
     assert len(lake.table("shop.orders").scan(["id"]).to_duckdb().fetchall()) == 100
-    monkeypatch.setitem(__import__("sys").modules, "duckdb", None)
+    monkeypatch.setitem(sys.modules, "duckdb", None)
     with pytest.raises(siltstone.NotInstalledError, match=r"SQL needs duckdb: run pip install 'siltstone\[sql\]'"):
         lake.sql("select 1")
 
