@@ -117,7 +117,8 @@ def test_a_query_has_the_rows_that_duckdb_finds_in_the_rows_of_the_table(
                 columns = data.draw(
                     st.lists(st.sampled_from(table.schema.names), max_size=2, unique=True), label="columns"
                 )
-                select = f"select {', '.join(map(quoted, columns)) or 'count(*)'} from %s where {sql_of(tree)}"
-                expected = connection.sql(select % "stored").to_arrow_table()
-                assert in_order(lake.sql(select % table.name, **how).to_arrow()) == in_order(expected), select
+                wanted = ", ".join(map(quoted, columns)) or "count(*)"
+                expected = connection.sql(f"select {wanted} from stored where {sql_of(tree)}").to_arrow_table()
+                query = lake.sql(f"select {wanted} from {table.name} where {sql_of(tree)}", **how)
+                assert in_order(query.to_arrow()) == in_order(expected)
     forget_logs(lake.root)
