@@ -32,10 +32,12 @@ from siltstone.documents.intake import (
 )
 from siltstone.documents.language import Json
 from siltstone.documents.read import (
+    DOCUMENT_SCHEMA,
     HistoryEntry,
     TimelineEvent,
     history_of,
     job_of,
+    read_documents,
     resolved,
     scan_tables,
     scanned_documents,
@@ -69,6 +71,8 @@ from siltstone.table.completion import Destination, Hold, delay_of, list_holds, 
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+    from siltstone.table.dataset import PushedDataset
 
 DEFAULT_DELAY_MS = 5 * 60 * 1000
 When = int | datetime.datetime
@@ -284,6 +288,16 @@ class DocumentTable:
         )
         for table in tables:
             yield from scanned_documents(table, name)
+
+    def to_dataset(self) -> "PushedDataset":
+        """Return all documents that are there now as an Arrow data set, with the columns that `to_spark` has.
+
+        An engine such as DuckDB reads what it wants of it. Raises: CorruptionError.
+        """
+        from siltstone.table.dataset import PushedDataset
+
+        job = job_of(self.name, root=self.lake.root)
+        return PushedDataset(DOCUMENT_SCHEMA, lambda columns, where: read_documents(job, columns, where))
 
     def to_spark(
         self, spark: "SparkSession", *, hold: Hold | str | None = None, include_deleted: bool = False

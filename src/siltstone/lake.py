@@ -63,7 +63,7 @@ from siltstone.model import (
 from siltstone.model.locators import did_you_mean, split_table_name
 from siltstone.model.properties import KIND, ROWS_KIND
 from siltstone.model.rounds import RoundCompletion
-from siltstone.model.schema import schema_from_json
+from siltstone.model.schema import describe_type, schema_from_json
 from siltstone.objects import canonical_root, local_folder, open_objects
 from siltstone.rounds.events import Progress
 from siltstone.rounds.request import TableRequest
@@ -108,7 +108,7 @@ from siltstone.table.report import (
     summarize_table,
 )
 from siltstone.table.scan import Scan, Where, look_up, open_scan
-from siltstone.table.snapshot import TableSnapshot, take_snapshot
+from siltstone.table.snapshot import Moment, TableSnapshot, take_snapshot
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -118,6 +118,7 @@ if TYPE_CHECKING:
     from siltstone.change_writes import ChangeData, ChangeOptions, ChangesWritten
     from siltstone.document_table import DocumentTable
     from siltstone.ingest.foreign import ForeignFormat
+    from siltstone.table.query import Query, QueryTable
 
 EngineName = Literal["spark", "local"]
 WriteMode = Literal["append", "overwrite"]
@@ -142,6 +143,15 @@ class Lake:
 
     def __repr__(self) -> str:
         return f"Lake({self.root!r})"
+
+    def _repr_html_(self) -> str:
+        from siltstone.table.notebook import table_html
+
+        rows = [
+            (table.name, ", ".join(table.primary_keys), table.columns, table.problem or table.description)
+            for table in self.summaries()
+        ]
+        return table_html(["table", "key", "columns", "description"], rows, self.root)
 
     def namespaces(self) -> list[str]:
         """Return the names of all namespaces."""
@@ -392,6 +402,45 @@ class Lake:
         if self.has_table(name):
             raise AlreadyExistsError(f"{self.root}: table {name} exists already; drop it first, or choose another name")
 
+    def sql(self, query: str, *, as_of: Moment | Mapping[str, Moment] | None = None, fresh: bool = False) -> "Query":
+        """Return a SELECT over tables of the lake, which DuckDB runs in this process when its rows are asked for.
+
+        Tables are named with their namespace, e.g. `select status, sum(amount) from shop.orders group by status`; those of
+        documents have the columns that `DocumentTable.to_spark` has. Each table is read as it is at this moment, as compacted,
+        with the deltas that wait if `fresh`, or `as_of` a time, or a position by table: `{"shop.orders": 12}`. Within
+        the query, `shop.orders AT (VERSION => 12)` and `AT (TIMESTAMP => '2024-05-01T08:00:00Z')` say the same of one table.
+        Only what reads is run: no files, no settings, no network.
+        Raises: InvalidInputError, NotFoundError, NotInstalledError, CorruptionError.
+        """
+        from siltstone.table.query import open_query
+
+        def open_table(name: str, moment: Moment | None) -> "QueryTable":
+            table = self._table_of_any_case(name)
+            given = as_of.get(table.name) if isinstance(as_of, Mapping) else as_of
+            return table.for_query(given if moment is None else moment, fresh=fresh)
+
+        opened = open_query(query, open_table, self._guess)
+        names = {table.name for table in opened.tables}
+        if isinstance(as_of, int) and len(names) > 1:
+            raise InvalidInputError(
+                f"as of {as_of}: a position is that of one table, and the query reads {', '.join(sorted(names))}; say "
+                "which, or give a time"
+            )
+        for name in as_of if isinstance(as_of, Mapping) else ():
+            if name not in names:
+                raise InvalidInputError(f"as of: the query does not read {name}{did_you_mean(name, sorted(names))}")
+        return opened
+
+    def _table_of_any_case(self, name: str) -> "Table":
+        """Return a table as SQL finds it: by its name, or else by that in another case. Raises: NotFoundError."""
+        try:
+            return self.table(name)
+        except NotFoundError:
+            alike = [table.name for table in self.tables() if table.name.lower() == name.lower()]
+            if len(alike) != 1:
+                raise
+            return self.table(alike[0])
+
     def drop_table(self, name: str) -> None:
         """Drop a table; its files stay until they are vacuumed. Raises: NotFoundError."""
         catalog.drop_table(name, root=self.root)
@@ -412,6 +461,21 @@ class Table:
 
     def __repr__(self) -> str:
         return f"Table({self.name!r} in {self.lake.root!r})"
+
+    def _repr_html_(self) -> str:
+        from siltstone.table.notebook import table_html
+
+        version = self.version
+        keys = {"key": version.primary_keys, "sort": version.sort_keys, "partition": version.partition_keys}
+        rows = [
+            (
+                field.name,
+                describe_type(field.type),
+                ", ".join(kind for kind, names in keys.items() if field.name in names),
+            )
+            for field in version.schema
+        ]
+        return table_html(["column", "type", "key"], rows, f"{self.name} in {self.lake.root}")
 
     @property
     def version(self) -> TableVersion:
@@ -905,6 +969,18 @@ class Table:
         Raises: NotFoundError, InvalidInputError, CorruptionError.
         """
         return take_snapshot(self.name, as_of=as_of, fresh=fresh, root=self.lake.root)
+
+    def for_query(self, moment: Moment | None, *, fresh: bool = False) -> "QueryTable":
+        """Return the table as a query reads it: at a moment, or as it is. Raises: as `snapshot`."""
+        from siltstone.table.query import QueryTable
+
+        if KIND.of(self.properties, self.name) != ROWS_KIND:
+            if moment is not None:
+                raise InvalidInputError(f"{self.name}: is a table of documents, which SQL reads as they are now only")
+            return QueryTable(self.name, None, self.lake.document_table(self.name).to_dataset())
+        snapshot = self.snapshot(as_of=moment, fresh=fresh)
+        newer = snapshot.newer if moment is None and not fresh else 0
+        return QueryTable(self.name, moment, snapshot.scan().to_dataset(), newer)
 
     def scan(
         self,

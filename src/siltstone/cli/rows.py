@@ -111,7 +111,7 @@ def read(
         return
     total = scan.snapshot.row_count if is_as_compacted and where is None else None
     uncompacted = scan.snapshot.newer if is_as_compacted else 0
-    text = _read_text(name, scan.schema, batches, shown, total, uncompacted)
+    text = read_text(name, scan.schema, batches, shown, total, uncompacted)
     shell.emit_lines((row for batch in batches for row in plain_rows(batch)), text)
 
 
@@ -131,7 +131,7 @@ def emit_export(shell: Shell, table: str, file: str, rows: int, size: int, noun:
     shell.emit({"table": table, "file": file, "rows": rows, "bytes": size}, [sentence])
 
 
-def _read_text(
+def read_text(
     table: str,
     schema: "pa.Schema",
     batches: "Iterator[pa.RecordBatch]",
@@ -163,7 +163,8 @@ def rows_text(batches: "Iterable[pa.RecordBatch]", schema: "pa.Schema", width: i
     import pyarrow as pa
 
     names = schema.names
-    numbers = [pa.types.is_integer(field.type) or pa.types.is_floating(field.type) for field in schema]
+    is_number = (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal)
+    numbers = [any(is_kind(field.type) for is_kind in is_number) for field in schema]
     widths = [0] * len(names)
     is_first = True
     for rows in _chunks(batches):

@@ -493,3 +493,12 @@ def scan_tables(job: RoundJob, hold: Hold | None, *, include_deleted: bool) -> I
     """Yield all documents in this process, as `bucket_documents` does."""
     for number, new in recent.recent_deltas.arrived_by_bucket(job):
         yield from bucket_documents(job, number, new, hold=hold, include_deleted=include_deleted)
+
+
+def read_documents(job: RoundJob, columns: Sequence[str] | None, where: pc.Expression | None) -> pa.RecordBatchReader:
+    """Return a reader of some columns of the documents that a filter leaves, None for all, bucket by bucket."""
+    names = DOCUMENT_SCHEMA.names if columns is None else list(columns)
+    tables = scan_tables(job, None, include_deleted=False)
+    chosen = (table if where is None else table.filter(where) for table in tables)
+    batches = (batch for table in chosen for batch in table.select(names).to_batches())
+    return pa.RecordBatchReader.from_batches(pa.schema([DOCUMENT_SCHEMA.field(name) for name in names]), batches)

@@ -43,10 +43,15 @@ def write_rows(batches: Iterable[pa.RecordBatch], schema: pa.Schema, path: str, 
     """Write rows to a local file as they come; return how many there were, and the file's bytes."""
     rows = 0
     with replacing(path) as unfinished:
-        with _opened_writer(unfinished, schema, format) as write:
-            for batch in batches:
-                write(batch)
-                rows += batch.num_rows
+        try:
+            with _opened_writer(unfinished, schema, format) as write:
+                for batch in batches:
+                    write(batch)
+                    rows += batch.num_rows
+        except pa.ArrowNotImplementedError as error:
+            raise InvalidInputError(
+                f"{path}: {format} has no form for a column ({error}); cast it, or leave it out"
+            ) from error
         size = os.path.getsize(unfinished)
     return rows, size
 
@@ -88,7 +93,7 @@ def _opened_writer(path: str, schema: pa.Schema, format: Format) -> Iterator[Cal
 
 def _csv_type(kind: pa.DataType) -> pa.DataType:
     """Return what CSV can hold of a type: a type without a CSV form is written as in JSON."""
-    if pa.types.is_nested(kind) or pa.types.is_binary(kind):
+    if pa.types.is_nested(kind) or pa.types.is_binary(kind) or pa.types.is_interval(kind):
         return pa.string()
     return pa.int64() if pa.types.is_duration(kind) else kind
 
@@ -112,7 +117,10 @@ def plain_rows(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
 
 
 def plain(value: Any) -> Any:
-    """Return a value as one that JSON can hold: decimals, times, NaN and bytes (in base64) as text, durations as microseconds."""
+    """Return a value as one that JSON can hold: decimals, times, NaN and bytes (in base64) as text, durations as microseconds.
+
+    Intervals of months, days and nanoseconds are text of ISO 8601, e.g. `P1M2DT0.5S`.
+    """
     if value is None or isinstance(value, bool | int | str):
         return value
     if isinstance(value, float):
@@ -125,6 +133,9 @@ def plain(value: Any) -> Any:
         return value.isoformat()
     if isinstance(value, datetime.timedelta):
         return value // datetime.timedelta(microseconds=1)
+    if isinstance(value, pa.MonthDayNano):
+        seconds = decimal.Decimal(value.nanoseconds).scaleb(-9).normalize()
+        return f"P{value.months}M{value.days}DT{seconds:f}S"
     if isinstance(value, bytes):
         return base64.b64encode(value).decode()
     if isinstance(value, dict):

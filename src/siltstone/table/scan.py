@@ -31,7 +31,7 @@ from siltstone.rows.slices import StretchFiles, by_data_file
 from siltstone.table.completion import Destination, compacted_partition
 from siltstone.table.jobs import Keys, merging_job
 from siltstone.table.snapshot import Choose, Moment, PartitionSnapshot, TableSnapshot, take_snapshot
-from siltstone.table.where import Condition, compile_where, key_condition
+from siltstone.table.where import Condition, both, compile_where, key_condition
 from siltstone.text import format_count
 
 if TYPE_CHECKING:
@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     import pandas as pd
     import polars as pl
     from pyspark.sql import DataFrame, SparkSession
+
+    from siltstone.table.dataset import PushedDataset
 
 Where: TypeAlias = str | pc.Expression | Condition
 """A filter: text such as `amount > 9 and status in ('paid', 'sent')`, or an Arrow expression."""
@@ -205,6 +207,11 @@ class Scan:
         where = "" if self.where is None else f" where {self.where.expression}"
         return f"<Scan of {', '.join(self.columns)} from {self.snapshot!r}{where}>"
 
+    def _repr_html_(self) -> str:
+        from siltstone.table.notebook import rows_html
+
+        return rows_html(self.to_batches())
+
     @property
     def schema(self) -> pa.Schema:
         """The columns that are read."""
@@ -230,10 +237,29 @@ class Scan:
         return frame
 
     def to_duckdb(self, connection: "duckdb.DuckDBPyConnection | None" = None) -> "duckdb.DuckDBPyRelation":
-        """Return a DuckDB relation that reads the rows whenever it is run. Raises: NotInstalledError."""
+        """Return a DuckDB relation that reads the rows whenever it is run, with the columns and filters of its query.
+
+        Before release 2, DuckDB leaves filters to Arrow that NaN makes differ from its own, so that only columns
+        and filters of the scan count there. Raises: NotInstalledError.
+        """
         database = _imported("duckdb")
-        relation: duckdb.DuckDBPyRelation = (connection or database).from_arrow(self)
+        rows = self.to_dataset() if int(database.__version__.partition(".")[0]) >= 2 else self
+        relation: duckdb.DuckDBPyRelation = (connection or database).from_arrow(rows)
         return relation
+
+    def to_dataset(self) -> "PushedDataset":
+        """Return the rows as an Arrow data set, which reads what an engine asks it for."""
+        from siltstone.table.dataset import PushedDataset
+
+        return PushedDataset(self.schema, lambda columns, where: self.narrowed(columns, where).to_batches())
+
+    def narrowed(self, columns: Sequence[str] | None = None, where: Where | None = None) -> "Scan":
+        """Return the scan with some of its columns, and of its rows those that a filter leaves. Raises: InvalidInputError."""
+        narrow = scan_of(self.snapshot, self.columns if columns is None else columns, where)
+        check_known(narrow.columns, self.schema, "column")
+        if self.where is None or narrow.where is None:
+            return replace(narrow, where=self.where or narrow.where)
+        return replace(narrow, where=both(self.where, narrow.where))
 
     def to_spark(self, spark: "SparkSession") -> "DataFrame":
         """Return the rows as a data frame that executors read."""

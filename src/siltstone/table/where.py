@@ -323,6 +323,12 @@ def condition_of(tree: Node, columns: Iterable[str]) -> Condition:
     return Condition(expression_of(tree), tuple(dict.fromkeys(columns)), tree)
 
 
+def both(one: Condition, other: Condition) -> Condition:
+    """Return the condition that two others are both true."""
+    columns = tuple(dict.fromkeys([*one.columns, *other.columns]))
+    return Condition(one.expression & other.expression, columns, And((one.tree, other.tree)))
+
+
 def key_condition(key: Mapping[str, "pa.Scalar[Any]"]) -> Condition:
     """Return the condition that a row has a key, in which null equals null, and NaN equals NaN."""
     parts: list[Node] = []
@@ -651,6 +657,9 @@ def _call(name: str, parts: Sequence[Any], options: Mapping[str, Any]) -> Node:
         return Or(nodes)
     if name == "invert":
         return Not(nodes[0])
+    if name == "if_else" and len(parts) == 3 and isinstance(parts[2], pa.Scalar) and not parts[2].is_valid:
+        # True where both are; that it is null and not false elsewhere rules out nothing more.
+        return And(nodes[:2])
     if name in _ARROW_COMPARISONS and len(parts) == 2:
         sign, (left, right) = _ARROW_COMPARISONS[name], parts
         if isinstance(left, _Column) and isinstance(right, pa.Scalar):

@@ -153,6 +153,8 @@ def record_rows(keys: Recorder) -> None:
     keys("read", "shop.orders", lines=True)
     keys("read", "shop.orders", "--as-of", "1", "--columns", "order_id", lines=True)
     keys("read", "shop.orders", "--output", str(cli.folder / "orders.parquet"))
+    keys("sql", "select order_id, sum(amount) as total from shop.orders group by all", lines=True)
+    keys("sql", "from shop.orders", "--output", str(cli.folder / "result.parquet"))
     keys("lookup", "shop.orders", "order_id=1")
     keys("lookup", "shop.orders", "order_id=77", when="no such key")
     keys("explain-key", "shop.orders", "order_id=1")
