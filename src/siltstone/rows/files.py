@@ -17,12 +17,14 @@ from siltstone.log.horizon import new_round_name
 from siltstone.model.buckets import CompactedFile, DeletionVector
 from siltstone.objects import open_objects
 from siltstone.rows.columns import Flags, Hashes, Integers, align
-from siltstone.rows.index import SMALL_BYTES, StoredIndex
+from siltstone.rows.index import StoredIndex
 from siltstone.rows.kept import Kept
 from siltstone.storage.parquet import DAMAGE_ERRORS, open_parquet
 
 _FOOTERS_BYTES = 32 << 20
 _INDICES_BYTES = 256 << 20
+# Of about a thousand rows.
+_SMALL_INDEX_BYTES = 8 << 10
 _FEW_ROWS = 16_384
 _MOST_SHARED = 8
 
@@ -241,9 +243,9 @@ class StoredFile:
 
     @property
     def has_small_index(self) -> bool:
-        """Whether the index, of all rows that are numbered, is read whole and leaves nothing open."""
+        """Whether the index, of all rows that are numbered, is so small that to look into it costs by the step."""
         length = self.file["index_length"]
-        return length is not None and length <= SMALL_BYTES and self._count == self.file.stored_rows
+        return length is not None and length <= _SMALL_INDEX_BYTES and self._count == self.file.stored_rows
 
     def release(self) -> None:
         """Close what is open, so that many files can be read one after another; it is opened again when it is needed."""

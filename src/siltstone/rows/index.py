@@ -38,7 +38,7 @@ _CELL_ROWS = 2
 _MAX_LOW_BITS = 56
 _TAIL_BYTES = 64 << 10
 # To read so much takes less time than to map it.
-SMALL_BYTES = 64 << 10
+_SMALL_BYTES = 64 << 10
 # What a store sends in the time that one more request takes to begin.
 _JOINED_BYTES = 1 << 20
 _ROWS_PER_BLOCK = 3 * BLOCK_CELLS // 2
@@ -151,7 +151,7 @@ class StoredIndex:
             local = local_path(self._root, self._path)
             if local is not None:
                 with open(local, "rb", buffering=0) as file:
-                    is_small = self._length is not None and self._length <= SMALL_BYTES
+                    is_small = self._length is not None and self._length <= _SMALL_BYTES
                     data = file.read() if is_small else mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
                     self._data = np.frombuffer(data, np.uint8)
             elif wanted * 3 * _ROWS_PER_BLOCK > self._row_count:

@@ -554,7 +554,8 @@ def _read_partitions(name: str, count: Callable[[int], int], *, recall: bool = F
         on_damage=lambda partition, error: damage.append((partition, error)),
         root=root,
     )
-    rounds, readable = [], []
+    rounds: list[PartitionRounds] = []
+    readable: list[Followed] = []
     for partition in table.partitions:
         try:
             rounds.append(_newest_rounds(partition, count(len(table.partitions))))
