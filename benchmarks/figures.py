@@ -114,6 +114,25 @@ def _parts(results: Results) -> str:
     return _table(["rows", "buckets", "CPU to split, s", "CPU to gather, s", "MB"], lines)
 
 
+def _wide(results: Results) -> str:
+    few, *others = results["wide"]
+    lines = [
+        [f"{each['buckets']:,}", f"{each['changes'] / each['buckets']:,.0f}", f"{each['cpu_seconds']:.2f}",
+         f"{each['ratio']:.1f}", f"{each['ms_a_bucket']:.2f} ms" if each is not few else "", f"{each['objects']:,}"]
+        for each in (few, *others)
+    ]  # fmt: skip
+    head = [
+        "buckets",
+        "changes in each",
+        "CPU, s",
+        f"to {few['buckets']} buckets",
+        "for each further bucket",
+        "objects written",
+    ]
+    title = f"{few['changes']:,} changes to a table of {few['rows']:,} rows:"
+    return "\n\n".join([title, _table(head, lines)])
+
+
 def _partitions(results: Results) -> str:
     seconds = {line["work"]: line["seconds"] for line in results["scale"]["partitions"]}
     return _prose(
@@ -234,6 +253,7 @@ BLOCKS: dict[str, Callable[[Results], str]] = {
     "documents": _documents,
     "states": _states,
     "parts": _parts,
+    "wide": _wide,
     "partitions": _partitions,
     "small_rounds": _small_rounds,
     "growth": _growth,

@@ -107,10 +107,19 @@ def measure_plan(root: str) -> dict[str, Any]:
     return {"work": "a plan that finds nothing to do", **measure(lambda: check(not table.plan().rounds))}
 
 
+def measure_preview(root: str) -> dict[str, Any]:
+    table = siltstone.open(root).table(NAME)
+    table.write(rows_of(keys()))
+    return {
+        "work": f"a plan of a round that changes {TOUCHED} buckets",
+        **measure(lambda: check(len(table.plan().rounds[0].buckets) == TOUCHED)),
+    }
+
+
 def measure_round(root: str) -> dict[str, Any]:
+    """Measure the round that was planned."""
     table = siltstone.open(root).table(NAME)
     before = {each.path for each in open_objects(root).list_objects("", recursive=True)}
-    table.write(rows_of(keys()))
     result = measure(lambda: check(table.compact(engine="local").rounds[0].delta_rows == TOUCHED))
     written = [each for each in open_objects(root).list_objects("", recursive=True) if each.path not in before]
     pages = [each for each in written if "/rounds/" in each.path]
@@ -185,6 +194,7 @@ def measure_partitions(root: str, count: int) -> dict[str, Any]:
 STEPS: dict[str, Callable[[str, int], Any]] = {
     "make": make_lake,
     "plan": lambda root, _: measure_plan(root),
+    "preview": lambda root, _: measure_preview(root),
     "round": lambda root, _: measure_round(root),
     "partitions": measure_partitions,
 }
@@ -212,7 +222,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         root = str(Path(folder) / "lake")
         in_process("make", root, options.files)
-        rounds = [in_process(step, root, options.files) for step in ("plan", "round")]
+        rounds = [in_process(step, root, options.files) for step in ("plan", "preview", "round")]
         parts = [measure_parts(Path(folder), ROW_GROUP, buckets) for buckets in BUCKETS]
         many_rows = [measure_parts(Path(folder), options.changed, buckets) for buckets in WIDE]
         partitions = in_process("partitions", str(Path(folder) / "partitions"), options.partitions)["results"]

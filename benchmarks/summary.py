@@ -76,9 +76,10 @@ def _parts(found: Found) -> float:
 
 
 ROUND_OF_TEN = "a round that changes 10 buckets"
+PLAN_OF_TEN = "a plan of a round that changes 10 buckets"
 NOTHING = "a plan that finds nothing to do"
 # What, the file that has it, how it follows, and what is aimed at.
-AIMS: list[tuple[str, str, Callable[[Found], float], str, float, str]] = [
+AIMS: list[tuple[str, str, Callable[[Any], float], str, float, str]] = [
     ("minor / DuckDB", "compaction", _ratio(c.MINOR, c.DUCK), "<=", 0.6, ""),
     ("major / DuckDB", "compaction", _ratio(c.MAJOR, c.DUCK), "<=", 1.2, ""),
     ("minor / DuckDB, 1 % changed", "compaction", _ratio(c.ONE, c.DUCK_ONE), "<=", 0.5, ""),
@@ -97,6 +98,8 @@ AIMS: list[tuple[str, str, Callable[[Found], float], str, float, str]] = [
     ("a round of ten buckets among them", "scale", _of_work("rounds", ROUND_OF_TEN, "seconds"), "<=", 2.0, "s"),
     ("its memory", "scale", _of_work("rounds", ROUND_OF_TEN, "peak_mb"), "<=", 500, "MB"),
     ("splitting 10 M rows: 131,072 buckets / 128", "scale", _parts, "<=", 3.0, ""),
+    ("76 changes in each of very many buckets / in 128", "wide", lambda found: found[-1]["ratio"], "<=", 3.0, ""),
+    ("a plan of ten buckets among a million files", "scale", _of_work("rounds", PLAN_OF_TEN, "seconds"), "<=", 1.0, "s"),
     ("nothing new in 1,000 partitions", "scale", _of_work("partitions", "nothing to do", "seconds"), "<=", 0.3, "s"),
     *(
         (f"get, {name}, {state}", "document_serving", _serving(number, f"get, {name}, ms"), "<=", aim, "ms")

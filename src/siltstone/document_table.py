@@ -78,7 +78,7 @@ DEFAULT_DELAY_MS = 5 * 60 * 1000
 When = int | datetime.datetime
 """A time: milliseconds since 1970, or a datetime."""
 
-_ROW_GROUP_ROWS = 4096
+_ROW_GROUP_ROWS = 1024
 Document = dict[str, Json]
 
 

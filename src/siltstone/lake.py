@@ -893,16 +893,18 @@ class Table:
         rebase_from: "Table | str | StreamLocator | None" = None,
         on_behalf_of: "Table | str | StreamLocator | None" = None,
         high_watermark: int | None = None,
+        every_bucket: bool = False,
         progress: Progress | None = None,
     ) -> Plan:
         """Return what the next round of each partition would do, were `compact` called so; nothing is written.
 
+        It lists the buckets that the round would look at, or `every_bucket`, for which all that is known of the table is read.
         Raises: InvalidInputError, NotFoundError, CorruptionError.
         """
         from siltstone.documents.merge import resolver_of
 
         asked = self._asked(to, full, rebase_from, on_behalf_of, high_watermark)
-        return preview_table(asked, resolver_of, progress)
+        return preview_table(asked, resolver_of, progress, every=every_bucket)
 
     def _asked(
         self,

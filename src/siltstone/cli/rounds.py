@@ -1,7 +1,6 @@
 """`siltstone compact`, `plan`, `rounds` and `show`."""
 
 import dataclasses
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -190,6 +189,7 @@ def plan(
     rebase_from: RebaseFrom = None,
     on_behalf_of: OnBehalfOf = None,
     high_watermark: HighWatermark = None,
+    every_bucket: Annotated[bool, option("--all", "List all buckets, also those that no delta has rows for.")] = False,
 ) -> None:
     """Show what the next round would do, bucket by bucket, with reasons; nothing is written, Spark is not started."""
     from siltstone.rounds.events import Event, TasksDone
@@ -207,31 +207,32 @@ def plan(
             rebase_from=rebase_from,
             on_behalf_of=on_behalf_of,
             high_watermark=high_watermark,
+            every_bucket=every_bucket,
             progress=show,
         )
-    shell.emit(planned, _plan_text(planned))
+    shell.emit(planned, _plan_text(planned, every_bucket))
 
 
-def _plan_text(planned: "Plan") -> Iterator[Shown]:
+def _plan_text(planned: "Plan", every_bucket: bool) -> Iterator[Shown]:
     if not planned.rounds:
         yield _nothing_new(planned.table, planned.stream_position)
         return
     for number, preview in enumerate(planned.rounds):
         if number:
             yield ""
-        yield from _preview_text(planned.table, preview)
+        yield from _preview_text(planned.table, preview, every_bucket)
 
 
-def _preview_text(table: str, preview: "RoundPreview") -> Iterator[Shown]:
+def _preview_text(table: str, preview: "RoundPreview", every_bucket: bool) -> Iterator[Shown]:
     partition = f", partition {format_partition(preview.partition)}" if preview.partition else ""
     yield styled((f"{table}{partition}: round {preview.round_id} would", "bold"))
     yield indented(new_facts(_preview_facts(preview)))
-    touched = [bucket for bucket in preview.buckets if bucket.action != "untouched" or bucket.new_rows]
-    if touched:
+    listed = [bucket for bucket in preview.buckets if every_bucket or bucket.action != "untouched" or bucket.new_rows]
+    if listed:
         yield ""
         yield indented(
             grid_of(
-                touched,
+                listed,
                 {
                     "bucket": lambda bucket: bucket.bucket,
                     "action": lambda bucket: bucket.action,
@@ -256,8 +257,7 @@ def _preview_facts(preview: "RoundPreview") -> Iterator[tuple[str, object]]:
         yield "go from", f"position {preview.previous_high_watermark} to {preview.high_watermark}"
     if preview.deltas_left_over:
         yield "leave", f"{format_count(preview.deltas_left_over, 'delta')} to rounds after it"
-    counts = Counter(bucket.action for bucket in preview.buckets)
-    yield "have", f"{format_count(len(preview.buckets), 'bucket')}: {_actions(counts)}"
+    yield "have", f"{format_count(preview.bucket_count, 'bucket')}: {_actions(preview.bucket_actions)}"
 
 
 @command(app, "rounds", "siltstone rounds shop.orders")

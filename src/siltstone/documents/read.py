@@ -152,7 +152,7 @@ class Snapshot:
         """Yield the rows of some documents that are compacted, file by file."""
 
         def read(file: CompactedFile, hashes: Hashes) -> pa.Table:
-            stored = StoredFile(self.root, file, recent.recent_deltas.footers)
+            stored = StoredFile(self.root, file, recent.recent_deltas.known_files)
             rows = stored.live_among(stored.find(hashes)[0])
             if not len(rows):
                 return schema.empty_table()
@@ -184,7 +184,7 @@ def _keys_table(keys: Sequence[str]) -> pa.Table:
 
 def snapshot_of(name: str, *, root: str) -> Snapshot:
     """Return the newest state of a table of documents. Raises: NotFoundError, CorruptionError."""
-    table = take_snapshot(name, fresh=True, root=root)
+    table = take_snapshot(name, fresh=True, kept=recent.recent_deltas.completions, root=root)
     known_as = condition_name(table.version.properties, name)
     for partition in table.partitions:
         return Snapshot(root, known_as, partition.folder, partition.completion, partition.waiting)

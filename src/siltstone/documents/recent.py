@@ -18,10 +18,12 @@ from siltstone.documents.schema import KEY, SCHEMA, DocumentRow, rows_in, table_
 from siltstone.model import Delta, ManifestEntry
 from siltstone.model.buckets import CompactedFile
 from siltstone.rows.columns import Hashes, Integers, align, hash_keys
-from siltstone.rows.files import Footers, StoredFile
+from siltstone.rows.files import KnownFiles, StoredFile
 from siltstone.rows.job import RoundJob
+from siltstone.rows.kept import Kept
 from siltstone.rows.parts import first_hashes, gather_here
 from siltstone.storage.parquet import read_data_file
+from siltstone.table.completion import KeptCompletions
 
 KEYS_PROPERTY: Final = "keys"
 """The property of a delta that has the keys of all its rows, where they are few."""
@@ -35,6 +37,7 @@ _SMALL_FILE_BYTES: Final = 64 * 1024
 _ROW_BYTES: Final = 800
 _FILE_BYTES: Final = 400
 _FORGET_ABOVE: Final = 100
+_COMPLETIONS_BYTES: Final = 32 << 20
 _FEW_BYTES: Final = 32 << 20
 
 Files: TypeAlias = tuple[ManifestEntry, ...]
@@ -55,8 +58,9 @@ class RecentDeltas:
         self._tables: dict[tuple[str, str], _WaitingDeltas] = {}
         self._lock = threading.Lock()
         self._files = _KeptFiles()
-        # Those of compacted files.
-        self.footers = Footers()
+        # Compacted ones.
+        self.known_files = KnownFiles()
+        self.completions = KeptCompletions(_COMPLETIONS_BYTES)
 
     def rows_of(
         self, root: str, folder: str, deltas: Sequence[Delta], keys: Iterable[str]
@@ -197,9 +201,7 @@ class _KeptFiles:
     """What was read of files of deltas: all rows of small ones, the hashes of keys of others; those read last."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._kept: dict[tuple[str, str], tuple[int, list[DocumentRow] | _KeyHashes]] = {}
-        self._bytes = 0
+        self._kept = Kept[tuple[str, str], list[DocumentRow] | _KeyHashes](_KEPT_BYTES)
 
     def rows_of(self, root: str, file: ManifestEntry, keys: set[str]) -> Iterator[DocumentRow]:
         """Yield the rows of some documents in a file. Raises: CorruptionError."""
@@ -220,36 +222,21 @@ class _KeptFiles:
 
     def all_rows(self, root: str, file: ManifestEntry) -> list[DocumentRow]:
         """Return all rows of a small file. Raises: CorruptionError."""
-        kept = self._get(root, file)
+        kept = self._kept.get((root, file.uri))
         if not isinstance(kept, list):
             kept = list(rows_in(align(read_data_file(root, file), SCHEMA)))
-            self._keep(root, file, kept, _FILE_BYTES + sum(_ROW_BYTES + len(row[2] or "") for row in kept))
+            size = _FILE_BYTES + sum(_ROW_BYTES + len(row[2] or "") for row in kept)
+            self._kept.keep((root, file.uri), kept, size)
         return kept
 
     def _key_hashes(self, root: str, file: ManifestEntry) -> _KeyHashes:
-        kept = self._get(root, file)
+        kept = self._kept.get((root, file.uri))
         if not isinstance(kept, _KeyHashes):
             hashes = hash_keys(read_data_file(root, file, [KEY]), [KEY])
             order = np.argsort(hashes)
             kept = _KeyHashes(hashes[order], order)
-            self._keep(root, file, kept, _FILE_BYTES + kept.hashes.nbytes + kept.rows.nbytes)
+            self._kept.keep((root, file.uri), kept, _FILE_BYTES + kept.hashes.nbytes + kept.rows.nbytes)
         return kept
-
-    def _get(self, root: str, file: ManifestEntry) -> list[DocumentRow] | _KeyHashes | None:
-        with self._lock:
-            entry = self._kept.pop((root, file.uri), None)
-            if entry is None:
-                return None
-            self._kept[root, file.uri] = entry
-            return entry[1]
-
-    def _keep(self, root: str, file: ManifestEntry, value: list[DocumentRow] | _KeyHashes, size: int) -> None:
-        with self._lock:
-            if (root, file.uri) not in self._kept:
-                self._kept[root, file.uri] = size, value
-                self._bytes += size
-            while self._bytes > _KEPT_BYTES:
-                self._bytes -= self._kept.pop(next(iter(self._kept)))[0]
 
 
 def _is_small(file: ManifestEntry) -> bool:

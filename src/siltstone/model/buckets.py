@@ -33,13 +33,15 @@ class DeletionVector(Model):
         """Refuse a vector that is not within its object."""
         if self["object_length"] is None and not self["start"]:
             return
-        if self.start < 0 or self.start + self.content_length > self.stored_length:
+        if self["start"] < 0 or self["start"] + self["content_length"] > self.stored_length:
             raise InvalidInputError(f"{self.uri}: a deletion vector at {self.start} is not within its object")
 
     @property
     def stored_length(self) -> int:
         """Bytes of the object that it is stored in."""
-        return self.content_length if self.object_length is None else self.object_length
+        # By key, here and below: a round asks millions of files.
+        length = self["object_length"]
+        return int(self["content_length"] if length is None else length)
 
 
 class CompactedFile(ManifestEntry):
@@ -65,7 +67,7 @@ class CompactedFile(ManifestEntry):
         """Refuse a slice that is not within its file."""
         if self["file_rows"] is None and not self["first_row"]:
             return
-        if self.first_row < 0 or self.first_row + self.record_count > self.stored_rows:
+        if self["first_row"] < 0 or self["first_row"] + self["record_count"] > self.stored_rows:
             raise InvalidInputError(
                 f"{self.uri}: rows from {self.first_row} on are not within its {self.stored_rows} rows"
             )
@@ -73,22 +75,23 @@ class CompactedFile(ManifestEntry):
     @property
     def is_shared(self) -> bool:
         """Whether other buckets may have rows in the same data file."""
-        return self.file_rows is not None
+        return self["file_rows"] is not None
 
     @property
     def stored_rows(self) -> int:
         """Rows of the whole data file."""
-        return self.record_count if self.file_rows is None else self.file_rows
+        rows = self["file_rows"]
+        return int(self["record_count"] if rows is None else rows)
 
     @property
     def stored_length(self) -> int:
         """Bytes of the whole data file."""
-        return self.content_length if self.file_length is None else self.file_length
+        length = self["file_length"]
+        return int(self["content_length"] if length is None else length)
 
     @property
     def live_count(self) -> int:
         """Rows that are not dead."""
-        # By key, as here and in buckets: a round asks millions of files.
         vector = self["deletion_vector"]
         return int(self["record_count"] - (vector["record_count"] if vector else 0))
 
@@ -119,7 +122,7 @@ class Bucket(Model):
     @property
     def first_hash(self) -> int:
         """The smallest hash of the bucket."""
-        return self.bits << (HASH_BITS - self.depth)
+        return int(self["bits"] << (HASH_BITS - self["depth"]))
 
     @property
     def last_hash(self) -> int:

@@ -104,10 +104,12 @@ class Model(dict[str, Any]):
 
     def replaced(self, **values: Any) -> Self:
         """Return a copy with other values in some fields; the others have been checked. Raises: InvalidInputError."""
-        model = type(self).__new__(type(self))
+        kind, fields = type(self), self._fields
+        model = kind.__new__(kind)
         dict.__init__(model, self)
         for name, value in values.items():
-            setattr(model, name, value)
+            spec = fields[name]
+            model[name] = value if type(value) in spec.plain else spec.conform(kind.__name__, value)
         model.validate()
         return model
 

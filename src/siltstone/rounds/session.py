@@ -494,7 +494,15 @@ class RoundPreview:
     rows: int
     bytes: int
     deltas_left_over: int
+    # Those that the round would look at, unless all were asked for; of any others it touches none.
     buckets: Sequence[BucketPlan]
+    bucket_count: int
+
+    @property
+    def bucket_actions(self) -> Counter[str]:
+        """How many buckets there are by what would happen to them."""
+        actions = Counter(bucket.action for bucket in self.buckets)
+        return actions + Counter(untouched=self.bucket_count - len(self.buckets))
 
 
 @dataclass(frozen=True)
@@ -511,23 +519,31 @@ ResolverOf = Callable[[RoundJob], Resolve]
 """Returns what finds out the changes of buckets, by the kind of the table."""
 
 
-def preview_table(request: TableRequest, resolver_of: ResolverOf, progress: Progress | None = None) -> Plan:
+def preview_table(
+    request: TableRequest, resolver_of: ResolverOf, progress: Progress | None = None, *, every: bool = False
+) -> Plan:
     """Preview the next round of each partition in this process, writing nothing.
 
-    `progress` is called before each file and each bucket is read.
+    With `every`, all buckets are listed, for which all pages are read. `progress` is called before each file and each
+    stretch of buckets is read.
     Raises: NotFoundError, InvalidInputError, CorruptionError.
     """
     plans = plan_partitions(partition_requests(request))
     newest = max((plan.source.newest_position for plan in plans), default=0)
     progress = progress or (lambda event: None)
-    previews = [_preview(plan, resolver_of(plan.job), progress) for plan in plans if isinstance(plan, RoundPlan)]
+    rounds = [plan for plan in plans if isinstance(plan, RoundPlan)]
+    previews = [_preview(plan, resolver_of(plan.job), progress, every=every) for plan in rounds]
     return Plan(request.name, len(plans), newest, previews)
 
 
-def _preview(plan: RoundPlan, resolve: Resolve, progress: Progress) -> RoundPreview:
+def _preview(plan: RoundPlan, resolve: Resolve, progress: Progress, *, every: bool) -> RoundPreview:
     is_rebase, job = plan.request.rebase_source is not None, plan.job
     buckets: list[BucketPlan] = []
-    for stretch in gather_here(job, progress=lambda done: progress(TasksDone("read", done, len(job.reads)))):
+
+    def tell(done: int) -> None:
+        progress(TasksDone("read", done, len(job.reads)))
+
+    for stretch in gather_here(job, progress=tell, every=every):
         progress(TasksDone("merge", stretch.numbers[0], len(job.buckets)))
         buckets += _plan_stretch(job, stretch, resolve)
     return RoundPreview(
@@ -542,6 +558,7 @@ def _preview(plan: RoundPlan, resolve: Resolve, progress: Progress) -> RoundPrev
         bytes=job.input_bytes,
         deltas_left_over=plan.deltas_left_over,
         buckets=buckets,
+        bucket_count=len(job.buckets),
     )
 
 

@@ -2,7 +2,6 @@
 
 import itertools
 import operator
-import threading
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -19,9 +18,13 @@ from siltstone.model.buckets import CompactedFile, DeletionVector
 from siltstone.objects import open_objects
 from siltstone.rows.columns import Flags, Hashes, Integers, align
 from siltstone.rows.index import StoredIndex
+from siltstone.rows.kept import Kept
 from siltstone.storage.parquet import DAMAGE_ERRORS, open_parquet
 
 _FOOTERS_BYTES = 32 << 20
+_INDICES_BYTES = 256 << 20
+# Of about a thousand rows.
+_SMALL_INDEX_BYTES = 8 << 10
 _FEW_ROWS = 16_384
 _MOST_SHARED = 8
 
@@ -39,49 +42,43 @@ Ranges = Callable[[str], Range]
 """Returns what is known of a column's values in some rows."""
 
 
-class Footers:
-    """The footers of files that a process has opened, which never change; those used last. Safe for threads.
+class Footer:
+    """The footer of a data file, and where its row groups begin."""
 
-    To take one apart takes longer than to read a few rows.
-    """
+    def __init__(self, metadata: pq.FileMetaData) -> None:
+        self.metadata = metadata
+        self._starts: Integers | None = None
+
+    @property
+    def starts(self) -> Integers:
+        """The number of the first row of each row group, and of what would come after all."""
+        if self._starts is None:
+            groups = range(self.metadata.num_row_groups)
+            self._starts = np.cumsum([0, *(self.metadata.row_group(group).num_rows for group in groups)])
+        return self._starts
+
+
+class KnownFiles:
+    """Footers and key indices that a process has opened. To take one apart takes longer than to read a few rows."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._known: dict[tuple[str, str, int], pq.FileMetaData] = {}
-        self._bytes = 0
-
-    def get(self, root: str, file: CompactedFile) -> pq.FileMetaData | None:
-        """Return the footer of a file, or None."""
-        key = root, file.uri, file.stored_length
-        with self._lock:
-            footer = self._known.pop(key, None)
-            if footer is not None:
-                self._known[key] = footer
-            return footer
-
-    def keep(self, root: str, file: CompactedFile, footer: pq.FileMetaData) -> None:
-        """Remember the footer of a file, and forget others for it."""
-        key = root, file.uri, file.stored_length
-        with self._lock:
-            if key not in self._known:
-                self._known[key] = footer
-                self._bytes += footer.serialized_size
-            while self._bytes > _FOOTERS_BYTES:
-                self._bytes -= self._known.pop(next(iter(self._known))).serialized_size
+        self.footers = Kept[tuple[str, str, int], Footer](_FOOTERS_BYTES)
+        self.indices = Kept[tuple[str, str, int], StoredIndex](_INDICES_BYTES)
 
 
 class DataFile:
     """A data file and its key index, opened when they are needed, once for all slices of it that are read."""
 
-    def __init__(self, root: str, file: CompactedFile, footers: Footers | None = None) -> None:
+    def __init__(self, root: str, file: CompactedFile, known: KnownFiles | None = None) -> None:
         self._root = root
         self._file = file
-        self._footers = footers
+        self._known = known
         # Not cached properties: in Python 3.11, while one is computed for a file, by reading, no other file can be opened.
         self._parquet: pq.ParquetFile | None = None
+        self._footer: Footer | None = None
         self._encoded: tuple[Sequence[str], pq.ParquetFile] | None = None
         self._index: StoredIndex | None = None
-        self._group: tuple[object, pa.Table] | None = None
+        self._read: tuple[object, pa.Table] | None = None
         self._hashes: Hashes | None = None
         self.was_opened = False
 
@@ -90,25 +87,38 @@ class DataFile:
         """The data file. Raises: CorruptionError."""
         if self._parquet is None:
             root, file = self._root, self._file
-            known = None if self._footers is None else self._footers.get(root, file)
-            opened = open_parquet(root, file.uri, footer=known)
-            if self._footers is not None:
-                self._footers.keep(root, file, opened.metadata)
+            key = root, file.uri, file.stored_length
+            footer = None if self._known is None else self._known.footers.get(key)
+            opened = open_parquet(root, file.uri, footer=None if footer is None else footer.metadata)
             if opened.metadata.num_rows != file.stored_rows:
                 raise CorruptionError(
                     f"{root}/{file.uri}: has {opened.metadata.num_rows} rows instead of {file.stored_rows}; restore it, "
                     "or rebase the partition"
                 )
+            self._footer = footer or Footer(opened.metadata)
+            if self._known is not None:
+                self._known.footers.keep(key, self._footer, opened.metadata.serialized_size)
             self._parquet = opened
             self.was_opened = True
         return self._parquet
+
+    @property
+    def group_starts(self) -> Integers:
+        """The number of the first row of each row group, and of what would come after all. Raises: CorruptionError."""
+        if self._footer is None:
+            self._footer = Footer(self.parquet.metadata)
+        return self._footer.starts
 
     @property
     def index(self) -> StoredIndex:
         """The primary key index, of all rows of the file."""
         if self._index is None:
             file = self._file
-            self._index = StoredIndex(self._root, file.index_uri or "", file.stored_rows, file.index_length)
+            path, length = file.index_uri or "", file.index_length
+            self._index = StoredIndex(self._root, path, file.stored_rows, length)
+            if self._known is not None and length is not None:
+                key = self._root, path, length
+                self._index = self._known.indices.get(key) or self._known.indices.keep(key, self._index, length)
         return self._index
 
     def hashes_by_row(self) -> Hashes:
@@ -117,27 +127,29 @@ class DataFile:
             self._hashes = self.index.hashes_by_row()
         return self._hashes
 
-    def read_group(self, group: int, columns: Sequence[str], encoded: Sequence[str], schema: pa.Schema) -> pa.Table:
-        """Read some columns of a row group, and bring them to a schema; of a shared file, the last one is kept.
+    def read_groups(
+        self, groups: Sequence[int], columns: Sequence[str], encoded: Sequence[str], schema: pa.Schema
+    ) -> pa.Table:
+        """Read some columns of row groups, and bring them to a schema; of a shared file, those read last are kept.
 
         Raises: CorruptionError.
         """
-        wanted = (group, tuple(columns), tuple(encoded))
-        if self._group is not None and self._group[0] == wanted:
-            return align(self._group[1], schema)
-        file = self._open_encoded(encoded) if encoded else self.parquet
-        rows = file.metadata.row_group(group).num_rows
+        wanted = (tuple(groups), tuple(columns), tuple(encoded))
+        if self._read is not None and self._read[0] == wanted:
+            return align(self._read[1], schema)
+        file, starts = self._open_encoded(encoded) if encoded else self.parquet, self.group_starts
+        rows = sum(int(starts[group + 1] - starts[group]) for group in groups)
         if not columns:
             return align(pa.table({"": pa.nulls(rows)}), schema)
         try:
             # Of a few thousand rows, a column takes less time than to wake another thread for it.
-            table = file.read_row_group(group, columns=list(columns), use_threads=rows > _FEW_ROWS)
+            table = file.read_row_groups(list(groups), columns=list(columns), use_threads=rows > _FEW_ROWS)
         except DAMAGE_ERRORS as error:
             raise CorruptionError(
                 f"{self._root}/{self._file.uri}: the data file is damaged ({error}); restore it, or rebase the partition"
             ) from error
         if self._file.is_shared:
-            self._group = wanted, table
+            self._read = wanted, table
         return align(table, schema)
 
     def _open_encoded(self, columns: Sequence[str]) -> pq.ParquetFile:
@@ -147,7 +159,7 @@ class DataFile:
 
     def release(self) -> None:
         """Close what is open; it is opened again when it is needed."""
-        self._parquet = self._encoded = self._index = self._group = self._hashes = None
+        self._parquet = self._encoded = self._index = self._read = self._hashes = None
 
 
 class SharedObjects:
@@ -184,18 +196,18 @@ class StoredFile:
     """Compacted rows being read: those of one file, of a slice of one, or of several slices of one, see `together`.
 
     Rows are numbered from the first one of the slice on; of several, as they are in the file. Nothing is opened before it
-    is needed, and of `footers` and `shared` what is known not read again.
+    is needed, and of what is `known` or `shared` nothing is read again.
     """
 
     def __init__(
-        self, root: str, file: CompactedFile, footers: Footers | None = None, *, shared: SharedObjects | None = None
+        self, root: str, file: CompactedFile, known: KnownFiles | None = None, *, shared: SharedObjects | None = None
     ) -> None:
         self._root = root
         self.file = file
         self.slices: tuple[CompactedFile, ...] = (file,)
         self._shared = shared
         self._first, self._count = file.first_row, file.record_count
-        self._data = DataFile(root, file, footers) if shared is None else shared.data_file(file)
+        self._data = DataFile(root, file, known) if shared is None else shared.data_file(file)
         self._dead: dict[int, BitMap64] = {}
 
     @classmethod
@@ -228,6 +240,12 @@ class StoredFile:
     def index(self) -> StoredIndex:
         """The primary key index, of all rows of the data file."""
         return self._data.index
+
+    @property
+    def has_small_index(self) -> bool:
+        """Whether the index, of all rows that are numbered, is so small that to look into it costs by the step."""
+        length = self.file["index_length"]
+        return length is not None and length <= _SMALL_INDEX_BYTES and self._count == self.file.stored_rows
 
     def release(self) -> None:
         """Close what is open, so that many files can be read one after another; it is opened again when it is needed."""
@@ -287,9 +305,16 @@ class StoredFile:
     def read_rows(self, rows: Integers, schema: pa.Schema) -> pa.Table:
         """Read some rows, given in rising order, reading only the row groups that have them."""
         pieces = []
-        for start, table in self.scan(schema, groups_with=rows):
-            inside = rows[(rows >= start) & (rows < start + table.num_rows)] - start
-            pieces.append(table.take(pa.array(inside)))
+        columns, encoded = self._columns_of(schema)
+        starts, wanted = self._data.group_starts, rows + self._first
+        for groups in self._several(self.groups(rows), are_neighbours=False):
+            first, last = np.searchsorted(wanted, [starts[groups[0]], starts[groups[-1] + 1]]).tolist()
+            own = wanted[first:last]
+            # Where each group begins among those that are read, and so each of the rows.
+            sizes = starts[np.add(groups, 1)] - starts[groups]
+            shifts = np.cumsum(sizes) - sizes - starts[groups]
+            places = own + shifts[np.searchsorted(starts[groups], own, "right") - 1]
+            pieces.append(self._data.read_groups(groups, columns, encoded, schema).take(pa.array(places)))
         return pa.concat_tables(pieces) if pieces else schema.empty_table()
 
     def encoded_columns(self) -> set[str]:
@@ -313,18 +338,38 @@ class StoredFile:
         groups_with: Integers | None = None,
         may_match: Callable[[Ranges], bool] | None = None,
     ) -> Iterator[tuple[int, pa.Table]]:
-        """Yield (first row, rows) of each row group, dead rows included, with the columns of `schema`.
+        """Yield (first row, rows) of each row group, or of several small ones, dead rows included, with the columns of `schema`.
 
         Left out are row groups with none of the rows `groups_with`, and those that `may_match` rules out.
         """
-        stored = set(self.parquet.schema_arrow.names)
-        columns = [name for name in schema.names if name in stored]
-        encoded = [field.name for field in schema if pa.types.is_dictionary(field.type)]
+        columns, encoded = self._columns_of(schema)
         last = self._first + self._count
-        for group, start in self.groups(groups_with, may_match):
-            table = self._data.read_group(group, columns, encoded, schema)
+        for groups in self._several(self.groups(groups_with, may_match), are_neighbours=True):
+            table = self._data.read_groups(groups, columns, encoded, schema)
+            start = int(self._data.group_starts[groups[0]])
             first = max(start, self._first)
             yield first - self._first, table.slice(first - start, min(last - first, table.num_rows))
+
+    def _columns_of(self, schema: pa.Schema) -> tuple[list[str], list[str]]:
+        """Return which columns of a schema are stored, and which keep the dictionaries that they are stored with."""
+        stored = set(self.parquet.schema_arrow.names)
+        encoded = [field.name for field in schema if pa.types.is_dictionary(field.type)]
+        return [name for name in schema.names if name in stored], encoded
+
+    def _several(self, groups: Iterable[int], *, are_neighbours: bool) -> Iterator[list[int]]:
+        """Yield row groups in lists of a few thousand rows, or of one row group: to read each by itself takes longer."""
+        starts = self._data.group_starts
+        taken: list[int] = []
+        rows = 0
+        for group in groups:
+            own = int(starts[group + 1] - starts[group])
+            if taken and (rows + own > _FEW_ROWS or (are_neighbours and taken[-1] + 1 != group)):
+                yield taken
+                taken, rows = [], 0
+            taken.append(group)
+            rows += own
+        if taken:
+            yield taken
 
     def live_rows(
         self,
@@ -348,14 +393,12 @@ class StoredFile:
 
     def groups(
         self, groups_with: Integers | None = None, may_match: Callable[[Ranges], bool] | None = None
-    ) -> Iterator[tuple[int, int]]:
-        """Yield (row group, the number of its first row in the file) of those that are read.
+    ) -> Iterator[int]:
+        """Yield the row groups that are read.
 
         They have some of the rows, and of `groups_with` where it is given, and `may_match` does not rule them out.
         """
-        file = self.parquet
-        sizes = [file.metadata.row_group(group).num_rows for group in range(file.num_row_groups)]
-        starts = np.cumsum([0, *sizes])
+        file, starts = self.parquet, self._data.group_starts
         if groups_with is not None:
             chosen = np.unique(np.searchsorted(starts[:-1], groups_with + self._first, "right") - 1)
         else:
@@ -363,7 +406,7 @@ class StoredFile:
             chosen = np.flatnonzero((starts[1:] > self._first) & (starts[:-1] < last))
         for group in map(int, chosen):
             if may_match is None or may_match(group_ranges(file, group)):
-                yield group, int(starts[group])
+                yield group
 
 
 def check_present(root: str, stored: Iterable[StoredFile]) -> None:

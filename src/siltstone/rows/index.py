@@ -14,6 +14,7 @@ bucket; with hashes kept whole, 65 less the depth is the least there is.
 import mmap
 import operator
 import struct
+import threading
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -55,7 +56,7 @@ class _DamageError(Exception):
 
 
 class StoredIndex:
-    """An index being read. Nothing is read before something is looked for, and then no more than it takes.
+    """An index being read. Nothing is read before something is looked for, and then no more than it takes. Safe for threads.
 
     Whatever is read is checked: the footer first, a block before its first use. So a lookup checks the blocks that may
     have its key, a merge of many keys and `fsck` check all of them. A local index is mapped, so that only the pages in
@@ -67,6 +68,7 @@ class StoredIndex:
         self._path = path
         self._row_count = row_count
         self._length = length
+        self._lock = threading.Lock()
         self._layout: _Layout | None = None
         self._data: Bytes = np.zeros(0, np.uint8)
         self._reader: IO[bytes] | None = None
@@ -82,6 +84,10 @@ class StoredIndex:
         """
         if not len(hashes):
             return np.zeros(0, np.int64), np.zeros(0, np.int64)
+        with self._lock:
+            return self._find(hashes)
+
+    def _find(self, hashes: Hashes) -> tuple[Integers, Integers]:
         try:
             layout = self._open(len(hashes))
             # Those before the first cell become large numbers.
@@ -98,8 +104,29 @@ class StoredIndex:
         order = np.argsort(rows)
         return rows[order], inside[which[order]]
 
+    def only_block(self, wanted: int) -> "Block | None":
+        """Return the block of an index that has one with small counts, as most small ones, or None. Raises: CorruptionError."""
+        with self._lock:
+            try:
+                layout = self._open(wanted)
+                if len(layout.rows) != 1 or layout.count_bits != _COUNT_BITS[0] or self._reader is not None:
+                    return None
+                counts, _ = self._read_counts(layout)
+            except _DamageError as error:
+                raise self._damaged(str(error)) from error
+        return Block(self, layout, self._data, counts)
+
+    def check_rows(self, rows: Integers) -> None:
+        """Refuse rows that are not in the file. Raises: CorruptionError."""
+        if rows.max(initial=-1) >= self._row_count:
+            raise self._damaged("a row that is not in the file")
+
     def hashes_by_row(self) -> Hashes:
         """Return the hash of each row, in row order. Raises: CorruptionError."""
+        with self._lock:
+            return self._hashes_by_row()
+
+    def _hashes_by_row(self) -> Hashes:
         result = np.zeros(self._row_count, np.uint64)
         try:
             layout = self._open(self._row_count)
@@ -139,7 +166,7 @@ class StoredIndex:
             raise _DamageError(str(error)) from error
         if self._length not in (None, len(self._data)):
             raise _DamageError(f"{len(self._data)} bytes instead of {self._length}")
-        if bytes(self._data[-len(MAGIC) :]) != MAGIC:
+        if self._data[-len(MAGIC) :].tobytes() != MAGIC:
             self._fill(0, len(self._data))
             self._reader = None
             self._data = np.frombuffer(_encode(*_read_plain(self._data, self._row_count)), np.uint8)
@@ -216,15 +243,20 @@ class StoredIndex:
 
     def _read_only_block(self, layout: "_Layout", cells: Integers) -> "_Cells":
         """Return where the rows of some cells are in an index of one block, as small tables have many of."""
-        self._read_blocks(layout, np.zeros(1, np.int64))
-        start, low, number = int(layout.starts[0]), int(layout.lows[0]), int(layout.numbers[0])
-        counts = _unpacked_counts(self._data[start:low], layout.count_bits)
-        ends = counts.cumsum(dtype=np.int64)
-        if ends[-1] != layout.row_count:
-            raise _DamageError("cells do not add up")
+        counts, ends = self._read_counts(layout)
+        low, number = int(layout.lows[0]), int(layout.numbers[0])
         sizes = counts[cells].astype(np.int64)
         ranks = ends[cells] - sizes
         return _Cells(sizes, low * 8 + ranks * layout.low_bits, number * 8 + ranks * layout.row_bits)
+
+    def _read_counts(self, layout: "_Layout") -> tuple[npt.NDArray[np.unsignedinteger], Integers]:
+        """Return how many rows each cell of an index of one block has, and how many there are up to each."""
+        self._read_blocks(layout, np.zeros(1, np.int64))
+        counts = _unpacked_counts(self._data[int(layout.starts[0]) : int(layout.lows[0])], layout.count_bits)
+        ends = counts.cumsum(dtype=np.int64)
+        if ends[-1] != layout.row_count:
+            raise _DamageError("cells do not add up")
+        return counts, ends
 
     def _rows(self, layout: "_Layout", at: Integers) -> Integers:
         rows = self._bits(at, layout.row_bits).view(np.int64)
@@ -244,6 +276,21 @@ class StoredIndex:
         return CorruptionError(
             f"{self._root}/{self._path}: the primary key index is damaged ({how}); restore it, or rebase"
         )
+
+
+class Block:
+    """The only block of an index, checked; `counts` has how many rows each of its cells has."""
+
+    def __init__(
+        self, index: StoredIndex, layout: "_Layout", data: Bytes, counts: npt.NDArray[np.unsignedinteger]
+    ) -> None:
+        self.check_rows = index.check_rows
+        self.data = data
+        self.counts = counts
+        # The first cell, how many there are, and how many bits the low part of a hash and the number of a row have.
+        self.numbers = layout.first_cell, layout.cell_count, layout.low_bits, layout.row_bits
+        # Where the lists of the two begin.
+        self.lists = int(layout.lows[0]), int(layout.numbers[0])
 
 
 @dataclass(frozen=True)
@@ -319,7 +366,7 @@ def _lay_out(
 def _footer_start(data: Bytes) -> int:
     if len(data) < _TRAILER_BYTES:
         raise _DamageError(f"only {len(data)} bytes")
-    cell_count = _TRAILER.unpack(data[-_TRAILER_BYTES:][: _TRAILER.size].tobytes())[2]
+    cell_count = _TRAILER.unpack_from(data, len(data) - _TRAILER_BYTES)[2]
     start = len(data) - _TRAILER_BYTES - _BYTES_PER_BLOCK * -(-cell_count // BLOCK_CELLS)
     if start < 0:
         raise _DamageError("a footer of another index")

@@ -43,6 +43,7 @@ from siltstone.rows.fold import (
 from siltstone.rows.job import BucketResult, Merge, Part, RoundJob, Stretch
 from siltstone.rows.parts import REMOVAL, gather_here
 from siltstone.rows.slices import StretchFiles
+from siltstone.rows.small_indices import find_in_each
 
 _NO_ROWS = np.zeros(0, np.int64)
 
@@ -277,13 +278,17 @@ def _find_base(job: RoundJob, deltas: _Deltas, stretch: Stretch, files: StretchF
     keys: list[Integers] = [_NO_ROWS]
     starts = np.searchsorted(concerned, np.array([bucket.first_hash for bucket in stretch.buckets], np.uint64))
     stops = np.searchsorted(concerned, np.array([bucket.last_hash for bucket in stretch.buckets], np.uint64), "right")
-    for file, owners in zip(stored, files.owners, strict=True):
+    # Only keys of the buckets that have rows in a file.
+    spans = [
+        (min(starts[place] for place, _ in owners), max(stops[place] for place, _ in owners)) for owners in files.owners
+    ]
+    small = [place for place, file in enumerate(stored) if file.has_small_index]
+    found = find_in_each([stored[place].index for place in small], [concerned[slice(*spans[place])] for place in small])
+    found_in = dict(zip(small, found, strict=True))
+    for place, (file, (start, stop)) in enumerate(zip(stored, spans, strict=True)):
         file_rows = _NO_ROWS
-        # Only keys of the buckets that have rows in it.
-        start = min(starts[place] for place, _ in owners)
-        stop = max(stops[place] for place, _ in owners)
         if stop > start:
-            file_rows, own = file.find(concerned[start:stop])
+            file_rows, own = found_in.get(place) or file.find(concerned[start:stop])
             if file.has_dead and len(file_rows):
                 live = file.live_flags()[file_rows]
                 file_rows, own = file_rows[live], own[live]

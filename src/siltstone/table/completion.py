@@ -5,7 +5,7 @@ import zlib
 from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from functools import cached_property, partial
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import orjson
 
@@ -23,11 +23,15 @@ from siltstone.objects import open_objects
 from siltstone.rows.bucket_pages import page_reader, write_page
 from siltstone.rows.index import plain_index_bytes
 from siltstone.rows.job import PAGE_BUCKETS
+from siltstone.rows.kept import Kept
 from siltstone.storage import object_store as storage
 
 CURRENT_KEY = "round"
 ROUND_PREFIX = "round/"
 HOLD_PREFIX = "hold/"
+# About what a completion takes in memory: buckets of one page, or so much for each page.
+_COMPLETION_BYTES = 1 << 18
+_PAGE_BYTES = 2048
 
 
 @dataclass(frozen=True)
@@ -146,6 +150,21 @@ def is_kept(destination: Destination, entry: Entry) -> bool:
     """Return whether the log still has a round, so that a file of it that is missing is damage."""
     key = f"{ROUND_PREFIX}{entry['round_id']}"
     return destination.log.read(lambda state: state.get(key)) is not None
+
+
+KeptCompletions: TypeAlias = Kept[tuple[str, ...], RoundCompletion]
+"""Round completions that a process has read, for readers that change nothing of them."""
+
+
+def recall_completion(destination: Destination, entry: Entry, kept: KeptCompletions) -> RoundCompletion:
+    """Return a completion that was kept, or keep it; it never changes once it is there. Raises: CorruptionError."""
+    locator = destination.locator
+    key = destination.root, locator.namespace, locator.table, str(entry["uri"]), str(entry["checksum"])
+    completion = kept.get(key)
+    if completion is None:
+        completion = read_completion(destination, entry)
+        kept.keep(key, completion, _COMPLETION_BYTES + _PAGE_BYTES * len(completion.buckets.pages))
+    return completion
 
 
 def read_completion(destination: Destination, entry: Entry) -> RoundCompletion:

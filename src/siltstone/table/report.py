@@ -1,7 +1,7 @@
 """A table for people and programs: its columns, keys and deltas, and its rounds and buckets in numbers, computed once."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, NamedTuple
 
 from siltstone.catalog import main as catalog
@@ -341,10 +341,15 @@ def _report_bucket(bucket: Bucket) -> BucketReport:
 
 @dataclass(frozen=True)
 class TableReport:
-    """A table at a glance. Where it cannot be read, `problem` says why and the rest is empty."""
+    """A table at a glance. Where it cannot be read, `problem` says why and the rest is empty.
+
+    Where only some of its partitions cannot be read, `problem` says why, too, and the numbers are those of the others.
+    """
 
     name: str
     partitions: int = 0
+    # Those that cannot be read, by their values.
+    damaged_partitions: Sequence[Sequence[object]] = ()
     # The compacted rows and their files; dead rows are still in files, but no longer in the table.
     rows: int = 0
     files: int = 0
@@ -363,6 +368,11 @@ class TableReport:
     read_amplification: float | None = None
     last_round: RoundReport | None = None
     problem: str | None = None
+
+    @property
+    def is_known(self) -> bool:
+        """Whether there are numbers, be they of some partitions only."""
+        return self.problem is None or bool(self.damaged_partitions)
 
 
 @dataclass(frozen=True)
@@ -499,8 +509,8 @@ def read_report(name: str, *, recall: bool = False, root: str) -> TableReport:
     With `recall`, it is looked up in the catalog as this process knows it.
     """
     try:
-        table = read_followed(name, with_rounds=True, recall=recall, root=root)
-        return report_table(table, [_newest_rounds(partition, RECENT_ROUNDS) for partition in table.partitions])
+        readable = _read_partitions(name, lambda partitions: RECENT_ROUNDS, recall=recall, root=root)
+        return readable.report()
     except SiltstoneError as error:
         return TableReport(name, problem=str(error))
 
@@ -508,12 +518,51 @@ def read_report(name: str, *, recall: bool = False, root: str) -> TableReport:
 def read_details(name: str, *, root: str) -> TableDetails:
     """Read one table with its rounds and buckets, each log once; what is wrong with it is part of the report."""
     try:
-        table = read_followed(name, with_rounds=True, root=root)
-        count = max(RECENT_ROUNDS, _rounds_each(len(table.partitions)))
-        partitions = [_newest_rounds(partition, count) for partition in table.partitions]
-        return detail_table(report_table(table, partitions), partitions)
+        readable = _read_partitions(name, lambda partitions: max(RECENT_ROUNDS, _rounds_each(partitions)), root=root)
+        return detail_table(readable.report(), readable.rounds)
     except SiltstoneError as error:
         return TableDetails(TableReport(name, problem=str(error)))
+
+
+class _Readable(NamedTuple):
+    """What can be read of a table's partitions, and why others cannot be read."""
+
+    table: FollowedTable
+    rounds: list[PartitionRounds]
+    damage: list[tuple[PartitionLocator, CorruptionError]]
+
+    def report(self) -> TableReport:
+        report = report_table(self.table, self.rounds)
+        if not self.damage:
+            return report
+        problem = str(self.damage[0][1])
+        if len(self.damage) > 1:
+            problem += f"; and {len(self.damage) - 1} more partitions cannot be read"
+        if not self.rounds:
+            return TableReport(report.name, problem=problem)
+        damaged = [locator.partition_values for locator, _ in self.damage]
+        return replace(report, damaged_partitions=damaged, problem=problem)
+
+
+def _read_partitions(name: str, count: Callable[[int], int], *, recall: bool = False, root: str) -> _Readable:
+    """Read the newest rounds of each partition, by how many partitions there are; one that is damaged hides no other."""
+    damage: list[tuple[PartitionLocator, CorruptionError]] = []
+    table = read_followed(
+        name,
+        with_rounds=True,
+        recall=recall,
+        on_damage=lambda partition, error: damage.append((partition, error)),
+        root=root,
+    )
+    rounds: list[PartitionRounds] = []
+    readable: list[Followed] = []
+    for partition in table.partitions:
+        try:
+            rounds.append(_newest_rounds(partition, count(len(table.partitions))))
+            readable.append(partition)
+        except CorruptionError as error:
+            damage.append((partition.own, error))
+    return _Readable(table._replace(partitions=readable), rounds, damage)
 
 
 def read_rounds(name: str, *, root: str) -> list[RoundReport]:

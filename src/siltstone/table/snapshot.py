@@ -18,9 +18,11 @@ from siltstone.table.completion import (
     CURRENT_KEY,
     ROUND_PREFIX,
     Destination,
+    KeptCompletions,
     compacted_partition,
     destination_in,
     read_completion,
+    recall_completion,
 )
 from siltstone.table.followers import refuse_end_before
 
@@ -135,12 +137,19 @@ Choose: TypeAlias = Callable[[TableVersion], Callable[[Sequence[PartitionValue]]
 
 
 def take_snapshot(
-    name: str, *, as_of: Moment | None = None, fresh: bool = False, choose: Choose | None = None, root: str
+    name: str,
+    *,
+    as_of: Moment | None = None,
+    fresh: bool = False,
+    choose: Choose | None = None,
+    kept: KeptCompletions | None = None,
+    root: str,
 ) -> TableSnapshot:
     """Return a table as compacted: at the highest watermark of its partitions, in each stream that it follows.
 
     `fresh` is at the newest position instead, `as_of` at the one given, or at the newest one that was committed by a time.
-    With `choose`, it has the partitions that are chosen only, and no more logs are read than say what those are.
+    With `choose`, it has the partitions that are chosen only, and no more logs are read than say what those are. Of
+    completions that are `kept`, none is read again.
     Raises: NotFoundError, InvalidInputError, CorruptionError.
     """
     if as_of is not None and not isinstance(as_of, datetime.datetime):
@@ -152,7 +161,7 @@ def take_snapshot(
             continue
         is_chosen = rounds.chooser(cut.version)
         chosen = [partition for partition in cut.partitions if is_chosen(partition.own.partition_values)]
-        partitions = [_completed(each, rounds) for each in chosen]
+        partitions = [_completed(each, rounds, kept) for each in chosen]
         if None not in partitions:
             return TableSnapshot(
                 root,
@@ -433,14 +442,19 @@ def _cut_stream(state: StreamState, members: Sequence[_Rounds], wanted: _Wanted)
     return _StreamCut(FollowedStream(state.locator, state.version, position), partitions)
 
 
-def _completed(cut: _PartitionCut, rounds: _KnownRounds) -> PartitionSnapshot | None:
+def _completed(cut: _PartitionCut, rounds: _KnownRounds, kept: KeptCompletions | None) -> PartitionSnapshot | None:
     """Read the completion of the round that was chosen; None where that was vacuumed, and the log knows others now.
 
     Raises: CorruptionError.
     """
     destination = rounds.destination(cut.own)
     try:
-        completion = None if cut.entry is None else read_completion(destination, cut.entry)
+        if cut.entry is None:
+            completion = None
+        elif kept is None:
+            completion = read_completion(destination, cut.entry)
+        else:
+            completion = recall_completion(destination, cut.entry, kept)
     except CorruptionError:
         if rounds.read_again(cut.own):
             return None

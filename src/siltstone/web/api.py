@@ -331,8 +331,10 @@ def _of_nodes(nodes: Sequence[NodeInfo]) -> Iterator[Metric]:
 
 def _of_tables(tables: Sequence[TableReport], now_ms: int) -> Iterator[Metric]:
     readable = {table.name: table.problem is None for table in tables}
-    yield _labelled("siltstone_table_readable", "0 where a table cannot be read.", "table", readable)
-    reports = [table for table in tables if table.problem is None]
+    yield _labelled(
+        "siltstone_table_readable", "0 where a table, or a partition of it, cannot be read.", "table", readable
+    )
+    reports = [table for table in tables if table.is_known]
     ages_ms = {table.name: now_ms - table.oldest_at for table in reports if table.oldest_at is not None}
     ages = {table.name: max(ages_ms.get(table.name, 0), 0) / 1000 for table in reports}
     about_age = "Age of the oldest delta that no round has read, else 0."

@@ -17,13 +17,15 @@ from siltstone.ingest.drop_log import IngestReport
 from siltstone.lake import Lake, Table
 from siltstone.service import Database, ServiceSettings
 from siltstone.table.report import TableDetails, TableReport
-from siltstone.text import mask_secrets
+from siltstone.text import format_partition, mask_secrets
 
 T = TypeVar("T")
 FRESH_SECONDS = 4.0
 # A lake that takes long to read is read less often, so that reading it is never most of what is done.
 _REST = 10
 _MAX_TABLES = 64
+# So many damaged partitions are named.
+_NAMED = 3
 MIN_TOKEN_LENGTH = 16
 SESSION_COOKIE = "siltstone_session"
 VISIT_COOKIE = "siltstone_visit"
@@ -194,6 +196,12 @@ def _in_our_words(overview: TableReport) -> TableReport:
     if overview.problem is None:
         return overview
     _log.warning("table not readable", extra={"table": overview.name, "reason": overview.problem})
+    if overview.damaged_partitions:
+        named = "; ".join(map(format_partition, overview.damaged_partitions[:_NAMED]))
+        more = len(overview.damaged_partitions) - _NAMED
+        damaged = f"{named}{f' and {more} more' if more > 0 else ''}"
+        problem = f"has partitions that cannot be read: {damaged}; `siltstone fsck {overview.name}` says why"
+        return replace(overview, problem=problem)
     return replace(overview, problem=f"cannot be read; `siltstone fsck {overview.name}` says why")
 
 

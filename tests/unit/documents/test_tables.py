@@ -695,6 +695,7 @@ class TestImport:
         assert len(files) == len(set(files)) == 4
         # Where only one fits, all others are read again.
         monkeypatch.setattr(recent, "_KEPT_BYTES", 1)
+        monkeypatch.setattr(recent, "recent_deltas", recent.RecentDeltas())
         written.write(5, "r1", '{..,"n5":1}')
         files.clear()
         for _ in range(2):

@@ -1,6 +1,7 @@
 """Compacting and planning whole tables: one plan for all partitions, run where it was asked for."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pyarrow as pa
 import pytest
@@ -8,13 +9,15 @@ import pytest
 import siltstone
 from siltstone.documents.merge import run_here
 from siltstone.errors import InvalidInputError
+from siltstone.objects import Objects, open_objects
 from siltstone.rounds.events import Event, TasksDone
 from siltstone.rounds.request import TableRequest
 from siltstone.rounds.session import compact_table
+from siltstone.rows import bucket_pages
 from siltstone.rows.job import BucketResult, Engine, RoundJob
 from siltstone.spark.compaction import compact_partition
 from siltstone.testing.oracle import oracle_of, same_rows
-from tests.unit.rounds.compaction import objects_below
+from tests.unit.rounds.compaction import MINOR, compact, completion_of, make_table, objects_below, rows
 
 
 @pytest.fixture
@@ -43,6 +46,32 @@ def test_what_is_planned_is_what_is_done_and_planning_writes_nothing(days: silts
         )
         assert sum(bucket.new_rows for bucket in preview.buckets) == report.live_rows
     assert days.plan().rounds == []
+
+
+def test_a_plan_reads_the_pages_of_buckets_that_deltas_are_for_and_counts_the_others(
+    local_root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = make_table(local_root)
+    table.write(rows(range(200)))
+    compact(table, replace(MINOR, bucket_rows=8))
+    buckets = len(completion_of(table).buckets)
+    table.write(rows([7], "new"))
+    read: list[str] = []
+
+    def noted(root: str) -> Objects:
+        read.append(root)
+        return open_objects(root)
+
+    monkeypatch.setattr(bucket_pages, "open_objects", noted)
+    (preview,) = table.plan().rounds
+    assert len(read) == 1
+    (every,) = table.plan(every_bucket=True).rounds
+    assert len(read) > 2
+    (bucket,) = preview.buckets
+    assert (bucket.new_rows, bucket.dead_rows, preview.bucket_count) == (1, 1, buckets)
+    assert preview.bucket_actions == every.bucket_actions == {bucket.action: 1, "untouched": buckets - 1}
+    assert len(every.buckets) == every.bucket_count == buckets
+    assert bucket in every.buckets
 
 
 def test_a_compaction_is_the_sequence_of_the_results_of_its_partitions(days: siltstone.Table) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from siltstone.model.buckets import CompactedFile
 from siltstone.rows import files
-from siltstone.rows.files import Footers, StoredFile
+from siltstone.rows.files import KnownFiles, StoredFile
 from tests.waiting import LIMIT_SECONDS
 
 
@@ -46,9 +46,9 @@ def test_a_footer_is_read_once_while_it_is_remembered(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(files, "open_parquet", open_parquet)
     monkeypatch.setattr(files, "_FOOTERS_BYTES", 25)
-    footers = Footers()
+    known = KnownFiles()
     for uri in ("a", "b", "a", "c", "a", "b"):
-        stored = StoredFile("memory://x", CompactedFile(uri=uri, record_count=1, content_length=1), footers)
+        stored = StoredFile("memory://x", CompactedFile(uri=uri, record_count=1, content_length=1), known)
         assert stored.parquet.metadata.uri == uri
     # When c came, b had to go.
     assert read == ["a", "b", "c", "b"]

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 import siltstone
@@ -97,6 +98,27 @@ def test_a_damaged_round_has_its_problem_and_hides_no_other(table: siltstone.Tab
     assert (first.round_id, first.live_rows, first.files, second.problem) == (1, 100, 1, None)
     assert "damaged" in (table.report().problem or "")
     assert table.details().overview.problem == table.report().problem
+
+
+@pytest.mark.parametrize("damaged", ["log", "rounds"])
+def test_a_damaged_partition_is_named_and_hides_no_other(local_root: str, damaged: str) -> None:
+    table = siltstone.open(local_root).create_table(
+        "shop.visits", schema={"id": "int64", "day": "string"}, primary_keys=["id", "day"], partition_keys=["day"]
+    )
+    for number in range(2):
+        table.write(pa.table({"id": [number, number, number], "day": ["mon", "mon", "tue"]}))
+        table.compact(engine="local")
+    table.write(pa.table({"id": [9, 9], "day": ["mon", "tue"]}))
+    (monday,) = (each for each in table._destinations() if each.locator.partition_values == ["mon"])
+    for file in Path(local_root, monday.folder, damaged).iterdir():
+        file.write_bytes(b"damaged")
+    forget_logs(local_root)
+    report = table.report()
+    assert (report.rows, report.partitions, report.backlog_deltas) == (2, 1, 1)
+    assert list(report.damaged_partitions) == [["mon"]]
+    assert monday.folder in (report.problem or "")
+    assert table.details().overview == report
+    assert [each.partition for each in table.details().rounds] == [["tue"], ["tue"]]
 
 
 def test_a_report_reads_each_log_and_each_completion_once(memory_table: siltstone.Table) -> None:

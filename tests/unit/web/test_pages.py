@@ -3,6 +3,7 @@
 import re
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 import siltstone
@@ -10,6 +11,7 @@ from siltstone.errors import StorageError
 from siltstone.log.commit import forget_logs
 from siltstone.service import controls, service_status
 from siltstone.web.pages import make_templates
+from tests.unit.rounds.compaction import make_table
 from tests.unit.web.serving import Service
 
 SECRET = "postgresql://silt:hunter2@db/silt"
@@ -77,6 +79,26 @@ def test_what_failed_is_told_with_its_partition(service: Service) -> None:
     assert "cannot be read; `siltstone fsck shop.items` says why" in browser.page("/tables").replace("&#39;", "'")
     assert "cannot be read" in browser.page("/tables/shop.items")
     assert "cannot be read" not in browser.page("/tables/shop.orders")
+
+
+def test_a_damaged_partition_is_named_beside_the_numbers_of_the_others(service: Service) -> None:
+    table = make_table(service.root, "shop.days", partition_keys=["v"], primary_keys=["v", "id"])
+    for number in range(2):
+        table.write(pa.table({"id": range(number, number + 43), "v": ["<mon>"] * 42 + ["tue"]}))
+        table.compact(engine="local")
+    (monday,) = (each for each in table._destinations() if each.locator.partition_values == ["<mon>"])
+    for path in Path(service.root, monday.folder, "log").iterdir():
+        path.write_bytes(b"damaged")
+    forget_logs(service.root)
+    browser = service.browser()
+    told = "has partitions that cannot be read: &lt;mon&gt;; `siltstone fsck shop.days` says why"
+    for address, numbers in (("/tables", "round 2"), ("/tables/shop.days", "dead in files")):
+        page = browser.page(address)
+        assert told in page
+        assert numbers in page
+    metrics = browser.page("/metrics")
+    assert 'siltstone_table_readable{table="shop.days"} 0.0' in metrics
+    assert 'siltstone_table_rows{table="shop.days"} 2.0' in metrics
 
 
 def test_tables_show_rows_backlog_and_amplification(service: Service) -> None:
