@@ -363,8 +363,7 @@ class Scan:
     def _job(self, partition: PartitionSnapshot) -> RoundJob:
         """Return the merge of a partition's deltas, with no more columns than that and the reader need."""
         job = merge_of(self.snapshot, partition)
-        needed = {*self.snapshot.version.names_in_files(self._needed), *job.primary_keys, *job.sort_keys}
-        needed.update(name for read in job.reads for name in read.delete_columns)
+        needed = {*self.snapshot.version.names_in_files(self._needed), *job.merge_columns}
         # Without any column, rows would not be counted.
         return replace(job, fields=tuple(field for field in job.fields if field["name"] in needed) or job.fields[:1])
 
