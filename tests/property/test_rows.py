@@ -148,7 +148,7 @@ def check_cut(made: TableSettings, writes: list[Write], cut: Sequence[bool], how
         same_rows(table.to_arrow(as_of=position), now)
 
 
-COMPOSING: tuple[MergeEngine, ...] = ("partial_update", "partial_update", "deduplicate", "first_row")
+COMPOSING: tuple[MergeEngine, ...] = ("partial_update", "history", "partial_update", "deduplicate", "first_row")
 
 
 @settings(max_examples=6)

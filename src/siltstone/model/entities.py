@@ -294,7 +294,9 @@ class TableVersion(Metafile):
         order = schema.field(self.sort_keys[0])
         missing = [field.name for field in history_fields(order.type) if field not in list(schema)]
         if missing:
-            raise InvalidInputError(f"merge engine history needs a column {missing[0]!r}, with the type of {order.name}")
+            raise InvalidInputError(
+                f"merge engine history needs a column {missing[0]!r}, with the type of {order.name}"
+            )
         keys = {*self.primary_keys, *self.sort_keys, *self.partition_keys}
         strict = [column.name for column in self.fields if not column.nullable and column.name not in keys]
         if strict:

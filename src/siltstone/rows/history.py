@@ -72,6 +72,16 @@ def change_versions(
     return VersionsChange(changed.rows, _versions(job, everything, changed, removals), dead, accounts)
 
 
+def read_history(rows: pa.Table, removals: Flags, order: str, tracked: Sequence[str]) -> tuple[Integers, Validity]:
+    """Return of the events of one key, in stream order, which one counts at each one's place, and when those are valid."""
+    keys = np.zeros(rows.num_rows, np.int64)
+    (ranks,) = sort_ranks([rows], [order])
+    nulls = np.asarray(pc.is_null(rows.column(order)), np.bool_)
+    winners = choose_events(keys, ranks, removals & nulls)
+    values = [value_ids(rows.column(name)) for name in tracked]
+    return winners, find_validity(winners, keys, ranks, removals, nulls, values)
+
+
 def choose_events(keys: Integers, ranks: Integers, voids: Flags) -> Integers:
     """Return for each row the one that counts at its place in the history of its key: the last; NONE where that is void."""
     rows = np.arange(len(keys))

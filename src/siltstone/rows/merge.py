@@ -264,7 +264,9 @@ class _Input:
 
 def _find_base(job: RoundJob, deltas: _Deltas, stretch: Stretch, files: StretchFiles) -> _Base:
     stored = files.whole
-    is_exact_key = (job.keeps_one_row or job.keeps_history) and is_exact([job.schema.field(name).type for name in job.primary_keys])
+    is_exact_key = (job.keeps_one_row or job.keeps_history) and is_exact(
+        [job.schema.field(name).type for name in job.primary_keys]
+    )
     concerned = _concerned_hashes(job, deltas) if stored or is_exact_key else np.zeros(0, np.uint64)
     is_by_hash = is_exact_key and not (deltas.other_deletes or deltas.floors) and not np.any(concerned == NULL_HASH)
     columns = _needed_columns(job, deltas, is_by_hash=is_by_hash)
@@ -518,7 +520,9 @@ def _appended_change(job: RoundJob, given: _Input) -> Resolved:
 def _history_change(job: RoundJob, given: _Input) -> Resolved:
     deltas = given.deltas
     (base_keys, delta_keys, *_), _ = _key_ids(job, deltas, given.base, given.tombstones)
-    change = change_versions(job, given.base.table, deltas.rows, np.concatenate([base_keys, delta_keys]), deltas.removals)
+    change = change_versions(
+        job, given.base.table, deltas.rows, np.concatenate([base_keys, delta_keys]), deltas.removals
+    )
     places = np.concatenate([given.base_places, deltas.places])
     order = np.argsort(places[change.new], kind="stable")
     return Resolved(

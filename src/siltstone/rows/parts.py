@@ -169,7 +169,8 @@ def _typed(job: RoundJob, read: ReadTask, table: pa.Table) -> pa.Table:
     typed = align(renamed, pa.schema([schema.field(name) for name in columns]))
     if read.is_delete:
         return typed
-    if read.slices and job.keeps_history and IS_DELETED in typed.column_names:
+    if read.op_column is None and job.keeps_history and IS_DELETED in typed.column_names:
+        # Not of a writer, but of what was compacted.
         return typed.append_column(REMOVAL, pc.fill_null(typed.column(IS_DELETED), False))
     if read.op_column is None:
         return typed.append_column(REMOVAL, pa.array(np.full(table.num_rows, read.is_tombstones)))

@@ -155,7 +155,9 @@ def _with_history(schema: pa.Schema, rules: TableRules) -> pa.Schema:
     own = {name.lower() for name in HISTORY_COLUMNS}
     taken = [name for name in schema.names if name.lower() in own]
     if taken:
-        raise InvalidInputError(f"column {taken[0]!r}: merge engine history adds one of that name; leave it out, or rename it")
+        raise InvalidInputError(
+            f"column {taken[0]!r}: merge engine history adds one of that name; leave it out, or rename it"
+        )
     return pa.schema([*schema, *history_fields(schema.field(rules.sort_keys[0]).type)])
 
 
@@ -361,7 +363,9 @@ def _check_changeable(version: TableVersion, columns: Sequence[str]) -> None:
         raise InvalidInputError(f"{_name(version)}: {error}") from error
     own = [column for column in columns if version.keeps_history and column in HISTORY_COLUMNS]
     if own:
-        raise InvalidInputError(f"{_name(version)}: column {own[0]!r} is kept by merge engine history; it stays as it is")
+        raise InvalidInputError(
+            f"{_name(version)}: column {own[0]!r} is kept by merge engine history; it stays as it is"
+        )
     kind = KIND.of(version.properties, _name(version))
     if kind != ROWS_KIND:
         raise InvalidInputError(f"{_name(version)}: is a table of {kind}, whose columns are fixed")

@@ -336,6 +336,15 @@ def key_condition(key: Mapping[str, "pa.Scalar[Any]"]) -> Condition:
     return condition_of(And(tuple(parts)), key)
 
 
+def both(one: Condition | None, other: Condition | None) -> Condition | None:
+    """Return the condition that two conditions hold, None where there is none."""
+    if one is None or other is None:
+        return one or other
+    expression: Any = one.expression
+    columns = tuple(dict.fromkeys([*one.columns, *other.columns]))
+    return Condition(expression & other.expression, columns, And((one.tree, other.tree)))
+
+
 _TOKEN = re.compile(
     r"""\s*(?:
         (?P<hex>[xX]'[^']*')

@@ -96,7 +96,9 @@ class Oracle:
             following, is_next_removal = told[number + 1] if number + 1 < len(told) else (None, True)
             own, end = row[order], None if following is None else following[order]
             begin = begin if is_going_on else own
-            is_going_on = not is_removal and not is_next_removal and following is not None and self._same(row, following)
+            is_going_on = (
+                not is_removal and not is_next_removal and following is not None and self._same(row, following)
+            )
             if is_removal or is_going_on:
                 point = end if own is None else own
                 validity: Row = {VALID_FROM: point, VALID_TO: point}
