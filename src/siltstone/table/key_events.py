@@ -12,6 +12,7 @@ from siltstone.ingest.export import plain
 from siltstone.model import TableVersion
 from siltstone.model.entities import IS_DELETED, REMOVALS, VALID_FROM, VALID_TO
 from siltstone.model.rounds import RoundCompletion
+from siltstone.rows.columns import value_ids
 from siltstone.rows.history import read_history
 from siltstone.text import format_value
 
@@ -181,9 +182,12 @@ class VersionEvents(RowEvents):
     def __init__(self, version: TableVersion, schema: pa.Schema) -> None:
         super().__init__(version, schema)
         self._taken: list[KeyEvent] = []
+        # Where those come from that are not of a delta.
+        self._origins: dict[int, str] = {}
 
     def begin(self, event: KeyEvent) -> None:
         """Take over a version that a round left."""
+        self._origins[id(event)] = f"{event.effect}; "
         self._keep(event, is_removal=bool(event.values.get(IS_DELETED)))
 
     def take(self, event: KeyEvent, operation: str | None) -> None:
@@ -214,21 +218,24 @@ class VersionEvents(RowEvents):
             self._taken = []
             for row in found:
                 self.begin(round_event(completion, row, COMPACTED_ROW, effect))
+            if not found:
+                effect = f"round {completion.round_id} left none, which the deltas do not explain"
+                self.all.append(round_event(completion, FoundRow("", 0, {}), COMPACTED_ROW, effect))
         self.compacted = next((row for row in rows if row[VALID_TO] is None), None)
 
     def _are_at(self, rows: Sequence[Row]) -> bool:
         """Return whether the versions have these values, in the columns that were not dropped."""
         known = pa.schema([self.schema.field(name) for name in self._version.schema.names])
-        told = [
-            pa.Table.from_pylist([{name: row.get(name) for name in known.names} for row in each], schema=known)
-            for each in (self._tell(), rows)
-        ]
-        own, theirs = (sorted(map(repr, table.to_pylist())) for table in told)
-        return own == theirs
+        told = self._tell()
+        together = [{name: row.get(name) for name in known.names} for row in [*told, *rows]]
+        table = pa.Table.from_pylist(together, schema=known)
+        ids = np.stack([value_ids(column) for column in table.columns], axis=1).tolist()
+        return sorted(ids[: len(told)]) == sorted(ids[len(told) :])
 
     def finish(self) -> None:
         """Find the version that is current."""
-        for event, row in zip(self._told, self._tell(), strict=True):
+        versions = self._tell()
+        for event, row in zip(self._told, versions, strict=True):
             if row[VALID_TO] is None:
                 self.current, event.is_winner = row, True
 
@@ -253,6 +260,8 @@ class VersionEvents(RowEvents):
             validity = dict(zip((VALID_FROM, VALID_TO), times, strict=True))
             versions.append({**rows[row], **validity, IS_DELETED: bool(removals[row])})
             self._told[place].effect = _effect(times, bool(removals[row]), begin == end, place, self._told)
+        for event in self._taken:
+            event.effect = self._origins.get(id(event), "") + event.effect
         return versions
 
 
