@@ -63,7 +63,7 @@ def non_empty(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def test_versions_equal_those_of_sql_for_any_order_duplication_and_cut(
     drawn: list[tuple[int, int, int | None, bool]], schedule: list[Any], seed: int, rounds: int
 ) -> None:
-    events = [
+    events: list[dict[str, Any]] = [
         {"sku": sku, "at": at, "price": None if gone else price, "note": f"{sku}/{at}", "gone": gone}
         for sku, at, price, gone in drawn
     ]

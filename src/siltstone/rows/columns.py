@@ -175,8 +175,8 @@ def value_ids(column: "pa.ChunkedArray[Any] | pa.Array[Any]") -> Integers:
         return ids
     if pa.types.is_map(kind) or is_list_like(kind):
         array = _numbered_lists(array)
-    encoded = _normalized(array).dictionary_encode(null_encoding="encode")
-    return encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
+    codes = _normalized(array).dictionary_encode(null_encoding="encode").indices
+    return np.asarray(codes.to_numpy(zero_copy_only=False), np.int64)
 
 
 def _numbered_lists(lists: Any) -> "pa.Array[Any]":

@@ -40,10 +40,10 @@ from siltstone.rows.fold import (
     split_tombstones,
     tombstones_after,
 )
-from siltstone.rows.history import change_versions
 from siltstone.rows.job import BucketResult, Merge, Part, RoundJob, Stretch
 from siltstone.rows.parts import REMOVAL, gather_here
 from siltstone.rows.slices import StretchFiles
+from siltstone.rows.validity import change_versions
 
 _NO_ROWS = np.zeros(0, np.int64)
 

@@ -13,7 +13,7 @@ from siltstone.model import TableVersion
 from siltstone.model.entities import IS_DELETED, REMOVALS, VALID_FROM, VALID_TO
 from siltstone.model.rounds import RoundCompletion
 from siltstone.rows.columns import value_ids
-from siltstone.rows.history import read_history
+from siltstone.rows.validity import read_history
 from siltstone.text import format_value
 
 Row = dict[str, Any]
@@ -240,7 +240,7 @@ class VersionEvents(RowEvents):
                 self.current, event.is_winner = row, True
 
     def _tell(self) -> list[Row]:
-        """Tell what became of each event, and return the versions, in order; `_told` has their events."""
+        """Return the versions, in order, and note what became of each event; `_told` has their events."""
         (order,) = self._version.sort_keys
         rows = [{column: event.values.get(column) for column in self.schema.names} for event in self._taken]
         removals = np.array([event.kind == "row-level delete" for event in self._taken], np.bool_)

@@ -89,7 +89,7 @@ def choose_events(keys: Integers, ranks: Integers, voids: Flags) -> Integers:
     is_last = np.ones(len(rows), np.bool_)
     is_last[:-1] = (np.diff(keys[order]) != 0) | (np.diff(ranks[order]) != 0)
     lasts = order[is_last]
-    groups = np.cumsum(is_last) - is_last
+    groups: Integers = np.cumsum(is_last) - is_last
     winners = np.empty(len(rows), np.int64)
     winners[order] = np.where(voids[lasts], _NONE, lasts)[groups]
     return winners
