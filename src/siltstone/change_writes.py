@@ -276,7 +276,7 @@ def _refuse_documents(version: TableVersion, name: str) -> None:
 
 def _target(version: TableVersion) -> Target:
     """Return the table as a decoder sees it; where it does not go by the source position, there is none."""
-    fields = list(version.schema)
+    fields = list(version.written_schema)
     if version.sort_keys != [SOURCE_POSITION]:
         fields = [field for field in fields if field.name != SOURCE_POSITION]
     return Target(pa.schema(fields), version.primary_keys)
@@ -382,6 +382,8 @@ def _check(decoded: Decoded, version: TableVersion, name: str) -> None:
                     "delete.tombstone.handling.mode=rewrite; for DMS, TimestampColumnName), or write to a table without "
                     f"the sort key {SOURCE_POSITION}"
                 )
+    if decoded.truncates:
+        version.refuse_undated_delete()
     if decoded.truncates and not (version.primary_keys and version.drop_duplicates):
         raise InvalidInputError(
             f"{name}: was truncated at the source, which only a table with one row for each primary key can follow; create "

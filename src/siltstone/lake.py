@@ -991,14 +991,26 @@ class Table:
         *,
         fresh: bool = False,
         as_of: "int | datetime.datetime | None" = None,
+        current_only: bool = False,
+        valid_at: object = None,
     ) -> Scan:
         """Return a read of some columns, by default all, of the rows that a filter leaves; see `snapshot` and `Scan`.
 
         The filter is text, e.g. `amount > 9 and status in ('paid', 'sent')`, or an Arrow expression. The read is of one
-        state of the table, whatever is written meanwhile.
+        state of the table, whatever is written meanwhile. Of a table with merge engine history it is of all versions, of
+        the current ones only, or of those that were `valid_at` a time, which is a value of the sort key.
         Raises: NotFoundError, InvalidInputError, CorruptionError.
         """
-        return open_scan(self.name, columns, where, as_of=as_of, fresh=fresh, root=self.lake.root)
+        return open_scan(
+            self.name,
+            columns,
+            where,
+            as_of=as_of,
+            fresh=fresh,
+            current_only=current_only,
+            valid_at=valid_at,
+            root=self.lake.root,
+        )
 
     def to_batches(
         self,
@@ -1006,9 +1018,10 @@ class Table:
         *,
         as_of: "int | datetime.datetime | None" = None,
         include_uncompacted: bool = False,
+        current_only: bool = False,
     ) -> pa.RecordBatchReader:
         """Return a reader of the rows; `include_uncompacted` is another name for `fresh`. See `scan`."""
-        return self.scan(columns, as_of=as_of, fresh=include_uncompacted).to_batches()
+        return self.scan(columns, as_of=as_of, fresh=include_uncompacted, current_only=current_only).to_batches()
 
     def to_arrow(
         self,
@@ -1016,9 +1029,10 @@ class Table:
         *,
         as_of: "int | datetime.datetime | None" = None,
         include_uncompacted: bool = False,
+        current_only: bool = False,
     ) -> pa.Table:
         """Return the rows as an Arrow table; `include_uncompacted` is another name for `fresh`. See `scan`."""
-        return self.scan(columns, as_of=as_of, fresh=include_uncompacted).to_arrow()
+        return self.scan(columns, as_of=as_of, fresh=include_uncompacted, current_only=current_only).to_arrow()
 
     def to_spark(
         self,
@@ -1027,9 +1041,10 @@ class Table:
         *,
         as_of: "int | datetime.datetime | None" = None,
         include_uncompacted: bool = False,
+        current_only: bool = False,
     ) -> "DataFrame":
         """Return the rows as a data frame; `include_uncompacted` is another name for `fresh`. See `scan`."""
-        return self.scan(columns, as_of=as_of, fresh=include_uncompacted).to_spark(spark)
+        return self.scan(columns, as_of=as_of, fresh=include_uncompacted, current_only=current_only).to_spark(spark)
 
     def current_rounds(self) -> list[RoundCompletion]:
         """Return the round that is current in each partition that has one. Raises: CorruptionError."""
@@ -1041,6 +1056,7 @@ class Table:
     def lookup(self, key: Mapping[str, object]) -> list[dict[str, object]]:
         """Return the compacted rows of a primary key, found by the index: one at most, but for each partition.
 
+        Of a table with merge engine history it is the current version; `scan(where=…)` finds all of them.
         Raises: InvalidInputError, CorruptionError.
         """
         return look_up(self.name, key, root=self.lake.root)

@@ -186,7 +186,7 @@ def test_many_small_changes_beside_large_files_equal_the_oracle(
     assert table.fsck(deep=True) == []
 
 
-COMPOSING: tuple[MergeEngine, ...] = ("partial_update", "partial_update", "deduplicate", "first_row")
+COMPOSING: tuple[MergeEngine, ...] = ("partial_update", "history", "partial_update", "deduplicate", "first_row")
 
 
 @settings(max_examples=6)

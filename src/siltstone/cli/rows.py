@@ -67,6 +67,7 @@ app = typer.Typer()
     "siltstone read shop.orders --where \"amount >= 9.5 and status = 'paid'\" --columns order_id,amount",
     "siltstone read shop.orders --as-of 2024-05-01T08:00:00Z --output orders.parquet",
     "siltstone read shop.orders --fresh --json | head",
+    "siltstone read shop.prices --valid-at 2024-05-01",
 )
 def read(
     shell: Shell,
@@ -77,6 +78,12 @@ def read(
     fresh: Annotated[
         bool, option("--fresh", "Also take the deltas since the last round into account.", "--include-uncompacted")
     ] = False,
+    current: Annotated[
+        bool, option("--current", "Of a table that keeps history, only the versions that are valid now.")
+    ] = False,
+    valid_at: Annotated[
+        str | None, option("--valid-at TIME", "Only the versions that were valid at this value of the sort key.")
+    ] = None,
     columns: Annotated[list[str] | None, option("--columns A,B", "Only these columns, in this order.")] = None,
     where: Annotated[
         str | None,
@@ -100,7 +107,9 @@ def read(
         moment = None if as_of is None else parse_moment(as_of)
     except InvalidInputError as error:
         raise InvalidInputError(f"--as-of: {error}") from error
-    scan = table.scan(parse_names(columns) or None, where, fresh=fresh, as_of=moment)
+    scan = table.scan(
+        parse_names(columns) or None, where, fresh=fresh, as_of=moment, current_only=current, valid_at=valid_at
+    )
     is_as_compacted = moment is None and not fresh
     shown = SHOWN_ROWS if limit is None and to_file is None and not shell.json else None
     batches = limited(scan.to_batches(), limit if shown is None else shown + 1)
@@ -109,7 +118,7 @@ def read(
             count, size = write_rows(batches, scan.schema, to_file, file_format)
         emit_export(shell, name, to_file, count, size)
         return
-    total = scan.snapshot.row_count if is_as_compacted and where is None else None
+    total = scan.snapshot.row_count if is_as_compacted and scan.where is None else None
     uncompacted = scan.snapshot.newer if is_as_compacted else 0
     text = read_text(name, scan.schema, batches, shown, total, uncompacted)
     shell.emit_lines((row for batch in batches for row in plain_rows(batch)), text)

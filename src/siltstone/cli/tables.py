@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from siltstone.ingest.dry_run import Written
     from siltstone.table.report import TableDescription, TableSummary
 
-MergeEngine = Literal["deduplicate", "partial_update", "first_row"]
+MergeEngine = Literal["deduplicate", "partial_update", "first_row", "history"]
 ForeignFormat = Literal["delta", "iceberg", "parquet"]
 
 app = new_group("Create, show and change tables.")

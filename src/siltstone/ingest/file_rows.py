@@ -146,7 +146,7 @@ def open_rows(
     duplicates = [file for number, file in enumerate(files) if file in files[:number]]
     if duplicates:
         raise InvalidInputError(f"{duplicates[0]}: named twice; name it once, or its rows would be written twice")
-    table_schema = version.schema
+    table_schema = version.written_schema
     if op_column is not None and op_column not in table_schema.names:
         table_schema = table_schema.append(pa.field(op_column, pa.string()))
     with contextlib.ExitStack() as stack:

@@ -187,7 +187,10 @@ def _check_rows(completion: RoundCompletion, bucket: Bucket, stored: Sequence[St
     """Read every value of a bucket's files; with a key, compare it with index and bucket, and for duplicates."""
     findings: list[Finding] = []
     schema = nullable(schema_from_json(completion.fields))
-    keys = pa.schema([schema.field(name) for name in completion.primary_keys])
+    # In a history, a key has a row for each of its versions.
+    identity = dict.fromkeys(completion.primary_keys)
+    identity |= dict.fromkeys(completion.sort_keys if completion.merge_engine == "history" else ())
+    keys = pa.schema([schema.field(name) for name in identity])
     live: list[pa.Table] = [keys.empty_table()]
     for file in stored:
         try:
@@ -205,7 +208,7 @@ def _check_rows(completion: RoundCompletion, bucket: Bucket, stored: Sequence[St
         live.append(table.filter(pa.array(file.live_flags())))
     if completion.primary_keys and completion.drop_duplicates:
         rows = pa.concat_tables(live)
-        (_,), distinct = equal_ids([rows], completion.primary_keys)
+        (_,), distinct = equal_ids([rows], keys.names)
         if distinct != rows.num_rows:
             message = f"bucket {bucket.name} has {rows.num_rows} rows for {distinct} keys"
             findings.append(Finding("duplicate-key", str(completion.destination_partition_locator), message, _REPAIR))

@@ -19,6 +19,7 @@ from siltstone.model.locators import (
     check_path,
     partition_value,
 )
+from siltstone.model.properties import HISTORY_TRACK
 from siltstone.model.schema import (
     SchemaField,
     check_key_types,
@@ -30,7 +31,7 @@ from siltstone.model.schema import (
 )
 
 DeltaType = Literal["append", "upsert", "delete", "add", "chrono"]
-MergeEngine = Literal["deduplicate", "partial_update", "first_row"]
+MergeEngine = Literal["deduplicate", "partial_update", "first_row", "history"]
 LifecycleState = Literal["created", "unreleased", "active", "deprecated", "beta"]
 CommitState = Literal["staged", "committed"]
 DEFAULT_STREAM = "deltas"
@@ -40,6 +41,9 @@ OPERATIONS = ("c", "r", "u", "d", "I", "U", "D", "+I", "-U", "+U", "-D")
 """What an operation column may have."""
 REMOVALS = ("d", "D", "-D")
 """Those that delete a row."""
+VALID_FROM, VALID_TO, IS_DELETED = "_valid_from", "_valid_to", "_is_deleted"
+HISTORY_COLUMNS = (VALID_FROM, VALID_TO, IS_DELETED)
+"""What compaction adds to the rows of a table that keeps history."""
 Overwrite = Literal["table", "partitions"] | Sequence[Sequence[PartitionValue]]
 """What a commit replaces: the whole table, the partitions that its rows belong to, or those with these values."""
 
@@ -137,6 +141,41 @@ class TableVersion(Metafile):
         """The columns as an Arrow schema."""
         return without_ids(schema_of(self.fields))
 
+    @property
+    def keeps_history(self) -> bool:
+        """Whether all versions of a key's row are kept."""
+        return self.merge_engine == "history"
+
+    @property
+    def written_schema(self) -> pa.Schema:
+        """The columns that writers have values for: all but those that compaction adds."""
+        added = HISTORY_COLUMNS if self.keeps_history else ()
+        return pa.schema([field for field in self.schema if field.name not in added])
+
+    @property
+    def tracked_columns(self) -> list[str]:
+        """The columns of a table that keeps history by which two versions differ."""
+        untracked = {*self.primary_keys, *self.sort_keys, *HISTORY_COLUMNS}
+        named = HISTORY_TRACK.of(self.properties, self.locator)
+        return [column.name for column in self.fields if column.name not in untracked] if named is None else [*named]
+
+    def refuse_history_columns(self, columns: Iterable[str]) -> None:
+        """Refuse columns that only compaction may write. Raises: InvalidInputError."""
+        own = [name for name in columns if self.keeps_history and name in HISTORY_COLUMNS]
+        if own:
+            raise InvalidInputError(
+                f"column {own[0]!r} is kept by merge engine history, which computes it when it compacts; leave it out"
+            )
+
+    def refuse_undated_delete(self) -> None:
+        """Refuse a delta of type delete, or a truncate, where rows have a place in time. Raises: InvalidInputError."""
+        if self.keeps_history:
+            raise InvalidInputError(
+                f"{self.locator.table_locator.full_name}: keeps history, in which a delta of type delete, or a truncate, has no place "
+                f"in time; write rows with the key, {self.sort_keys[0]} and an operation column that says d, or overwrite "
+                "the table or its partitions"
+            )
+
     def names_in_files(self, columns: Sequence[str]) -> list[str]:
         """Return the names inside files of columns; what is not a column keeps its name."""
         names = {column.name: column.name_in_files for column in self.fields}
@@ -153,7 +192,11 @@ class TableVersion(Metafile):
             for column in self.fields
         ]
         keys = {name: self.names_in_files(self[name]) for name in ("primary_keys", "sort_keys", "partition_keys")}
-        return TableVersion.from_serializable({**self, "fields": fields, **keys})
+        properties = self.properties
+        if HISTORY_TRACK.text_in(properties) is not None:
+            tracked = ", ".join(self.names_in_files(self.tracked_columns))
+            properties = {**properties, HISTORY_TRACK.name: tracked}
+        return TableVersion.from_serializable({**self, "fields": fields, **keys, "properties": properties})
 
     def new_name_in_files(self, name: str, column_id: int, taken: Iterable[str] = ()) -> str:
         """Return a name inside files for a new column that no column ever had, dropped ones included."""
@@ -231,10 +274,46 @@ class TableVersion(Metafile):
                 raise InvalidInputError(
                     f"merge engine partial_update may leave {', '.join(strict)} out; make it nullable"
                 )
+        self._validate_history(schema)
         if self.sort_keys and not self.primary_keys:
             raise InvalidInputError("sort keys choose among rows of one primary key; name the primary keys too")
         if not self.drop_duplicates and self.merge_engine != "deduplicate":
             raise InvalidInputError(f"merge engine {self.merge_engine} keeps one row per key; leave drop_duplicates on")
+
+    def _validate_history(self, schema: pa.Schema) -> None:
+        tracked = HISTORY_TRACK.of(self.properties, self.locator)
+        if not self.keeps_history:
+            if tracked is not None:
+                raise InvalidInputError(f"property {HISTORY_TRACK.name} goes with merge engine history; leave it out")
+            return
+        if len(self.sort_keys) != 1:
+            raise InvalidInputError(
+                "merge engine history needs exactly one sort key, from which on each version is valid; the sort keys "
+                f"are: {', '.join(self.sort_keys) or 'none'}"
+            )
+        order = schema.field(self.sort_keys[0])
+        missing = [field.name for field in history_fields(order.type) if field not in list(schema)]
+        if missing:
+            raise InvalidInputError(
+                f"merge engine history needs a column {missing[0]!r}, with the type of {order.name}"
+            )
+        keys = {*self.primary_keys, *self.sort_keys, *self.partition_keys}
+        strict = [column.name for column in self.fields if not column.nullable and column.name not in keys]
+        if strict:
+            raise InvalidInputError(
+                f"merge engine history keeps deletes as rows, which may lack {', '.join(strict)}; make it nullable"
+            )
+        check_known(self.tracked_columns, schema, f"property {HISTORY_TRACK.name}:")
+        wrong = [name for name in tracked or () if name in {*self.primary_keys, *self.sort_keys, *HISTORY_COLUMNS}]
+        if wrong:
+            raise InvalidInputError(
+                f"property {HISTORY_TRACK.name}: {wrong[0]!r} says of which row a version is, and when; name other columns"
+            )
+
+
+def history_fields(order: pa.DataType) -> "list[pa.Field[Any]]":
+    """Return what compaction adds to the rows of a table that keeps history, whose sort key has a type."""
+    return [pa.field(VALID_FROM, order), pa.field(VALID_TO, order), pa.field(IS_DELETED, pa.bool_())]
 
 
 class Stream(Metafile):

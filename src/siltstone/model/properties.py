@@ -78,6 +78,13 @@ def _text(text: str) -> str:
     return text
 
 
+def _columns(text: str) -> tuple[str, ...]:
+    names = tuple(name.strip() for name in text.split(","))
+    if not all(names):
+        raise ValueError(text)
+    return names
+
+
 def _whole(first: int, last: int) -> Callable[[str], int]:
     def parse(text: str) -> int:
         if not text.isdecimal() or not first <= int(text) <= last:
@@ -104,6 +111,15 @@ DELTA_RETENTION_SECONDS: Property[float | None] = Property(
     default_text="what the service was started with (`--retention`, 7 days)",
     read_by="the service's trimming",
     meaning="How long deltas are kept after they were compacted.",
+)
+HISTORY_TRACK: Property[tuple[str, ...] | None] = Property(
+    name="history.track",
+    parse=_columns,
+    values="names of columns, e.g. `status, amount`",
+    default=None,
+    default_text="all columns but the primary key and the sort key",
+    read_by="compaction of tables with merge engine `history`",
+    meaning="By which columns two versions of a row differ; set when the table is created.",
 )
 KEEP_HISTORY: Property[bool] = Property(
     name="keep_history",
@@ -291,6 +307,7 @@ TABLE_PROPERTIES: dict[str, Property[Any]] = {
     declared.name: declared
     for declared in (
         DELTA_RETENTION_SECONDS,
+        HISTORY_TRACK,
         INGEST_CREATE,
         INGEST_DECIMALS,
         INGEST_DONE,

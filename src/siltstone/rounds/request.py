@@ -9,6 +9,7 @@ from siltstone.catalog import main as catalog
 from siltstone.errors import InvalidInputError, NotFoundError
 from siltstone.model import DEFAULT_STREAM, PartitionLocator, PartitionValue, StreamLocator, TableVersion
 from siltstone.model.locators import check_position
+from siltstone.model.properties import HISTORY_TRACK
 from siltstone.model.schema import evolve
 from siltstone.rows.job import Settings
 from siltstone.storage import object_store as storage
@@ -258,6 +259,12 @@ def _check_rules(version: TableVersion, other: TableVersion) -> None:
                 f"{version.locator}: has {rule} {version[rule]}, but {other.locator} has {other[rule]}; a table can be "
                 "compacted on behalf of one with the same rules only"
             )
+    tracked, theirs = (HISTORY_TRACK.of(each.properties, each.locator) for each in (version, other))
+    if tracked != theirs:
+        raise InvalidInputError(
+            f"{version.locator}: has {HISTORY_TRACK.name} {', '.join(tracked or ()) or 'unset'}, but {other.locator} has "
+            f"{', '.join(theirs or ()) or 'unset'}; a table can be compacted on behalf of one with the same rules only"
+        )
     _check_columns(version, other)
 
 

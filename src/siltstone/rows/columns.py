@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from siltstone.errors import InvalidInputError
+from siltstone.model.schema import is_list_like
 
 Hashes = npt.NDArray[np.uint64]
 Integers = npt.NDArray[np.int64]
@@ -160,6 +161,35 @@ def equal_ids(tables: Sequence[pa.Table], columns: Sequence[str]) -> tuple[list[
         codes = encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
         ids, count = _pair_ids(ids, codes, len(encoded.dictionary))
     return list(np.split(ids, np.cumsum(sizes)[:-1])), count
+
+
+def value_ids(column: "pa.ChunkedArray[Any] | pa.Array[Any]") -> Integers:
+    """Number the distinct values of a column of any type, nested ones included; equal as in `equal_ids`, inside them, too."""
+    array: Any = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    kind = array.type
+    if pa.types.is_struct(kind):
+        ids = np.asarray(pc.is_null(array)).astype(np.int64)
+        for part in array.flatten():
+            codes = value_ids(part)
+            ids, _ = _pair_ids(ids, codes, int(codes.max(initial=0)) + 1)
+        return ids
+    if pa.types.is_map(kind) or is_list_like(kind):
+        array = _numbered_lists(array)
+    codes = _normalized(array).dictionary_encode(null_encoding="encode").indices
+    return np.asarray(codes.to_numpy(zero_copy_only=False), np.int64)
+
+
+def _numbered_lists(lists: Any) -> "pa.Array[Any]":
+    """Return lists as byte strings that are equal for equal lists: the numbers of their values, one after another."""
+    if pa.types.is_map(lists.type):
+        entries = pa.struct([pa.field("key", lists.type.key_type), pa.field("item", lists.type.item_type)])
+        lists = lists.cast(pa.list_(entries))
+    is_null = np.asarray(pc.is_null(lists))
+    lengths = np.asarray(pc.fill_null(pc.list_value_length(lists), 0), np.int64)
+    offsets = np.concatenate([[0], np.cumsum(lengths)]) * 8
+    values = pa.py_buffer(value_ids(lists.flatten()))
+    strings = pa.Array.from_buffers(pa.large_binary(), len(lists), [None, pa.py_buffer(offsets), values])
+    return pc.if_else(pa.array(is_null), pa.scalar(None, pa.large_binary()), strings)
 
 
 def hash_ids(hashes: Sequence[Hashes]) -> tuple[list[Integers], Hashes]:

@@ -12,6 +12,7 @@ import pyarrow as pa
 from siltstone.errors import CorruptionError, InvalidInputError, NotFoundError, SiltstoneError
 from siltstone.model import MergeEngine
 from siltstone.model.buckets import Bucket, Buckets, CompactedFile, is_due
+from siltstone.model.entities import HISTORY_COLUMNS
 from siltstone.model.properties import MAX_ROW_GROUP_ROWS, ROWS_KIND, TOMBSTONE_RETENTION_SECONDS
 from siltstone.model.rounds import Accounting
 from siltstone.model.schema import nullable, schema_of
@@ -126,6 +127,8 @@ class RoundJob:
     row_group_rows: int = MAX_ROW_GROUP_ROWS
     tombstone_retention_ms: int = round(TOMBSTONE_RETENTION_SECONDS.default * 1000)
     floor: str | None = None
+    # By which columns the versions of a key differ, where it has several.
+    tracked: tuple[str, ...] = ()
 
     @property
     def floor_after(self) -> str | None:
@@ -160,7 +163,18 @@ class RoundJob:
     @property
     def keeps_one_row(self) -> bool:
         """Whether a key has one row at most."""
-        return bool(self.primary_keys) and self.drop_duplicates
+        return bool(self.primary_keys) and self.drop_duplicates and not self.keeps_history
+
+    @property
+    def keeps_history(self) -> bool:
+        """Whether a key has a row for each of its versions, which its sort key tells apart."""
+        return self.merge_engine == "history"
+
+    @property
+    def merge_columns(self) -> set[str]:
+        """The columns without which rows cannot be merged."""
+        names = {*self.primary_keys, *self.sort_keys, *(name for read in self.reads for name in read.delete_columns)}
+        return names | {*self.tracked, *HISTORY_COLUMNS} if self.keeps_history else names
 
     @property
     def stretch_buckets(self) -> int:

@@ -44,6 +44,7 @@ from siltstone.rows.job import BucketResult, Merge, Part, RoundJob, Stretch
 from siltstone.rows.parts import REMOVAL, gather_here
 from siltstone.rows.slices import StretchFiles
 from siltstone.rows.small_indices import find_in_each
+from siltstone.rows.validity import change_versions
 
 _NO_ROWS = np.zeros(0, np.int64)
 
@@ -138,9 +139,8 @@ def resolve(job: RoundJob, stretch: Stretch, files: StretchFiles) -> Resolved:
     deltas = _Deltas(job, stretch)
     tombstones = read_tombstones(job, stretch.buckets)
     base = _find_base(job, deltas, stretch, files)
-    resolved = (_change if job.keeps_one_row else _appended_change)(
-        job, _Input(stretch, files, deltas, base, tombstones)
-    )
+    change = _change if job.keeps_one_row else _history_change if job.keeps_history else _appended_change
+    resolved = change(job, _Input(stretch, files, deltas, base, tombstones))
     accounts = resolved.accounts
     accounts["base_rows"] = np.array([bucket.live_count for bucket in stretch.buckets])
     # What was left out on the way came, too, and other rows of the same keys count instead.
@@ -265,7 +265,9 @@ class _Input:
 
 def _find_base(job: RoundJob, deltas: _Deltas, stretch: Stretch, files: StretchFiles) -> _Base:
     stored = files.whole
-    is_exact_key = job.keeps_one_row and is_exact([job.schema.field(name).type for name in job.primary_keys])
+    is_exact_key = (job.keeps_one_row or job.keeps_history) and is_exact(
+        [job.schema.field(name).type for name in job.primary_keys]
+    )
     concerned = _concerned_hashes(job, deltas) if stored or is_exact_key else np.zeros(0, np.uint64)
     is_by_hash = is_exact_key and not (deltas.other_deletes or deltas.floors) and not np.any(concerned == NULL_HASH)
     columns = _needed_columns(job, deltas, is_by_hash=is_by_hash)
@@ -317,7 +319,7 @@ def _concerned_hashes(job: RoundJob, deltas: _Deltas) -> Hashes:
 
 def _needed_columns(job: RoundJob, deltas: _Deltas, *, is_by_hash: bool) -> pa.Schema:
     schema = job.schema
-    if job.composes_rows:
+    if job.composes_rows or job.keeps_history:
         return schema
     names = {*job.sort_keys, *(name for delete in deltas.other_deletes for name in delete.delete_columns)}
     if not is_by_hash:
@@ -517,6 +519,24 @@ def _appended_change(job: RoundJob, given: _Input) -> Resolved:
             "deleted_rows": given.count(given.base_places[dead]) + upserts - row_counts,
             "duplicate_rows": np.zeros(len(row_counts), np.int64),
         },
+    )
+
+
+def _history_change(job: RoundJob, given: _Input) -> Resolved:
+    deltas = given.deltas
+    (base_keys, delta_keys, *_), _ = _key_ids(job, deltas, given.base, given.tombstones)
+    change = change_versions(
+        job, given.base.table, deltas.rows, np.concatenate([base_keys, delta_keys]), deltas.removals
+    )
+    places = np.concatenate([given.base_places, deltas.places])
+    order = np.argsort(places[change.new], kind="stable")
+    return Resolved(
+        given.stretch,
+        given.files,
+        dead=_by_file(given.base, change.dead),
+        rows=change.rows.take(pa.array(order)),
+        row_counts=given.count(places[change.new]),
+        accounts={name: given.count(places[flags]) for name, flags in change.accounts.items()},
     )
 
 

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 
 from siltstone.errors import CorruptionError
 from siltstone.model.buckets import HASH_BITS, Bucket, Buckets
-from siltstone.model.entities import REMOVALS
+from siltstone.model.entities import IS_DELETED, REMOVALS
 from siltstone.model.properties import ROWS_KIND
 from siltstone.rows.columns import Flags, Hashes, Integers, align, equal_ids, hash_keys, hash_sequence, sort_ranks
 from siltstone.rows.files import StoredFile
@@ -169,6 +169,9 @@ def _typed(job: RoundJob, read: ReadTask, table: pa.Table) -> pa.Table:
     typed = align(renamed, pa.schema([schema.field(name) for name in columns]))
     if read.is_delete:
         return typed
+    if read.op_column is None and job.keeps_history and IS_DELETED in typed.column_names:
+        # Not of a writer, but of what was compacted.
+        return typed.append_column(REMOVAL, pc.fill_null(typed.column(IS_DELETED), False))
     if read.op_column is None:
         return typed.append_column(REMOVAL, pa.array(np.full(table.num_rows, read.is_tombstones)))
     operations = table.column(read.op_column)
@@ -223,21 +226,22 @@ def _counted(buckets: Integers, removed: Flags) -> Combined:
 
 
 def _combined(job: RoundJob, read: ReadTask, table: pa.Table, hashes: Hashes) -> Flags:
-    """Flag the rows of one delta that count: where only the newest row of a key does, all others may be left out.
+    """Flag the rows of one delta that count: where only the newest row of a key, or version, does, others may be left out.
 
     So a key that changes often is not sent, and gathered, once for each change.
     """
     all_rows = np.ones(table.num_rows, np.bool_)
     needed = {*job.primary_keys, *job.sort_keys}
-    is_newest = job.keeps_one_row and job.merge_engine == "deduplicate" and job.kind == ROWS_KIND
+    is_newest = (job.keeps_one_row and job.merge_engine == "deduplicate") or job.keeps_history
+    is_newest = is_newest and job.kind == ROWS_KIND
     if read.is_delete or not is_newest or not needed <= set(table.column_names):
         return all_rows
     rising = np.sort(hashes)
     if np.count_nonzero(rising[1:] == rising[:-1]) < _LEAST_DUPLICATES * table.num_rows:
         return all_rows
-    (ids,), count = equal_ids([table], job.primary_keys)
+    (ids,), count = equal_ids([table], [*job.primary_keys, *(job.sort_keys if job.keeps_history else ())])
     order = np.arange(table.num_rows)
-    if job.sort_keys:
+    if job.sort_keys and not job.keeps_history:
         (ranks,) = sort_ranks([table], job.sort_keys)
         order = np.argsort(ranks, kind="stable")
     newest = np.zeros(count, np.int64)

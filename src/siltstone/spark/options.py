@@ -25,7 +25,7 @@ from siltstone.objects import canonical_root
 from siltstone.table.snapshot import parse_moment
 
 FORMAT = "siltstone"
-NAMES = ("root", "table", "columns", "as_of", "fresh")
+NAMES = ("root", "table", "columns", "as_of", "fresh", "current_only", "valid_at")
 WRITE_NAMES = ("root", "table", "type", "delete_columns", "op_column", "evolve", "idempotency", "app_id", "partitions")
 CHANGE_NAMES = ("format", "decimals", "times", "rejects")
 # What `load("shop.orders")` and `save("shop.orders")` set, and the name that `to_spark` has for fresh reads.
@@ -55,6 +55,8 @@ class ReadOptions:
     columns: tuple[str, ...] | None = None
     as_of: int | datetime.datetime | None = None
     fresh: bool = False
+    current_only: bool = False
+    valid_at: str | None = None
 
 
 @dataclass(frozen=True)
@@ -106,6 +108,8 @@ def read_options(options: Mapping[str, str]) -> ReadOptions:
         columns=_column_names("columns", texts),
         as_of=None if as_of is None else parse_moment(as_of.strip()),
         fresh=_is_true("fresh", texts, default=False),
+        current_only=_is_true("current_only", texts, default=False),
+        valid_at=texts.get("valid_at"),
     )
 
 

@@ -128,7 +128,16 @@ class SiltstoneReader(DataSourceReader):
         """A scan of the partitions that the filters do not rule out; no other is opened."""
         options, names = self._options, self._spark_schema.names
         condition = self._condition() if self._filters else None
-        scan = open_scan(options.table, names, condition, as_of=options.as_of, fresh=options.fresh, root=options.root)
+        scan = open_scan(
+            options.table,
+            names,
+            condition,
+            as_of=options.as_of,
+            fresh=options.fresh,
+            current_only=options.current_only,
+            valid_at=options.valid_at,
+            root=options.root,
+        )
         for expected, field in zip(self._spark_schema, spark_schema(scan.schema), strict=True):
             if expected.dataType.simpleString() != field.dataType.simpleString():
                 raise InvalidInputError(

@@ -194,6 +194,8 @@ def _check_staged(deltas: Sequence[Delta], stream: StreamLocator, version: Table
             raise InvalidInputError(f"{delta.locator}: already committed; stage a new delta")
         if delta.locator.stream_locator != stream:
             raise InvalidInputError(f"{delta.locator}: staged for another stream, not {stream}; stage it for this one")
+        if delta.type == "delete":
+            version.refuse_undated_delete()
         if not delta.every_partition:
             version.check_partition_values(delta.partition_values)
     segments = [(delta.place, delta.locator.partition_id) for delta in deltas]

@@ -111,6 +111,8 @@ class _Staging:
         self._name = version.locator.table_locator.full_name
         if type not in DELTA_TYPES:
             raise InvalidInputError(f"{self._name}: unknown delta type {type!r}; use {', '.join(DELTA_TYPES)}")
+        if type == "delete":
+            version.refuse_undated_delete()
         if delete_columns is not None and type != "delete":
             raise InvalidInputError(f"{self._name}: delete columns go with deltas of type delete, not {type}")
         if op_column is not None and type != "upsert":
@@ -274,6 +276,7 @@ class _Staging:
                 self._require(incoming, [self._op_column], "operation column")
             fields = list(incoming)
         try:
+            version.refuse_history_columns(incoming.names)
             schema = pa.schema([self._stored_field(field, table) for field in fields])
             check_columns(schema)
             after = evolve(
@@ -403,12 +406,23 @@ class _Staging:
             writer = self._writer(values, every_partition=every_partition or self._every_partition)
             writer.write(pa.RecordBatch.from_arrays(rows.columns, schema=writer.schema))
 
+    def _refuse_deletes_everywhere(self, deletes: pa.RecordBatch) -> None:
+        """Refuse deletes that do not name their partition, since they are rows of one."""
+        for key in self.version.partition_keys_outside:
+            if deletes.column(key).null_count:
+                raise InvalidInputError(
+                    f"{self._name}: keeps history, in which a delete is a row of its partition; give deletes the partition "
+                    f"key {key!r} too"
+                )
+
     def _deletes_for_every_partition(self, batch: pa.RecordBatch) -> "pa.BooleanArray | None":
         """Return a mask of row-level deletes that do not name their key's partition, or None without any."""
         outside = self.version.partition_keys_outside
         if self._op_column is None or not any(batch.column(key).null_count for key in outside):
             return None
         removals = pc.is_in(batch.column(self._op_column), pa.array(REMOVALS))
+        if self.version.keeps_history and pc.any(removals).as_py():
+            self._refuse_deletes_everywhere(batch.filter(removals))
         if self._absent_keys and not pc.all(removals).as_py():
             raise InvalidInputError(
                 f"{self._name}: the data must have the partition key {self._absent_keys[0]!r}; only rows that are "

@@ -20,8 +20,8 @@ from siltstone.model import (
     TableVersion,
     TableVersionLocator,
 )
-from siltstone.model.entities import DroppedField, LifecycleState, VersionEntry
-from siltstone.model.properties import KIND, ROWS_KIND, change_properties
+from siltstone.model.entities import HISTORY_COLUMNS, DroppedField, LifecycleState, VersionEntry, history_fields
+from siltstone.model.properties import HISTORY_TRACK, KIND, ROWS_KIND, change_properties
 from siltstone.model.schema import (
     SchemaField,
     check_known,
@@ -124,7 +124,7 @@ def create_table_version(
             )
         version = TableVersion(
             locator=TableVersionLocator(namespace=namespace, table=table, table_version=number),
-            fields=schema_to_json(normalize_schema(schema)),
+            fields=schema_to_json(_with_history(normalize_schema(schema), rules or TableRules())),
             **(rules or TableRules()),
             lifecycle_state=lifecycle_state,
             description=description,
@@ -146,6 +146,19 @@ def create_table_version(
     if not dry_run:
         keep_reserve(root)
     return version
+
+
+def _with_history(schema: pa.Schema, rules: TableRules) -> pa.Schema:
+    """Return the columns of a new table with those that its merge engine adds. Raises: InvalidInputError."""
+    if rules.merge_engine != "history" or len(rules.sort_keys) != 1 or rules.sort_keys[0] not in schema.names:
+        return schema
+    own = {name.lower() for name in HISTORY_COLUMNS}
+    taken = [name for name in schema.names if name.lower() in own]
+    if taken:
+        raise InvalidInputError(
+            f"column {taken[0]!r}: merge engine history adds one of that name; leave it out, or rename it"
+        )
+    return pa.schema([*schema, *history_fields(schema.field(rules.sort_keys[0]).type)])
 
 
 def _write_first_batch(folder: str, version: TableVersion, root: str) -> None:
@@ -186,7 +199,13 @@ def update_table_version(
             version.validate()
         if description is not None:
             version.description = description
+        tracked = HISTORY_TRACK.text_in(version.properties)
         version.properties = change_properties(version.properties, properties or {}, f"{namespace}.{table}")
+        if HISTORY_TRACK.text_in(version.properties) != tracked:
+            raise InvalidInputError(
+                f"{namespace}.{table}: property {HISTORY_TRACK.name} is set when a table is created, since stored versions "
+                "follow from it; create another table, and write the deltas to it"
+            )
         after = nameless(version)
         return Commit({} if dry_run or after == before else {VERSION_KEY: after}, version)
 
@@ -230,7 +249,10 @@ def evolve_version(version: TableVersion, schema: pa.Schema, names_in_files: Map
     Raises: InvalidInputError.
     """
     before = version.schema
+    version.refuse_history_columns(schema.names)
     after = evolve(before, schema)
+    if version.keeps_history:
+        after = evolve(after, pa.schema(history_fields(after.field(version.sort_keys[0]).type)))
     if after.equals(before):
         return
     columns = {column.name: column for column in version.fields}
@@ -290,6 +312,11 @@ def _drop_columns(version: TableVersion, columns: Sequence[str], newest_position
             raise InvalidInputError(
                 f"{_name(version)}: column {needed[0]!r} is one of the {what.replace('_', ' ')}, so it cannot be dropped"
             )
+    tracked = [column for column in columns if version.keeps_history and column in version.tracked_columns]
+    if tracked:
+        raise InvalidInputError(
+            f"{_name(version)}: column {tracked[0]!r} is tracked: versions are there since it changed, so it cannot be dropped"
+        )
     kept = [column for column in version.fields if column.name not in columns]
     if not kept:
         raise InvalidInputError(f"{_name(version)}: cannot drop all columns; drop the table instead")
@@ -322,6 +349,10 @@ def _rename_columns(version: TableVersion, names: Mapping[str, str]) -> None:
     version.fields = fields
     for what in ("primary_keys", "sort_keys", "partition_keys"):
         version[what] = [names.get(column, column) for column in version[what]]
+    if HISTORY_TRACK.text_in(version.properties) is not None:
+        tracked = [names.get(column, column) for column in version.tracked_columns]
+        version.properties = {**version.properties, HISTORY_TRACK.name: ", ".join(tracked)}
+        version.validate()
     version.schema_id += 1
 
 
@@ -330,6 +361,11 @@ def _check_changeable(version: TableVersion, columns: Sequence[str]) -> None:
         check_known(columns, version.schema, "column")
     except InvalidInputError as error:
         raise InvalidInputError(f"{_name(version)}: {error}") from error
+    own = [column for column in columns if version.keeps_history and column in HISTORY_COLUMNS]
+    if own:
+        raise InvalidInputError(
+            f"{_name(version)}: column {own[0]!r} is kept by merge engine history; it stays as it is"
+        )
     kind = KIND.of(version.properties, _name(version))
     if kind != ROWS_KIND:
         raise InvalidInputError(f"{_name(version)}: is a table of {kind}, whose columns are fixed")

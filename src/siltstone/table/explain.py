@@ -1,9 +1,8 @@
 """Why a key has the row it has: what the partition began with, and every delta since that touched it, in order."""
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -11,7 +10,6 @@ import pyarrow as pa
 from siltstone.errors import InvalidInputError
 from siltstone.ingest.export import plain
 from siltstone.model import Delta, PartitionLocator, TableVersion
-from siltstone.model.entities import REMOVALS
 from siltstone.model.locators import did_you_mean
 from siltstone.model.rounds import RoundCompletion
 from siltstone.model.schema import evolve
@@ -22,35 +20,22 @@ from siltstone.storage.interface import StreamState
 from siltstone.storage.parquet import read_data_file
 from siltstone.table.completion import ROUND_PREFIX, read_kept
 from siltstone.table.jobs import SourceColumns, source_columns
+from siltstone.table.key_events import (
+    COMPACTED_ROW,
+    FROM_ROUNDS,
+    OVERWRITE,
+    REBASE,
+    FoundRow,
+    KeyEvent,
+    Row,
+    RowEvents,
+    VersionEvents,
+    round_event,
+)
 from siltstone.table.scan import choose_by_key, destination_of, key_table
 from siltstone.table.snapshot import PartitionSnapshot, TableSnapshot, take_snapshot
 from siltstone.table.where import parse_literal
 from siltstone.text import format_count, format_value
-
-Row = dict[str, Any]
-BEFORE_IMAGE = "-U"
-REBASE = "rebase"
-COMPACTED_ROW = "compacted row"
-OVERWRITE = "overwrite"
-_FROM_ROUNDS = (REBASE, COMPACTED_ROW)
-
-
-@dataclass
-class KeyEvent:
-    """One row of a delta that concerns the key, one equality delete that does, or a row that the partition began with.
-
-    `is_compacted` says whether the current round has taken it in.
-    """
-
-    stream_position: int
-    committed_at: int
-    kind: str
-    effect: str
-    is_winner: bool
-    is_compacted: bool
-    file: str
-    row: int
-    values: Row
 
 
 @dataclass(frozen=True)
@@ -106,7 +91,7 @@ def explain_key(name: str, key: Mapping[str, object], *, root: str) -> list[Expl
 
 
 def _explanation(
-    name: str, key: Mapping[str, object], source: "KeySource", events: "_Events", version: TableVersion
+    name: str, key: Mapping[str, object], source: "KeySource", events: "RowEvents", version: TableVersion
 ) -> Explanation:
     """Return what happened to a key, with the names that its columns have today; dropped ones are left out."""
     names = version.names_by_file()
@@ -168,14 +153,14 @@ def _base(partition: PartitionSnapshot, current: RoundCompletion, trimmed: int, 
     return current
 
 
-def explain(source: KeySource, version: TableVersion, wanted: pa.Table) -> "_Events":
+def explain(source: KeySource, version: TableVersion, wanted: pa.Table) -> "RowEvents":
     """Fold the deltas of a partition for one key, one row at a time, from the round on that they begin after.
 
     The version has its columns named as in files, and so has the key, a table of one row. Raises: CorruptionError.
     """
     columns = source_columns(source.source, version)
     schema = evolve(version.schema, pa.schema([*columns.schema, *columns.dropped]))
-    events = _Events(version, schema)
+    events = (VersionEvents if version.keeps_history else RowEvents)(version, schema)
     if source.base is not None:
         _begin(events, source, source.base, wanted)
     reader = _Reader(source.root, version, columns, schema, wanted)
@@ -183,9 +168,7 @@ def explain(source: KeySource, version: TableVersion, wanted: pa.Table) -> "_Eve
         if delta.stream_position <= source.watermark:
             reader.apply(events, delta)
     if source.completion is not None:
-        compacted = next(iter(_find_rows(source.root, source.completion, wanted, schema)), None)
-        _apply_round(events, source.completion, compacted)
-        events.compacted = None if compacted is None else compacted.values
+        events.reach(source.completion, _find_rows(source.root, source.completion, wanted, schema))
     for event in events.all:
         event.is_compacted = True
     for delta in source.deltas:
@@ -193,14 +176,6 @@ def explain(source: KeySource, version: TableVersion, wanted: pa.Table) -> "_Eve
             reader.apply(events, delta)
     events.finish()
     return events
-
-
-class FoundRow(NamedTuple):
-    """A compacted row, and where it is."""
-
-    file: str
-    row: int
-    values: dict[str, Any]
 
 
 def _find_rows(root: str, completion: RoundCompletion, wanted: pa.Table, schema: pa.Schema) -> list[FoundRow]:
@@ -233,33 +208,18 @@ def _rows_in_file(
     ]
 
 
-def _begin(events: "_Events", source: KeySource, base: RoundCompletion, wanted: pa.Table) -> None:
+def _begin(events: "RowEvents", source: KeySource, base: RoundCompletion, wanted: pa.Table) -> None:
     """Let the events begin with the row or tombstone that a round left."""
     origin = base.origin
     events.floor = base.floor
     kind, effect = COMPACTED_ROW, f"is in the rows of round {base.round_id}, the oldest that can still be read"
     if origin is not None and origin.partition is not None and origin.round_id == base.round_id:
         kind, effect = REBASE, f"came with the rebase from {origin.partition}"
-    for found in _find_rows(source.root, base, wanted, events.schema)[:1]:
-        events.begin(_round_event(base, found, kind, effect))
+    for found in _find_rows(source.root, base, wanted, events.schema):
+        events.begin(round_event(base, found, kind, effect))
     tombstone = _find_tombstone(source.root, base, wanted)
     if tombstone is not None:
-        events.begin(_round_event(base, tombstone, "tombstone", "keeps older rows out"))
-
-
-def _apply_round(events: "_Events", completion: RoundCompletion, found: FoundRow | None) -> None:
-    """Let the events come to the row that is there; it may differ, since tombstones expire and damaged rows are given up."""
-    if found is None and events.current is not None:
-        effect = f"round {completion.round_id} left none, which the deltas do not explain"
-        events.begin(_round_event(completion, FoundRow("", 0, {}), COMPACTED_ROW, effect))
-    elif found is not None and not events.is_at(found.values):
-        effect = f"is what round {completion.round_id} left, which the deltas do not explain"
-        events.begin(_round_event(completion, found, COMPACTED_ROW, effect))
-
-
-def _round_event(completion: RoundCompletion, found: FoundRow, kind: str, effect: str) -> KeyEvent:
-    position, time_ms = completion.high_watermark, completion.completed_at
-    return KeyEvent(position, time_ms, kind, effect, False, True, found.file, found.row, found.values)
+        events.begin(round_event(base, tombstone, "tombstone", "keeps older rows out"))
 
 
 def _find_tombstone(root: str, completion: RoundCompletion, wanted: pa.Table) -> FoundRow | None:
@@ -286,7 +246,7 @@ class _Reader:
     schema: pa.Schema
     wanted: pa.Table
 
-    def apply(self, events: "_Events", delta: Delta) -> None:
+    def apply(self, events: "RowEvents", delta: Delta) -> None:
         if delta.replaces:
             events.overwrite(_delta_event(delta, OVERWRITE, "", 0, {}))
         if delta.inherited_floor is not None:
@@ -302,7 +262,7 @@ class _Reader:
             else:
                 self._upsert(events, delta, entry.uri, table)
 
-    def _upsert(self, events: "_Events", delta: Delta, file: str, table: pa.Table) -> None:
+    def _upsert(self, events: "RowEvents", delta: Delta, file: str, table: pa.Table) -> None:
         (own, theirs), _ = equal_ids([align(table, self.wanted.schema), self.wanted], self.wanted.column_names)
         names = self.columns.renamed(delta.columns)
         operations = self.columns.renamed([delta.op_column] if delta.op_column else [])
@@ -311,7 +271,7 @@ class _Reader:
             event = _delta_event(delta, "upsert", file, row, {name: values[name] for name in names})
             events.take(event, values[operations[0]] if operations else None)
 
-    def _delete(self, events: "_Events", delta: Delta, file: str, table: pa.Table) -> None:
+    def _delete(self, events: "RowEvents", delta: Delta, file: str, table: pa.Table) -> None:
         if events.current is None:
             return
         columns = list(self.columns.renamed(delta.delete_columns or []) or self.version.primary_keys)
@@ -325,118 +285,6 @@ class _Reader:
 
 def _delta_event(delta: Delta, kind: str, file: str, row: int, values: Row) -> KeyEvent:
     return KeyEvent(delta.stream_position, delta.committed_at, kind, "", False, False, file, row, values)
-
-
-class _Events:
-    """The key's row as it changes; the schema has also the columns that were dropped since, which deletes may name."""
-
-    def __init__(self, version: TableVersion, schema: pa.Schema) -> None:
-        self._version = version
-        self.schema = schema
-        self.all: list[KeyEvent] = []
-        self.current: Row | None = None
-        self.compacted: Row | None = None
-        self._holder: KeyEvent | None = None
-        self._tombstone: KeyEvent | None = None
-        self.floor: str | None = None
-
-    def finish(self) -> None:
-        if self.current is not None and self._holder is not None:
-            self._holder.is_winner = True
-
-    def is_at(self, values: Row) -> bool:
-        """Return whether the current row has these values, in the columns that were not dropped."""
-        if self.current is None:
-            return False
-        known = pa.schema([self.schema.field(name) for name in self._version.schema.names])
-        rows = [{name: row.get(name) for name in known.names} for row in (self.current, values)]
-        # Of one type, a value is written in one way; NaN, which differs from itself, is too.
-        own, theirs = pa.Table.from_pylist(rows, schema=known).to_pylist()
-        return repr(own) == repr(theirs)
-
-    def begin(self, event: KeyEvent) -> None:
-        """Take over what a round left: a row, a tombstone, or nothing."""
-        self.all.append(event)
-        self._forget()
-        self._tombstone = None
-        if event.kind == "tombstone":
-            self._tombstone = event
-        elif event.values:
-            self.current = {name: event.values.get(name) for name in self.schema.names}
-            self._holder = event
-
-    def take(self, event: KeyEvent, operation: str | None) -> None:
-        self.all.append(event)
-        if operation == BEFORE_IMAGE:
-            event.kind, event.effect = "before-image", "passed over"
-            return
-        is_removal = operation in REMOVALS
-        event.kind = "row-level delete" if is_removal else event.kind
-        rival = self._tombstone or self._holder
-        if self._is_below_floor(event):
-            event.effect = "stays out: the table was truncated after it"
-        elif self._version.sort_keys and rival is not None and self._rank(event) < self._rank(rival):
-            event.effect = f"stays out: its sort key is older than that of position {rival.stream_position}"
-        elif is_removal:
-            event.effect = "deletes the row" if self.current is not None else "finds no row"
-            self._forget()
-            self._tombstone = event if self._version.sort_keys else None
-        else:
-            self._upsert(event)
-
-    def _upsert(self, event: KeyEvent) -> None:
-        before = self._holder
-        if self.current is None:
-            event.effect = "brings the row"
-            self.current = {name: event.values.get(name) for name in self.schema.names}
-        elif self._version.merge_engine == "first_row":
-            event.effect = f"stays out: the row of position {before.stream_position if before else 0} was first"
-            return
-        elif self._version.merge_engine == "partial_update":
-            event.effect = f"updates {', '.join(event.values)}"
-            self.current.update(event.values)
-        else:
-            event.effect = f"replaces the row of position {before.stream_position if before else 0}"
-            self.current = {name: event.values.get(name) for name in self.schema.names}
-        self._holder, self._tombstone = event, None
-
-    def truncate(self, event: KeyEvent, floor: str) -> None:
-        """Remove the row if it is older than a truncate, and keep out what comes later and is."""
-        if floor:
-            self.floor = max(floor, self.floor or "")
-        if self.current is not None and (not floor or (self._holder and self._is_below_floor(self._holder))):
-            self.remove(event)
-
-    def _is_below_floor(self, event: KeyEvent) -> bool:
-        if not self.floor or not self._version.sort_keys:
-            return False
-        return self._rank(event)[0] < _sortable(bytes.fromhex(self.floor))
-
-    def remove(self, event: KeyEvent) -> None:
-        self.all.append(event)
-        event.effect = "deletes the row"
-        self._forget()
-
-    def overwrite(self, event: KeyEvent) -> None:
-        """Forget the row or tombstone, if there is one: all that was there before is gone."""
-        if self.current is not None:
-            self.remove(event)
-        elif self._tombstone is not None:
-            event.effect = "ends what a delete before it kept out"
-            self.all.append(event)
-        self._tombstone, self.floor = None, None
-
-    def _forget(self) -> None:
-        self.current, self._holder = None, None
-
-    def _rank(self, event: KeyEvent) -> list[tuple[int, Any]]:
-        return [_sortable(event.values.get(name)) for name in self._version.sort_keys]
-
-
-def _sortable(value: Any) -> tuple[int, Any]:
-    if value is None:
-        return (0, 0)
-    return (2, 0) if isinstance(value, float) and math.isnan(value) else (1, value)
 
 
 def parse_key(version: TableVersion, texts: Mapping[str, str | None]) -> dict[str, object]:
@@ -467,17 +315,21 @@ def parse_key(version: TableVersion, texts: Mapping[str, str | None]) -> dict[st
 
 def _why(events: Sequence[KeyEvent], version: TableVersion) -> str:
     winner = next((event for event in events if event.is_winner), None)
+    if winner is None and version.keeps_history:
+        return "No version is current: the last event of the key deletes it." if events else ""
     if winner is None:
         return _why_gone(events)
-    if winner.kind in _FROM_ROUNDS:
+    if version.keeps_history:
+        return f"The version of position {winner.stream_position} {winner.effect}: no event of the key is later."
+    if winner.kind in FROM_ROUNDS:
         return f"The row {winner.effect}; no delta since has changed it."
     position = f"position {winner.stream_position}"
-    beaten = sum(event.kind in ("upsert", *_FROM_ROUNDS) for event in events) - 1
+    beaten = sum(event.kind in ("upsert", *FROM_ROUNDS) for event in events) - 1
     if version.merge_engine == "first_row":
         return f"The row of {position} counts: it was the first."
     if version.merge_engine == "partial_update":
         since = sum(
-            event.kind in _FROM_ROUNDS or event.effect.startswith(("brings", "updates"))
+            event.kind in FROM_ROUNDS or event.effect.startswith(("brings", "updates"))
             for event in _since_the_last_delete(events)
         )
         return f"The row is made of {format_count(since, 'change')}, of which that of {position} was applied last."

@@ -213,6 +213,11 @@ def make_job(
         # Hashes depend on the order of keys, so the order that was stored stays.
         keys = Keys(tuple(previous.primary_keys), tuple(previous.sort_keys))
     keys = keys.with_default_sort(columns)
+    if version.keeps_history and keys.sort != tuple(columns.sort_keys):
+        raise InvalidInputError(
+            f"{destination.locator}: keeps history, whose versions are told apart by {', '.join(columns.sort_keys)}; it "
+            f"cannot be sorted by {', '.join(keys.sort or ()) or 'nothing'}"
+        )
     manifests = [delta.manifest for delta in backlog if delta.type != "delete"]
     coming = [(read.record_count, read.content_length) for read in reads if not read.is_delete]
     coming += [(manifest.record_count, manifest.content_length) for manifest in manifests]
@@ -240,6 +245,7 @@ def make_job(
         properties=version.properties,
         seed=uuid.uuid4().int >> 64,
         row_group_rows=ROW_GROUP_ROWS.of(version.properties, version.locator),
+        tracked=columns.renamed(version.names_in_files(version.tracked_columns)) if version.keeps_history else (),
         tombstone_retention_ms=round(TOMBSTONE_RETENTION_SECONDS.of(version.properties, version.locator) * 1000),
     )
 

@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 from siltstone.errors import InvalidInputError, require_packages
 from siltstone.model import PartitionValue, TableVersion
 from siltstone.model.buckets import Buckets, CompactedFile
+from siltstone.model.entities import VALID_FROM, VALID_TO
 from siltstone.model.locators import did_you_mean
 from siltstone.model.schema import check_known
 from siltstone.rows.columns import Integers, align, hash_keys
@@ -31,7 +32,18 @@ from siltstone.rows.slices import StretchFiles, by_data_file
 from siltstone.table.completion import Destination, compacted_partition
 from siltstone.table.jobs import Keys, merging_job
 from siltstone.table.snapshot import Choose, Moment, PartitionSnapshot, TableSnapshot, take_snapshot
-from siltstone.table.where import Condition, both, compile_where, key_condition
+from siltstone.table.where import (
+    And,
+    Comparison,
+    Condition,
+    IsNull,
+    Or,
+    both,
+    compile_where,
+    condition_of,
+    key_condition,
+    parse_literal,
+)
 from siltstone.text import format_count
 
 if TYPE_CHECKING:
@@ -389,8 +401,7 @@ class Scan:
     def _job(self, partition: PartitionSnapshot) -> RoundJob:
         """Return the merge of a partition's deltas, with no more columns than that and the reader need."""
         job = merge_of(self.snapshot, partition)
-        needed = {*self.snapshot.version.names_in_files(self._needed), *job.primary_keys, *job.sort_keys}
-        needed.update(name for read in job.reads for name in read.delete_columns)
+        needed = {*self.snapshot.version.names_in_files(self._needed), *job.merge_columns}
         # Without any column, rows would not be counted.
         return replace(job, fields=tuple(field for field in job.fields if field["name"] in needed) or job.fields[:1])
 
@@ -435,15 +446,54 @@ class _Part:
         return [] if buckets is None else [file for number in self.numbers for file in buckets[number].files]
 
 
-def scan_of(snapshot: TableSnapshot, columns: Sequence[str] | None = None, where: Where | None = None) -> Scan:
+def scan_of(
+    snapshot: TableSnapshot,
+    columns: Sequence[str] | None = None,
+    where: Where | None = None,
+    *,
+    current_only: bool = False,
+    valid_at: object = None,
+) -> Scan:
     """Return a scan of the columns asked for, by default all, and of the rows that a filter leaves.
 
+    Of a table that keeps history, these are all versions, unless only current ones, or those `valid_at` a time, are asked for.
     Raises: InvalidInputError.
     """
     schema = snapshot.version.schema
     names = schema.names if columns is None else [columns] if isinstance(columns, str) else list(columns)
     check_known(names, schema, "column")
-    return Scan(snapshot, tuple(names), None if where is None else compile_where(where, schema))
+    condition = None if where is None else compile_where(where, schema)
+    if current_only or valid_at is not None:
+        condition = both(condition, valid_versions(snapshot.version, None if current_only else valid_at))
+    if current_only and valid_at is not None:
+        raise InvalidInputError(
+            "current_only asks for versions that are valid now, valid_at for another time; give one"
+        )
+    return Scan(snapshot, tuple(names), condition)
+
+
+def valid_versions(version: TableVersion, time: object = None) -> Condition:
+    """Return the condition that a version of a row is valid at a time, given as the sort key has it; None: that it is current.
+
+    Raises: InvalidInputError.
+    """
+    name = version.locator.table_locator.full_name
+    if not version.keeps_history:
+        raise InvalidInputError(
+            f"{name}: merges rows by {version.merge_engine}, and so has no versions that were valid at a time; tables "
+            "with merge engine history have"
+        )
+    is_open = IsNull(VALID_TO)
+    if time is None:
+        return condition_of(is_open, [VALID_TO])
+    begin, end = (version.schema.field(column) for column in (VALID_FROM, VALID_TO))
+    try:
+        value = parse_literal(time, begin) if isinstance(time, str) else pa.scalar(time, begin.type)
+    except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
+        raise InvalidInputError(f"{name}: {time!r} is not a time at which versions are valid ({begin.type})") from error
+    # What has no sort key is before all that have.
+    begun = Or((IsNull(begin.name), Comparison(begin.name, "<=", value)))
+    return condition_of(And((begun, Or((is_open, Comparison(end.name, ">", value))))), [VALID_FROM, VALID_TO])
 
 
 def open_scan(
@@ -453,6 +503,8 @@ def open_scan(
     *,
     as_of: Moment | None = None,
     fresh: bool = False,
+    current_only: bool = False,
+    valid_at: object = None,
     root: str,
 ) -> Scan:
     """Take a snapshot of the partitions of a table that a filter does not rule out, and return a scan of it.
@@ -460,7 +512,8 @@ def open_scan(
     Raises: NotFoundError, InvalidInputError, CorruptionError.
     """
     choose = None if where is None else _chooser(lambda version: compile_where(where, version.schema))
-    return scan_of(take_snapshot(name, as_of=as_of, fresh=fresh, choose=choose, root=root), columns, where)
+    snapshot = take_snapshot(name, as_of=as_of, fresh=fresh, choose=choose, root=root)
+    return scan_of(snapshot, columns, where, current_only=current_only, valid_at=valid_at)
 
 
 def look_up(name: str, key: Mapping[str, object], *, root: str) -> list[dict[str, object]]:
@@ -545,11 +598,12 @@ def key_table(schema: pa.Schema, primary_keys: Sequence[str], key: Mapping[str, 
 
 
 def read_key(snapshot: TableSnapshot, key: Mapping[str, object]) -> list[dict[str, object]]:
-    """Return the rows of a primary key, found by the index: one at most, but for each partition.
+    """Return the rows of a primary key, found by the index: one at most, the current one, but for each partition.
 
     Raises: InvalidInputError, CorruptionError.
     """
-    scan = scan_of(snapshot, where=_key_condition(snapshot.version, key))
+    version = snapshot.version
+    scan = scan_of(snapshot, where=_key_condition(version, key), current_only=version.keeps_history)
     rows: list[dict[str, object]] = scan.to_arrow().to_pylist()
     return rows
 

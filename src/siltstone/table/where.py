@@ -323,12 +323,6 @@ def condition_of(tree: Node, columns: Iterable[str]) -> Condition:
     return Condition(expression_of(tree), tuple(dict.fromkeys(columns)), tree)
 
 
-def both(one: Condition, other: Condition) -> Condition:
-    """Return the condition that two others are both true."""
-    columns = tuple(dict.fromkeys([*one.columns, *other.columns]))
-    return Condition(one.expression & other.expression, columns, And((one.tree, other.tree)))
-
-
 def key_condition(key: Mapping[str, "pa.Scalar[Any]"]) -> Condition:
     """Return the condition that a row has a key, in which null equals null, and NaN equals NaN."""
     parts: list[Node] = []
@@ -340,6 +334,15 @@ def key_condition(key: Mapping[str, "pa.Scalar[Any]"]) -> Condition:
         else:
             parts.append(Comparison(column, "=", value))
     return condition_of(And(tuple(parts)), key)
+
+
+def both(one: Condition | None, other: Condition | None) -> Condition | None:
+    """Return the condition that two conditions hold, None where there is none."""
+    if one is None or other is None:
+        return one or other
+    expression: Any = one.expression
+    columns = tuple(dict.fromkeys([*one.columns, *other.columns]))
+    return Condition(expression & other.expression, columns, And((one.tree, other.tree)))
 
 
 _TOKEN = re.compile(

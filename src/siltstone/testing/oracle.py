@@ -13,6 +13,8 @@ from siltstone.catalog.main import delta_stream
 from siltstone.errors import InvalidInputError
 from siltstone.lake import Table
 from siltstone.model import DeltaType, MergeEngine, PartitionValue, TableVersion
+from siltstone.model.entities import HISTORY_COLUMNS, IS_DELETED, VALID_FROM, VALID_TO
+from siltstone.model.properties import HISTORY_TRACK
 from siltstone.storage import object_store as storage
 
 Row = dict[str, object]
@@ -42,6 +44,7 @@ class Oracle:
         partition_keys: Sequence[str] = (),
         merge_engine: MergeEngine = "deduplicate",
         drop_duplicates: bool = True,
+        tracked_columns: Sequence[str] | None = None,
     ) -> None:
         if merge_engine == "first_row" and sort_keys:
             raise InvalidInputError("merge engine first_row goes by arrival; leave out the sort keys")
@@ -58,6 +61,12 @@ class Oracle:
         # Of each partition there is, and of those that come later.
         self._floors: dict[Key, bytes | None] = {}
         self._floor: bytes | None = None
+        self._tracked = None if tracked_columns is None else list(tracked_columns)
+        self._keeps_history = merge_engine == "history"
+        # By key, then by sort key: the event there, with a removal's values, and whether it is one.
+        self._events: dict[Key, dict[Key, tuple[Row, bool]]] = {}
+        if self._keeps_history:
+            self.columns += [name for name in HISTORY_COLUMNS if name not in self.columns]
 
     @classmethod
     def of_version(cls, version: TableVersion) -> Self:
@@ -69,11 +78,43 @@ class Oracle:
             partition_keys=version.partition_keys,
             merge_engine=version.merge_engine,
             drop_duplicates=version.drop_duplicates,
+            tracked_columns=HISTORY_TRACK.of(version.properties, version.locator),
         )
 
     def rows(self) -> list[Row]:
-        """Return the current rows, each with all columns known so far."""
+        """Return the rows, each with all columns known so far: the current ones, or all versions where it keeps history."""
+        if self._keeps_history:
+            return [row for events in self._events.values() for row in self._versions(events)]
         return [{name: row.get(name) for name in self.columns} for rows in self._rows.values() for row in rows]
+
+    def _versions(self, events: Mapping[Key, tuple[Row, bool]]) -> list[Row]:
+        """Return the events of one key as rows, each with the time it was valid."""
+        order = self._sort_keys[0]
+        told = [events[place] for place in sorted(events)]
+        versions: list[Row] = []
+        begin: object = None
+        is_going_on = False
+        for number, (row, is_removal) in enumerate(told):
+            following, is_next_removal = told[number + 1] if number + 1 < len(told) else (None, True)
+            own, end = row[order], None if following is None else following[order]
+            begin = begin if is_going_on else own
+            is_going_on = (
+                not is_removal and not is_next_removal and following is not None and self._same(row, following)
+            )
+            if is_removal or is_going_on:
+                point = end if own is None else own
+                validity: Row = {VALID_FROM: point, VALID_TO: point}
+            else:
+                validity = {VALID_FROM: begin, VALID_TO: end}
+            whole = {name: row.get(name) for name in self.columns}
+            versions.append({**whole, **validity, IS_DELETED: is_removal})
+        return versions
+
+    def _same(self, row: Row, other: Row) -> bool:
+        """Say whether two events of a key are equal in all tracked columns."""
+        untracked = {*self._primary_keys, *self._sort_keys, *HISTORY_COLUMNS}
+        tracked = [name for name in self.columns if name not in untracked] if self._tracked is None else self._tracked
+        return _key(row, tracked) == _key(other, tracked)
 
     def tombstones(self) -> list[Row]:
         """Return the key and sort-key columns of each row-level delete that keeps older rows of its key out."""
@@ -112,6 +153,10 @@ class Oracle:
             self._rows[key] = [
                 row for row in rows if overwrite != "table" and _key(row, self._partition_keys) not in doomed
             ]
+        for key, events in list(self._events.items()):
+            partition = {_key(row, self._partition_keys) for row, _ in events.values()}
+            if overwrite == "table" or partition <= doomed:
+                del self._events[key]
         if overwrite == "table" or not self._partition_keys:
             self._floor = None
         for key in {*self._floors, *arriving}:
@@ -196,6 +241,9 @@ class Oracle:
             return
         assert operation in _UPSERTS or operation in _DELETES, operation
         key = _key(row, self._identity)
+        if self._keeps_history:
+            self._take_event(row, key, is_removal=operation in _DELETES)
+            return
         current = self._rows.setdefault(key, [])
         floor = self._floors.setdefault(_key(row, self._partition_keys), self._floor)
         if floor is not None and self._is_below(row, floor):
@@ -214,6 +262,15 @@ class Oracle:
             current[0] = {**current[0], **row}
         elif self._merge_engine == "deduplicate":
             current[0] = row
+
+    def _take_event(self, row: Row, key: Key, *, is_removal: bool) -> None:
+        """Take an event of a history in place of any that was there; a removal before all time leaves nothing."""
+        place = _key(row, self._sort_keys)
+        events = self._events.setdefault(key, {})
+        if is_removal and row.get(self._sort_keys[0]) is None:
+            events.pop(place, None)
+        else:
+            events[place] = (row, is_removal)
 
     def _is_late(self, row: Row, key: Key) -> bool:
         """Say whether the key has a row or tombstone with greater sort keys."""

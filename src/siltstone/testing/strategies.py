@@ -28,7 +28,7 @@ from siltstone.testing.oracle import Oracle
 T = TypeVar("T")
 _OPERATIONS = (("c", "r", "u", "d"), ("I", "U", "D"), ("+I", "-U", "+U", "-D"))
 _OP_COLUMN = "op"
-MERGE_ENGINES: tuple[MergeEngine, ...] = ("deduplicate", "deduplicate", "partial_update", "first_row")
+MERGE_ENGINES: tuple[MergeEngine, ...] = ("deduplicate", "deduplicate", "partial_update", "first_row", "history")
 _SETTING_BYTES = 40
 _WRITE_BYTES = 24
 _KEY_VALUES = {1: 3, 2: 2, 3: 2}
@@ -125,6 +125,7 @@ class TableSettings:
     partition_keys: tuple[str, ...] = ()
     merge_engine: MergeEngine = "deduplicate"
     drop_duplicates: bool = True
+    tracked_columns: tuple[str, ...] | None = None
 
     @property
     def schema(self) -> pa.Schema:
@@ -142,6 +143,7 @@ class TableSettings:
             merge_engine=self.merge_engine,
             drop_duplicates=self.drop_duplicates,
             unique_within_partition=not set(self.partition_keys) <= set(self.primary_keys),
+            properties=None if self.tracked_columns is None else {"history.track": ", ".join(self.tracked_columns)},
         )
 
     def oracle(self) -> Oracle:
@@ -153,6 +155,7 @@ class TableSettings:
             partition_keys=self.partition_keys,
             merge_engine=self.merge_engine,
             drop_duplicates=self.drop_duplicates,
+            tracked_columns=self.tracked_columns,
         )
 
 
@@ -236,6 +239,7 @@ def _settings(choices: _Choices, with_partitions: bool, engines: Sequence[MergeE
     partition_count = choices.one_of((0, 0, 0, 1, 2)) if with_partitions else 0
     engine = choices.one_of(engines) if key_count else "deduplicate"
     sort_count = choices.one_of((0, 0, 1, 1, 2)) if key_count and engine != "first_row" else 0
+    sort_count = 1 if engine == "history" else sort_count
     allows_duplicates = engine == "deduplicate" and choices.one_in(5)
     keys = [choices.column(f"k{number}", _SCALARS, _KEY_VALUES[key_count]) for number in range(key_count)]
     sorts = [choices.column(f"s{number}", _SCALARS, _SORT_VALUES[sort_count]) for number in range(sort_count)]
@@ -249,9 +253,12 @@ def _settings(choices: _Choices, with_partitions: bool, engines: Sequence[MergeE
     partition_keys = tuple(column.name for column in partitions)
     is_unique_within_partition = bool(partitions) and choices.one_in(2)
     columns = [*keys, *sorts, _VALUE, *payload, *partitions]
-    # Partial updates may leave out what is not a key, so that must not be refused.
-    may_be_strict = [*keys, *sorts, *partitions] if engine == "partial_update" else columns
+    # Partial updates, and deletes that are kept, may leave out what is not a key, so that must not be refused.
+    may_be_strict = [*keys, *sorts, *partitions] if engine in ("partial_update", "history") else columns
     strict = choices.some_of(may_be_strict) if choices.one_in(3) else []
+    # A delete that is kept is a row of one partition, which it names.
+    strict += partitions if engine == "history" else []
+    tracked = choices.some_of([_VALUE, *payload]) if engine == "history" else []
     return TableSettings(
         columns=tuple(column.never_null() if column in strict else column for column in columns),
         primary_keys=(
@@ -262,6 +269,7 @@ def _settings(choices: _Choices, with_partitions: bool, engines: Sequence[MergeE
         partition_keys=partition_keys,
         merge_engine=engine,
         drop_duplicates=not allows_duplicates,
+        tracked_columns=tuple(column.name for column in tracked) or None,
     )
 
 
@@ -298,7 +306,9 @@ def _history(table: TableSettings, history: Sequence[tuple[bytes, list[bytes]]])
     made: list[Write] = []
     for drawn, rows in history:
         choices = _Choices(drawn)
-        if choices.one_in(2 if omitted else 4 if made else 16):
+        # What has no place in time cannot be written to a history.
+        can_delete = table.merge_engine != "history"
+        if choices.one_in(2 if omitted else 4 if made else 16) and can_delete:
             made.append(_delete(table, known, omitted, choices, rows))
         else:
             made.append(_upsert(table, choices, rows))
