@@ -17,7 +17,9 @@ def take_cut(name: str, *, root: str) -> TableSnapshot:
     """
     snapshot = newest = take_snapshot(name, root=root)
     if KIND.of(newest.version.properties, newest.version.locator) != ROWS_KIND:
-        raise InvalidInputError(f"{name}: holds documents, which other formats have no rows for; only tables are published")
+        raise InvalidInputError(
+            f"{name}: holds documents, which other formats have no rows for; only tables are published"
+        )
     while snapshot.waiting:
         position = min(delta.locator.stream_position for delta in snapshot.waiting) - 1
         if len(snapshot.streams) > 1 or position <= 0:
@@ -36,4 +38,3 @@ def rounds_of(snapshot: TableSnapshot) -> dict[str, int]:
         for partition in snapshot.partitions
         if partition.completion is not None
     }
-

@@ -171,7 +171,12 @@ class _PartitionDiff:
         while completion.round_id != base.round_id:
             accounting, previous = completion.accounting, completion.previous_round_id
             is_same = accounting.live_rows == accounting.base_rows and not accounting.input_rows
-            if not is_same or accounting.added_rows or accounting.lost_rows or completion.get("rolled_back_to") is not None:
+            if (
+                not is_same
+                or accounting.added_rows
+                or accounting.lost_rows
+                or completion.get("rolled_back_to") is not None
+            ):
                 return True
             if previous is None or previous < base.round_id or completion.rebase_source_partition_locator is not None:
                 return True

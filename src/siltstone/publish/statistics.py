@@ -52,7 +52,9 @@ def read_statistics(root: str, uri: str, row_count: int, schema: pa.Schema) -> F
     with open_parquet(root, uri) as file:
         footer = file.metadata
         if footer.num_rows != row_count:
-            raise CorruptionError(f"{root}/{uri}: has {footer.num_rows} rows instead of {row_count}; restore it, or rebase")
+            raise CorruptionError(
+                f"{root}/{uri}: has {footer.num_rows} rows instead of {row_count}; restore it, or rebase"
+            )
         names = set(file.schema_arrow.names)
     paths = _leaf_positions(footer)
     columns = {}
