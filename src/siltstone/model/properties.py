@@ -175,6 +175,14 @@ INGEST_QUARANTINE: Property[bool] = Property(
     read_by="the service's intake of files",
     meaning="Whether a bad file is moved to the folder `rejected`, so that the others are taken.",
 )
+PUBLISH_ICEBERG_VERSION: Property[int] = Property(
+    name="publish.iceberg.format_version",
+    parse=_whole(2, 3),
+    values="2 or 3",
+    default=3,
+    read_by="publishing as Iceberg",
+    meaning="The version of Iceberg's format: 3 has deletion vectors, 2 is for readers that do not know them. It never falls.",
+)
 ROW_GROUP_ROWS: Property[int] = Property(
     name="row_group_rows",
     parse=_whole(1, MAX_ROW_GROUP_ROWS),
@@ -249,6 +257,7 @@ TABLE_PROPERTIES: dict[str, Property[Any]] = {
         INGEST_QUARANTINE,
         INGEST_SOURCE,
         KEEP_HISTORY,
+        PUBLISH_ICEBERG_VERSION,
         ROW_GROUP_ROWS,
         SCHEMA_EVOLUTION,
         TOMBSTONE_RETENTION_SECONDS,

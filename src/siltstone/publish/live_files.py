@@ -13,12 +13,14 @@ now. From that it writes its metadata, and commits once.
   changed. Where the round that was published is forgotten, all files are compared.
 """
 
+import io
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow.parquet as pq
 from pyroaring import BitMap64
 
 from siltstone.errors import CorruptionError, NotFoundError
@@ -35,7 +37,10 @@ _Flags = npt.NDArray[np.bool_]
 
 
 class Vector(NamedTuple):
-    """Where the vector of a whole data file is: its frame begins at `offset` of an object, and `length` bytes are its data."""
+    """Where the vector of a whole data file is: its frame begins at `offset` of an object, and `length` bytes are its data.
+
+    Where both are -1, the object is a Parquet file that has the numbers of the dead rows instead.
+    """
 
     uri: str
     offset: int
@@ -252,6 +257,8 @@ def read_published(root: str, vector: Vector) -> BitMap64:
     """Read the vector of a whole data file. Raises: CorruptionError."""
     try:
         data = open_objects(root).read(vector.uri)
+        if vector.length < 0:
+            return BitMap64(pq.read_table(io.BytesIO(data), columns=["pos"]).column("pos").to_numpy().astype(np.uint64))
         start = vector.offset + LENGTH_BYTES
         dead = parse_vector(data[start : start + vector.length])
     except (NotFoundError, ValueError, TypeError) as error:

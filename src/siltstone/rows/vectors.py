@@ -19,6 +19,8 @@ _MAGIC = struct.pack("<i", 1681511377)
 _LENGTH = struct.Struct(">i")
 _CHECKSUM = struct.Struct(">I")
 LENGTH_BYTES = _LENGTH.size
+FRAME_BYTES = LENGTH_BYTES + _CHECKSUM.size
+"""How much longer a frame is than the data in it."""
 
 
 class Framed(NamedTuple):
