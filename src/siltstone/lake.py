@@ -65,6 +65,7 @@ from siltstone.model.properties import KIND, ROWS_KIND
 from siltstone.model.rounds import RoundCompletion
 from siltstone.model.schema import schema_from_json
 from siltstone.objects import canonical_root, local_folder, open_objects
+from siltstone.publish.iceberg import read_metadata
 from siltstone.rounds.events import Progress
 from siltstone.rounds.request import TableRequest
 from siltstone.rounds.session import Compacted, Plan, compact_table, preview_table
@@ -146,6 +147,13 @@ class Lake:
     def namespaces(self) -> list[str]:
         """Return the names of all namespaces."""
         return [namespace.locator.namespace for namespace in catalog.list_namespaces(root=self.root)]
+
+    def iceberg_metadata(self, name: str) -> tuple[str, dict[str, Any]] | None:
+        """Return where the newest metadata of a table are that is published as Iceberg, and what they say; else None.
+
+        Raises: NotFoundError, CorruptionError.
+        """
+        return read_metadata(name, root=self.root)
 
     def create_namespace(self, namespace: str, *, properties: Mapping[str, str] | None = None) -> None:
         """Create a namespace; `create_table` does so too where it is missing. Raises: AlreadyExistsError."""

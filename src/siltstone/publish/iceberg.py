@@ -96,6 +96,15 @@ def publish_iceberg(name: str, *, replace: bool = False, root: str) -> Published
     raise ConflictError(f"{name}: others published {_ATTEMPTS} times meanwhile; try again")
 
 
+def read_metadata(name: str, *, root: str) -> tuple[str, Metadata] | None:
+    """Return where the newest metadata of a published table are, and what they say; None where there are none.
+
+    Raises: NotFoundError, CorruptionError.
+    """
+    state = read_state(root, catalog.version_folder(name, root=root))
+    return None if state.metadata is None else (state.path_of(state.path(state.version)), state.metadata)
+
+
 def _comparable(state: IcebergState) -> IcebergState:
     """Return the state that a new version is made from: an empty one where what is there cannot be gone on from."""
     metadata = state.metadata
