@@ -175,6 +175,15 @@ INGEST_QUARANTINE: Property[bool] = Property(
     read_by="the service's intake of files",
     meaning="Whether a bad file is moved to the folder `rejected`, so that the others are taken.",
 )
+PUBLISH_FORMATS = ("delta",)
+PUBLISH: Property[tuple[str, ...]] = Property(
+    name="publish",
+    parse=lambda text: tuple(_one_of(*PUBLISH_FORMATS)(part.strip()) for part in text.split(",")),
+    values=f"{' or '.join(f'`{each}`' for each in PUBLISH_FORMATS)}",
+    default=(),
+    read_by="compaction and the service",
+    meaning="The format in which the table is published after each compaction, for readers of other systems.",
+)
 ROW_GROUP_ROWS: Property[int] = Property(
     name="row_group_rows",
     parse=_whole(1, MAX_ROW_GROUP_ROWS),
@@ -249,6 +258,7 @@ TABLE_PROPERTIES: dict[str, Property[Any]] = {
         INGEST_QUARANTINE,
         INGEST_SOURCE,
         KEEP_HISTORY,
+        PUBLISH,
         ROW_GROUP_ROWS,
         SCHEMA_EVOLUTION,
         TOMBSTONE_RETENTION_SECONDS,

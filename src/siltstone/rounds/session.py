@@ -16,6 +16,8 @@ from siltstone.log.horizon import announced, began_at
 from siltstone.model.rounds import Accounting, RoundCompletion, ratio
 from siltstone.model.schema import SchemaField
 from siltstone.objects import open_objects
+from siltstone.publish.delta import Published
+from siltstone.publish.publications import PublishFailure
 from siltstone.rounds.events import BucketMerged, Progress, RoundCommitted, RoundStarted, TasksDone
 from siltstone.rounds.plan import PartitionPlan, RoundPlan, plan_partition, plan_partitions
 from siltstone.rounds.request import Request, TableRequest, partition_requests
@@ -90,6 +92,8 @@ class Compacted(Sequence[SessionResult]):
     conflicts: int
     seconds: Mapping[str, float]
     results: tuple[SessionResult, ...] = field(repr=False, metadata={"json": False})
+    # In the formats that the table's property names; what failed did not fail the rounds, and is tried again next time.
+    published: Sequence[Published | PublishFailure] = ()
 
     @overload
     def __getitem__(self, place: int) -> SessionResult: ...
