@@ -61,14 +61,13 @@ from siltstone.model import (
     TableVersion,
 )
 from siltstone.model.locators import did_you_mean, split_table_name
-from siltstone.model.properties import KIND, ROWS_KIND
+from siltstone.model.properties import KIND, PUBLISH, ROWS_KIND
 from siltstone.model.rounds import RoundCompletion
 from siltstone.model.schema import schema_from_json
 from siltstone.objects import canonical_root, local_folder, open_objects
 from siltstone.publish.comparison import ReaderCheck, check_published
-from siltstone.publish.delta import Published
+from siltstone.publish.outcomes import Publication, Published
 from siltstone.publish.publications import (
-    Publication,
     check_publications,
     publish,
     publish_by_property,
@@ -827,6 +826,10 @@ class Table:
         Raises: InvalidInputError where the format cannot hold the table; ConflictError, CorruptionError.
         """
         return publish(self.name, format, replace=replace, root=self.lake.root)
+
+    def publish_formats(self) -> tuple[str, ...]:
+        """Return the formats in which the table is published after each compaction, by its property."""
+        return PUBLISH.of(self.properties, self.name)
 
     def published(self) -> list[Publication]:
         """Return in which formats the table is published, and how many rounds came since. Raises: CorruptionError."""

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from siltstone.errors import ConflictError
 from siltstone.publish.cut import rounds_of, take_cut
-from siltstone.publish.delta import Published
+from siltstone.publish.outcomes import Published
 
 CheckState = Literal["equal", "different", "refused", "absent"]
 _MOST_EXAMPLES = 5

@@ -31,27 +31,13 @@ from siltstone.publish.delta_schema import (
 )
 from siltstone.publish.delta_state import APP_PREFIX, Action, DeltaState, remove_action
 from siltstone.publish.live_files import LiveFile, PartitionChange, Vector, changes_since
+from siltstone.publish.outcomes import Published
 from siltstone.publish.statistics import read_statistics
 from siltstone.rows.vectors import LENGTH_BYTES, frame
 from siltstone.table.snapshot import TableSnapshot
 
 _ATTEMPTS = 20
 _READERS = 8
-
-
-@dataclass(frozen=True)
-class Published:
-    """What a publish did, or found done: `version` of the table in `format` at `address` has these rounds of partitions."""
-
-    table: str
-    format: str
-    address: str
-    version: int
-    is_new: bool
-    rounds: dict[str, int]
-    added_files: int = 0
-    removed_files: int = 0
-    seconds: float = 0.0
 
 
 @dataclass

@@ -1,41 +1,16 @@
 """Publishing in any of the formats there are: what `Table.publish`, the service and the command line call."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from siltstone.catalog import main as catalog
 from siltstone.errors import CorruptionError, InvalidInputError, SiltstoneError
 from siltstone.log.inspect import Finding
 from siltstone.model.properties import PUBLISH, PUBLISH_FORMATS
 from siltstone.objects import open_objects
-from siltstone.publish.delta import Published, publish_delta, unpublish_delta
+from siltstone.publish.delta import publish_delta, unpublish_delta
 from siltstone.publish.delta_log import DeltaLog
+from siltstone.publish.outcomes import Publication, Published, PublishFailure
 from siltstone.table.followers import read_own
-
-
-@dataclass(frozen=True)
-class Publication:
-    """A table in a format: where, its newest version, the rounds that it has, and how many rounds came since."""
-
-    table: str
-    format: str
-    address: str
-    version: int
-    published_at: int
-    rounds: dict[str, int]
-    behind_rounds: int
-    files: int
-
-
-@dataclass(frozen=True)
-class PublishFailure:
-    """Why a table could not be published in a format; its rounds are as they are, and the next publish tries again."""
-
-    table: str
-    format: str
-    error: str
-    kind: str
-
 
 _PUBLISHERS: dict[str, Callable[..., Published]] = {"delta": publish_delta}
 

@@ -16,8 +16,7 @@ from siltstone.log.horizon import announced, began_at
 from siltstone.model.rounds import Accounting, RoundCompletion, ratio
 from siltstone.model.schema import SchemaField
 from siltstone.objects import open_objects
-from siltstone.publish.delta import Published
-from siltstone.publish.publications import PublishFailure
+from siltstone.publish.outcomes import Published, PublishFailure
 from siltstone.rounds.events import BucketMerged, Progress, RoundCommitted, RoundStarted, TasksDone
 from siltstone.rounds.plan import PartitionPlan, RoundPlan, plan_partition, plan_partitions
 from siltstone.rounds.request import Request, TableRequest, partition_requests
