@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from siltstone.catalog import main as catalog
-from siltstone.errors import AlreadyExistsError, ConflictError
+from siltstone.errors import AlreadyExistsError, ConflictError, CorruptionError
 from siltstone.model import COMPACTED_STREAM
 from siltstone.model.schema import schema_of
 from siltstone.objects import open_objects
@@ -31,27 +31,13 @@ from siltstone.publish.delta_schema import (
 )
 from siltstone.publish.delta_state import APP_PREFIX, Action, DeltaState, remove_action
 from siltstone.publish.live_files import LiveFile, PartitionChange, Vector, changes_since
+from siltstone.publish.outcomes import Published
 from siltstone.publish.statistics import read_statistics
 from siltstone.rows.vectors import LENGTH_BYTES, frame
 from siltstone.table.snapshot import TableSnapshot
 
 _ATTEMPTS = 20
 _READERS = 8
-
-
-@dataclass(frozen=True)
-class Published:
-    """What a publish did, or found done: `version` of the table in `format` at `address` has these rounds of partitions."""
-
-    table: str
-    format: str
-    address: str
-    version: int
-    is_new: bool
-    rounds: dict[str, int]
-    added_files: int = 0
-    removed_files: int = 0
-    seconds: float = 0.0
 
 
 @dataclass
@@ -246,7 +232,7 @@ def unpublish_delta(name: str, *, root: str) -> bool:
     """
     log = DeltaLog(root, catalog.version_folder(name, root=root))
     while True:
-        state = log.read()
+        state = _readable(log)
         was_published = state.is_published
         if was_published:
             now_ms = open_objects(root).now_ms()
@@ -258,3 +244,11 @@ def unpublish_delta(name: str, *, root: str) -> bool:
                 continue
         log.forget_before(state.version if state.is_unpublished else state.version + 1)
         return was_published
+
+
+def _readable(log: DeltaLog) -> DeltaState:
+    """Read what was published; where the log is damaged, return that something was, with the newest version."""
+    try:
+        return log.read()
+    except CorruptionError:
+        return DeltaState(log.folder, max(log.list_files().commits), metadata={})

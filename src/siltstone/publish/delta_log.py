@@ -4,6 +4,7 @@ It lies in `_delta_log` of the table version's folder: version N is `N.json`, cr
 `N.checkpoint.parquet` has the state after N. What was published, and up to which round, is known from here alone.
 """
 
+import importlib.metadata
 import io
 import logging
 import re
@@ -14,7 +15,6 @@ import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from siltstone import __version__
 from siltstone.errors import AlreadyExistsError, CorruptionError, NotFoundError, SiltstoneError
 from siltstone.objects import ObjectInfo, open_objects
 from siltstone.publish.delta_state import ADD, TEXTS, VECTOR, Action, DeltaState
@@ -23,7 +23,7 @@ from siltstone.storage.parquet import DAMAGE_ERRORS
 LOG_FOLDER = "_delta_log"
 CHECKPOINT_INTERVAL = 10
 UNPUBLISH = "UNPUBLISH"
-ENGINE = f"siltstone/{__version__}"
+ENGINE = f"siltstone/{importlib.metadata.version('siltstone')}"
 _NAME = re.compile(r"(\d{20})\.(json|checkpoint\.parquet)\Z")
 _log = logging.getLogger(__name__)
 _CHECKPOINT: dict[str, pa.DataType] = {

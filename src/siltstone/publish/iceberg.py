@@ -27,7 +27,6 @@ from siltstone.model.properties import PUBLISH_ICEBERG_VERSION
 from siltstone.model.schema import schema_of
 from siltstone.objects import open_objects
 from siltstone.publish.cut import rounds_of, take_cut
-from siltstone.publish.delta import Published
 from siltstone.publish.iceberg_manifest import (
     ADDED,
     DATA,
@@ -50,6 +49,7 @@ from siltstone.publish.iceberg_schema import (
 )
 from siltstone.publish.iceberg_state import FOLDER, ROUNDS, WRITE_ID, IcebergState, Metadata, list_versions, read_state
 from siltstone.publish.live_files import LiveFile, PartitionChange, changes_since, read_published
+from siltstone.publish.outcomes import Published
 from siltstone.publish.puffin import Blob, write_puffin
 from siltstone.publish.statistics import read_statistics
 from siltstone.rows.vectors import FRAME_BYTES, blob_of, numbers_in

@@ -14,7 +14,7 @@ import orjson
 from siltstone.errors import CorruptionError, NotFoundError
 from siltstone.model import COMPACTED_STREAM
 from siltstone.objects import ObjectInfo, open_objects
-from siltstone.publish.iceberg_manifest import DELETED, DELETES, Entry, Manifest, read_avro
+from siltstone.publish.iceberg_manifest import DATA, DELETED, DELETES, Entry, Manifest, read_avro
 from siltstone.publish.live_files import PublishedFile, Vector
 from siltstone.rows.vectors import FRAME_BYTES
 
@@ -121,7 +121,7 @@ class IcebergState:
                 vectors[file["referenced_data_file"]] = self._vector(file)
         return {
             self.uri_of(path): PublishedFile(self.uri_of(path), vectors.get(path))
-            for manifest in self.manifests_of(partition_id, 0)
+            for manifest in self.manifests_of(partition_id, DATA)
             for path in (entry["data_file"]["file_path"] for entry in self.entries(manifest))
         }
 
@@ -142,6 +142,23 @@ class IcebergState:
             raise CorruptionError(
                 f"{path}: is missing, and version {self.version} names it; unpublish, and publish again"
             ) from error
+
+    @property
+    def file_count(self) -> int:
+        """How many data files are published."""
+        data = [each for each in self.manifests() if each["content"] == DATA]
+        return sum(each["added_files_count"] + each["existing_files_count"] for each in data)
+
+    def sizes(self) -> dict[str, int | None]:
+        """Return all objects that the current snapshot names, with their bytes where they are said. Raises: CorruptionError."""
+        if self.snapshot is None:
+            return {}
+        sizes: dict[str, int | None] = {self.uri_of(self.snapshot["manifest-list"]): None}
+        for manifest in self.manifests():
+            sizes[self.uri_of(manifest["manifest_path"])] = manifest["manifest_length"]
+            files = [entry["data_file"] for entry in self.entries(manifest)]
+            sizes |= {self.uri_of(file["file_path"]): file["file_size_in_bytes"] for file in files}
+        return sizes
 
     def named(self, snapshots: Iterable[dict[str, Any]]) -> set[str]:
         """Return all objects that snapshots name, their manifests included. Raises: CorruptionError."""
