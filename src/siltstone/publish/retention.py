@@ -10,7 +10,10 @@ import re
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
+import orjson
+
 from siltstone.errors import AlreadyExistsError
+from siltstone.objects import open_objects
 from siltstone.publish.delta_log import LOG_FOLDER, DeltaLog
 from siltstone.publish.delta_state import DeltaState
 from siltstone.publish.iceberg_state import FOLDER as ICEBERG_FOLDER
@@ -18,6 +21,7 @@ from siltstone.publish.iceberg_state import IcebergState, Metadata, list_version
 
 VACUUM = "VACUUM START"
 LOG_RETENTION_MS = 30 * 24 * 3600 * 1000
+_State = TypeVar("_State", DeltaState, IcebergState)
 _OWN = re.compile(rf"({LOG_FOLDER}/[^/]+|{ICEBERG_FOLDER}/.+|deletion_vector_[0-9a-f-]{{36}}\.bin)\Z")
 
 
@@ -65,7 +69,33 @@ class PublishedVersions(NamedTuple):
             named.add(f"{self.folder}/{ICEBERG_FOLDER}/metadata/version-hint.text")
         return named
 
-    _State = TypeVar("_State", DeltaState, IcebergState)
+    def fence(self) -> None:
+        """Refuse what publishers have planned so far, if the table is published: they plan again.
+
+        What is no longer kept of an Iceberg table is forgotten by its metadata, too. Raises: CorruptionError.
+        """
+        log = DeltaLog(self.root, self.folder)
+        _until_committed(log.read, lambda state: log.commit_alone(state, VACUUM))
+
+        def forget(state: IcebergState) -> None:
+            assert state.metadata is not None
+            metadata = {**state.metadata, "snapshots": kept_snapshots(state.metadata, self.since_ms)}
+            ids = {snapshot["snapshot-id"] for snapshot in metadata["snapshots"]}
+            metadata["snapshot-log"] = [each for each in metadata["snapshot-log"] if each["snapshot-id"] in ids]
+            open_objects(self.root).create(state.path(state.version + 1), orjson.dumps(metadata))
+
+        _until_committed(lambda: read_state(self.root, self.folder), forget)
+
+
+def _named_by_log(log: DeltaLog, state: DeltaState, before_ms: int) -> set[str]:
+    files = log.list_files()
+    if state.is_unpublished:
+        return {log.path(state.version)}
+    checkpoints = sorted(version for version in files.checkpoints if version <= state.version)
+    first = checkpoints[-2] if len(checkpoints) > 1 else 0
+    versions = [*files.commits.items(), *files.checkpoints.items()]
+    old = {info.path for version, info in versions if version < first and info.modified_ms <= before_ms}
+    return {info.path for info in files.objects} - old
 
 
 def _until_committed(read: Callable[[], _State], commit: Callable[[_State], None]) -> None:
