@@ -6,6 +6,7 @@ the newest position at which no partition has deltas that wait.
 
 from siltstone.errors import ConflictError, InvalidInputError
 from siltstone.model.properties import KIND, ROWS_KIND
+from siltstone.table.completion import Destination, compacted_partition, is_kept
 from siltstone.table.snapshot import TableSnapshot, take_snapshot
 
 
@@ -38,3 +39,15 @@ def rounds_of(snapshot: TableSnapshot) -> dict[str, int]:
         for partition in snapshot.partitions
         if partition.completion is not None
     }
+
+
+def are_kept(snapshot: TableSnapshot) -> bool:
+    """Return whether all rounds of a snapshot are still in the logs, so that a file of theirs that is missing is damage."""
+    return all(
+        is_kept(
+            Destination(compacted_partition(partition.own), partition.folder, snapshot.root),
+            {"round_id": partition.completion.round_id},
+        )
+        for partition in snapshot.partitions
+        if partition.completion is not None
+    )

@@ -16,7 +16,7 @@ from siltstone.errors import AlreadyExistsError, ConflictError, CorruptionError
 from siltstone.model import COMPACTED_STREAM
 from siltstone.model.schema import schema_of
 from siltstone.objects import open_objects
-from siltstone.publish.cut import rounds_of, take_cut
+from siltstone.publish.cut import are_kept, rounds_of, take_cut
 from siltstone.publish.delta_log import ENGINE, UNPUBLISH, DeltaLog
 from siltstone.publish.delta_schema import (
     COLUMN_MAPPING,
@@ -77,7 +77,13 @@ def publish_delta(name: str, *, replace: bool = False, root: str) -> Published:
         snapshot = take_cut(name, root=root)
         if any(not partition.folder.startswith(f"{folder}/") for partition in snapshot.partitions):
             raise ConflictError(f"{name}: was replaced by another version of the table meanwhile; publish again")
-        plan = _plan(state, snapshot, folder)
+        try:
+            plan = _plan(state, snapshot, folder)
+        except CorruptionError:
+            # A vacuum may have forgotten the rounds meanwhile, and removed what they name.
+            if log.read().version == state.version and are_kept(snapshot):
+                raise
+            continue
         is_new = bool(plan.actions) or state.foreign is not None
         if is_new and not _commit(log, state, plan, snapshot):
             continue
