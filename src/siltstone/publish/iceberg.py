@@ -21,12 +21,19 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from siltstone.catalog import main as catalog
-from siltstone.errors import AlreadyExistsError, ConflictError, CorruptionError, InvalidInputError, SiltstoneError
+from siltstone.errors import (
+    AlreadyExistsError,
+    ConflictError,
+    CorruptionError,
+    InvalidInputError,
+    NotFoundError,
+    SiltstoneError,
+)
 from siltstone.model import TableVersion
 from siltstone.model.properties import PUBLISH_ICEBERG_VERSION
 from siltstone.model.schema import schema_of
 from siltstone.objects import open_objects
-from siltstone.publish.cut import rounds_of, take_cut
+from siltstone.publish.cut import are_kept, rounds_of, take_cut
 from siltstone.publish.iceberg_manifest import (
     ADDED,
     DATA,
@@ -85,9 +92,15 @@ def publish_iceberg(name: str, *, replace: bool = False, root: str) -> Published
         snapshot = take_cut(name, root=root)
         if any(not partition.folder.startswith(f"{folder}/") for partition in snapshot.partitions):
             raise ConflictError(f"{name}: was replaced by another version of the table meanwhile; publish again")
-        publish = _Publish(_comparable(state), snapshot)
-        is_new = publish.is_needed(state)
-        if is_new and not publish.commit(state):
+        try:
+            publish = _Publish(_comparable(state), snapshot)
+            is_new = publish.is_needed(state)
+            if is_new and not publish.commit(state):
+                continue
+        except (CorruptionError, NotFoundError):
+            # A vacuum may have forgotten the rounds meanwhile, and removed what they name.
+            if read_state(root, folder).version == state.version and are_kept(snapshot):
+                raise
             continue
         _write_hint(state)
         seconds = time.perf_counter() - started

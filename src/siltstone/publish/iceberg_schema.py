@@ -159,7 +159,7 @@ def value_bytes(kind: pa.DataType, value: PartitionValue | Bound) -> bytes | Non
         return struct.pack("<i", (value - _EPOCH.date()).days)
     if isinstance(value, decimal.Decimal):
         unscaled = int(value.scaleb(kind.scale))
-        return unscaled.to_bytes(unscaled.bit_length() // 8 + 1, "big", signed=True)
+        return unscaled.to_bytes(max(unscaled, ~unscaled).bit_length() // 8 + 1, "big", signed=True)
     return struct.pack("<q" if kind == pa.int64() else "<i", value)
 
 
