@@ -1,7 +1,7 @@
 # Every target creates what it needs; `make` alone lists them.
 .DEFAULT_GOAL := help
 .PHONY: help venv clean-venv install lock build clean-build rebuild clean lint format test test-search test-integration \
-        test-integration-rebuild test-chaos simulate java browser benchmark benchmark-aws benchmark-kills figures deploy-s3 demo demo-cdc \
+        test-integration-rebuild test-chaos simulate java browser readers benchmark benchmark-aws benchmark-kills figures deploy-s3 demo demo-cdc \
         demo-service
 # What is missing is to be found before anything is installed.
 .NOTPARALLEL:
@@ -54,7 +54,7 @@ clean-build: ## Remove what `build` made
 rebuild: clean-build build ## Build from nothing
 
 clean: clean-build clean-venv ## Remove everything that make made
-	rm -rf .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf readers .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 
 lint: venv ## Check style, types and the direction of imports
 	$(BIN)/ruff check .
@@ -84,7 +84,10 @@ browser:
 	@command -v chromium >/dev/null || { test "$$(id -u)" != 0 && echo "The browser tests need chromium; install it as root"; } || \
 		{ apt-get update -qq; DEBIAN_FRONTEND=noninteractive apt-get install -y -qq chromium; } >/dev/null 2>&1
 
-test-integration: java venv browser ## Install wheels, start clusters, S3 and Glue servers, run all examples
+readers: venv ## Set up readers of other projects, in environments of their own: DuckDB, Delta Lake and Iceberg on Spark
+	$(BIN)/python -m dev.readers
+
+test-integration: java venv browser readers ## Install wheels, start clusters, S3 and Glue servers, run all examples
 	$(BIN)/python -m pytest -m integration
 
 test-chaos: java venv ## Kill nodes of a service and drivers of a stream, crash PostgreSQL, capture 10,000 random steps

@@ -4,32 +4,21 @@ import json
 import re
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import duckdb
 import pyarrow.parquet as pq
 from deltalake import DeltaTable, write_deltalake
+from dev import readers
 from pyspark.sql import SparkSession, Window
 from pyspark.sql import functions as sf
 
 from benchmarks.orders import SCHEMA
 
-# The newest releases on Maven Central for a release of Spark that both have jars for.
-FORMATS_SPARK = "4.1.4"
-FORMATS = {
-    "Delta Lake": ("io.delta", "delta-spark_4.1_2.13", "4.4.0"),
-    "Iceberg": ("org.apache.iceberg", "iceberg-spark-runtime-4.1_2.13", "1.12.0"),
-}
-# Spark has the others itself, in newer releases.
-OWN_JARS = ("delta-*.jar", "iceberg-*.jar", "unitycatalog-*.jar")
 NEWEST = """
     select * exclude (rank) from (select *, row_number() over (partition by order_id order by seq desc) as rank
     from read_parquet('{changes}/*.parquet')) where rank = 1"""
-POM = """<project><modelVersion>4.0.0</modelVersion><groupId>b</groupId><artifactId>b</artifactId><version>1</version>
-<dependencies><dependency><groupId>{0}</groupId><artifactId>{1}</artifactId><version>{2}</version></dependency>
-</dependencies></project>"""
 
 
 class Peers:
@@ -91,49 +80,24 @@ class FormatsOnSpark:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         folder.mkdir()
-        self._python = folder / "venv" / "bin" / "python"
-        uv = Path(sys.executable).with_name("uv")
-        self._missing = self._run([uv, "venv", "-q", "--python", sys.executable, folder / "venv"]) or self._run(
-            [uv, "pip", "install", "-q", "--python", self._python, f"pyspark=={FORMATS_SPARK}"]
-        )
+        self._missing = readers.why_missing("spark")
+        try:
+            self._python = None if self._missing else readers.set_up("spark")
+        except RuntimeError as error:
+            self._missing = str(error).partition("\n")[0]
 
     def merge(self, way: str, base: Path, changes: Path) -> dict[str, Any] | str:
         """Merge in one of the ways of `format_merge`; return what it measured, or why it could not be had."""
-        name = next(name for name in FORMATS if way.startswith(name))
-        jars = self.folder / name.replace(" ", "-")
-        missing = self._missing or self._fetch(name, jars)
-        if missing:
-            return missing
-        own = jars / way.rpartition(" ")[2]
+        if self._missing or self._python is None:
+            return str(self._missing)
+        own = self.folder / "merged"
         own.mkdir()
-        paths = ":".join(str(jar) for each in OWN_JARS for jar in (jars / "target" / "dependency").glob(each))
         script = Path(__file__).with_name("format_merge.py")
-        command: list[str | Path] = [self._python, script, way, base, changes, own, paths]
+        command: list[str | Path] = [self._python, script, way, base, changes, own, readers.spark_jars()]
         done = subprocess.run(command, capture_output=True, text=True)
         shutil.rmtree(own)
         if done.returncode:
             errors = [line for line in done.stderr.splitlines() if re.match(r"\S*(Error|Exception)\b", line)]
             return f"it failed: {errors[-1] if errors else done.stderr[-200:]}"
         told: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-        return {**told, "release": FORMATS[name][2]}
-
-    def _fetch(self, name: str, folder: Path) -> str | None:
-        if folder.is_dir():
-            return None
-        maven = shutil.which("mvn")
-        if maven is None:
-            return "there is no mvn to fetch its jars with"
-        folder.mkdir()
-        (folder / "pom.xml").write_text(POM.format(*FORMATS[name]))
-        goal = ["dependency:copy-dependencies", "-DincludeScope=runtime"]
-        missing = self._run([maven, "-q", "-f", folder / "pom.xml", *goal])
-        if missing:
-            shutil.rmtree(folder)
-        return missing
-
-    def _run(self, command: list[str | Path]) -> str | None:
-        done = subprocess.run(command, cwd=self.folder, capture_output=True, text=True)
-        if not done.returncode:
-            return None
-        said = (done.stderr.strip() or done.stdout.strip()).splitlines()[:1]
-        return f"{Path(str(command[0])).name} could not fetch it: {''.join(said)}"
+        return {**told, "release": readers.JARS[way.partition(" ")[0].lower()][2]}
