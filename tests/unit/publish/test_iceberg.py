@@ -21,6 +21,7 @@ from siltstone.errors import ConflictError, InvalidInputError, StorageError
 from siltstone.log.commit import forget_logs
 from siltstone.publish.comparison import difference
 from siltstone.publish.iceberg_schema import bound_bytes
+from siltstone.publish.outcomes import Published
 from siltstone.testing.faults import FAULT_KINDS, FaultKind, Killed, faults
 from tests.unit.publish.foreign import folder_of
 from tests.unit.publish.test_delta import SMALL, step
@@ -62,7 +63,7 @@ def same_as(table: siltstone.Table, expected: pa.Table, version: int | None = No
         assert difference(expected, pl.scan_iceberg(path).collect().to_arrow(), keys) == ""
 
 
-def publish(table: siltstone.Table) -> siltstone.publish.outcomes.Published:
+def publish(table: siltstone.Table) -> Published:
     return table.publish("iceberg")
 
 
