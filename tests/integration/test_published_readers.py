@@ -71,7 +71,7 @@ class History:
             self.table.alter(rename_columns={old: new})
             self.extra.append(new)
         elif what == "delete" and number:
-            self.table.delete(pa.table({"id": self._ids(20), "region": self._regions(20)}))
+            self.table.write(pa.table({"id": self._ids(20), "region": self._regions(20)}), type="delete")
         self.table.write(self._rows(number, adds_column=what == "column"))
         settings = {"major": replace(SMALL, max_delta_fraction=0.0), "full": replace(SMALL, full=True)}.get(what, SMALL)
         for request in partition_requests(TableRequest(self.table.name, self.lake.root)):
