@@ -61,10 +61,20 @@ from siltstone.model import (
     TableVersion,
 )
 from siltstone.model.locators import did_you_mean, split_table_name
-from siltstone.model.properties import KIND, ROWS_KIND
+from siltstone.model.properties import KIND, PUBLISH, ROWS_KIND
 from siltstone.model.rounds import RoundCompletion
 from siltstone.model.schema import describe_type, schema_from_json
 from siltstone.objects import canonical_root, local_folder, open_objects
+from siltstone.publish.comparison import ReaderCheck, check_published
+from siltstone.publish.iceberg import read_metadata
+from siltstone.publish.outcomes import Publication, Published
+from siltstone.publish.publications import (
+    check_publications,
+    publish,
+    publish_by_property,
+    read_publications,
+    unpublish,
+)
 from siltstone.rounds.events import Progress
 from siltstone.rounds.request import TableRequest
 from siltstone.rounds.session import Compacted, Plan, compact_table, preview_table
@@ -156,6 +166,13 @@ class Lake:
     def namespaces(self) -> list[str]:
         """Return the names of all namespaces."""
         return [namespace.locator.namespace for namespace in catalog.list_namespaces(root=self.root)]
+
+    def iceberg_metadata(self, name: str) -> tuple[str, dict[str, Any]] | None:
+        """Return where the newest metadata of a table are that is published as Iceberg, and what they say; else None.
+
+        Raises: NotFoundError, CorruptionError.
+        """
+        return read_metadata(name, root=self.root)
 
     def create_namespace(self, namespace: str, *, properties: Mapping[str, str] | None = None) -> None:
         """Create a namespace; `create_table` does so too where it is missing. Raises: AlreadyExistsError."""
@@ -883,7 +900,36 @@ class Table:
         """
         asked = self._asked(to, full, rebase_from, on_behalf_of, high_watermark)
         asked = dataclasses.replace(asked, max_round_bytes=round_bytes(spark))
-        return compact_table(asked, choose_engine(engine, spark, progress), progress)
+        compacted = compact_table(asked, choose_engine(engine, spark, progress), progress)
+        return dataclasses.replace(compacted, published=publish_by_property(self.name, root=self.lake.root))
+
+    def publish(self, format: str = "delta", *, replace: bool = False) -> Published:
+        """Publish the newest compacted state of all partitions for other systems, as `delta`, without copying any rows.
+
+        Other engines then read the table's own files at `Published.address`; they cannot write there. What is published
+        already is not published again. With `replace`, what others have written there all the same is taken back.
+        Raises: InvalidInputError where the format cannot hold the table; ConflictError, CorruptionError.
+        """
+        return publish(self.name, format, replace=replace, root=self.lake.root)
+
+    def publish_formats(self) -> tuple[str, ...]:
+        """Return the formats in which the table is published after each compaction, by its property."""
+        return PUBLISH.of(self.properties, self.name)
+
+    def published(self) -> list[Publication]:
+        """Return in which formats the table is published, and how many rounds came since. Raises: CorruptionError."""
+        return read_publications(self.name, root=self.lake.root)
+
+    def check_published(self, published: Published) -> Iterator[ReaderCheck]:
+        """Compare all rows of what was just published with the table's, in each reader that is installed here.
+
+        Raises: ConflictError where the table was compacted since.
+        """
+        return check_published(published, root=self.lake.root)
+
+    def unpublish(self) -> list[str]:
+        """Take back what is published, in all formats; return which. Rows and rounds of the table are not touched."""
+        return unpublish(self.name, root=self.lake.root)
 
     def plan(
         self,
@@ -1085,7 +1131,7 @@ class Table:
         findings += check_deltas(root, self.deltas(), deep=deep)
         for destination in self._destinations():
             findings += check_partition(destination, deep=deep)
-        return findings
+        return [*findings, *check_publications(self.name, root=root)]
 
     def vacuum(
         self,

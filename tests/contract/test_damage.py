@@ -153,7 +153,7 @@ def complaints(
         ("shop.orders", "tables/shop/orders/*/compacted/_/log/1"),
         ("shop.orders", "tables/shop/orders/*/compacted/_/*.parquet"),
         ("shop.orders", "tables/shop/orders/*/compacted/_/*.pki"),
-        ("shop.orders", "tables/shop/orders/*/compacted/_/*.dv"),
+        ("shop.orders", "tables/shop/orders/*/compacted/_/*.bin"),
         ("shop.orders", "tables/shop/orders/*/deltas/_/*.parquet"),
     ],
 )

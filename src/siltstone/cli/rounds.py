@@ -8,6 +8,7 @@ import typer
 
 from siltstone.cli.options import Master, Partition, Shell, TableName, argument, command, option
 from siltstone.cli.parts import Shown, grid_of, indented, new_facts, new_grid, styled, to_text
+from siltstone.cli.publish import published_line
 from siltstone.text import format_bytes, format_count, format_number, format_partition, format_time
 
 if TYPE_CHECKING:
@@ -89,6 +90,7 @@ def compact(
 def _compacted_text(compacted: "Compacted") -> Iterator[Shown]:
     if not compacted.rounds:
         yield _nothing_new(compacted.table, compacted.stream_position)
+        yield from map(published_line, compacted.published)
         return
     yield (
         f"{compacted.table}: compacted {format_count(compacted.deltas, 'delta')} in "
@@ -113,6 +115,7 @@ def _compacted_text(compacted: "Compacted") -> Iterator[Shown]:
         )
     if compacted.conflicts:
         yield f"Planned again {format_count(compacted.conflicts, 'time')}, since another compaction was faster."
+    yield from map(published_line, compacted.published)
     yield _seconds_line(compacted.seconds)
 
 

@@ -3,6 +3,7 @@
 import json
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import fields
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from siltstone.catalog.adopt import Adopted
     from siltstone.change_writes import ChangesWritten
     from siltstone.ingest.dry_run import Written
+    from siltstone.publish.outcomes import Publication
     from siltstone.table.report import TableDescription, TableSummary
 
 MergeEngine = Literal["deduplicate", "partial_update", "first_row", "history"]
@@ -206,15 +208,17 @@ def _list_text(root: str, tables: "Sequence[TableSummary]") -> Iterator[Shown]:
 @command(app, "show", "siltstone table show shop.orders")
 def show(shell: Shell, name: TableName) -> None:
     """Show a table: columns, keys, properties, and what its deltas hold."""
-    description = shell.lake.table(name).describe()
-    shell.emit(description, _description_text(description))
+    table = shell.lake.table(name)
+    description, publications = table.describe(), table.published()
+    shown = {field.name: getattr(description, field.name) for field in fields(description)}
+    shell.emit({**shown, "published": publications}, _description_text(description, publications))
 
 
-def _description_text(table: "TableDescription") -> Iterator[Shown]:
+def _description_text(table: "TableDescription", publications: "Sequence[Publication]" = ()) -> Iterator[Shown]:
     yield styled((table.name, "bold"))
     if table.description:
         yield f"  {table.description}"
-    yield indented(new_facts(_facts(table)))
+    yield indented(new_facts([*_facts(table), *_published_facts(publications)]))
     yield ""
     grid = new_grid("column", "type", "")
     for column in table.columns:
@@ -238,6 +242,13 @@ def _facts(table: "TableDescription") -> Iterator[tuple[str, object]]:
         yield "folder", table.folder
     for name, value in table.properties.items():
         yield f"property {name}", value or '""'
+
+
+def _published_facts(publications: "Sequence[Publication]") -> Iterator[tuple[str, object]]:
+    for published in publications:
+        behind = published.behind_rounds
+        lag = f"{format_count(behind, 'round')} behind" if behind else "has all that is compacted"
+        yield f"published as {published.format}", f"version {published.version}, {lag}"
 
 
 def _roles(column: str, nullable: bool, table: "TableDescription") -> str:

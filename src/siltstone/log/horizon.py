@@ -28,6 +28,7 @@ _TICK_SECONDS = 60.0
 LEASE_MS = 3600 * 1000
 _FORGET_MS = 24 * 3600 * 1000
 _BEGAN = re.compile(r"[0-9a-f]{32}-(r?)(\d+)\.[a-z]+\Z", re.ASCII)
+_VECTORS = re.compile(r"deletion_vector_[0-9a-f-]{24}([0-9a-f]{12})\.bin\Z", re.ASCII)
 _log = logging.getLogger(__name__)
 
 
@@ -41,6 +42,14 @@ def new_round_name(began: int) -> str:
     return f"{uuid.uuid4().hex}-r{began + 1}"
 
 
+def new_vector_name(began: int) -> str:
+    """Return such a name for an object of a round's deletion vectors, with its ending: Delta Lake wants a UUID in it.
+
+    The last 48 bits of the UUID say at which batch the round began.
+    """
+    return f"deletion_vector_{uuid.UUID(f'{uuid.uuid4().hex[:20]}{began + 1:012x}')}.bin"
+
+
 class Began(NamedTuple):
     """When the work began that wrote a file: at which batch of the log of its round, or else of its table version."""
 
@@ -50,6 +59,9 @@ class Began(NamedTuple):
 
 def began_at(path: str) -> Began:
     """Return what the name of a file says; -1 for files from before names said so."""
+    vectors = _VECTORS.search(path)
+    if vectors is not None:
+        return Began(int(vectors.group(1), 16) - 1, True)
     match = _BEGAN.search(path)
     return Began(-1, False) if match is None else Began(int(match.group(2)) - 1, bool(match.group(1)))
 

@@ -16,6 +16,7 @@ from siltstone.log.state import LogState
 from siltstone.log.wire import COMMIT_KEY
 from siltstone.model import PartitionLocator
 from siltstone.objects import ObjectInfo, find_leftovers, give_up_reserve, keep_reserve, open_objects
+from siltstone.publish.retention import PublishedVersions, is_publication
 from siltstone.storage import object_store as storage
 from siltstone.storage.layout import (
     CATALOG_FOLDER,
@@ -121,7 +122,8 @@ def _vacuum(
         expiring[destination.folder] = _expired_rounds(destination, now_ms - retention_ms, now_ms)
         _named_by_rounds(destination, [])
     report = VacuumReport(dry_run, skipped_links=sweep.leftovers.links, unsure_time=log.time_warning(now_ms))
-    named = set(sweep.named_by_deltas)
+    published = PublishedVersions(root, folder, now_ms - max(retention_ms, 0), now_ms)
+    named = sweep.named_by_deltas | published.named()
     for destination in sweep.destinations:
         expired = expiring[destination.folder]
         if expired and not dry_run:
@@ -130,7 +132,7 @@ def _vacuum(
         named |= _named_by_rounds(destination, expired)
     doomed = sweep.unnamed(named)
     if not dry_run:
-        doomed = _refused(sweep, doomed)
+        doomed = _refused(sweep, doomed, published)
         open_objects(root).delete([file.path for file in doomed])
     report.removed_files = [file.path for file in doomed]
     report.removed_bytes = sum(file.size for file in doomed)
@@ -138,13 +140,15 @@ def _vacuum(
     return report
 
 
-def _refused(sweep: "_Sweep", doomed: Sequence[ObjectInfo]) -> list[ObjectInfo]:
+def _refused(sweep: "_Sweep", doomed: Sequence[ObjectInfo], published: PublishedVersions) -> list[ObjectInfo]:
     """Refuse whoever could still name files, and return those that nobody named before."""
+    if doomed:
+        published.fence()
     horizons: dict[str, int] = {}
     for log, files in sweep.by_log(doomed).items():
         horizon = 1 + max(began_at(file.path).batch_id for file in files)
         horizons |= dict.fromkeys((file.path for file in files), raise_horizon(log, horizon))
-    named = _named_by_deltas(sweep.root, sweep.folder)
+    named = _named_by_deltas(sweep.root, sweep.folder) | published.named()
     for destination in sweep.destinations:
         named |= _named_by_rounds(destination, [])
     return [
@@ -169,11 +173,11 @@ class _Sweep:
         self._kept_folders = tuple(f"{place.folder}/" for place in with_logs if place not in self.destinations)
 
     def by_log(self, files: Iterable[ObjectInfo]) -> dict[CommitLog, list[ObjectInfo]]:
-        """Return the files by the log that they would be committed to; half-written ones could be to none."""
+        """Return the files by the log that they would be committed to; half-written ones, and a publisher's, could be to none."""
         half_written = set(self.leftovers.half_written)
         by_log: dict[CommitLog, list[ObjectInfo]] = {}
         for file in files:
-            if file not in half_written:
+            if file not in half_written and not is_publication(file.path, self.folder):
                 by_log.setdefault(self._log_of(file.path), []).append(file)
         return by_log
 

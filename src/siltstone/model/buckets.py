@@ -2,7 +2,7 @@
 
 import bisect
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Self, overload
 
 import orjson
@@ -42,6 +42,11 @@ class DeletionVector(Model):
         # By key, here and below: a round asks millions of files.
         length = self["object_length"]
         return int(self["content_length"] if length is None else length)
+
+    @property
+    def is_framed(self) -> bool:
+        """Whether its bytes are framed as in Delta Lake; those of earlier rounds are a plain bitmap, in objects named `.dv`."""
+        return not self.uri.endswith(".dv")
 
 
 class CompactedFile(ManifestEntry):
@@ -408,6 +413,23 @@ class Buckets(Sequence[Bucket]):
                 return number + (key_hash - start) // size
             number, start = number + count, start + count * size
         raise AssertionError(f"hash {key_hash} is beyond its page")
+
+    def difference(self, other: "Buckets") -> tuple[list[Bucket], list[Bucket]]:
+        """Return the buckets that only this has, and those that only the other has, exactly as they are.
+
+        Pages that both have are not read, and of the others only lines that differ become buckets. Raises: CorruptionError.
+        """
+        both = {page.uri for page in self.pages} & {page.uri for page in other.pages}
+        own, others = self._lines_outside(both), other._lines_outside(both)
+        same = own.keys() & others.keys()
+        only_own, only_others = (
+            [_decoded(line) for encoded, line in lines.items() if encoded not in same] for lines in (own, others)
+        )
+        return only_own, only_others
+
+    def _lines_outside(self, pages: Container[str]) -> dict[bytes, Line]:
+        numbers = [n for n, page in enumerate(self._pages) if page.stored is None or page.stored.uri not in pages]
+        return {_encoded(line): line for number in numbers for line in self._lines(number)}
 
     def due_numbers(self, now_ms: int, floor_ms: int | None) -> list[range]:
         """Return the numbers of buckets, by page, among which some have something to do though no delta is for them."""

@@ -241,6 +241,23 @@ INGEST_QUARANTINE: Property[bool] = Property(
     read_by="the service's intake of files",
     meaning="Whether a bad file is moved to the folder `rejected`, so that the others are taken.",
 )
+PUBLISH_FORMATS = ("delta", "iceberg")
+PUBLISH: Property[tuple[str, ...]] = Property(
+    name="publish",
+    parse=lambda text: tuple(_one_of(*PUBLISH_FORMATS)(part.strip()) for part in text.split(",")),
+    values="`delta`, `iceberg`, or both, with a comma between them",
+    default=(),
+    read_by="compaction and the service",
+    meaning="The formats in which the table is published after each compaction, for readers of other systems.",
+)
+PUBLISH_ICEBERG_VERSION: Property[int] = Property(
+    name="publish.iceberg.format_version",
+    parse=_whole(2, 3),
+    values="2 or 3",
+    default=3,
+    read_by="publishing as Iceberg",
+    meaning="The version of Iceberg's format: 3 has deletion vectors, 2 is for readers that do not know them. It never falls.",
+)
 ROW_GROUP_ROWS: Property[int] = Property(
     name="row_group_rows",
     parse=_whole(1, MAX_ROW_GROUP_ROWS),
@@ -322,6 +339,8 @@ TABLE_PROPERTIES: dict[str, Property[Any]] = {
         INGEST_SOURCE,
         INGEST_TIMES,
         KEEP_HISTORY,
+        PUBLISH,
+        PUBLISH_ICEBERG_VERSION,
         ROW_GROUP_ROWS,
         SCHEMA_EVOLUTION,
         TOMBSTONE_RETENTION_SECONDS,

@@ -9,7 +9,8 @@ from siltstone.model.schema import SchemaField
 
 # Format 2: buckets may be in pages, and key indices are packed. Where one page would hold all buckets, they are in the file itself.
 # Format 3: buckets may share data files, of which each has a slice, and objects of deletion vectors.
-FORMAT_VERSION = 3
+# Format 4: deletion vectors are framed as in Delta Lake.
+FORMAT_VERSION = 4
 
 
 class Accounting(Model):

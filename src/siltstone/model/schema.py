@@ -5,8 +5,9 @@ objects: `{"list": T}`, `{"struct": [fields]}`, `{"map": [K, V]}`.
 """
 
 import functools
+import itertools
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import orjson
@@ -126,6 +127,42 @@ def field_id(column: "pa.Field[Any]") -> int | None:
     """Return the id that an Arrow field carries, where Parquet files carry it too."""
     text = (column.metadata or {}).get(FIELD_ID)
     return None if text is None else int(text)
+
+
+# Ids of what is inside a nested column begin after its own one times this.
+_NESTED_IDS = 1 << 12
+
+
+def nested_ids(column_id: int) -> Iterator[int]:
+    """Return the ids of what is inside a nested column, in the order of its fields, outer ones first."""
+    return itertools.count(column_id * _NESTED_IDS + 1)
+
+
+def with_nested_ids(column: "pa.Field[Any]") -> "pa.Field[Any]":
+    """Return a column that has an id with ids for all that is inside it."""
+    number = field_id(column)
+    return column if number is None else column.with_type(_numbered(column.type, nested_ids(number)))
+
+
+def _numbered(kind: pa.DataType, ids: Iterator[int]) -> pa.DataType:
+    if pa.types.is_list(kind):
+        number = next(ids)
+        return pa.list_(_identified(kind.value_field, _numbered(kind.value_type, ids), number))
+    if pa.types.is_map(kind):
+        key_id, value_id = next(ids), next(ids)
+        key = _identified(kind.key_field, _numbered(kind.key_type, ids), key_id)
+        return pa.map_(key, _identified(kind.item_field, _numbered(kind.item_type, ids), value_id))
+    if pa.types.is_struct(kind):
+        fields = []
+        for place in range(kind.num_fields):
+            number = next(ids)
+            fields.append(_identified(kind.field(place), _numbered(kind.field(place).type, ids), number))
+        return pa.struct(fields)
+    return kind
+
+
+def _identified(field: "pa.Field[Any]", kind: pa.DataType, number: int) -> "pa.Field[Any]":
+    return pa.field(field.name, kind, field.nullable, {FIELD_ID: str(number)})
 
 
 def without_ids(schema: pa.Schema) -> pa.Schema:

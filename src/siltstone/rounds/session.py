@@ -16,6 +16,7 @@ from siltstone.log.horizon import announced, began_at
 from siltstone.model.rounds import Accounting, RoundCompletion, ratio
 from siltstone.model.schema import SchemaField
 from siltstone.objects import open_objects
+from siltstone.publish.outcomes import Published, PublishFailure
 from siltstone.rounds.events import BucketMerged, Progress, RoundCommitted, RoundStarted, TasksDone
 from siltstone.rounds.plan import PartitionPlan, RoundPlan, plan_partition, plan_partitions
 from siltstone.rounds.request import Request, TableRequest, partition_requests
@@ -90,6 +91,8 @@ class Compacted(Sequence[SessionResult]):
     conflicts: int
     seconds: Mapping[str, float]
     results: tuple[SessionResult, ...] = field(repr=False, metadata={"json": False})
+    # In the formats that the table's property names; what failed did not fail the rounds, and is tried again next time.
+    published: Sequence[Published | PublishFailure] = ()
 
     @overload
     def __getitem__(self, place: int) -> SessionResult: ...

@@ -1,6 +1,5 @@
 """Compacted files: reading them with their indices, deletion vectors and statistics."""
 
-import itertools
 import operator
 import zlib
 from collections import Counter
@@ -13,12 +12,13 @@ import pyarrow.parquet as pq
 from pyroaring import BitMap64
 
 from siltstone.errors import CorruptionError, NotFoundError
-from siltstone.log.horizon import new_round_name
+from siltstone.log.horizon import new_vector_name
 from siltstone.model.buckets import CompactedFile, DeletionVector
 from siltstone.objects import open_objects
 from siltstone.rows.columns import Flags, Hashes, Integers, align
 from siltstone.rows.index import StoredIndex
 from siltstone.rows.kept import Kept
+from siltstone.rows.vectors import Framed, frame, is_whole, numbers_in, parse_vector
 from siltstone.storage.parquet import DAMAGE_ERRORS, open_parquet
 
 _FOOTERS_BYTES = 32 << 20
@@ -295,7 +295,7 @@ class StoredFile:
             own = flags[first : first + each.record_count]
             own[:] = True
             if each.deletion_vector is not None:
-                own[_numbers(self.dead_of(each))] = False
+                own[numbers_in(self.dead_of(each))] = False
         return flags
 
     def live_among(self, rows: Integers) -> Integers:
@@ -456,13 +456,15 @@ def read_vector(root: str, vector: DeletionVector, shared: SharedObjects | None 
             f"{where}: the deletion vector is damaged: its object has {len(data)} bytes instead of {vector.object_length}; "
             "restore it, or rebase the partition"
         )
+    place = Framed(start, vector.content_length, vector.checksum)
+    is_sound = not vector.is_framed or is_whole(data, place)
     data = data if is_alone else data[start:stop]
-    if zlib.crc32(data) != vector.checksum:
+    if not is_sound or zlib.crc32(data) != vector.checksum:
         raise CorruptionError(
             f"{where}: the deletion vector is damaged (wrong checksum); restore it, or rebase the partition"
         )
     try:
-        dead = BitMap64.deserialize(data)
+        dead = parse_vector(data) if vector.is_framed else BitMap64.deserialize(data)
     except (ValueError, TypeError) as error:
         raise CorruptionError(f"{where}: the deletion vector is damaged ({error}); rebase") from error
     if len(dead) != vector.record_count:
@@ -480,19 +482,19 @@ def write_vectors(
     """Write deletion vectors under a new name, all in one object. It is there once its writer, handed to `close`, is closed."""
     if not vectors:
         return []
-    path = f"{folder}/{new_round_name(began)}.dv"
-    data = [dead.serialize() for dead in vectors]
-    starts = [0, *itertools.accumulate(map(len, data))]
+    path = f"{folder}/{new_vector_name(began)}"
+    data, places = frame(vectors)
     writer = open_objects(root).open_writer(path)
-    writer.write(b"".join(data))
+    writer.write(data)
     close(writer)
-    object_length = starts[-1] if len(data) > 1 else None
-    first = DeletionVector(uri=path, record_count=0, content_length=0, checksum=0, object_length=object_length)
     return [
-        first.replaced(record_count=len(dead), content_length=len(own), checksum=zlib.crc32(own), start=start)
-        for dead, own, start in zip(vectors, data, starts, strict=False)
+        DeletionVector(
+            uri=path,
+            record_count=len(dead),
+            content_length=place.length,
+            checksum=place.checksum,
+            start=place.start,
+            object_length=len(data),
+        )
+        for dead, place in zip(vectors, places, strict=True)
     ]
-
-
-def _numbers(rows: BitMap64) -> Integers:
-    return np.frombuffer(rows.to_array(), np.uint64).view(np.int64)

@@ -11,6 +11,8 @@ from siltstone.errors import CorruptionError, NotFoundError, SiltstoneError
 from siltstone.lake import Lake, choose_engine
 from siltstone.log.state import Entry
 from siltstone.model import PartitionLocator, TableVersion
+from siltstone.publish.outcomes import Published, PublishFailure
+from siltstone.publish.publications import publish_by_property
 from siltstone.rounds.events import Progress, TasksDone
 from siltstone.rounds.plan import PartitionPlan, plan_each
 from siltstone.rounds.request import Request
@@ -142,6 +144,14 @@ class LakeTables:
         for partition, count in counts:
             is_gone = isinstance(count, NotFoundError) and not self._is_there(partition)
             yield partition, None if is_gone else count
+
+    def publish(self, keep_alive: KeepAlive) -> Iterator[Published | PublishFailure]:
+        """Publish each table whose property says so, unless it is as compacted; yield what came of each that is not."""
+        for table in self.lake.tables():
+            keep_alive()
+            for done in publish_by_property(table.name, root=self.lake.root):
+                if isinstance(done, PublishFailure) or done.is_new:
+                    yield done
 
     def _check_daily(self, destination: Destination, entry: Entry | None) -> None:
         """Check that all files of a partition are there: rounds notice that only of what they touch. Raises: CorruptionError."""

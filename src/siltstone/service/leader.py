@@ -11,6 +11,7 @@ from sqlalchemy import Row, delete, func, select
 
 from siltstone.errors import LeaseLostError, SiltstoneError
 from siltstone.model import PartitionLocator, StreamLocator
+from siltstone.publish.outcomes import PublishFailure
 from siltstone.service import schema
 from siltstone.service.controls import current_controls, pending_requests
 from siltstone.service.cycles import (
@@ -181,9 +182,24 @@ class Leader:
             extra={"cycle": record.cycle_count, **{name: getattr(record, name) for name in counts}},
         )
         prune_history(self._database, lease)
+        self._publish()
         if record.status == "COMPLETED" and situation.trims_after:
             self._trim(lease)
         return Tick("finished", record=record, evicted=evicted)
+
+    def _publish(self) -> None:
+        """Publish what the cycle has compacted; what fails now is tried again after the next one. Raises: LeaseLostError."""
+        try:
+            for done in self._tables.publish(self._keep_alive):
+                if isinstance(done, PublishFailure):
+                    _log.warning("table not published", extra={"table": done.table, "reason": done.error})
+                else:
+                    about = {"table": done.table, "format": done.format, "version": done.version}
+                    _log.info("table published", extra=about)
+        except LeaseLostError:
+            raise
+        except SiltstoneError as error:
+            _log.warning("tables not published", extra={"reason": str(error)})
 
     def _begin_if_due(self, lease: Lease, situation: Situation) -> Tick:
         work: list[PendingPartition] = []

@@ -6,6 +6,7 @@ from typing import Protocol
 
 from siltstone.errors import SiltstoneError
 from siltstone.model import PartitionLocator
+from siltstone.publish.outcomes import Published, PublishFailure
 from siltstone.rounds.events import Progress
 from siltstone.service.schema import AttemptStatus, CheckpointStatus, CycleStatus, RequestState
 
@@ -61,6 +62,12 @@ class Tables(Protocol):
 
         Yields each with how many they were, None if it is gone, or why it cannot be trimmed now. `keep_alive` is called
         in between; what it raises ends it.
+        """
+
+    def publish(self, keep_alive: KeepAlive) -> Iterator[Published | PublishFailure]:
+        """Publish each table whose property says so, unless it is as compacted; yield what came of each that is not.
+
+        `keep_alive` is called in between; what it raises ends it.
         """
 
 

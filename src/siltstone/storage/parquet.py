@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 from siltstone.errors import CorruptionError, NotFoundError
 from siltstone.model import ManifestEntry
 from siltstone.model.properties import MAX_ROW_GROUP_ROWS
+from siltstone.model.schema import with_nested_ids
 from siltstone.objects import local_path, open_objects
 
 ROW_GROUP_ROWS = MAX_ROW_GROUP_ROWS
@@ -106,7 +107,9 @@ def open_writer(sink: IO[bytes], sample: pa.Table, schema: pa.Schema) -> pq.Parq
     """
     writer = pq.ParquetWriter(
         sink,
-        pa.schema([column.with_metadata(schema.field(column.name).metadata) for column in sample.schema]),
+        pa.schema(
+            [with_nested_ids(column.with_metadata(schema.field(column.name).metadata)) for column in sample.schema]
+        ),
         compression="zstd",
         compression_level=_COMPRESSION_LEVEL,
         use_dictionary=[name for name in sample.schema.names if _repeats(sample.column(name))],

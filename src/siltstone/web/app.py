@@ -23,7 +23,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from siltstone import __version__
 from siltstone.errors import InvalidInputError, NotFoundError, SiltstoneError, StorageError
 from siltstone.service import service_status
-from siltstone.web import api, pages
+from siltstone.web import api, iceberg, pages
 from siltstone.web.api import render_metrics
 from siltstone.web.site import Site
 
@@ -165,7 +165,7 @@ def create_app(site: Site, *, hosts: Collection[str] | None = None) -> ASGIApp:
         redoc_url=None,
     )
     app.state.site = site
-    for router in (pages.router, api.login_page, api.router, api.reading, api.steering):
+    for router in (pages.router, api.login_page, api.router, api.reading, api.steering, iceberg.router):
         app.include_router(router)
     app.mount("/static", StaticFiles(directory=pages.STATIC), name="static")
     app.add_exception_handler(HTTPException, _refused)
@@ -234,7 +234,18 @@ def _failed(request: Request, error: Exception) -> Response:
 def _answer(request: Request, code: int, message: str, headers: dict[str, str] | None = None) -> Response:
     if request.url.path.startswith(("/api/", "/metrics")):
         return JSONResponse({"error": {"code": code, "message": message}}, code, headers)
+    if request.url.path.startswith("/iceberg/"):
+        return JSONResponse(
+            {"error": {"code": code, "message": message, "type": _iceberg_error(request, code)}}, code, headers
+        )
     return pages.show(request, "error.html", code=code, title=HTTPStatus(code).phrase, message=message)
+
+
+def _iceberg_error(request: Request, code: int) -> str:
+    """Return what clients of Iceberg's REST protocol call an error."""
+    if code == 404:
+        return "NoSuchTableException" if request.path_params.get("table") else "NoSuchNamespaceException"
+    return {401: "NotAuthorizedException", 405: "UnsupportedOperationException"}.get(code, "ServiceFailureException")
 
 
 class Guard:

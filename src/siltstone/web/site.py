@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 from urllib.parse import urlsplit
 
 from siltstone.errors import CorruptionError, InvalidInputError, NotFoundError
@@ -148,6 +148,22 @@ class LakeReader:
     def tables(self) -> list[TableReport]:
         """Return all tables. Raises: StorageError."""
         return self._tables.get()
+
+    def namespaces(self) -> list[str]:
+        """Return the names of all namespaces."""
+        return self._lake.namespaces()
+
+    def iceberg_tables(self, namespace: str) -> list[str]:
+        """Return the names of the tables of a namespace that are published as Iceberg."""
+        names = [table.name for table in self._lake.tables(namespace)]
+        return [name.partition(".")[2] for name in names if self._lake.iceberg_metadata(name) is not None]
+
+    def iceberg_metadata(self, name: str) -> tuple[str, dict[str, Any]] | None:
+        """Return where the newest metadata of a table are that is published as Iceberg, and what they say; else None."""
+        try:
+            return self._lake.iceberg_metadata(name)
+        except (InvalidInputError, NotFoundError):
+            return None
 
     def skew_ms(self) -> int | None:
         """Return how far this machine's clock is ahead of the store's, or None if it has no clock. Raises: StorageError."""

@@ -101,7 +101,7 @@ def test_buckets_that_are_merged_together_share_a_data_file_an_index_and_an_obje
     assert Counter(uri.rpartition(".")[2] for uri in new if not uri.endswith(".page")) == {
         "parquet": 1,
         "pki": 1,
-        "dv": 1,
+        "bin": 1,
         "tombstones": 1,
     }
     slices = [file for file in completion.files if file.is_shared]
