@@ -2,7 +2,7 @@
 
 import bisect
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Self, overload
 
 import orjson
@@ -370,6 +370,15 @@ class Buckets(Sequence[Bucket]):
         """Return the buckets of a stored page. Raises: CorruptionError."""
         numbers = [number for number, own in enumerate(self._pages) if own.stored is page]
         return [_decoded(line) for number in numbers for line in self._lines(number)]
+
+    def outside(self, pages: Container[str]) -> Iterator[Bucket]:
+        """Yield the buckets in order, but for those of stored pages with these paths, which are not read.
+
+        Raises: CorruptionError.
+        """
+        for number, page in enumerate(self._pages):
+            if page.stored is None or page.stored.uri not in pages:
+                yield from map(_decoded, self._lines(number))
 
     def of_largest_pages(self, least: int) -> list[Bucket]:
         """Return at least so many buckets, or all there are, from the pages with the most bytes, in their order.

@@ -105,6 +105,15 @@ DELTA_RETENTION_SECONDS: Property[float | None] = Property(
     read_by="the service's trimming",
     meaning="How long deltas are kept after they were compacted.",
 )
+FEED_MAX_LAG_SECONDS: Property[float] = Property(
+    name="feed.max_lag_seconds",
+    parse=_seconds,
+    values=f"seconds, 0 or more, or `{FOREVER}`",
+    default=14.0 * 24 * 3600,
+    default_text="1209600 (14 days)",
+    read_by="consumers of changes, and `siltstone vacuum`",
+    meaning="How long a vacuum keeps rounds for a consumer that has not acknowledged them.",
+)
 KEEP_HISTORY: Property[bool] = Property(
     name="keep_history",
     parse=lambda text: _one_of("true", "false")(text) == "true",
@@ -241,6 +250,7 @@ TABLE_PROPERTIES: dict[str, Property[Any]] = {
     declared.name: declared
     for declared in (
         DELTA_RETENTION_SECONDS,
+        FEED_MAX_LAG_SECONDS,
         INGEST_DONE,
         INGEST_EVERY_SECONDS,
         INGEST_FORMAT,
