@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from hypothesis import Phase, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import siltstone
@@ -43,7 +43,9 @@ def run(table: siltstone.Table, how: Settings, *, only: int | None = None, is_re
     for source in sources if only is None or not sources else [sources[only % len(sources)]]:
         keys = tuple(table.version.primary_keys)
         rebased = source if is_rebase else None
-        request = Request(source, compacted_partition(source), keys, table.lake.root, settings=how, rebase_source=rebased)
+        request = Request(
+            source, compacted_partition(source), keys, table.lake.root, settings=how, rebase_source=rebased
+        )
         run_session(request, run_here)
 
 
@@ -64,7 +66,9 @@ def act(table: siltstone.Table, way: str, how: Settings, choice: int) -> None:
     run(table, how, only=choice if way == "one partition" else None, is_rebase=way == "rebase")
 
 
-def made_table(history: tuple[TableSettings, list[Write]], steps: Sequence[tuple[str, Settings, int]]) -> siltstone.Table:
+def made_table(
+    history: tuple[TableSettings, list[Write]], steps: Sequence[tuple[str, Settings, int]]
+) -> siltstone.Table:
     made, writes = history
     table = made.create(siltstone.open(f"memory://{uuid.uuid4().hex}"))
     for write, (way, how, choice) in zip(writes, steps, strict=False):
@@ -105,7 +109,9 @@ def difference(table: siltstone.Table, before: Rows, after: Rows) -> Counter[tup
         return Counter({("delete", row): count for row, count in deleted.items()}) + Counter(
             {("insert", row): count for row, count in inserted.items()}
         )
-    old_rows, new_rows = ({comparable({name: row[name] for name in keys}): repr(row) for row in rows} for rows in (before, after))
+    old_rows, new_rows = (
+        {comparable({name: row[name] for name in keys}): repr(row) for row in rows} for rows in (before, after)
+    )
     changes: Counter[tuple[str, str]] = Counter()
     for key in {**old_rows, **new_rows}:
         was, now = old_rows.get(key), new_rows.get(key)
@@ -123,7 +129,7 @@ def found_changes(rows: Rows) -> Counter[tuple[str, str]]:
     return Counter((row["_change_type"], repr(own)) for row, own in zip(rows, plain, strict=True))
 
 
-@settings(max_examples=25)
+@settings(max_examples=15)
 @given(history=histories(min_writes=3, max_writes=6, max_rows=10), steps=STEPS, choice=st.integers(0, 255))
 def test_changes_between_any_two_rounds_are_the_difference_of_the_states(history: Any, steps: Any, choice: int) -> None:
     table = made_table(history, steps)
@@ -141,7 +147,7 @@ def test_changes_between_any_two_rounds_are_the_difference_of_the_states(history
             assert {row["_round"] for row in by_round} <= {newer}
 
 
-@settings(max_examples=15, phases=[Phase.generate])
+@settings(max_examples=12)
 @given(
     history=histories(min_writes=3, max_writes=6, max_rows=10),
     steps=STEPS,

@@ -229,7 +229,10 @@ def _destinations(root: str, folder: str, listed: Iterable[ObjectInfo]) -> Itera
 def _is_foreign(destination: Destination) -> bool:
     """Return whether a log holds anything but rounds, so that what its entries name is not known here."""
     keys = destination.log.read(lambda state: state.keys())
-    own, prefixes = (CURRENT_KEY, COMMIT_KEY, HORIZON_KEY, CONFIRMED_KEY), (ROUND_PREFIX, HOLD_PREFIX, WORK_PREFIX, CONSUMER_PREFIX)
+    own, prefixes = (
+        (CURRENT_KEY, COMMIT_KEY, HORIZON_KEY, CONFIRMED_KEY),
+        (ROUND_PREFIX, HOLD_PREFIX, WORK_PREFIX, CONSUMER_PREFIX),
+    )
     return any(key not in own and not key.startswith(prefixes) for key in keys)
 
 

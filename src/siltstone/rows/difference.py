@@ -160,7 +160,12 @@ def _by_key(gone: pa.Table, come: pa.Table, keys: Sequence[str]) -> RowChanges:
     (old_values, new_values), _ = equal_ids([_exact(table) for table in pairs], gone.column_names)
     updated = both[old_values != new_values]
     deleted, inserted = np.flatnonzero(after < 0), np.flatnonzero(before < 0)
-    chosen = [(_DELETE, deleted, before), (_BEFORE, updated, before), (_AFTER, updated, after), (_INSERT, inserted, after)]
+    chosen = [
+        (_DELETE, deleted, before),
+        (_BEFORE, updated, before),
+        (_AFTER, updated, after),
+        (_INSERT, inserted, after),
+    ]
     places = [rows[ids] + (0 if rows is before else gone.num_rows) for _, ids, rows in chosen]
     types = np.repeat(range(4), [len(ids) for _, ids, _ in chosen])
     order = np.argsort(np.concatenate([ids for _, ids, _ in chosen]), kind="stable")

@@ -76,7 +76,9 @@ class Changes:
     @property
     def positions(self) -> tuple[int, int]:
         """The highest stream positions of the rounds that the changes come after, and of the last ones."""
-        older, newer = ([watermark(entry) for entry in side] for side in zip(*self._ends, strict=True)) if self.spans else ([], [])
+        older, newer = (
+            ([watermark(entry) for entry in side] for side in zip(*self._ends, strict=True)) if self.spans else ([], [])
+        )
         return max(older, default=0), max(newer, default=0)
 
     @property
@@ -126,9 +128,7 @@ class Changes:
             if span.newer is not None and span.rounds:
                 yield from self._between(span, span.older, span.newer, span.rounds)
 
-    def _between(
-        self, span: Span, older: Entry | None, newer: Entry, rounds: Sequence[Entry]
-    ) -> Iterator[pa.Table]:
+    def _between(self, span: Span, older: Entry | None, newer: Entry, rounds: Sequence[Entry]) -> Iterator[pa.Table]:
         """Yield the changes of one partition from one round to another."""
         try:
             before = None if older is None else _completion(span, older)
@@ -195,7 +195,9 @@ def open_changes(
     snapshot = _newest(name, root)
     version = snapshot.version
     if KIND.of(version.properties, name) != ROWS_KIND:
-        raise InvalidInputError(f"{name}: is a table of documents, whose changes are its deltas; see `documents timeline`")
+        raise InvalidInputError(
+            f"{name}: is a table of documents, whose changes are its deltas; see `documents timeline`"
+        )
     for what, given, choices in (("images", images, Images), ("on_rebase", on_rebase, OnRebase)):
         if given not in get_args(choices):
             raise InvalidInputError(f"{name}: unknown {what} {given!r}; use {' or '.join(get_args(choices))}")

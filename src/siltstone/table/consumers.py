@@ -20,6 +20,8 @@ from siltstone.table.scan import destination_of
 from siltstone.table.snapshot import TableSnapshot
 
 CONSUMER_PREFIX = "feed/"
+# Who finds nothing new says that it is there still so many times within its lag, not each time that it asks.
+_RENEWALS = 100
 
 
 @dataclass(frozen=True)
@@ -70,6 +72,8 @@ def acknowledge(
                 f"{destination.locator}: consumer {name!r} had acknowledged round {expected}, but has acknowledged round "
                 f"{found} meanwhile; let one process at a time use the name"
             )
+        if before is not None and found == round_id and now_ms - int(before["acknowledged_at"]) < lag_ms // _RENEWALS:
+            return {}
         entry = state.get(f"{ROUND_PREFIX}{round_id}")
         if entry is None:
             raise ConflictError(f"{destination.locator}: round {round_id} was vacuumed meanwhile; begin anew")
@@ -93,7 +97,10 @@ def list_consumers(destinations: Iterable[Destination]) -> list[Consumer]:
         entries = destination.log.read(lambda state: state.scan(CONSUMER_PREFIX))
         newest = read_state(destination).round_id or 0
         for entry in entries:
-            acknowledged, held_until = int(entry["acknowledged_at"]), int(entry["acknowledged_at"]) + int(entry["max_lag_ms"])
+            acknowledged, held_until = (
+                int(entry["acknowledged_at"]),
+                int(entry["acknowledged_at"]) + int(entry["max_lag_ms"]),
+            )
             place = destination.locator.partition_id, int(entry["round_id"]), int(entry["high_watermark"])
             behind = newest - int(entry["round_id"])
             consumers.append(Consumer(entry["consumer"], *place, acknowledged, held_until, behind))

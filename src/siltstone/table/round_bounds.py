@@ -64,7 +64,9 @@ def _checked(rounds: Mapping[str, object]) -> dict[str, int]:
     return {name: number for name, number in rounds.items() if isinstance(number, int)}
 
 
-def find_spans(snapshot: TableSnapshot, after: Bound, upto: Bound | None, acknowledged: Mapping[str, int]) -> list[Span]:
+def find_spans(
+    snapshot: TableSnapshot, after: Bound, upto: Bound | None, acknowledged: Mapping[str, int]
+) -> list[Span]:
     """Return from which round to which each partition goes; `snapshot` has the newest rounds, and all deltas that wait.
 
     Positions and times are rounded down to rounds such that all partitions are at one position: no commit is in one of
@@ -100,7 +102,9 @@ class _Member:
                 return entry
         if not self.rounds or number > round_id(self.rounds[-1]):
             newest = round_id(self.rounds[-1]) if self.rounds else "none"
-            raise NotFoundError(f"{self.destination.locator}: there is no round {number} yet; the newest one is {newest}")
+            raise NotFoundError(
+                f"{self.destination.locator}: there is no round {number} yet; the newest one is {newest}"
+            )
         raise self.vacuumed(f"round {number}")
 
     def vacuumed(self, what: str) -> NotFoundError:
@@ -174,12 +178,16 @@ def _resolved(
     for stream in snapshot.streams:
         own = [each for each in members if _follows(each, stream.locator)]
         candidates = {each.key: _candidates(each, time_ms, starts) for each in own}
-        found |= _one_cut(own, candidates, stream.position if position is None else min(position, stream.position), starts)
+        found |= _one_cut(
+            own, candidates, stream.position if position is None else min(position, stream.position), starts
+        )
     # What followed a table that is gone has come as far as it will.
     return found | {each.key: each.rounds[-1] if each.rounds else None for each in members if each.key not in found}
 
 
-def _exact(snapshot: TableSnapshot, members: Sequence[_Member], rounds: Mapping[str, int], starts: _Rounds | None) -> _Rounds:
+def _exact(
+    snapshot: TableSnapshot, members: Sequence[_Member], rounds: Mapping[str, int], starts: _Rounds | None
+) -> _Rounds:
     unknown = rounds.keys() - {member.key for member in members}
     if any(rounds[key] for key in unknown):
         raise InvalidInputError(f"{snapshot.name}: has no partition {', '.join(sorted(unknown))}")
