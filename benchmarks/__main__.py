@@ -14,6 +14,7 @@ ALL = {
     "commits": [],
     "scale": [],
     "wide": [],
+    "small_rounds": [],
     "compaction": [],
     "growth": [],
     "constants": [],

@@ -6,6 +6,7 @@
 """
 
 import argparse
+import functools
 import json
 import math
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks import constants
+from siltstone.rows.choice import small_files
 from siltstone.rows.job import Settings, bucket_rows
 
 RESULTS = Path(__file__).parent / "results"
@@ -92,6 +94,7 @@ class Cost:
     buckets: int
     touched: int
     rounds_to_rewrite: int
+    times_written: float
     round_seconds: float
     shuffled_bytes: float
     written_bytes: float
@@ -113,13 +116,43 @@ class Cost:
         return self.data_dollars + self.index_dollars + self.dead_dollars + self.replaced_dollars + self.delta_dollars
 
 
-def rounds_to_rewrite(base_files: int, fraction: float, settings: Settings) -> int:
-    """Return every how many rounds a bucket is rewritten: for too many files, or too many dead or new rows."""
-    by_files = settings.max_files - base_files + 1
-    # After j minor rounds j * fraction of its rows are dead, of 1 + j * fraction that are stored.
-    most = settings.max_dead_fraction / (1 - settings.max_dead_fraction)
-    by_dead = math.floor(most / fraction) + 1
-    return max(1, min(by_files, by_dead) if fraction <= settings.max_delta_fraction else 1)
+@dataclass(frozen=True)
+class Life:
+    """A bucket from one rewrite to the next, by how many rounds touch it, with averages of these rounds.
+
+    `carried` are rows of small files that are merged, `merged` these files; `small` are the files beside those of the last rewrite.
+    """
+
+    rounds: int
+    carried: float
+    merged: float
+    small: float
+    dead: float
+
+
+@functools.cache
+def life_of(rows: float, new: float, base_files: int, settings: Settings) -> Life:
+    """Follow a bucket of so many rows, of which each round replaces some, by the rules of `rows/choice`."""
+    # All files of the last rewrite but one are full, and do not count.
+    stored, sizes = rows, {0: rows / base_files}
+    live = dict(sizes)
+    carried = dead = 0.0
+    merged = small = 0
+    count = 1
+    # A little more, so that no rounding decides.
+    most_dead = settings.max_dead_fraction * (1 + 1e-9)
+    while new <= settings.max_delta_fraction * stored and stored - rows + new <= most_dead * stored:
+        live = {place: each * (1 - new / rows) for place, each in live.items()}
+        places = small_files(live, new, settings.max_files) if len(live) + 1 > settings.max_files else ()
+        moved = sum(live.pop(place) for place in places)
+        if moved > settings.max_carried_fraction * rows:
+            break
+        stored += new + moved - sum(sizes.pop(place) for place in places)
+        live[count] = sizes[count] = new + moved
+        carried, dead = carried + moved, dead + stored - rows
+        merged, small = merged + len(places), small + len(live) - 1
+        count += 1
+    return Life(count, carried / count, merged / count, small / count, dead / count)
 
 
 def cost_of(size: float, changed_a_day: float, rounds_a_day: int, cores: int, measured: Constants) -> Cost:
@@ -130,11 +163,12 @@ def cost_of(size: float, changed_a_day: float, rounds_a_day: int, cores: int, me
     buckets = max(1, int(rows) // bucket_rows(int(rows), int(size)))
     touched = buckets * -math.expm1(-changed / buckets)
     base_files = math.ceil(size / buckets / settings.target_file_bytes)
-    every = rounds_to_rewrite(base_files, changed / rows * buckets / touched, settings)
+    life = life_of(rows / buckets, changed / touched, base_files, settings)
     pages = min(-(-buckets // settings.page_buckets), touched) if buckets > settings.page_buckets else 0
-    rewritten = touched / every
+    rewritten = touched / life.rounds
     bucket_bytes = size / buckets * (1 + measured.index / measured.row)
-    rewrite = rewritten * size / buckets / measured.rewritten_a_second
+    carried = touched * life.carried
+    rewrite = (rewritten * size / buckets + carried * measured.row) / measured.rewritten_a_second
     merge = (
         measured.base_seconds + changed * measured.change_seconds + touched * measured.bucket_seconds
         + rows / buckets * touched * measured.stored_row_seconds
@@ -142,13 +176,13 @@ def cost_of(size: float, changed_a_day: float, rounds_a_day: int, cores: int, me
     # The formula of docs/scale.md: of each bucket the files of its last rewrite, and what its stretch has written since.
     by_buckets, by_rows = touched / settings.stretch_buckets, changed / settings.stretch_rows
     stretches = max(1.0, min(touched, max(by_buckets, by_rows)))
-    shared = stretches * (every - 1) / 2
+    shared = stretches * life.small
     files = touched * base_files + shared
-    # In every stretch rows die, and each of its files has dead ones.
-    puts, gets = 2 + 3 * stretches + pages, 14 + 2 * files + stretches + shared + 2 * pages
-    # Half of what dies between two rewrites, on average.
-    dead = changed * (every - 1) / 2
-    replaced = rewritten * bucket_bytes + dead * measured.vector + pages * measured.page
+    # In every stretch rows die, and each of its files has dead ones; of what is merged, footer and rows are read.
+    puts, gets = 2 + 3 * stretches + pages, 14 + 2 * (files + stretches * life.merged) + stretches + shared + 2 * pages
+    dead = touched * life.dead
+    merged_bytes = carried * (measured.row + measured.index)
+    replaced = rewritten * bucket_bytes + merged_bytes + dead * measured.vector + pages * measured.page
     in_retention = RETENTION_DAYS * rounds_a_day
     month = MONTH_DAYS * rounds_a_day
     task_bytes = max(TASK_BYTES, min(changed * measured.delta, ROUND_BYTES * max(1, cores / 8)) / MOST_TASKS)
@@ -159,10 +193,11 @@ def cost_of(size: float, changed_a_day: float, rounds_a_day: int, cores: int, me
     return Cost(
         buckets=buckets,
         touched=round(touched),
-        rounds_to_rewrite=every,
+        rounds_to_rewrite=life.rounds,
+        times_written=1 + life.carried / (changed / touched),
         round_seconds=(merge + rewrite) / min(cores, max(1, touched)),
         shuffled_bytes=changed * measured.shuffled,
-        written_bytes=changed * (measured.row + measured.index) + dead * measured.vector + rewritten * bucket_bytes,
+        written_bytes=changed * (measured.row + measured.index) + replaced - pages * measured.page,
         puts=puts,
         gets=gets,
         driver_mb=DRIVER_MB + touched * measured.driver_bucket / 1e6,
@@ -187,13 +222,14 @@ def all_costs(cores: int, measured: Constants) -> Iterator[tuple[str, float, str
 
 def round_lines(cores: int, measured: Constants) -> list[list[str]]:
     """Return a table of what one round takes, with its head."""
-    lines = [["table", "changed a day", "compacted", "buckets touched", "rewritten every", f"on {cores} cores",
-              "shuffled", "written", "puts", "driver", "task"]]  # fmt: skip
+    lines = [["table", "changed a day", "compacted", "buckets touched", "rewritten every", "a change is written",
+              f"on {cores} cores", "shuffled", "written", "puts", "driver", "task"]]  # fmt: skip
     for name, changed, rhythm, cost in all_costs(cores, measured):
         sizes = cost.shuffled_bytes, cost.written_bytes, cost.driver_mb * 1e6, cost.task_mb * 1e6
         shuffled, written, driver, task = map(size_of, sizes)
-        often = f"{cost.rounds_to_rewrite} rounds" if cost.rounds_to_rewrite > 1 else "round"
-        line = [name, f"{changed:.0%}", rhythm, f"{cost.touched:,}", often, duration(cost.round_seconds)]
+        often = f"{cost.rounds_to_rewrite:,} rounds" if cost.rounds_to_rewrite > 1 else "round"
+        line = [name, f"{changed:.0%}", rhythm, f"{cost.touched:,}", often,
+                f"{cost.times_written:.1f} times", duration(cost.round_seconds)]  # fmt: skip
         lines.append([*line, shuffled, written, f"{cost.puts:,.0f}", driver, task])
     return lines
 

@@ -123,6 +123,20 @@ def _partitions(results: Results) -> str:
     )
 
 
+def _small_rounds(results: Results) -> str:
+    found = results["small_rounds"]
+    lines = [
+        [f"{each['changed']:.1%}, {each['way']}", f"{each['cpu_seconds']:.1f}", f"{each['written_mb']:,.0f}",
+         f"{each['vector_mb']:,.1f}", f"{each['files_a_bucket']}", f"{each['scan_cpu_seconds']:.2f}",
+         ", ".join(f"{each['actions'].get(action, 0):,} {action}" for action in ("minor", "tiered", "major"))]
+        for each in found
+    ]  # fmt: skip
+    first = found[0]
+    head = [f"{first['rounds']} rounds of {first['rows']:,} rows, {first['buckets']} buckets; changed in each",
+            "CPU, s", "data written, MB", "vectors, MB", "files of a bucket", "CPU of a scan after, s", "buckets were"]  # fmt: skip
+    return _table(head, lines)
+
+
 def _growth(results: Results) -> str:
     found = results["growth"]
     first = found["sizes"][0]
@@ -221,6 +235,7 @@ BLOCKS: dict[str, Callable[[Results], str]] = {
     "states": _states,
     "parts": _parts,
     "partitions": _partitions,
+    "small_rounds": _small_rounds,
     "growth": _growth,
     "constants": _constants,
     "rounds": _rounds,

@@ -19,7 +19,13 @@ from tests.unit.documents.tables import DELAY, ROOMY, Written, at, change_id, co
 
 KEYS = st.sampled_from(["a", "b", "c", "d", "e", "f"])
 SETTINGS = st.sampled_from(
-    [ROOMY, replace(ROOMY, bucket_rows=3), replace(ROOMY, full=True), replace(ROOMY, max_files=1)]
+    [
+        ROOMY,
+        replace(ROOMY, bucket_rows=3),
+        replace(ROOMY, full=True),
+        replace(ROOMY, max_files=1),
+        replace(ROOMY, max_files=2, max_carried_fraction=1.0),
+    ]
 )
 # How late a change may come: within the delay it must be taken, beyond it may be refused.
 UPDATES = st.tuples(st.just("update"), KEYS, TEXTS, TAGS, st.integers(0, 2 * DELAY))

@@ -4,8 +4,10 @@ import contextlib
 import itertools
 import uuid
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
+import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -31,13 +33,16 @@ BESIDE = Settings(
     max_files=100,
     page_buckets=2,
 )
-SCHEDULES = st.just([BESIDE] * 8) | st.lists(
+# Buckets that do not split, and whose small files are merged in nearly every round.
+TIERED = replace(BESIDE, bucket_rows=1000, max_files=1, max_carried_fraction=1.0)
+SCHEDULES = st.sampled_from([[BESIDE] * 8, [TIERED] * 8]) | st.lists(
     st.builds(
         Settings,
         bucket_rows=st.sampled_from([2, 5, 1000]),
         max_dead_fraction=st.sampled_from([0.0, 0.3, 1.0]),
         max_delta_fraction=st.sampled_from([0.0, 0.5, 100.0]),
-        max_files=st.sampled_from([1, 3, 100]),
+        max_files=st.sampled_from([1, 2, 100]),
+        max_carried_fraction=st.sampled_from([0.5, 1.0]),
         stretch_buckets=st.sampled_from([1, 2, 128]),
         stretch_rows=st.sampled_from([2, 1 << 16]),
         page_buckets=st.sampled_from([1, 2, 128]),
@@ -47,6 +52,7 @@ SCHEDULES = st.just([BESIDE] * 8) | st.lists(
     min_size=8,
     max_size=8,
 )
+KEYS = st.lists(st.integers(0, 99), min_size=1, max_size=9, unique=True)
 
 
 def compact(
@@ -146,6 +152,38 @@ def check_cut(made: TableSettings, writes: list[Write], cut: Sequence[bool], how
     for position, rows in states.items():
         now = [{name: row.get(name) for name in table.schema.names} for row in rows]
         same_rows(table.to_arrow(as_of=position), now)
+
+
+@settings(max_examples=8)
+@given(
+    st.lists(st.tuples(KEYS, st.sampled_from("uuud"), st.integers(0, 3)), min_size=6, max_size=14),
+    st.builds(
+        Settings,
+        bucket_rows=st.sampled_from([1000, 40]),
+        max_dead_fraction=st.just(0.6),
+        max_files=st.integers(2, 4),
+        records_per_compacted_file=st.sampled_from([1000, 20]),
+        stretch_buckets=st.sampled_from([1, 128]),
+    ),
+    st.sampled_from([[], ["at"]]),
+)
+def test_many_small_changes_beside_large_files_equal_the_oracle(
+    changes: list[tuple[list[int], str, int]], how: Settings, sort_keys: list[str]
+) -> None:
+    """Keys are many enough that large files stay, and small ones are merged."""
+    table = siltstone.open(f"memory://{uuid.uuid4().hex}").create_table(
+        "shop.orders",
+        schema={"id": "int64", "at": "int64", "v": "int64"},
+        primary_keys=["id"],
+        sort_keys=sort_keys,
+    )
+    history = [(list(range(90)), "u", 0), *changes]
+    for number, (keys, op, at) in enumerate(history):
+        ats, values, ops = [at] * len(keys), [number] * len(keys), [op] * len(keys)
+        table.write(pa.table({"id": keys, "at": ats, "v": values, "op": ops}), op_column="op")
+        compact(table, how)
+        same_rows(compacted_rows(table), oracle_of(table).rows())
+    assert table.fsck(deep=True) == []
 
 
 COMPOSING: tuple[MergeEngine, ...] = ("partial_update", "partial_update", "deduplicate", "first_row")

@@ -49,6 +49,8 @@ class CompactedFile(ManifestEntry):
     `first_row` on are this slice, and `content_length` bytes its share; rows of the deletion vector are counted from
     `first_row`. All slices have the same key index, which is of the whole file.
     `index_length` has the bytes of the key index; where it is None, they follow from the number of rows.
+    Of its rows, the first `carried_rows` were in other files of the bucket before, and only the others came with the deltas of
+    the round that wrote it; None where that is not known.
     """
 
     deletion_vector: DeletionVector | None = None
@@ -57,6 +59,7 @@ class CompactedFile(ManifestEntry):
     first_row: int = 0
     file_rows: int | None = None
     file_length: int | None = None
+    carried_rows: int | None = None
 
     def validate(self) -> None:
         """Refuse a slice that is not within its file."""

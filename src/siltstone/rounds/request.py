@@ -25,7 +25,7 @@ from siltstone.table.jobs import Keys, version_of
 MAX_ROUND_BYTES = 2 << 30
 _HIGHEST = (1 << 63) - 1
 _COUNTS = ("target_file_bytes", "records_per_compacted_file", "bucket_rows", "page_buckets", "max_files")
-_FRACTIONS = ("max_dead_fraction", "max_delta_fraction")
+_FRACTIONS = ("max_dead_fraction", "max_delta_fraction", "max_carried_fraction")
 _SHAPE = "write namespace.table, or namespace/table/version/stream"
 
 Source = str | StreamLocator

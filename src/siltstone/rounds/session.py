@@ -19,7 +19,7 @@ from siltstone.objects import open_objects
 from siltstone.rounds.events import BucketMerged, Progress, RoundCommitted, RoundStarted, TasksDone
 from siltstone.rounds.plan import PartitionPlan, RoundPlan, plan_partition, plan_partitions
 from siltstone.rounds.request import Request, TableRequest, partition_requests
-from siltstone.rows.absorb import choose
+from siltstone.rows.choice import choose
 from siltstone.rows.job import LASTING_ERRORS, BucketResult, Engine, JointEngine, Outcome, RoundJob, Stretch, run_jobs
 from siltstone.rows.merge import Resolve
 from siltstone.rows.parts import gather_here
@@ -558,7 +558,7 @@ def _plan_stretch(job: RoundJob, stretch: Stretch, resolve: Resolve) -> Iterator
         action, reason = "untouched", "no delta has rows for it"
         if changes is not None and (has_all or number in touched or job.visits(bucket)):
             new_rows, dead_rows = changes[place].rows.num_rows, changes[place].dead_count
-            action, reason = choose(job, bucket, new_rows, dead_rows)
+            action, reason, _ = choose(job, bucket, new_rows, changes[place].dead_counts)
         yield BucketPlan(
             bucket=bucket.name,
             action=action,

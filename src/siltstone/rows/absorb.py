@@ -1,11 +1,12 @@
-"""Two ways to absorb the changes of a bucket: beside its files (minor), or by rewriting it (major).
+"""Three ways to absorb the changes of a bucket: beside its files (minor), in place of its small ones (tiered), or of all (major).
 
-Neighbours that are merged together, and absorb their changes beside their files, share one data file with one index, and
-one object with their deletion vectors; those that leave tombstones share one file of these.
+Neighbours that are merged together, and keep files of theirs, share one data file with one index, and one object with their
+deletion vectors; those that leave tombstones share one file of these. In a data file, a bucket's rows that were there
+before, which are carried over, come before those that the deltas bring.
 """
 
 from array import array
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import IO, NamedTuple
 
@@ -16,20 +17,19 @@ from pyroaring import BitMap64
 
 from siltstone.errors import CorruptionError
 from siltstone.log.horizon import new_round_name
-from siltstone.model.buckets import MAX_DEPTH, Bucket, CompactedFile
+from siltstone.model.buckets import Bucket, CompactedFile
 from siltstone.model.rounds import Accounting
 from siltstone.objects import close_together, open_objects
+from siltstone.rows.choice import Choice, choose, split_count
 from siltstone.rows.columns import Hashes, Integers, align, hash_keys
 from siltstone.rows.files import StoredFile, check_present, write_vectors
 from siltstone.rows.fold import split_tombstones, write_tombstones
 from siltstone.rows.index import write_index
-from siltstone.rows.job import Action, BucketResult, RoundJob, Stretch
+from siltstone.rows.job import BucketResult, RoundJob, Stretch
 from siltstone.rows.slices import StretchFiles, slices_of
 from siltstone.storage.parquet import ROW_GROUP_ROWS, open_writer
 
 _CLOSED_TOGETHER = 8
-# A bucket that has outgrown its size is rewritten for so many times fewer new rows: each half then costs less to rewrite.
-_SPLIT_WORTH = 4
 
 
 class Marks(NamedTuple):
@@ -55,37 +55,12 @@ class Change:
     @property
     def dead_count(self) -> int:
         """How many compacted rows die."""
-        return sum(map(len, self.dead))
+        return sum(self.dead_counts)
 
-
-def choose(job: RoundJob, bucket: Bucket, new_rows: int, dead_rows: int) -> tuple[Action, str]:
-    """Return how a bucket absorbs its changes, and why.
-
-    Adding costs by the new rows, rewriting by all rows. So a bucket is rewritten where that costs little more, or is due: since
-    readers would pass too many dead rows or open too many files, or since it is large enough to split.
-    """
-    settings = job.settings
-    if settings.full:
-        return "major", "a full compaction was asked for"
-    if not new_rows and not dead_rows:
-        return "untouched", "no row changes"
-    if not bucket.files:
-        return "major", "the bucket is empty"
-    stored = bucket.record_count
-    dead = stored - bucket.live_count + dead_rows
-    if dead > settings.max_dead_fraction * stored:
-        return "major", f"{dead} of {stored} rows would be dead, more than {settings.max_dead_fraction:.0%}"
-    if new_rows > settings.max_delta_fraction * stored:
-        return "major", f"{new_rows} new rows come to {stored}: to rewrite those costs little more than to add to them"
-    rows = bucket.live_count - dead_rows + new_rows
-    if new_rows * _SPLIT_WORTH > settings.max_delta_fraction * stored and _splits(job, bucket, rows):
-        return (
-            "major",
-            f"with {new_rows} new rows it would have {rows}, more than twice {job.bucket_rows}, so it splits",
-        )
-    if len(bucket.files) + 1 > settings.max_files:
-        return "major", f"it would have {len(bucket.files) + 1} files, more than {settings.max_files}"
-    return "minor", f"to add {new_rows} new and mark {dead_rows} dead rows costs less than to rewrite {stored}"
+    @property
+    def dead_counts(self) -> list[int]:
+        """How many compacted rows die in each file."""
+        return list(map(len, self.dead))
 
 
 def absorb(job: RoundJob, stretch: Stretch, files: StretchFiles, changes: Sequence[Change]) -> list[BucketResult]:
@@ -94,15 +69,15 @@ def absorb(job: RoundJob, stretch: Stretch, files: StretchFiles, changes: Sequen
     Raises: CorruptionError where rows do not add up, or files that are carried over are missing.
     """
     chosen = [
-        choose(job, bucket, change.rows.num_rows, change.dead_count)
+        choose(job, bucket, change.rows.num_rows, change.dead_counts)
         for bucket, change in zip(stretch.buckets, changes, strict=True)
     ]
-    minor = [place for place, (action, _) in enumerate(chosen) if action == "minor"]
-    added = dict(zip(minor, _add(job, stretch, files, changes, minor), strict=True))
+    merged = {place: choice.merged for place, choice in enumerate(chosen) if choice.action in ("minor", "tiered")}
+    added = dict(zip(merged, _add(job, stretch, files, changes, merged), strict=True))
     outcomes: list[_Outcome] = []
-    for place, (action, _) in enumerate(chosen):
+    for place, choice in enumerate(chosen):
         bucket = stretch.buckets[place]
-        if action == "major":
+        if choice.action == "major":
             outcomes.append(_rewrite(job, bucket, files.of(place), changes[place]))
         else:
             outcomes.append(added.get(place) or _Outcome([bucket.replaced()], []))
@@ -122,9 +97,7 @@ class _Outcome(NamedTuple):
     written: list[CompactedFile]
 
 
-def _result(
-    number: int, bucket: Bucket, choice: tuple[Action, str], outcome: _Outcome, accounting: Accounting
-) -> BucketResult:
+def _result(number: int, bucket: Bucket, choice: Choice, outcome: _Outcome, accounting: Accounting) -> BucketResult:
     """Return the result of a bucket. Raises: CorruptionError where rows do not add up."""
     accounting.live_rows = sum(child.live_count for child in outcome.buckets)
     if not accounting.is_balanced:
@@ -134,7 +107,8 @@ def _result(
         )
     return BucketResult(
         number,
-        *choice,
+        choice.action,
+        choice.reason,
         tuple(outcome.buckets),
         accounting,
         written_files=len(outcome.written),
@@ -159,60 +133,87 @@ def _finish(job: RoundJob, outcomes: Sequence[_Outcome], changes: Sequence[Chang
 
 
 def _add(
-    job: RoundJob, stretch: Stretch, files: StretchFiles, changes: Sequence[Change], minor: Sequence[int]
-) -> list[_Outcome]:
-    """Add the new rows of buckets beside their files: all in one data file, and all deletion vectors in one object."""
-    if not minor:
-        return []
-    wanted = frozenset(minor)
-    carried = [
-        file
-        for file, owners in zip(files.whole, files.owners, strict=True)
-        if any(place in wanted for place, _ in owners)
-    ]
-    # What is carried over by reference is not read, so that nobody else would notice what is missing.
-    check_present(job.root, carried)
-    writer = CompactedWriter(job)
-    kept = _with_vectors(job, stretch, files, changes, wanted, writer.close_later)
-    for place in minor:
-        writer.write(changes[place].rows)
-    added = slices_of(writer.close(), [changes[place].rows.num_rows for place in minor])
-    return [
-        _Outcome([stretch.buckets[place].replaced(files=[*kept[place], *written])], written)
-        for place, written in zip(minor, added, strict=True)
-    ]
-
-
-def _with_vectors(
     job: RoundJob,
     stretch: Stretch,
     files: StretchFiles,
     changes: Sequence[Change],
-    wanted: Container[int],
+    merged: Mapping[int, Sequence[int]],
+) -> list[_Outcome]:
+    """Add the new rows of buckets, and those of files that are `merged`, by the buckets' places, beside their other files.
+
+    All go to one data file, and all deletion vectors to one object.
+    """
+    if not merged:
+        return []
+    kept = {
+        (place, position)
+        for place, positions in merged.items()
+        for position in range(len(stretch.buckets[place].files))
+        if position not in positions
+    }
+    by_reference = [file for file, owners in zip(files.whole, files.owners, strict=True) if not kept.isdisjoint(owners)]
+    # What is carried over by reference is not read, so that nobody else would notice what is missing.
+    check_present(job.root, by_reference)
+    writer = CompactedWriter(job)
+    marked = _with_vectors(job, files, changes, kept, writer.close_later)
+    carried, counts = [], []
+    for place, positions in merged.items():
+        change, stored = changes[place], files.of(place) if positions else []
+        carried.append(sum(_carry(job, writer, stored[position], change.dead[position]) for position in positions))
+        rows = align(change.rows, job.schema) if positions else change.rows
+        writer.write(rows)
+        counts.append(carried[-1] + rows.num_rows)
+    outcomes = []
+    for place, written in zip(merged, slices_of(writer.close(), counts, carried), strict=True):
+        bucket = stretch.buckets[place]
+        others = [
+            marked.get((place, position), file)
+            for position, file in enumerate(bucket.files)
+            if (place, position) in kept
+        ]
+        outcomes.append(_Outcome([bucket.replaced(files=[*filter(None, others), *written])], written))
+    return outcomes
+
+
+def _carry(job: RoundJob, writer: "CompactedWriter", stored: StoredFile, dead: Integers) -> int:
+    """Write the rows of a file that stay alive once more, and return how many there are."""
+    count = 0
+    for table in stored.live_rows(job.schema, dead):
+        writer.write(table)
+        count += table.num_rows
+    if not stored.file.is_shared:
+        stored.release()
+    return count
+
+
+def _with_vectors(
+    job: RoundJob,
+    files: StretchFiles,
+    changes: Sequence[Change],
+    kept: Container[tuple[int, int]],
     close: Callable[[IO[bytes]], object],
-) -> dict[int, list[CompactedFile]]:
-    """Return the files of buckets, by their places, with new deletion vectors, and without those whose rows are all dead."""
-    all_dead: dict[tuple[int, int], BitMap64] = {}
+) -> dict[tuple[int, int], CompactedFile | None]:
+    """Return those files that are kept, by the places of bucket and file, in which rows die, with new deletion vectors.
+
+    They are None where no row is left.
+    """
+    changed: dict[tuple[int, int], CompactedFile | None] = {}
+    dead_rows: list[BitMap64] = []
+    marked: list[tuple[tuple[int, int], CompactedFile]] = []
     for file, owners in zip(files.whole, files.owners, strict=True):
-        for each, (place, position) in zip(file.slices, owners, strict=True):
-            dead = changes[place].dead[position]
-            if len(dead) and place in wanted:
-                all_dead[place, position] = file.dead_of(each) | BitMap64(array("Q", dead.tobytes()))
-    kept: dict[int, list[CompactedFile]] = {}
-    marked = {key: dead for key, dead in all_dead.items() if len(dead) < _file_at(stretch, key).record_count}
-    vectors = dict(zip(marked, write_vectors(job.root, job.folder, [*marked.values()], job.began, close), strict=True))
-    for place, bucket in enumerate(stretch.buckets):
-        if place in wanted:
-            kept[place] = [
-                file.replaced(deletion_vector=vectors[place, position]) if (place, position) in vectors else file
-                for position, file in enumerate(bucket.files)
-                if (place, position) not in all_dead or (place, position) in vectors
-            ]
-    return kept
-
-
-def _file_at(stretch: Stretch, key: tuple[int, int]) -> CompactedFile:
-    return stretch.buckets[key[0]].files[key[1]]
+        for each, owner in zip(file.slices, owners, strict=True):
+            dead = changes[owner[0]].dead[owner[1]]
+            if not len(dead) or owner not in kept:
+                continue
+            all_dead = file.dead_of(each) | BitMap64(array("Q", dead.tobytes()))
+            changed[owner] = None
+            if len(all_dead) < each.record_count:
+                marked.append((owner, each))
+                dead_rows.append(all_dead)
+    vectors = write_vectors(job.root, job.folder, dead_rows, job.began, close)
+    for (owner, file_), vector in zip(marked, vectors, strict=True):
+        changed[owner] = file_.replaced(deletion_vector=vector)
+    return changed
 
 
 def _rewrite(job: RoundJob, bucket: Bucket, stored: Sequence[StoredFile], change: Change) -> _Outcome:
@@ -238,9 +239,10 @@ def _rewrite(job: RoundJob, bucket: Bucket, stored: Sequence[StoredFile], change
             write(table if is_whole else table.filter(pa.array(live[start : start + table.num_rows])))
         if not file.file.is_shared:
             file.release()
+    carried = [writer.row_count for writer in writers]
     write(align(change.rows, schema))
-    for child, writer in zip(children, writers, strict=True):
-        child.files = writer.close()
+    for child, writer, count in zip(children, writers, carried, strict=True):
+        (child.files,) = slices_of(writer.close(), [writer.row_count], [count])
     return _Outcome(children, [file for child in children for file in child.files])
 
 
@@ -261,24 +263,17 @@ def _encoded_schema(job: RoundJob, stored: Sequence[StoredFile]) -> pa.Schema:
 
 def _children(job: RoundJob, bucket: Bucket, rows: int) -> list[Bucket]:
     """Return the bucket, or as many as it takes to bring each one's rows down to the target."""
-    splits = _splits(job, bucket, rows)
+    splits = split_count(job, bucket, rows)
     depth = bucket.depth + splits
     return [Bucket(depth=depth, bits=(bucket.bits << splits) + number) for number in range(1 << splits)]
 
 
-def _splits(job: RoundJob, bucket: Bucket, rows: int) -> int:
-    """Return how often a bucket is cut in half when so many rows are rewritten."""
-    splits = 0
-    while job.primary_keys and rows >> splits > 2 * job.bucket_rows and bucket.depth + splits < MAX_DEPTH:
-        splits += 1
-    return splits
-
-
 class CompactedWriter:
-    """Writes the rows of a bucket to new files of bounded size, each with its index."""
+    """Writes rows to new files of bounded size, each with its index; `row_count` has how many it was given."""
 
     def __init__(self, job: RoundJob) -> None:
         self._job = job
+        self.row_count = 0
         self._max_rows = job.settings.records_per_compacted_file
         self._waiting: list[pa.Table] = []
         self._waiting_rows = 0
@@ -292,6 +287,7 @@ class CompactedWriter:
 
     def write(self, table: pa.Table) -> None:
         """Add rows; they are written a row group at a time."""
+        self.row_count += table.num_rows
         while table.num_rows:
             room = min(ROW_GROUP_ROWS, self._max_rows - self._rows) - self._waiting_rows
             part = table.slice(0, room)

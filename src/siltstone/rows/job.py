@@ -31,6 +31,8 @@ class Settings:
     max_dead_fraction: float = 0.25
     max_delta_fraction: float = 2.0
     max_files: int = 8
+    # A bucket with too many files is rewritten where more than this fraction of its rows is in small ones.
+    max_carried_fraction: float = 0.5
     page_buckets: int = PAGE_BUCKETS
     # Neighbours that are merged together have at most so many changed rows, unless there is only one bucket.
     stretch_buckets: int = PAGE_BUCKETS
@@ -210,7 +212,7 @@ class Stretch:
     parts: Sequence[Part] = ()
 
 
-Action = Literal["untouched", "minor", "major"]
+Action = Literal["untouched", "minor", "tiered", "major"]
 
 
 @dataclass(frozen=True)

@@ -38,17 +38,24 @@ def by_data_file(files: Iterable[CompactedFile]) -> list[tuple[CompactedFile, ..
     return [tuple(slices) for slices in together.values()]
 
 
-def slices_of(files: Sequence[CompactedFile], counts: Sequence[int]) -> list[list[CompactedFile]]:
-    """Return which slices of files, one after another, have so many rows each; one that is a whole file is that file."""
+def slices_of(
+    files: Sequence[CompactedFile], counts: Sequence[int], carried: Sequence[int] | None = None
+) -> list[list[CompactedFile]]:
+    """Return which slices of files, one after another, have so many rows each; one that is a whole file is that file.
+
+    Where it is known how many rows, the first ones of each, were `carried` over, slices say how many of theirs.
+    """
     slices: list[list[CompactedFile]] = [[] for _ in counts]
     ends = list(itertools.accumulate(counts))
     place = start = 0
     for file in files:
         stop = start + file.record_count
         while place < len(counts) and ends[place] - counts[place] < stop:
-            first, last = max(ends[place] - counts[place], start), min(ends[place], stop)
+            begin = ends[place] - counts[place]
+            first, last = max(begin, start), min(ends[place], stop)
             if last > first:
-                slices[place].append(_slice_of(file, first - start, last - start))
+                known = None if carried is None else min(max(begin + carried[place] - first, 0), last - first)
+                slices[place].append(_slice_of(file, first - start, last - start, known))
             if ends[place] > stop:
                 break
             place += 1
@@ -56,10 +63,10 @@ def slices_of(files: Sequence[CompactedFile], counts: Sequence[int]) -> list[lis
     return slices
 
 
-def _slice_of(file: CompactedFile, first: int, last: int) -> CompactedFile:
+def _slice_of(file: CompactedFile, first: int, last: int, carried: int | None) -> CompactedFile:
     rows, size = file.record_count, file.content_length
     if last - first == rows:
-        return file
+        return file.replaced(carried_rows=carried)
     return file.replaced(
         first_row=first,
         record_count=last - first,
@@ -67,4 +74,5 @@ def _slice_of(file: CompactedFile, first: int, last: int) -> CompactedFile:
         content_length=last * size // rows - first * size // rows,
         file_rows=rows,
         file_length=size,
+        carried_rows=carried,
     )

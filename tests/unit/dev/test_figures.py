@@ -91,10 +91,17 @@ def test_a_kill_costs_what_its_round_took_more_than_its_like_on_both_sides() -> 
     assert seconds_lost([Round(17, 3.0, False, 1)]) == []
 
 
-@pytest.mark.parametrize(
-    ("files", "fraction", "rounds"), [(1, 0.0001, 8), (2, 0.0001, 7), (1, 0.1, 4), (1, 0.3, 2), (1, 0.6, 1)]
-)
-def test_a_bucket_is_rewritten_for_its_files_its_dead_rows_or_its_new_ones(
-    files: int, fraction: float, rounds: int
-) -> None:
-    assert cost_model.rounds_to_rewrite(files, fraction, Settings()) == rounds
+@pytest.mark.parametrize(("fraction", "rounds"), [(0.1, 4), (0.2, 2), (0.3, 1), (3, 1)])
+def test_a_bucket_is_rewritten_for_its_dead_rows_or_its_new_ones(fraction: float, rounds: int) -> None:
+    life = cost_model.life_of(1000, 1000 * fraction, 1, Settings())
+    assert (life.rounds, life.carried) == (rounds, 0)
+
+
+@pytest.mark.parametrize("base_files", [1, 2])
+def test_a_bucket_of_few_changes_has_its_small_files_merged_until_it_is_rewritten(base_files: int) -> None:
+    life = cost_model.life_of(1e7, 1e3, base_files, Settings())
+    assert life.rounds > 3000
+    assert 1e3 < life.carried < 1e4
+    assert 4 < life.small < 8
+    rewriting = cost_model.life_of(1e7, 1e3, base_files, Settings(max_carried_fraction=0))
+    assert (rewriting.rounds, rewriting.carried) == (8, 0)

@@ -176,6 +176,7 @@ def test_sizes_that_make_no_sense_are_refused(refused: Callable[..., None], name
         ("max_dead_fraction", -0.1),
         ("max_delta_fraction", math.nan),
         ("max_delta_fraction", math.inf),
+        ("max_carried_fraction", -1),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(refused: Callable[..., None], name: str, value: Any) -> None:

@@ -11,13 +11,13 @@ import pytest
 from pyroaring import BitMap64
 
 from siltstone.errors import CorruptionError
-from siltstone.model.buckets import Bucket, Buckets, CompactedFile, DeletionVector
+from siltstone.model.buckets import Bucket, Buckets, DeletionVector
 from siltstone.model.rounds import Accounting
 from siltstone.model.schema import schema_from_json, schema_to_json
 from siltstone.objects import canonical_root, open_objects
 from siltstone.rounds.plan import RoundPlan, plan_partition
 from siltstone.rows import merge
-from siltstone.rows.absorb import Change, CompactedWriter, absorb, choose
+from siltstone.rows.absorb import Change, CompactedWriter, absorb
 from siltstone.rows.columns import hash_keys
 from siltstone.rows.files import StoredFile, read_vector, write_vectors
 from siltstone.rows.job import BucketResult, RoundJob, Settings, Stretch, bucket_rows
@@ -58,65 +58,6 @@ def make_job(root: str = "memory://none", settings: Settings | None = None, **mo
         "now_ms": 0,
     }
     return RoundJob(**{**defaults, **more})
-
-
-def vector_of(number: int, dead: int) -> DeletionVector:
-    return DeletionVector(uri=f"{number}.dv", record_count=dead, content_length=1, checksum=0)
-
-
-def bucket_of(*files: tuple[int, int]) -> Bucket:
-    """Return a bucket of files with so many rows, of which so many are dead."""
-    made = [
-        CompactedFile(
-            uri=f"{number}.parquet",
-            record_count=count,
-            content_length=1,
-            index_uri=f"{number}.pki",
-            deletion_vector=vector_of(number, dead) if dead else None,
-        )
-        for number, (count, dead) in enumerate(files)
-    ]
-    return Bucket(depth=0, bits=0, files=made)
-
-
-@pytest.mark.parametrize(
-    ("bucket", "new", "dead", "expected", "reason"),
-    [
-        (bucket_of((100, 0)), 0, 0, "untouched", "no row changes"),
-        (bucket_of(), 1, 0, "major", "the bucket is empty"),
-        (bucket_of((100, 0)), 25, 25, "minor", "to add 25 new and mark 25 dead rows costs less than to rewrite 100"),
-        (bucket_of((100, 0)), 0, 26, "major", "26 of 100 rows would be dead, more than 25%"),
-        (bucket_of((100, 20)), 0, 5, "minor", "costs less"),
-        (bucket_of((100, 20)), 0, 6, "major", "26 of 100 rows would be dead"),
-        (bucket_of((100, 0)), 200, 0, "minor", "costs less"),
-        (bucket_of((100, 0)), 201, 0, "major", "201 new rows come to 100: to rewrite those costs little more"),
-        (bucket_of(*[(100, 0)] * 7), 1, 1, "minor", "costs less"),
-        (bucket_of(*[(100, 0)] * 8), 1, 1, "major", "it would have 9 files, more than 8"),
-    ],
-)
-def test_a_bucket_is_rewritten_once_too_much_is_dead_new_or_scattered(
-    bucket: Bucket, new: int, dead: int, expected: str, reason: str
-) -> None:
-    action, why = choose(make_job(), bucket, new, dead)
-    assert action == expected
-    assert reason in why
-
-
-@pytest.mark.parametrize(
-    ("stored", "new", "dead", "expected"),
-    [(1000, 500, 0, "minor"), (600, 401, 1, "minor"), (600, 401, 0, "major"), (1000, 501, 0, "major")],
-)
-def test_a_bucket_that_would_outgrow_its_size_is_rewritten_for_fewer_new_rows(
-    stored: int, new: int, dead: int, expected: str
-) -> None:
-    job = replace(make_job(), primary_keys=("id",), bucket_rows=500)
-    action, why = choose(job, bucket_of((stored, 0)), new, dead)
-    assert action == expected
-    assert (f"would have {stored + new}, more than twice 500" in why) == (expected == "major")
-
-
-def test_a_full_compaction_rewrites_whatever_changes() -> None:
-    assert choose(make_job(settings=Settings(full=True)), bucket_of((100, 0)), 0, 0)[0] == "major"
 
 
 def test_a_bucket_that_outgrows_its_target_splits_and_the_cover_stays_complete(local_root: str) -> None:

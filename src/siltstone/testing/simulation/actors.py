@@ -145,6 +145,8 @@ class Actor:
             full=request.settings.full,
             bucket_rows=bucket_rows,
             max_dead_fraction=dead,
+            max_files=self.chance.choice((2, 8)),
+            max_carried_fraction=1.0,
             page_buckets=2,
             stretch_buckets=self.chance.choice((1, 3, 128)),
         )
