@@ -20,7 +20,8 @@ from siltstone.model.buckets import Buckets
 from siltstone.model.properties import KIND, ROWS_KIND
 from siltstone.model.rounds import RoundCompletion
 from siltstone.model.schema import check_known, nullable
-from siltstone.rows.difference import CHANGE_TYPES, RowChanges, differences
+from siltstone.rows.deaths import read_deaths
+from siltstone.rows.difference import CHANGE_TYPES, RowChanges, Step, differences
 from siltstone.table.completion import is_kept, read_kept
 from siltstone.table.consumers import acknowledge, acknowledged_rounds
 from siltstone.table.round_bounds import Bound, Span, find_spans, round_id, steps_of, watermark
@@ -38,6 +39,8 @@ CHANGE_FIELDS = pa.schema(
     ]
 )
 _BEFORE = CHANGE_TYPES.index("update_before")
+# Of more rounds, first and last are compared: many keys change again and again.
+_MOST_STEPS = 64
 
 
 @dataclass(frozen=True)
@@ -135,7 +138,7 @@ class Changes:
             after = _completion(span, newer)
             self._refuse_rebase(span, before, after)
             time_ms = max(int(entry["completed_at"]) for entry in _upto(span, newer))
-            for changes in self._differences(before, after, rounds):
+            for changes in self._differences(span, before, after, rounds):
                 yield self._finished(changes, newer, time_ms)
         except CorruptionError as error:
             for entry in (older, newer):
@@ -151,13 +154,32 @@ class Changes:
             )
 
     def _differences(
-        self, before: RoundCompletion | None, after: RoundCompletion, rounds: Sequence[Entry]
+        self, span: Span, before: RoundCompletion | None, after: RoundCompletion, rounds: Sequence[Entry]
     ) -> Iterator[RowChanges]:
         version = self.version.as_in_files()
         keys = version.primary_keys if version.drop_duplicates else ()
-        older = Buckets.even(0) if before is None else before.buckets
         as_one = before is not None and not _keeps_buckets(before, after, rounds)
-        return differences(self.root, older, after.buckets, nullable(version.schema), keys, as_one=as_one)
+        steps = None if before is None or as_one else self._recorded_steps(span, before, after, rounds)
+        if steps is None:
+            steps = [Step(Buckets.even(0) if before is None else before.buckets, after.buckets)]
+        return differences(self.root, steps, nullable(version.schema), keys, as_one=as_one)
+
+    def _recorded_steps(
+        self, span: Span, before: RoundCompletion, after: RoundCompletion, rounds: Sequence[Entry]
+    ) -> list[Step] | None:
+        """Return each round by itself, where that costs less: some moved rows, and all tell which they did not move."""
+        if len(rounds) > _MOST_STEPS:
+            return None
+        steps, moves = [], False
+        for entry in rounds:
+            completion = after if round_id(entry) == after.round_id else _completion(span, entry)
+            deaths = None if completion.deaths is None else read_deaths(self.root, completion.deaths)
+            if deaths is None or completion.previous_round_id != before.round_id:
+                return None
+            moves = moves or any(completion.bucket_actions.get(action) for action in ("major", "tiered"))
+            steps.append(Step(before.buckets, completion.buckets, deaths))
+            before = completion
+        return steps if moves else None
 
     def _finished(self, changes: RowChanges, newer: Entry, time_ms: int) -> pa.Table:
         rows, types = changes
