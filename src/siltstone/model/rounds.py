@@ -58,8 +58,9 @@ class Origin(Model):
 
 
 class DeathRecord(Model):
-    """Where it is stored which rows died of files that a round did not carry on; without a path, none did."""
+    """Which rows died of files that a round did not carry on: here, as JSON, or in an object; in neither if none did."""
 
+    inline: str | None = None
     uri: str | None = field(default=None, check=check_path)
     content_length: int = 0
     checksum: int = 0

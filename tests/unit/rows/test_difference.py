@@ -15,9 +15,10 @@ ROWS = 400
 
 
 @pytest.fixture
-def table(tmp_path: Path) -> siltstone.Table:
+def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> siltstone.Table:
     """Return a table of four rounds: many rows; an update, an insert and a delete; another update, by rewriting; and again."""
     made = make_table(str(tmp_path / "lake"))
+    monkeypatch.setattr("siltstone.rows.deaths._MOST_INLINE", 10)
     made.write(rows(range(ROWS)))
     compact(made)
     made.write(rows([1, ROWS], "x"))
@@ -63,6 +64,16 @@ ALL = [
 def test_changes_of_a_round_that_rewrote_all_read_what_changed(table: siltstone.Table, read: list[int]) -> None:
     assert told(table.changes("round:2", "round:3")) == THIRD
     assert sum(read) == len(THIRD)
+
+
+def test_a_small_record_is_in_the_round_completion(table: siltstone.Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    table.write(rows([5], "w"))
+    compact(table, MAJOR)
+    deaths = completion_of(table).deaths
+    assert deaths is not None
+    assert deaths.uri is None
+    assert told(table.changes("round:4")) == [(5, "update_after", "w5"), (5, "update_before", "5")]
 
 
 def test_rounds_that_rewrote_are_netted_without_what_they_moved(table: siltstone.Table, read: list[int]) -> None:
