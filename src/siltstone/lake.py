@@ -83,12 +83,14 @@ from siltstone.spark.compaction import LazyEngine, Spark, round_bytes
 from siltstone.storage import object_store as storage
 from siltstone.storage.interface import ArrowData, StreamLog
 from siltstone.storage.layout import CATALOG_FOLDER
+from siltstone.table.change_feed import Changes, Images, OnRebase, open_changes
 from siltstone.table.completion import (
     Destination,
     current_completion,
     locate_compacted,
     read_kept,
 )
+from siltstone.table.consumers import Consumer, list_consumers, remove_consumer
 from siltstone.table.explain import Explanation, explain_key
 from siltstone.table.followers import (
     Followed,
@@ -117,6 +119,7 @@ from siltstone.table.report import (
     report_delta,
     summarize_table,
 )
+from siltstone.table.round_bounds import Bound
 from siltstone.table.scan import Scan, Where, look_up, open_scan
 from siltstone.table.snapshot import Moment, TableSnapshot, take_snapshot
 
@@ -1057,6 +1060,46 @@ class Table:
             valid_at=valid_at,
             root=self.lake.root,
         )
+
+    def changes(
+        self,
+        after: Bound | None = None,
+        upto: Bound | None = None,
+        *,
+        columns: Sequence[str] | None = None,
+        images: Images = "both",
+        net: bool = True,
+        on_rebase: OnRebase = "difference",
+        consumer: str | None = None,
+    ) -> Changes:
+        """Return what changed after a position, a time or rounds, up to another: record batches of rows before and after.
+
+        Bounds are rounded down to rounds, and by default are everything there was and the newest position that all partitions
+        are compacted to; `Changes.after` and `.upto` say which, and the latter is where to go on. A round is given as
+        `round:12`, those of several partitions as `{"eu": 12, "us": 9}`. Rows are netted from the first round to the last, or,
+        without `net`, come round by round. With `images="after"`, updates have only the row after them. A rebase between
+        the rounds is a difference like others, or an error. A `consumer` goes on after what it acknowledged; call
+        `Changes.acknowledge` when all is taken. Raises: InvalidInputError, NotFoundError, CorruptionError.
+        """
+        return open_changes(
+            self.name,
+            after,
+            upto,
+            columns=columns,
+            images=images,
+            net=net,
+            on_rebase=on_rebase,
+            consumer=consumer,
+            root=self.lake.root,
+        )
+
+    def consumers(self) -> list[Consumer]:
+        """Return who takes changes under a name, and how far each one is in each partition. Raises: CorruptionError."""
+        return list_consumers(self._destinations())
+
+    def remove_consumer(self, name: str) -> None:
+        """Forget a consumer of changes, so that nothing is kept for it any more. Raises: NotFoundError."""
+        remove_consumer(self._destinations(), name)
 
     def to_batches(
         self,

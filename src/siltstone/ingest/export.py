@@ -25,18 +25,22 @@ _NOT_FINITE = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
 
 def check_output(path: str, *, overwrite: bool) -> Format:
     """Return the format by a file's suffix. Raises: InvalidInputError, AlreadyExistsError."""
+    if "://" not in path and Path(path).suffix.lower() not in _FORMATS:
+        raise InvalidInputError(f"{path}: unknown file format; use a name that ends in {', '.join(_FORMATS)}")
+    check_place(path, overwrite=overwrite)
+    return _FORMATS[Path(path).suffix.lower()]
+
+
+def check_place(path: str, *, overwrite: bool) -> None:
+    """Check that a file can be written there. Raises: InvalidInputError, AlreadyExistsError."""
     if "://" in path:
         raise InvalidInputError(f"{path}: rows are written to local files only; copy the file from there")
-    file_format = _FORMATS.get(Path(path).suffix.lower())
-    if file_format is None:
-        raise InvalidInputError(f"{path}: unknown file format; use a name that ends in {', '.join(_FORMATS)}")
     if not Path(path).absolute().parent.is_dir():
         raise InvalidInputError(f"{path}: no folder {Path(path).parent}; create it first")
     if Path(path).is_dir():
         raise InvalidInputError(f"{path}: is a folder; name a file")
     if Path(path).exists() and not overwrite:
         raise AlreadyExistsError(f"{path}: already exists; choose another name, or use --overwrite")
-    return file_format
 
 
 def write_rows(batches: Iterable[pa.RecordBatch], schema: pa.Schema, path: str, format: Format) -> tuple[int, int]:

@@ -218,7 +218,7 @@ class _Repair:
         lost = sum(repair.lost_rows for repair in repairs)
         # Tables of documents may have other records for the same documents.
         change = live + lost - before.live_rows
-        unchanged = {key: value for key, value in before.items() if key != "rolled_back_to"}
+        unchanged = {key: value for key, value in before.items() if key not in ("rolled_back_to", "deaths")}
         return RoundCompletion.from_serializable(
             {
                 **unchanged,
@@ -275,6 +275,7 @@ def roll_back(destination: Destination, round_id: int, *, dry_run: bool = False)
             "round_id": current_id + 1,
             "previous_round_id": current_id,
             "rolled_back_to": round_id,
+            "deaths": None,
             "completed_at": open_objects(destination.root).now_ms(),
         }
     )

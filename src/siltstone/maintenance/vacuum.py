@@ -37,6 +37,7 @@ from siltstone.table.completion import (
     list_rounds,
     read_completion,
 )
+from siltstone.table.consumers import CONSUMER_PREFIX, rounds_kept_for_consumers
 from siltstone.table.followers import (
     refuse_lost_commits,
 )
@@ -232,7 +233,10 @@ def _destinations(root: str, folder: str, listed: Iterable[ObjectInfo]) -> Itera
 def _is_foreign(destination: Destination) -> bool:
     """Return whether a log holds anything but rounds, so that what its entries name is not known here."""
     keys = destination.log.read(lambda state: state.keys())
-    own, prefixes = (CURRENT_KEY, COMMIT_KEY, HORIZON_KEY, CONFIRMED_KEY), (ROUND_PREFIX, HOLD_PREFIX, WORK_PREFIX)
+    own, prefixes = (
+        (CURRENT_KEY, COMMIT_KEY, HORIZON_KEY, CONFIRMED_KEY),
+        (ROUND_PREFIX, HOLD_PREFIX, WORK_PREFIX, CONSUMER_PREFIX),
+    )
     return any(key not in own and not key.startswith(prefixes) for key in keys)
 
 
@@ -270,8 +274,9 @@ def _expired_rounds(destination: Destination, before_ms: int, now_ms: int) -> li
 
 
 def _kept_by_holds(state: LogState, now_ms: int) -> set[int | None]:
-    """Return the rounds of states that holds keep."""
-    return {hold.get("round_id") for hold in state.scan(HOLD_PREFIX) if int(hold["until_ms"]) > now_ms}
+    """Return the rounds of states that holds keep, and those that consumers of changes need."""
+    held = {hold.get("round_id") for hold in state.scan(HOLD_PREFIX) if int(hold["until_ms"]) > now_ms}
+    return held | rounds_kept_for_consumers(state, now_ms)
 
 
 def _forget_rounds(destination: Destination, expired: Sequence[int], now_ms: int) -> list[int]:

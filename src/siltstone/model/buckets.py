@@ -382,6 +382,15 @@ class Buckets(Sequence[Bucket]):
         numbers = [number for number, own in enumerate(self._pages) if own.stored is page]
         return [_decoded(line) for number in numbers for line in self._lines(number)]
 
+    def outside(self, pages: Container[str]) -> Iterator[Bucket]:
+        """Yield the buckets in order, but for those of stored pages with these paths, which are not read.
+
+        Raises: CorruptionError.
+        """
+        for number, page in enumerate(self._pages):
+            if page.stored is None or page.stored.uri not in pages:
+                yield from map(_decoded, self._lines(number))
+
     def of_largest_pages(self, least: int) -> list[Bucket]:
         """Return at least so many buckets, or all there are, from the pages with the most bytes, in their order.
 

@@ -112,6 +112,15 @@ DELTA_RETENTION_SECONDS: Property[float | None] = Property(
     read_by="the service's trimming",
     meaning="How long deltas are kept after they were compacted.",
 )
+FEED_MAX_LAG_SECONDS: Property[float] = Property(
+    name="feed.max_lag_seconds",
+    parse=_seconds,
+    values=f"seconds, 0 or more, or `{FOREVER}`",
+    default=14.0 * 24 * 3600,
+    default_text="1209600 (14 days)",
+    read_by="consumers of changes, and `siltstone vacuum`",
+    meaning="How long a vacuum keeps rounds for a consumer that has not acknowledged them.",
+)
 HISTORY_TRACK: Property[tuple[str, ...] | None] = Property(
     name="history.track",
     parse=_columns,
@@ -324,6 +333,7 @@ TABLE_PROPERTIES: dict[str, Property[Any]] = {
     declared.name: declared
     for declared in (
         DELTA_RETENTION_SECONDS,
+        FEED_MAX_LAG_SECONDS,
         HISTORY_TRACK,
         INGEST_CREATE,
         INGEST_DECIMALS,

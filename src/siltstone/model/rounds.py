@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from siltstone.errors import InvalidInputError
 from siltstone.model import Model, PartitionLocator, field
 from siltstone.model.buckets import Buckets, CompactedFile
+from siltstone.model.locators import check_path
 from siltstone.model.schema import SchemaField
 
 # Format 2: buckets may be in pages, and key indices are packed. Where one page would hold all buckets, they are in the file itself.
@@ -57,6 +58,15 @@ class Origin(Model):
     is_from_deltas: bool = False
 
 
+class DeathRecord(Model):
+    """Which rows died of files that a round did not carry on: here, as JSON, or in an object; in neither if none did."""
+
+    inline: str | None = None
+    uri: str | None = field(default=None, check=check_path)
+    content_length: int = 0
+    checksum: int = 0
+
+
 class RoundCompletion(Model):
     """The round completion file: what a round did, and where the next one starts."""
 
@@ -78,6 +88,8 @@ class RoundCompletion(Model):
     drop_duplicates: bool
     fields: list[SchemaField]
     buckets: Buckets
+    # Set where all files that the round wrote have rows of the round before, and `carried_rows` says which.
+    deaths: DeathRecord | None = None
     delta_count: int = 0
     input_bytes: int = 0
     written_files: int = 0

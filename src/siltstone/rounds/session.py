@@ -13,6 +13,7 @@ import numpy as np
 
 from siltstone.errors import ConflictError, CorruptionError, SiltstoneError
 from siltstone.log.horizon import announced, began_at
+from siltstone.model.properties import ROWS_KIND
 from siltstone.model.rounds import Accounting, RoundCompletion, ratio
 from siltstone.model.schema import SchemaField
 from siltstone.objects import open_objects
@@ -21,6 +22,7 @@ from siltstone.rounds.events import BucketMerged, Progress, RoundCommitted, Roun
 from siltstone.rounds.plan import PartitionPlan, RoundPlan, plan_partition, plan_partitions
 from siltstone.rounds.request import Request, TableRequest, partition_requests
 from siltstone.rows.choice import choose
+from siltstone.rows.deaths import write_deaths
 from siltstone.rows.job import LASTING_ERRORS, BucketResult, Engine, JointEngine, Outcome, RoundJob, Stretch, run_jobs
 from siltstone.rows.merge import Resolve
 from siltstone.rows.parts import gather_here
@@ -400,6 +402,9 @@ def _run_round(plan: RoundPlan, engine: Engine, progress: Progress) -> RoundComp
         "write": sum(result.write_seconds for result in results),
         "total": time.perf_counter() - started,
     }
+    if plan.previous is not None and not plan.replaced_rows and plan.job.kind == ROWS_KIND:
+        died = (each for result in results for each in result.died)
+        completion.deaths = write_deaths(plan.job.root, plan.destination.folder, plan.job.began, died)
     written = write_completion(plan.destination, completion, plan.job.began, plan.job.settings.page_buckets)
     try:
         commit_round(plan.destination, completion, written, plan.state.round_id, holds=plan.state.holds)

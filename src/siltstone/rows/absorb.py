@@ -7,7 +7,7 @@ before, which are carried over, come before those that the deltas bring.
 
 from array import array
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import IO, NamedTuple
 
 import numpy as np
@@ -18,14 +18,16 @@ from pyroaring import BitMap64
 from siltstone.errors import CorruptionError
 from siltstone.log.horizon import new_round_name
 from siltstone.model.buckets import Bucket, CompactedFile
+from siltstone.model.properties import ROWS_KIND
 from siltstone.model.rounds import Accounting
 from siltstone.objects import close_together, open_objects
 from siltstone.rows.choice import Choice, choose, split_count
 from siltstone.rows.columns import Hashes, Integers, align, hash_keys
+from siltstone.rows.deaths import died_rows
 from siltstone.rows.files import StoredFile, check_present, write_vectors
 from siltstone.rows.fold import split_tombstones, write_tombstones
 from siltstone.rows.index import write_index
-from siltstone.rows.job import BucketResult, RoundJob, Stretch
+from siltstone.rows.job import BucketResult, Died, RoundJob, Stretch
 from siltstone.rows.slices import StretchFiles, slices_of
 from siltstone.storage.parquet import ROW_GROUP_ROWS, open_writer
 
@@ -85,7 +87,7 @@ def absorb(job: RoundJob, stretch: Stretch, files: StretchFiles, changes: Sequen
             outcomes.append(added.get(place) or _Outcome([bucket.replaced()], []))
     _finish(job, outcomes, changes)
     return [
-        _result(number, bucket, choice, outcome, change.accounting)
+        replace(_result(number, bucket, choice, outcome, change.accounting), died=_died(job, bucket, outcome, change))
         for number, bucket, choice, outcome, change in zip(
             stretch.numbers, stretch.buckets, chosen, outcomes, changes, strict=True
         )
@@ -97,6 +99,16 @@ class _Outcome(NamedTuple):
 
     buckets: list[Bucket]
     written: list[CompactedFile]
+
+
+def _died(job: RoundJob, bucket: Bucket, outcome: _Outcome, change: Change) -> tuple[Died, ...]:
+    """Return which rows died of files that the bucket no longer has."""
+    kept = {(file.uri, file.first_row) for child in outcome.buckets for file in child.files}
+    return tuple(
+        died_rows(file.uri, file.first_row, dead)
+        for file, dead in zip(bucket.files, change.dead, strict=True)
+        if len(dead) and job.kind == ROWS_KIND and (file.uri, file.first_row) not in kept
+    )
 
 
 def _result(number: int, bucket: Bucket, choice: Choice, outcome: _Outcome, accounting: Accounting) -> BucketResult:

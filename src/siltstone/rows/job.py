@@ -230,8 +230,17 @@ Action = Literal["untouched", "minor", "tiered", "major"]
 
 
 @dataclass(frozen=True)
+class Died:
+    """Rows that died of a file, or slice, that is not carried on: a bitmap of their numbers in base64."""
+
+    uri: str
+    first_row: int
+    rows: str
+
+
+@dataclass(frozen=True)
 class BucketResult:
-    """What became of the bucket of a number: the buckets after it, and what was written for them."""
+    """What became of the bucket of a number: the buckets after it, what was written for them, and what died with its files."""
 
     number: int
     action: Action
@@ -243,6 +252,7 @@ class BucketResult:
     written_rows: int
     merge_seconds: float = 0.0
     write_seconds: float = 0.0
+    died: tuple[Died, ...] = ()
 
 
 Engine = Callable[[RoundJob], Iterator[BucketResult]]

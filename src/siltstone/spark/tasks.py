@@ -26,7 +26,17 @@ from siltstone.model.buckets import Bucket
 from siltstone.model.rounds import Accounting
 from siltstone.objects import share_access
 from siltstone.rounds.events import JobAwaited, Progress, TasksDone
-from siltstone.rows.job import LASTING_ERRORS, BucketResult, JointEngine, Merge, Outcome, ReadTask, RoundJob, Stretch
+from siltstone.rows.job import (
+    LASTING_ERRORS,
+    BucketResult,
+    Died,
+    JointEngine,
+    Merge,
+    Outcome,
+    ReadTask,
+    RoundJob,
+    Stretch,
+)
 from siltstone.rows.parts import Tasks, read_parts, stretches
 
 _OUR_ERROR = re.compile(r"^siltstone\.errors\.(\w+): (.*)$", re.MULTILINE)
@@ -146,6 +156,7 @@ def _decoded(data: bytes) -> Iterator[BucketResult]:
     """Yield the results of a stretch, which travelled as JSON."""
     for fields in orjson.loads(data):
         fields["buckets"] = tuple(map(Bucket.from_serializable, fields["buckets"]))
+        fields["died"] = tuple(Died(**died) for died in fields["died"])
         fields["accounting"] = Accounting.from_serializable(fields["accounting"])
         yield BucketResult(**fields)
 

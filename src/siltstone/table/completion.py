@@ -206,16 +206,17 @@ def _renamed(completion: RoundCompletion, today: PartitionLocator) -> RoundCompl
 
 
 class Written(NamedTuple):
-    """A round completion file that was written: where, the CRC-32 of its bytes, and the pages written for it."""
+    """A round completion file that was written: where, the CRC-32 of its bytes, and what was written for it before."""
 
     uri: str
     checksum: int
     pages: tuple[str, ...] = ()
+    deaths: str | None = None
 
     @property
     def uris(self) -> list[str]:
         """All that was written."""
-        return [self.uri, *self.pages]
+        return [self.uri, *self.pages, *([] if self.deaths is None else [self.deaths])]
 
 
 def write_completion(
@@ -233,7 +234,8 @@ def write_completion(
     data = orjson.dumps(completion.to_serializable())
     open_objects(destination.root).create(path, data)
     pages = tuple(page.uri for page in completion.buckets.pages if page.uri not in before)
-    return Written(path, zlib.crc32(data), pages)
+    deaths = None if completion.deaths is None else completion.deaths.uri
+    return Written(path, zlib.crc32(data), pages, deaths)
 
 
 def commit_round(
@@ -329,6 +331,8 @@ def bucket_objects(buckets: Iterable[Bucket]) -> list[str]:
 def completion_objects(completion: RoundCompletion, known_pages: Container[str] = ()) -> Iterator[str]:
     """Yield the paths of all that a round names: pages, and what is in them, but for pages that are known."""
     pages = completion.buckets.pages
+    if completion.deaths is not None and completion.deaths.uri is not None:
+        yield completion.deaths.uri
     if not pages:
         yield from bucket_objects(completion.buckets)
     for page in pages:

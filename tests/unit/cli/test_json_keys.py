@@ -22,7 +22,7 @@ from tests.waiting import LIMIT_SECONDS
 
 GOLDEN = Path(__file__).parents[2] / "fixtures" / "json_keys.json"
 # Their keys are columns, names of properties, or whatever a document has.
-MAPS = ("bucket_actions", "compacted_row", "content", "key", "properties", "row", "skipped", "values")
+MAPS = ("after", "bucket_actions", "compacted_row", "content", "key", "properties", "row", "skipped", "upto", "values")
 TYPES = {bool: "boolean", dict: "object", float: "number", int: "number", list: "array", str: "string"}
 Shape = dict[str, str]
 
@@ -155,6 +155,12 @@ def record_rows(keys: Recorder) -> None:
     keys("read", "shop.orders", "--output", str(cli.folder / "orders.parquet"))
     keys("sql", "select order_id, sum(amount) as total from shop.orders group by all", lines=True)
     keys("sql", "from shop.orders", "--output", str(cli.folder / "result.parquet"))
+    keys("changes", "shop.orders", "--after", "1", lines=True)
+    keys("changes", "shop.orders", "--output", str(cli.folder / "changes.jsonl"))
+    keys("consumers", "shop.orders", when="none")
+    keys("changes", "shop.orders", "--consumer", "billing", "--every-round", lines=True)
+    keys("consumers", "shop.orders")
+    keys("consumers", "shop.orders", "--remove", "billing")
     keys("lookup", "shop.orders", "order_id=1")
     keys("lookup", "shop.orders", "order_id=77", when="no such key")
     keys("explain-key", "shop.orders", "order_id=1")

@@ -106,6 +106,7 @@ def objects_of(completion: RoundCompletion) -> set[str]:
     """Return the names of all pages, data files, indices, deletion vectors and tombstones of a state."""
     names: set[str] = {bucket.tombstones.uri for bucket in completion.buckets if bucket.tombstones is not None}
     names |= {page.uri for page in completion.buckets.pages}
+    names |= {completion.deaths.uri} if completion.deaths is not None and completion.deaths.uri is not None else set()
     for file in completion.files:
         names |= {file.uri, file.index_uri or file.uri}
         names |= {file.deletion_vector.uri} if file.deletion_vector is not None else set()
