@@ -52,8 +52,8 @@ def encode_changes(batches: Iterable[pa.RecordBatch], schema: pa.Schema, table: 
             if kind == "update_before":
                 before = image
                 continue
-            images = (image, None) if kind == "delete" else (before, image)
-            payload = _payload(*images, _OPERATIONS[kind], _source(row, table))
+            old, new = (image, None) if kind == "delete" else (before, image)
+            payload = _payload(old, new, _OPERATIONS[kind], _source(row, table))
             yield head + orjson.dumps(payload) + b"}\n"
             before = None
 
@@ -160,6 +160,7 @@ def _timestamp(value: datetime.datetime) -> Any:
     return value.astimezone(datetime.UTC).isoformat().replace("+00:00", "Z")
 
 
+_NOT_FINITE = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
 _ENCODERS: tuple[tuple[Callable[[pa.DataType], bool], Encoder], ...] = (
     (pa.types.is_floating, lambda value: value if math.isfinite(value) else _NOT_FINITE[str(value)]),
     (pa.types.is_decimal, _decimal),
@@ -169,4 +170,3 @@ _ENCODERS: tuple[tuple[Callable[[pa.DataType], bool], Encoder], ...] = (
     (pa.types.is_timestamp, _timestamp),
     (pa.types.is_duration, lambda value: value // _MICROSECOND),
 )
-_NOT_FINITE = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
