@@ -10,6 +10,7 @@ import typer
 
 from siltstone.cli.changes import Cdc, change_layout, changes_text, is_change_format
 from siltstone.cli.options import DryRun, Shell, TableName, argument, command, new_group, option
+from siltstone.cli.output import to_plain
 from siltstone.cli.parts import Shown, indented, new_facts, new_grid, styled, to_text
 from siltstone.cli.rows import Delimiter, Format, parse_names, parse_pairs, plain_format, written_text
 from siltstone.errors import InvalidInputError, NotFoundError, SiltstoneError
@@ -210,7 +211,7 @@ def show(shell: Shell, name: TableName) -> None:
     """Show a table: columns, keys, properties, and what its deltas hold."""
     table = shell.lake.table(name)
     description, publications = table.describe(), table.published()
-    shown = {field.name: getattr(description, field.name) for field in fields(description)}
+    shown = {field.name: to_plain(getattr(description, field.name), field.name) for field in fields(description)}
     shell.emit({**shown, "published": publications}, _description_text(description, publications))
 
 

@@ -41,7 +41,10 @@ def _read_polars(address: str, version: int) -> pa.Table:
 
 def _read_duckdb(address: str, version: int) -> pa.Table:
     with importlib.import_module("duckdb").connect() as connection:
-        connection.execute("LOAD delta")
+        try:
+            connection.execute("LOAD delta")
+        except Exception as error:
+            raise ModuleNotFoundError("DuckDB's extension delta is not installed") from error
         rows: pa.Table = connection.sql("SELECT * FROM delta_scan(?)", params=[address]).to_arrow_table()
         return rows
 
@@ -100,6 +103,9 @@ def check_published(published: Published, *, root: str) -> Iterator[ReaderCheck]
             continue
         try:
             theirs = read(published.address, published.version)
+        except ModuleNotFoundError as error:
+            yield ReaderCheck(reader, "absent", detail=str(error))
+            continue
         except Exception as error:  # noqa: BLE001 - whatever a reader raises is its answer
             yield ReaderCheck(reader, "refused", detail=" ".join(str(error).split())[:300])
             continue

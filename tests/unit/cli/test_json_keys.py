@@ -22,7 +22,19 @@ from tests.waiting import LIMIT_SECONDS
 
 GOLDEN = Path(__file__).parents[2] / "fixtures" / "json_keys.json"
 # Their keys are columns, names of properties, or whatever a document has.
-MAPS = ("after", "bucket_actions", "compacted_row", "content", "key", "properties", "row", "skipped", "upto", "values")
+MAPS = (
+    "after",
+    "bucket_actions",
+    "compacted_row",
+    "content",
+    "key",
+    "properties",
+    "rounds",
+    "row",
+    "skipped",
+    "upto",
+    "values",
+)
 TYPES = {bool: "boolean", dict: "object", float: "number", int: "number", list: "array", str: "string"}
 Shape = dict[str, str]
 
@@ -183,6 +195,19 @@ def record_partitions(keys: Recorder) -> None:
     keys("plan", *behalf)
     keys("compact", *behalf)
     keys("show", "shop.copy", "1", when="rebased")
+
+
+def record_publish(keys: Recorder) -> None:
+    keys("publish", "shop.sales", "--check")
+    keys("publish", "shop.sales", when="again")
+    keys("publish", "--all", when="none has the property")
+    cli = keys.cli
+    cli("table", "alter", "shop.sales", "--set", "publish=delta")
+    keys("publish", "--all")
+    keys("compact", "shop.sales", when="published")
+    keys("table", "show", "shop.sales", when="published")
+    keys("unpublish", "shop.sales")
+    cli("table", "alter", "shop.sales", "--unset", "publish")
 
 
 def record_maintenance(keys: Recorder) -> None:
@@ -361,6 +386,7 @@ SCENARIOS: list[Callable[[Recorder], None]] = [
     record_rows,
     record_ingest,
     record_partitions,
+    record_publish,
     record_maintenance,
     record_documents,
     record_deltas_of_documents,
