@@ -23,7 +23,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from siltstone import __version__
 from siltstone.errors import InvalidInputError, NotFoundError, SiltstoneError, StorageError
 from siltstone.service import service_status
-from siltstone.web import api, iceberg, pages
+from siltstone.web import api, iceberg_catalog, pages
 from siltstone.web.api import render_metrics
 from siltstone.web.site import Site
 
@@ -165,7 +165,7 @@ def create_app(site: Site, *, hosts: Collection[str] | None = None) -> ASGIApp:
         redoc_url=None,
     )
     app.state.site = site
-    for router in (pages.router, api.login_page, api.router, api.reading, api.steering, iceberg.router):
+    for router in (pages.router, api.login_page, api.router, api.reading, api.steering, iceberg_catalog.router):
         app.include_router(router)
     app.mount("/static", StaticFiles(directory=pages.STATIC), name="static")
     app.add_exception_handler(HTTPException, _refused)
