@@ -4,6 +4,7 @@ import importlib
 import importlib.util
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 import pyarrow as pa
@@ -40,13 +41,23 @@ def _read_polars(address: str, version: int) -> pa.Table:
 
 
 def _read_duckdb(address: str, version: int) -> pa.Table:
-    with importlib.import_module("duckdb").connect() as connection:
+    # Nothing is to be downloaded for a check.
+    settings = {"autoinstall_known_extensions": "false"}
+    with importlib.import_module("duckdb").connect(config=settings) as connection:
         try:
-            connection.execute("LOAD delta")
+            connection.execute(f"LOAD {_duckdb_extension("delta")}")
         except Exception as error:
             raise ModuleNotFoundError("DuckDB's extension delta is not installed") from error
         rows: pa.Table = connection.sql("SELECT * FROM delta_scan(?)", params=[address]).to_arrow_table()
         return rows
+
+
+def _duckdb_extension(name: str) -> str:
+    """Return what is loaded: the extension from its Python package, or the one that DuckDB has installed."""
+    package = importlib.util.find_spec(f"duckdb_extension_{name}")
+    folders = [] if package is None else package.submodule_search_locations or []
+    files = [file for folder in folders for file in Path(folder).rglob(f"{name}.duckdb_extension")]
+    return f"'{files[0]}'" if files else name
 
 
 def _metadata_of(address: str, version: int) -> str:
@@ -67,7 +78,8 @@ def _read_polars_iceberg(address: str, version: int) -> pa.Table:
 
 def _read_duckdb_iceberg(address: str, version: int) -> pa.Table:
     with importlib.import_module("duckdb").connect() as connection:
-        connection.execute("LOAD iceberg")
+        for extension in ("avro", "iceberg"):
+            connection.execute(f"LOAD {_duckdb_extension(extension)}")
         path = _metadata_of(address, version)
         rows: pa.Table = connection.sql("SELECT * FROM iceberg_scan(?)", params=[path]).to_arrow_table()
         return rows

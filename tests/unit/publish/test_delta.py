@@ -2,6 +2,7 @@
 
 import datetime
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from decimal import Decimal
 
@@ -253,7 +254,7 @@ def test_nobody_else_writes_to_it_or_cleans_it_up(table: siltstone.Table, what: 
     step(table, range(5), "b")
     delta = deltalake.DeltaTable(table.publish().address)
     before = {path: path.stat().st_mtime_ns for path in folder_of(table).rglob("*")}
-    acts = {
+    acts: dict[str, Callable[[], object]] = {
         "append": lambda: deltalake.write_deltalake(delta, rows(range(1)), mode="append"),
         "delete": lambda: delta.delete("id = 3"),
         "update": lambda: delta.update({"v": "'x'"}),

@@ -11,6 +11,7 @@ import pytest
 import siltstone
 from siltstone.errors import StorageError
 from siltstone.log.commit import forget_logs
+from siltstone.publish.outcomes import PublishFailure
 from siltstone.testing.faults import FAULT_KINDS, FaultKind, Killed, faults
 from tests.unit.publish.foreign import delta_rows, folder_of, same_as, versions_of
 from tests.unit.publish.test_delta import SMALL, step
@@ -164,7 +165,7 @@ def test_a_failed_publish_does_not_fail_the_round_and_the_next_one_makes_up_for_
     compacted = table.compact(engine="local")
     assert len(compacted.rounds) == 1
     (failure,) = compacted.published
-    assert isinstance(failure, siltstone.publish.outcomes.PublishFailure)
+    assert isinstance(failure, PublishFailure)
     assert failure.kind == "corruption"
     assert [finding.code for finding in table.fsck()] == ["published"]
     (log / f"{0:020d}.json").write_bytes(saved)
