@@ -17,7 +17,7 @@ OTHER_GERUNDS: set[str] = set()
 OTHER_NAMES = {"deltas"}
 # What there is. Lower these when there is less; think twice before you raise them.
 MAX_MODULES = 184
-MAX_LINES = 44_400
+MAX_LINES = 44_650
 MAX_CLI_LINES = 3_800
 MAX_TELLING = 2
 
