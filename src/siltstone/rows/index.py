@@ -366,7 +366,7 @@ def _lay_out(
 def _footer_start(data: Bytes) -> int:
     if len(data) < _TRAILER_BYTES:
         raise _DamageError(f"only {len(data)} bytes")
-    cell_count = _TRAILER.unpack_from(data, len(data) - _TRAILER_BYTES)[2]
+    cell_count = _TRAILER.unpack_from(data.data, len(data) - _TRAILER_BYTES)[2]
     start = len(data) - _TRAILER_BYTES - _BYTES_PER_BLOCK * -(-cell_count // BLOCK_CELLS)
     if start < 0:
         raise _DamageError("a footer of another index")
