@@ -24,9 +24,8 @@ KILLS = int(os.environ.get("SILTSTONE_CHAOS_KILLS", "4"))
 POINTS = ("staged", "committed", "aborting", "aborted")
 ROWS = 5
 DRIVER = """
-import os, signal, sys, time
+import os, signal, sys
 from pyspark import TaskContext
-from pyspark.sql import SparkSession
 from pyspark_siltstone import DefaultSource
 from siltstone.spark import local_session
 from siltstone.spark.sink import SiltstoneStreamWriter
@@ -44,13 +43,6 @@ class DyingWriter(SiltstoneStreamWriter):
         if point == "retried" and not os.path.exists(marker):
             open(marker, "w").close()
             raise OSError("this task fails when it is tried first, after it wrote its files")
-        if point == "copied" and number == 0:
-            # The first copy ends when the second one has, if Spark lets it live so long.
-            is_first = TaskContext.get().attemptNumber() == 0
-            marker = f"{folder}/copied-{os.getpid()}"
-            open(marker + ("-first" if is_first else "-second"), "w").close()
-            while is_first and not any(name.endswith("-second") for name in os.listdir(folder)):
-                time.sleep(0.1)
         return staged
 
     def commit(self, messages, batchId):
@@ -75,17 +67,10 @@ class Dying(DefaultSource):
         return writer
 
 cores = "2,3" if point == "retried" else 2
-conf = {
+spark = local_session("dying", cores=cores, is_short=True, conf={
     "spark.speculation": "true", "spark.speculation.multiplier": "1.1", "spark.speculation.quantile": "0.1",
     "spark.log.level": "OFF",
-}
-if point == "copied":
-    # In one process Spark runs no second copy of a task.
-    builder = SparkSession.builder.master("local-cluster[2,1,512]").config("spark.ui.enabled", "false")
-    builder = builder.config("spark.sql.shuffle.partitions", "2").config("spark.executor.memory", "512m")
-    spark = builder.config(map=conf).getOrCreate()
-else:
-    spark = local_session("dying", cores=cores, is_short=True, conf=conf)
+})
 spark.dataSource.register(Dying)
 frame = spark.readStream.schema("id long, file long").option("maxFilesPerTrigger", 1).json(folder + "/source")
 query = frame.repartition(2).writeStream.format("siltstone").option("root", root)
@@ -158,12 +143,4 @@ def test_tasks_that_are_tried_again_or_twice_double_nothing(tmp_path: Path) -> N
     stream.add(3)
     assert stream.drive("retried") == 0
     assert len(list(tmp_path.glob("failed-*"))) == 2, "each of the two tasks must have failed once"
-    stream.check()
-
-
-def test_a_second_copy_of_a_slow_task_doubles_nothing(tmp_path: Path) -> None:
-    stream = Stream(tmp_path)
-    stream.add(2)
-    assert stream.drive("copied") == 0
-    assert list(tmp_path.glob("copied-*-second")), "Spark must have run a second copy"
     stream.check()
