@@ -16,8 +16,8 @@ ROLES = {"__init__", "commit", "errors", "interface", "merge", "parquet", "read"
 OTHER_GERUNDS: set[str] = set()
 OTHER_NAMES = {"deltas"}
 # What there is. Lower these when there is less; think twice before you raise them.
-MAX_MODULES = 190
-MAX_LINES = 46_400
+MAX_MODULES = 191
+MAX_LINES = 46_200
 MAX_CLI_LINES = 3_960
 MAX_TELLING = 2
 
