@@ -132,10 +132,11 @@ class ChangeStreamReader(_TaskReader, DataSourceStreamReader, SupportsTriggerAva
 
     def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: N802
         """Return how far a batch goes: at least to the next position, whatever the limit. Raises: NotFoundError."""
-        changes = self._options.changes(start, self._end)
+        # Where a partition was rolled back, others may have been further than all are together now.
+        end = None if self._end is None else {name: max(last, start.get(name, 0)) for name, last in self._end.items()}
+        changes = self._options.changes(start, end)
         if isinstance(limit, ReadMaxRows):
             changes = _limited(self._options, changes, limit.max_rows)
-        # A partition that was rolled back meanwhile stays where it was until it has come so far again.
         return _offset({**start, **changes.upto})
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:
