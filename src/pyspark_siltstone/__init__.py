@@ -10,6 +10,7 @@ from pyspark.sql.datasource import DataSource
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
+    from siltstone.spark.change_source import ChangeReader, ChangeStreamReader
     from siltstone.spark.sink import SiltstoneStreamWriter, SiltstoneWriter
     from siltstone.spark.source import SiltstoneReader
 
@@ -30,11 +31,17 @@ class DefaultSource(DataSource):
 
         return schema_of(self.options)
 
-    def reader(self, schema: "StructType") -> "SiltstoneReader":
+    def reader(self, schema: "StructType") -> "SiltstoneReader | ChangeReader":
         """Return a reader of the columns asked for. Raises: InvalidInputError."""
         from siltstone.spark.source import open_reader
 
         return open_reader(self.options, schema)
+
+    def streamReader(self, schema: "StructType") -> "ChangeStreamReader":  # noqa: N802
+        """Return a reader of changes as they come. Raises: InvalidInputError."""
+        from siltstone.spark.source import open_stream_reader
+
+        return open_stream_reader(self.options)
 
     def writer(self, schema: "StructType", overwrite: bool) -> "SiltstoneWriter":
         """Return a writer of one commit. Raises: InvalidInputError, NotFoundError."""

@@ -84,7 +84,9 @@ def rows_after(table: siltstone.Table, partition: PartitionSnapshot, completion:
     """Return the rows of a partition after a round, in today's columns."""
     state = PartitionSnapshot(partition.own, partition.folder, partition.source, completion)
     now = table.snapshot()
-    return TableSnapshot(now.root, now.name, now.version, now.streams, (state,)).scan().to_arrow().to_pylist()
+    then = TableSnapshot(now.root, now.name, now.version, now.streams, (state,))
+    rows: Rows = then.scan().to_arrow().to_pylist()
+    return rows
 
 
 def states_of(table: siltstone.Table) -> dict[str, dict[int, Rows]]:

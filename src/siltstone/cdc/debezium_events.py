@@ -32,8 +32,8 @@ _SOURCE = {
     "connector": "string", "db": "string", "schema": "string", "table": "string", "ts_ms": "int64", "ts_us": "int64",
     "position": "int64", "round": "int64", "pos": "int64",
 }  # fmt: skip
+_NOT_FINITE = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
 _OPERATIONS = {"insert": "c", "update_after": "u", "delete": "d"}
-Rows = Iterable[Mapping[str, Any]]
 
 
 def encode_changes(batches: Iterable[pa.RecordBatch], schema: pa.Schema, table: tuple[str, str]) -> Iterator[bytes]:
@@ -52,14 +52,11 @@ def encode_changes(batches: Iterable[pa.RecordBatch], schema: pa.Schema, table: 
             if kind == "update_before":
                 before = image
                 continue
-            old, new = (image, None) if kind == "delete" else (before, image)
-            payload = _payload(old, new, _OPERATIONS[kind], _source(row, table))
-            yield head + orjson.dumps(payload) + b"}\n"
+            older, newer = (image, None) if kind == "delete" else (before, image)
+            source = _source(row, table)
+            payload = {"before": older, "after": newer, "source": source, "op": _OPERATIONS[kind]}
+            yield head + orjson.dumps({**payload, "ts_ms": source["ts_ms"]}) + b"}\n"
             before = None
-
-
-def _payload(before: object, after: object, op: str, source: Mapping[str, Any]) -> dict[str, object]:
-    return {"before": before, "after": after, "source": source, "op": op, "ts_ms": source["ts_ms"]}
 
 
 def _source(row: Mapping[str, Any], table: tuple[str, str]) -> dict[str, Any]:

@@ -45,7 +45,7 @@ def _read_duckdb(address: str, version: int) -> pa.Table:
     settings = {"autoinstall_known_extensions": "false"}
     with importlib.import_module("duckdb").connect(config=settings) as connection:
         try:
-            connection.execute(f"LOAD {_duckdb_extension("delta")}")
+            connection.execute(f"LOAD {_duckdb_extension('delta')}")
         except Exception as error:
             raise ModuleNotFoundError("DuckDB's extension delta is not installed") from error
         rows: pa.Table = connection.sql("SELECT * FROM delta_scan(?)", params=[address]).to_arrow_table()

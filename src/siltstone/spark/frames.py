@@ -86,7 +86,7 @@ def _read_merged(spark: SparkSession, reader: RowReader, merge: MergeTask) -> Da
 def handed_batches(reader: RowReader, tables: Iterable[pa.Table]) -> Iterator[pa.RecordBatch]:
     """Yield what a reader has read in the types in which Spark is given it."""
     for table in tables:
-        yield from _handed_over(table, _chosen(reader)).to_batches()
+        yield from handed_over(table, _chosen(reader)).to_batches()
 
 
 def _chosen(reader: RowReader) -> pa.Schema:
@@ -179,7 +179,7 @@ def _handed_schema(schema: pa.Schema) -> pa.Schema:
     return pa.schema([field.remove_metadata() for field in handed])
 
 
-def _handed_over(table: pa.Table, schema: pa.Schema) -> pa.Table:
+def handed_over(table: pa.Table, schema: pa.Schema) -> pa.Table:
     """Bring rows to a table's schema, and then to the types in which Spark is given them."""
     aligned = align(table, schema)
     columns = [_column(aligned.column(field.name), field.type) for field in schema]

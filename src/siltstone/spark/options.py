@@ -105,10 +105,10 @@ def read_options(options: Mapping[str, str]) -> ReadOptions:
     return ReadOptions(
         root=canonical_root(texts["root"]),
         table=texts["table"],
-        columns=_column_names("columns", texts),
+        columns=column_names("columns", texts),
         as_of=None if as_of is None else parse_moment(as_of.strip()),
-        fresh=_is_true("fresh", texts, default=False),
-        current_only=_is_true("current_only", texts, default=False),
+        fresh=is_true("fresh", texts, default=False),
+        current_only=is_true("current_only", texts, default=False),
         valid_at=texts.get("valid_at"),
     )
 
@@ -130,9 +130,9 @@ def write_options(options: Mapping[str, str], *, is_stream: bool, overwrite: boo
         root=canonical_root(texts["root"]),
         table=texts["table"],
         type=cast("DeltaType", texts.get("type", "upsert")),
-        delete_columns=_column_names("delete_columns", texts),
+        delete_columns=column_names("delete_columns", texts),
         op_column=texts.get("op_column"),
-        evolve=_is_true("evolve", texts, default=True),
+        evolve=is_true("evolve", texts, default=True),
         idempotency=_idempotency(texts["idempotency"]) if "idempotency" in texts else None,
         app_id=texts.get("app_id"),
         checkpoint=options.get(_CHECKPOINT),
@@ -142,7 +142,7 @@ def write_options(options: Mapping[str, str], *, is_stream: bool, overwrite: boo
             decimals=cast("Decimals | None", texts.get("decimals")),
             times=_times(texts.get("times", "")),
             rejects=texts.get("rejects"),
-            evolve=_is_true("evolve", texts, default=True),
+            evolve=is_true("evolve", texts, default=True),
         ),
     )
 
@@ -204,7 +204,13 @@ def _texts(options: Mapping[str, str], names: Sequence[str], aliases: Mapping[st
     return texts
 
 
-def _column_names(option: str, texts: Mapping[str, str]) -> tuple[str, ...] | None:
+def option_texts(options: Mapping[str, str], names: Sequence[str], method: str) -> dict[str, str]:
+    """Return the options of a read by their proper names, of which there are no others. Raises: InvalidInputError."""
+    return _texts(options, names, _TABLE_ALIASES, method)
+
+
+def column_names(option: str, texts: Mapping[str, str]) -> tuple[str, ...] | None:
+    """Return the names that an option lists, None where it is not set. Raises: InvalidInputError."""
     if option not in texts:
         return None
     text = texts[option]
@@ -219,7 +225,8 @@ def _column_names(option: str, texts: Mapping[str, str]) -> tuple[str, ...] | No
     return tuple(names)
 
 
-def _is_true(option: str, texts: Mapping[str, str], *, default: bool) -> bool:
+def is_true(option: str, texts: Mapping[str, str], *, default: bool) -> bool:
+    """Return whether an option is set. Raises: InvalidInputError."""
     text = texts.get(option, str(default)).strip().lower()
     if text not in ("true", "false"):
         raise InvalidInputError(f"format {FORMAT}: {option} is {texts[option]!r}; use true or false")

@@ -31,6 +31,14 @@ from siltstone.objects import share_access
 from siltstone.rows.job import RoundJob
 from siltstone.rows.parts import Tasks
 from siltstone.rows.slices import by_data_file
+from siltstone.spark.change_source import (
+    FEED,
+    ChangeReader,
+    ChangeStreamReader,
+    asks_for_changes,
+    change_schema,
+    feed_options,
+)
 from siltstone.spark.frames import handed_batches, spark_schema
 from siltstone.spark.options import FORMAT, ReadOptions, created_options, read_options, with_kept
 from siltstone.spark.tasks import merge_tasks
@@ -59,6 +67,8 @@ def schema_of(options: Mapping[str, str]) -> StructType:
     Raises: InvalidInputError, NotFoundError.
     """
     kept = created_options(options)
+    if asks_for_changes(options):
+        return change_schema(options)
     if kept is None:
         return spark_schema(_columns(read_options(options)))
     chosen = read_options(kept)
@@ -67,9 +77,18 @@ def schema_of(options: Mapping[str, str]) -> StructType:
     return StructType([StructField(first.name, first.dataType, first.nullable, metadata), *others])
 
 
-def open_reader(options: Mapping[str, str], schema: StructType) -> "SiltstoneReader":
-    """Return a reader of the columns of a schema. Raises: InvalidInputError."""
+def open_reader(options: Mapping[str, str], schema: StructType) -> "SiltstoneReader | ChangeReader":
+    """Return a reader of the columns of a schema, or of changes. Raises: InvalidInputError."""
+    if asks_for_changes(options):
+        return ChangeReader(feed_options(options))
     return SiltstoneReader(read_options(with_kept(options, schema)), schema)
+
+
+def open_stream_reader(options: Mapping[str, str]) -> ChangeStreamReader:
+    """Return a reader of changes as they come. Raises: InvalidInputError."""
+    if FEED not in options:
+        raise InvalidInputError(f'format {FORMAT}: a stream is one of changes; say so with .option("feed", "changes")')
+    return ChangeStreamReader(feed_options(options))
 
 
 def _columns(options: ReadOptions) -> pa.Schema:

@@ -3,7 +3,7 @@
 import datetime
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 import orjson
@@ -138,7 +138,8 @@ class _Member:
                 f"{self.destination.locator}: round {last} is before round {first}; give bounds in their order"
             )
         between = tuple(entry for entry in self.rounds if first < round_id(entry) <= last)
-        return Span(self.key, self.destination, older, between)
+        # One that was not used yet, which can be sent elsewhere.
+        return Span(self.key, replace(self.destination), older, between)
 
 
 _Rounds: TypeAlias = dict[str, Entry | None]
