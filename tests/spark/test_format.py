@@ -65,6 +65,28 @@ def test_options_are_honoured_and_filters_hold(spark_either_way: SparkSession, t
         same_rows(rows(load(spark, table, **option)), table.to_arrow(include_uncompacted=True).to_pylist())
 
 
+def test_versions_of_a_table_that_keeps_history_are_chosen_by_options(spark: SparkSession, local_root: str) -> None:
+    made = siltstone.open(local_root).create_table(
+        "shop.prices",
+        schema={"id": "int64", "at": "int64", "v": "string"},
+        primary_keys=["id"],
+        sort_keys=["at"],
+        merge_engine="history",
+    )
+    made.write(
+        pa.table({"id": [1, 1, 2], "at": [10, 30, 5], "v": ["a", "c", "x"], "op": ["u", "u", "u"]}), op_column="op"
+    )
+    made.compact(spark=spark)
+    frame = spark.createDataFrame([(1, 20, "b", "u"), (2, 9, None, "d")], "id long, at long, v string, op string")
+    frame.write.format("siltstone").options(root=local_root, op_column="op").mode("append").save(made.name)
+    made.compact(spark=spark)
+    same_rows(rows(load(spark, made)), made.to_arrow().to_pylist())
+    assert [row["v"] for row in rows(load(spark, made, current_only="true"))] == ["c"]
+    assert sorted(row["v"] for row in rows(load(spark, made, valid_at="8").where("at < 20"))) == ["x"]
+    assert [row["v"] for row in rows(made.scan(valid_at=25).to_spark(spark))] == ["b"]
+    assert made.to_spark(spark, current_only=True).count() == 1
+
+
 def test_options_that_are_wrong_for_the_table_are_refused(spark: SparkSession, table: siltstone.Table) -> None:
     with pytest.raises(Exception, match=r"unknown option asof; .*did you mean as_of\?"):
         load(spark, table, asOf="1")
