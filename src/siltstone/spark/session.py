@@ -82,6 +82,9 @@ def local_session(
         "spark.ui.showConsoleProgress": "false",
         **(conf or {}),
     }
+    # Elsewhere, what is installed may come to workers only after they were forked.
+    if settings.get("spark.master", "local").startswith("local"):
+        settings.setdefault("spark.python.daemon.module", "siltstone.spark.daemon")
     # The workers need what this process has installed, whichever Python comes first on the path.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.master(f"local[{cores}]").appName(name)
