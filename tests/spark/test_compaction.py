@@ -234,3 +234,12 @@ def test_workers_are_forked_from_a_process_that_has_imported_what_they_need(spar
 
     found = {row.name for row in spark.range(2).mapInArrow(program, "name string").collect()}
     assert found == {"siltstone.spark.daemon"}
+
+
+def test_functions_of_pandas_run_in_these_workers_too(spark: SparkSession) -> None:
+    def doubled(frames: Iterator[Any]) -> Iterator[Any]:
+        for frame in frames:
+            yield frame * 2
+
+    rows = spark.createDataFrame([(1.5,), (None,)], "x double").mapInPandas(doubled, "x double").collect()
+    assert {row.x for row in rows} == {3.0, None}
