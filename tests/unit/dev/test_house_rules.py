@@ -16,8 +16,8 @@ ROLES = {"__init__", "commit", "errors", "interface", "merge", "parquet", "read"
 OTHER_GERUNDS: set[str] = set()
 OTHER_NAMES = {"deltas"}
 # What there is. Lower these when there is less; think twice before you raise them.
-MAX_MODULES = 182
-MAX_LINES = 44_400
+MAX_MODULES = 183
+MAX_LINES = 44_500
 MAX_CLI_LINES = 3_800
 MAX_TELLING = 2
 
