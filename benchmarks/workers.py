@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-_WORKER = b"pyspark.daemon"
+_WORKER = b"spark.daemon"
 
 
 def _below(parent: int) -> list[Path]:

@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 from dataclasses import dataclass
+from pathlib import Path
 
 from siltstone.errors import NotInstalledError
 
@@ -51,6 +52,20 @@ def require_java() -> None:
     """Make sure that Spark can start here. Raises: NotInstalledError."""
     if SUBMITTED in os.environ:
         return
+    if _recorded_major() >= MIN_JAVA:
+        return
     java = find_java()
     if java.major < MIN_JAVA:
         raise NotInstalledError(f"Spark needs Java {MIN_JAVA} or newer ({java.detail}): {java.fix}")
+
+
+def _recorded_major() -> int:
+    """Return the major version that is written down beside Java, which is read sooner than Java answers; 0 if it is not."""
+    home = os.environ.get("JAVA_HOME")
+    java = Path(home, "bin", "java") if home else Path(shutil.which("java") or "")
+    try:
+        record = (java.resolve(strict=True).parent.parent / "release").read_text(errors="replace")
+    except OSError:
+        return 0
+    match = re.search(r'^JAVA_VERSION="(?:1\.)?(\d+)', record, re.MULTILINE)
+    return int(match[1]) if match else 0

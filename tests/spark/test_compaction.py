@@ -1,6 +1,7 @@
 """Compaction on Spark gives the rows that the oracle says, and the files that it gives without Spark."""
 
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -223,3 +224,22 @@ def test_damage_found_by_a_task_is_told_as_damage(spark: SparkSession, local_roo
     with pytest.raises(CorruptionError, match=file.index_uri):
         compact(table, engine=spark_engine(spark))
     assert completion_of(table) == before
+
+
+def test_workers_are_forked_from_a_process_that_has_imported_what_they_need(spark: SparkSession) -> None:
+    def program(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for _ in batches:
+            main = sys.modules["__main__"].__spec__
+            yield pa.record_batch({"name": [main.name if main else ""]})
+
+    found = {row.name for row in spark.range(2).mapInArrow(program, "name string").collect()}
+    assert found == {"siltstone.spark.daemon"}
+
+
+def test_functions_of_pandas_run_in_these_workers_too(spark: SparkSession) -> None:
+    def doubled(frames: Iterator[Any]) -> Iterator[Any]:
+        for frame in frames:
+            yield frame * 2
+
+    rows = spark.createDataFrame([(1.5,), (None,)], "x double").mapInPandas(doubled, "x double").collect()
+    assert {row.x for row in rows} == {3.0, None}

@@ -266,17 +266,20 @@ def long_table(tmp_path_factory: pytest.TempPathFactory) -> siltstone.Table:
     return table
 
 
-@pytest.mark.parametrize("where", ["here", "on executors", "in Python"])
+@pytest.mark.parametrize("where", ["here", "in two scans", "on executors", "in Python"])
 def test_exactly_the_dead_rows_are_left_out(
     spark: SparkSession, long_table: siltstone.Table, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
+    if where == "in two scans":
+        monkeypatch.setattr(native, "_LEAST_PART", SIZE + 1)
     if where == "on executors":
         monkeypatch.setattr(native, "_FEW_FILES", 0)
     if where == "in Python":
         monkeypatch.setattr(native, "_most_rows", lambda spark: SIZE - 1)
     frame = long_table.to_spark(spark)
-    assert ("MapInArrow" in plan_of(frame)) is (where != "here")
+    assert ("MapInArrow" in plan_of(frame)) is (where in ("on executors", "in Python"))
     assert ("Broadcast" in plan_of(frame)) is (where != "in Python")
+    assert ("Union" in plan_of(frame)) is (where in ("in two scans", "in Python"))
     ids = frame.select("id").toArrow().column("id").to_pylist()
     assert sorted(ids) == [0, *(number for number in range(SIZE) if number not in BORDERS)]
     assert frame.count() == SIZE - len(BORDERS) + 1 == long_table.to_spark(spark, []).count()
@@ -294,8 +297,8 @@ def test_exactly_the_dead_rows_are_left_out(
 def test_filters_and_columns_reach_files_with_dead_rows(spark: SparkSession, long_table: siltstone.Table) -> None:
     plan = plan_of(long_table.to_spark(spark).where("id = 5").select("id").withColumnRenamed("id", "n"))
     physical = plan[plan.index("== Physical Plan ==") :]
-    assert physical.count("PushedFilters: [IsNotNull(id), EqualTo(id,5)]") == 2
-    assert physical.count("ReadSchema: struct<id:bigint>") + physical.count("struct<id:bigint,_tmp_metadata") == 2
+    assert physical.count("PushedFilters: [IsNotNull(id), EqualTo(id,5)]") == 1
+    assert physical.count("ReadSchema: struct<id:bigint,_tmp_metadata") == 1
 
 
 def test_rows_of_no_columns_are_counted_without_reading_a_file(spark: SparkSession, local_root: str) -> None:
@@ -311,7 +314,11 @@ def test_rows_of_no_columns_are_counted_without_reading_a_file(spark: SparkSessi
     assert (frame.columns, frame.count()) == ([], 9)
 
 
-def test_files_of_one_name_keep_their_own_rows(spark: SparkSession, local_root: str) -> None:
+@pytest.mark.parametrize("least_part", [0, 8])
+def test_files_of_one_name_keep_their_own_rows(
+    spark: SparkSession, local_root: str, monkeypatch: pytest.MonkeyPatch, least_part: int
+) -> None:
+    monkeypatch.setattr(native, "_LEAST_PART", least_part)
     table = siltstone.open(local_root).create_table("shop.orders", schema={"id": "int64"}, primary_keys=["id"])
     files = []
     for number, dead in enumerate(([0, 1], [2], [])):

@@ -123,3 +123,15 @@ def test_java_home_comes_before_the_path(no_java: None, tmp_path: Path, monkeypa
 def test_a_program_of_spark_submit_has_its_java(no_java: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")
     require_java()
+
+
+def test_a_java_is_believed_what_is_written_down_beside_it(
+    no_java: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put_java(tmp_path / "home", "exit 3")
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "home"))
+    (tmp_path / "home" / "release").write_text('IMPLEMENTOR="x"\nJAVA_VERSION="17.0.15"\n')
+    require_java()
+    (tmp_path / "home" / "release").write_text('JAVA_VERSION="1.8.0_292"\n')
+    with pytest.raises(NotInstalledError, match="does not run"):
+        require_java()

@@ -10,7 +10,7 @@ import re
 import threading
 import uuid
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from weakref import WeakKeyDictionary
 
@@ -35,6 +35,8 @@ _FILE_BITS = 32
 _METADATA = "_metadata"
 _CHUNK, _BITS = "_siltstone_chunk", "_siltstone_bits"
 _FEW_FILES = 32
+# Files without dead rows are read apart where they have more than this part of the rows of those with some.
+_LEAST_PART = 8
 _MEMORY_SHARE = 8
 _UNITS = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 _PATTERN = re.compile(r"[][{}*?\\]")
@@ -58,11 +60,11 @@ def read_files(
         return [], list(files)
     # A column of this name hides the one in which Spark has a row's file and position.
     room = 0 if _METADATA in map(str.lower, schema.names) else _most_rows(spark)
-    whole, groups, left = [], list[dict[int, Slices]](), list[CompactedFile]()
+    whole, groups, left = list[Slices](), list[dict[int, Slices]](), list[CompactedFile]()
     for slices in by_data_file(files):
         file = slices[0]
         if not StoredFile.together(root, slices).has_dead:
-            whole.append(paths[file.uri])
+            whole.append(slices)
             continue
         room -= file.stored_rows
         if room < 0:
@@ -73,11 +75,29 @@ def read_files(
         if group is None:
             groups.append(group := {})
         group[_number(file)] = slices
-    frames = [spark.read.schema(schema).parquet(*whole)] if whole else []
+    beside = _read_beside(whole, groups[0]) if groups else []
+    whole = [slices for slices in whole if not beside or _number(slices[0]) in groups[0]]
+
+    def read(chosen: Iterable[Slices]) -> DataFrame:
+        return spark.read.schema(schema).parquet(*(paths[slices[0].uri] for slices in chosen))
+
+    frames = [read(whole)] if whole else []
     for group in groups:
-        rows = spark.read.schema(schema).parquet(*(paths[slices[0].uri] for slices in group.values()))
-        frames.append(_without_dead(rows, _dead_chunks(spark, root, list(group.values()))))
+        with_dead = list(group.values())
+        frames.append(_without_dead(read([*with_dead, *beside]), _dead_chunks(spark, root, with_dead)))
+        beside = []
     return frames, left
+
+
+def _read_beside(whole: list[Slices], with_dead: dict[int, Slices]) -> list[Slices]:
+    """Return files to read with those that have dead rows: to look for a few rows in vain is quicker than one more scan."""
+    if _row_count(whole) * _LEAST_PART > _row_count(with_dead.values()):
+        return []
+    return [slices for slices in whole if _number(slices[0]) not in with_dead]
+
+
+def _row_count(files: Iterable[Slices]) -> int:
+    return sum(slices[0].stored_rows for slices in files)
 
 
 def _find_paths(spark: SparkSession, root: str, files: Sequence[CompactedFile]) -> dict[str, str] | None:

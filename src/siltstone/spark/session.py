@@ -8,6 +8,7 @@ import os
 import shutil
 import sys
 import tempfile
+import threading
 import time
 import uuid
 import zlib
@@ -82,12 +83,22 @@ def local_session(
         "spark.ui.showConsoleProgress": "false",
         **(conf or {}),
     }
+    # Elsewhere, what is installed may come to workers only after they were forked.
+    if settings.get("spark.master", "local").startswith("local"):
+        settings.setdefault("spark.python.daemon.module", "siltstone.spark.daemon")
     # The workers need what this process has installed, whichever Python comes first on the path.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    threading.Thread(target=_import_pandas, daemon=True).start()
     builder = SparkSession.builder.master(f"local[{cores}]").appName(name)
     for key, value in settings.items():
         builder = builder.config(key, value)
     return builder.getOrCreate()
+
+
+def _import_pandas() -> None:
+    """Import what Spark imports for every session, if it is there, but only when Java has started."""
+    with contextlib.suppress(Exception):
+        import pandas  # noqa: F401
 
 
 def make_folder() -> Path:
