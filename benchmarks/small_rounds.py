@@ -32,7 +32,7 @@ from siltstone.table.completion import compacted_partition
 RESULTS = Path(__file__).parent / "results/small_rounds.json"
 REWRITING, MERGING = "rewriting the bucket", "merging its small files"
 # With nothing to carry, no small files can be merged.
-WAYS = {REWRITING: {"max_carried_fraction": 0.0}, MERGING: {}}
+WAYS = {REWRITING: 0.0, MERGING: Settings.max_carried_fraction}
 
 
 def compact(table: siltstone.Table, settings: Settings) -> float:
@@ -57,7 +57,7 @@ def scan(table: siltstone.Table) -> float:
 def measure(folder: Path, way: str, rows: int, buckets: int, rounds: int, changed: float) -> dict[str, Any]:
     """Measure one way of keeping files few."""
     table = siltstone.open(folder).create_table("shop.orders", schema=SCHEMA, primary_keys=["order_id"])
-    settings = Settings(bucket_rows=rows // buckets, **WAYS[way])
+    settings = Settings(bucket_rows=rows // buckets, max_carried_fraction=WAYS[way])
     write(table, np.arange(rows), 0)
     compact(table, settings)
     cpu, written, files, most, actions = 0.0, 0, 0, 0, Counter[str]()

@@ -24,7 +24,7 @@ SETTINGS = st.sampled_from(
         replace(ROOMY, bucket_rows=3),
         replace(ROOMY, full=True),
         replace(ROOMY, max_files=1),
-        replace(ROOMY, max_files=2, max_carried_fraction=1.0),
+        replace(ROOMY, max_files=1, max_carried_fraction=1.0),
     ]
 )
 # How late a change may come: within the delay it must be taken, beyond it may be refused.

@@ -32,6 +32,8 @@ from siltstone.rows.slices import StretchFiles, slices_of
 from siltstone.storage.parquet import ROW_GROUP_ROWS, open_writer
 
 _CLOSED_TOGETHER = 8
+# A row group has no more than about so many bytes before it is encoded, unless a single row has: it is in memory as a whole.
+_GROUP_BYTES = 32 << 20
 
 
 class Marks(NamedTuple):
@@ -289,6 +291,7 @@ class CompactedWriter:
         self._max_rows = job.settings.records_per_compacted_file
         self._waiting: list[pa.Table] = []
         self._waiting_rows = 0
+        self._waiting_bytes = 0.0
         self._rows = 0
         self._hashes: list[Hashes] = []
         self._name = ""
@@ -300,12 +303,15 @@ class CompactedWriter:
     def write(self, table: pa.Table) -> None:
         """Add rows; they are written a row group at a time."""
         self.row_count += table.num_rows
+        row_bytes = max(1.0, table.nbytes / max(1, table.num_rows))
         while table.num_rows:
             room = min(ROW_GROUP_ROWS, self._max_rows - self._rows) - self._waiting_rows
+            room = min(room, max(1, int((_GROUP_BYTES - self._waiting_bytes) / row_bytes)))
             part = table.slice(0, room)
             table = table.slice(part.num_rows)
             self._waiting.append(part)
             self._waiting_rows += part.num_rows
+            self._waiting_bytes += part.num_rows * row_bytes
             if part.num_rows == room:
                 self._flush()
 
@@ -314,7 +320,7 @@ class CompactedWriter:
             return
         job = self._job
         group = pa.concat_tables(self._waiting).combine_chunks()
-        self._waiting, self._waiting_rows = [], 0
+        self._waiting, self._waiting_rows, self._waiting_bytes = [], 0, 0.0
         if self._writer is None or self._file is None:
             self._name = f"{job.folder}/{new_round_name(job.began)}"
             self._file = open_objects(job.root).open_writer(f"{self._name}.parquet")

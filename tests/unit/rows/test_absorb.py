@@ -267,6 +267,20 @@ def test_rows_of_a_file_are_read_by_number(local_root: str, monkeypatch: pytest.
     assert stored.index.hashes_by_row().tolist() == hash_keys(rows(range(11)), ["id"]).tolist()
 
 
+def test_row_groups_of_wide_rows_have_fewer_of_them(local_root: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("siltstone.rows.absorb._GROUP_BYTES", 1000)
+    root = canonical_root(local_root)
+    writer = CompactedWriter(make_job(root, began=0))
+    wide = pa.table({"id": range(20), "v": ["x" * 300] * 19 + ["x" * 5000]})
+    for start in range(0, 20, 5):
+        writer.write(wide.slice(start, 5))
+    (file,) = writer.close()
+    stored = StoredFile(root, file).parquet
+    sizes = [stored.metadata.row_group(group).num_rows for group in range(stored.num_row_groups)]
+    assert (sum(sizes), max(sizes)) == (20, 3)
+    assert stored.read().equals(wide)
+
+
 def test_a_writer_without_rows_makes_no_file(local_root: str) -> None:
     root = canonical_root(local_root)
     settings = Settings(target_file_bytes=1, records_per_compacted_file=1)
