@@ -10,6 +10,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from pyspark.sql.types import StructType
 
 from siltstone.errors import InvalidInputError
+from siltstone.model.schema import nullable
 from siltstone.objects import canonical_root, share_access
 from siltstone.spark.frames import handed_over, spark_schema
 from siltstone.spark.options import FORMAT, column_names, is_true, option_texts
@@ -72,7 +73,8 @@ def feed_options(options: Mapping[str, str]) -> FeedOptions:
 
 def change_schema(options: Mapping[str, str]) -> StructType:
     """Return the columns of changes. Raises: InvalidInputError, NotFoundError."""
-    return spark_schema(feed_options(options).changes(None, None).schema)
+    # Spark wants batches to say of each column whether it may be null as it was told before.
+    return spark_schema(nullable(feed_options(options).changes(None, None).schema))
 
 
 class _TaskReader:

@@ -1,5 +1,6 @@
 """Changes of a table: bounds, images, one cut of partitions, what was vacuumed, consumers, and events that are read back."""
 
+import contextlib
 import datetime
 import math
 from decimal import Decimal
@@ -238,13 +239,11 @@ def test_a_consumer_that_dies_while_it_acknowledges_misses_nothing(root: str, ki
     table.compact(engine="local")
     for call in range(1, 9):
         changes = table.changes(consumer="bill")
-        with faults(table.lake.root, at_call=call, kind=kind):
-            try:
-                changes.acknowledge()
-            except (Killed, siltstone.SiltstoneError):
-                left = table.changes(consumer="bill")
-                acknowledged = {each.partition for each in table.consumers()}
-                assert {row["day"] for row in left.to_arrow().to_pylist()} == {"a", "b", "c"} - acknowledged
+        with faults(root, at_call=call, kind=kind), contextlib.suppress(Killed, siltstone.SiltstoneError):
+            changes.acknowledge()
+        acknowledged = {each.partition for each in table.consumers()}
+        left = table.changes(consumer="bill").to_arrow()
+        assert set(left["day"].to_pylist()) == {"a", "b", "c"} - acknowledged
     table.changes(consumer="bill").acknowledge()
     assert table.changes(consumer="bill").to_arrow().num_rows == 0
 
