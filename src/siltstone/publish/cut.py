@@ -4,6 +4,8 @@ A read merges deltas where a partition's round is behind the others. A publisher
 the newest position at which no partition has deltas that wait.
 """
 
+from typing import NamedTuple
+
 from siltstone.errors import ConflictError, InvalidInputError
 from siltstone.model.properties import KIND, ROWS_KIND
 from siltstone.table.completion import Destination, compacted_partition, is_kept
@@ -29,6 +31,31 @@ def take_cut(name: str, *, root: str) -> TableSnapshot:
                 "the table, and publish again"
             )
         snapshot = take_snapshot(name, as_of=position, root=root)
+    return snapshot
+
+
+class Target(NamedTuple):
+    """Where a table is published, what somebody else did there, if anything, and whether that is taken back."""
+
+    folder: str
+    address: str
+    foreign: str | None
+    replaces: bool
+
+
+def take_cut_for(name: str, target: Target, *, root: str) -> TableSnapshot:
+    """Return the cut that is published there next.
+
+    Raises: as `take_cut`; ConflictError where others have written there, or where the table was replaced.
+    """
+    if target.foreign is not None and not target.replaces:
+        raise ConflictError(
+            f"{name}: {target.foreign} at {target.address}; nobody but Siltstone may write there. `siltstone publish "
+            "--replace` takes back what they changed"
+        )
+    snapshot = take_cut(name, root=root)
+    if any(not partition.folder.startswith(f"{target.folder}/") for partition in snapshot.partitions):
+        raise ConflictError(f"{name}: was replaced by another version of the table meanwhile; publish again")
     return snapshot
 
 

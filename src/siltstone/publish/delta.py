@@ -16,7 +16,7 @@ from siltstone.errors import AlreadyExistsError, ConflictError, CorruptionError
 from siltstone.model import COMPACTED_STREAM
 from siltstone.model.schema import schema_of
 from siltstone.objects import open_objects
-from siltstone.publish.cut import are_kept, rounds_of, take_cut
+from siltstone.publish.cut import Target, are_kept, rounds_of, take_cut_for
 from siltstone.publish.delta_log import ENGINE, UNPUBLISH, DeltaLog
 from siltstone.publish.delta_schema import (
     COLUMN_MAPPING,
@@ -69,14 +69,8 @@ def publish_delta(name: str, *, replace: bool = False, root: str) -> Published:
     for _ in range(_ATTEMPTS):
         # The state comes first: what it has was compacted before, so that the snapshot cannot be older.
         state = log.read()
-        if state.foreign is not None and not replace:
-            raise ConflictError(
-                f"{name}: {state.foreign} of {root}/{folder}; nobody but Siltstone may write there. `siltstone publish "
-                "--replace` takes back what they changed"
-            )
-        snapshot = take_cut(name, root=root)
-        if any(not partition.folder.startswith(f"{folder}/") for partition in snapshot.partitions):
-            raise ConflictError(f"{name}: was replaced by another version of the table meanwhile; publish again")
+        target = Target(folder, f"{root}/{folder}", state.foreign, replaces=replace)
+        snapshot = take_cut_for(name, target, root=root)
         try:
             plan = _plan(state, snapshot, folder)
         except CorruptionError:
@@ -88,8 +82,10 @@ def publish_delta(name: str, *, replace: bool = False, root: str) -> Published:
         if is_new and not _commit(log, state, plan, snapshot):
             continue
         log.keep_checkpoints(state)
-        address, seconds = f"{root}/{folder}", time.perf_counter() - started
-        return Published(name, "delta", address, state.version, is_new, state.rounds, plan.added, plan.removed, seconds)
+        seconds = time.perf_counter() - started
+        return Published(
+            name, "delta", target.address, state.version, is_new, state.rounds, plan.added, plan.removed, seconds
+        )
     raise ConflictError(f"{name}: others published {_ATTEMPTS} times meanwhile; try again")
 
 

@@ -33,7 +33,7 @@ from siltstone.model import TableVersion
 from siltstone.model.properties import PUBLISH_ICEBERG_VERSION
 from siltstone.model.schema import schema_of
 from siltstone.objects import open_objects
-from siltstone.publish.cut import are_kept, rounds_of, take_cut
+from siltstone.publish.cut import Target, are_kept, rounds_of, take_cut_for
 from siltstone.publish.iceberg_manifest import (
     ADDED,
     DATA,
@@ -84,14 +84,8 @@ def publish_iceberg(name: str, *, replace: bool = False, root: str) -> Published
     for _ in range(_ATTEMPTS):
         # The state comes first: what it has was compacted before, so that the snapshot cannot be older.
         state = read_state(root, folder)
-        if state.foreign is not None and not replace:
-            raise ConflictError(
-                f"{name}: {state.foreign} at {state.location}; nobody but Siltstone may write there. `siltstone publish "
-                "--replace` takes back what they changed"
-            )
-        snapshot = take_cut(name, root=root)
-        if any(not partition.folder.startswith(f"{folder}/") for partition in snapshot.partitions):
-            raise ConflictError(f"{name}: was replaced by another version of the table meanwhile; publish again")
+        target = Target(folder, state.location, state.foreign, replaces=replace)
+        snapshot = take_cut_for(name, target, root=root)
         try:
             publish = _Publish(_comparable(state), snapshot)
             is_new = publish.is_needed(state)
