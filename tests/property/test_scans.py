@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 import siltstone
 from siltstone.log.commit import forget_logs
+from siltstone.model.entities import HISTORY_COLUMNS
 from siltstone.rounds.request import Request
 from siltstone.rounds.session import run_session
 from siltstone.rows.job import Settings
@@ -209,8 +210,12 @@ def change_columns(table: siltstone.Table, choice: int) -> dict[str, str]:
         for name in version.schema.names
         if name not in {*version.primary_keys, *version.sort_keys, *version.partition_keys}
     ]
-    renamed = {version.schema.names[choice % len(version.schema.names)]: NEW_NAME} if choice % 3 else {}
-    dropped = [name for name in free[:1] if name not in renamed and choice % 2 and len(free) > 1]
+    # What a table that keeps history computes, and what it tracks, stays.
+    keeps_history = version.merge_engine == "history"
+    named = [name for name in version.schema.names if not keeps_history or name not in HISTORY_COLUMNS]
+    renamed = {named[choice % len(named)]: NEW_NAME} if choice % 3 else {}
+    may_go = choice % 2 and len(free) > 1 and not keeps_history
+    dropped = [name for name in free[:1] if name not in renamed and may_go]
     table.alter(rename_columns=renamed, drop_columns=dropped)
     if dropped and choice % 5:
         table.alter(add_columns={dropped[0]: "string"})

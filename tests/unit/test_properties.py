@@ -99,7 +99,7 @@ def test_the_closing_time_of_documents_cannot_be_set_back_nor_removed(local_root
 def test_tables_of_documents_have_small_row_groups_unless_told_otherwise(local_root: str) -> None:
     lake = siltstone.open(local_root)
     docs = lake.create_document_table("shop.reviews")
-    assert ROW_GROUP_ROWS.of(docs.table.properties, docs.name) == 4096
+    assert ROW_GROUP_ROWS.of(docs.table.properties, docs.name) == 1024
     docs = lake.create_document_table("shop.large", properties={"row_group_rows": "1000"})
     assert ROW_GROUP_ROWS.of(docs.table.properties, docs.name) == 1000
 

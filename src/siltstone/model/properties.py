@@ -264,6 +264,7 @@ PUBLISH_ICEBERG_VERSION: Property[int] = Property(
     parse=_whole(2, 3),
     values="2 or 3",
     default=3,
+    default_text="3",
     read_by="publishing as Iceberg",
     meaning="The version of Iceberg's format: 3 has deletion vectors, 2 is for readers that do not know them. It never falls.",
 )

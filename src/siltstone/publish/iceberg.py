@@ -534,7 +534,7 @@ class _PartitionManifests:
 
 
 def _write_hint(state: IcebergState) -> None:
-    """Tell readers that go by a path which version is the newest. A failure is logged: the next publish tries again."""
+    """Write down, for readers that go by a path, which version is the newest. A failure is logged: the next publish tries again."""
     try:
         path = f"{state.folder}/{FOLDER}/metadata/version-hint.text"
         open_objects(state.root).replace(path, str(state.version).encode())
