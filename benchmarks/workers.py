@@ -2,11 +2,12 @@
 
 import contextlib
 import os
+import re
 import time
 from collections.abc import Callable
 from pathlib import Path
 
-_WORKER = b"spark.daemon"
+_WORKER = re.compile(rb"-m\0(pyspark|siltstone\.spark)\.daemon\0")
 
 
 def _below(parent: int) -> list[Path]:
@@ -30,7 +31,7 @@ def _workers(parent: int) -> list[Path]:
     found = []
     for each in _below(parent):
         with contextlib.suppress(OSError):
-            if _WORKER in (each / "cmdline").read_bytes():
+            if _WORKER.search((each / "cmdline").read_bytes()):
                 found.append(each)
     return found
 
