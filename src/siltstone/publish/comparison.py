@@ -41,14 +41,19 @@ def _read_polars(address: str, version: int) -> pa.Table:
 
 
 def _read_duckdb(address: str, version: int) -> pa.Table:
+    return _scan_by_duckdb("delta", address, "delta")
+
+
+def _scan_by_duckdb(format: str, path: str, *extensions: str) -> pa.Table:
     # Nothing is to be downloaded for a check.
     settings = {"autoinstall_known_extensions": "false"}
     with importlib.import_module("duckdb").connect(config=settings) as connection:
         try:
-            connection.execute(f"LOAD {_duckdb_extension('delta')}")
+            for extension in extensions:
+                connection.execute(f"LOAD {_duckdb_extension(extension)}")
         except Exception as error:
-            raise ModuleNotFoundError("DuckDB's extension delta is not installed") from error
-        rows: pa.Table = connection.sql("SELECT * FROM delta_scan(?)", params=[address]).to_arrow_table()
+            raise ModuleNotFoundError(f"DuckDB's extension {format} is not installed") from error
+        rows: pa.Table = connection.sql(f"SELECT * FROM {format}_scan(?)", params=[path]).to_arrow_table()  # noqa: S608
         return rows
 
 
@@ -77,12 +82,7 @@ def _read_polars_iceberg(address: str, version: int) -> pa.Table:
 
 
 def _read_duckdb_iceberg(address: str, version: int) -> pa.Table:
-    with importlib.import_module("duckdb").connect() as connection:
-        for extension in ("avro", "iceberg"):
-            connection.execute(f"LOAD {_duckdb_extension(extension)}")
-        path = _metadata_of(address, version)
-        rows: pa.Table = connection.sql("SELECT * FROM iceberg_scan(?)", params=[path]).to_arrow_table()
-        return rows
+    return _scan_by_duckdb("iceberg", _metadata_of(address, version), "avro", "iceberg")
 
 
 _READERS: dict[str, dict[str, tuple[Sequence[str], Callable[[str, int], pa.Table]]]] = {
