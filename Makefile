@@ -90,9 +90,10 @@ readers: venv ## Set up readers of other projects, in environments of their own:
 test-integration: java venv browser readers ## Install wheels, start clusters, S3 and Glue servers, run all examples
 	$(BIN)/python -m pytest -m integration
 
-test-chaos: java venv ## Kill nodes of a service and drivers of a stream, crash PostgreSQL, capture 10,000 random steps
+test-chaos: java venv ## Kill nodes of a service and drivers of streams, follow a table for ten minutes, crash PostgreSQL, capture 10,000 random steps
 	SILTSTONE_CHAOS_ROUNDS=20 SILTSTONE_CHAOS_KILLS=100 $(BIN)/python -m pytest -s tests/integration/test_service_chaos.py \
 		tests/integration/test_stream_kills.py
+	SILTSTONE_CHAOS_MINUTES=10 $(BIN)/python -m pytest -s tests/integration/test_feed_soak.py
 	SILTSTONE_CDC_STEPS=10000 $(BIN)/python -m pytest -s tests/integration/test_debezium.py
 
 test-integration-rebuild: clean-venv test-integration ## The same, in an environment made from nothing

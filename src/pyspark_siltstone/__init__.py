@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from siltstone.spark.change_source import ChangeReader, ChangeStreamReader
+    from siltstone.spark.delta_source import DeltaStreamReader
     from siltstone.spark.sink import SiltstoneStreamWriter, SiltstoneWriter
     from siltstone.spark.source import SiltstoneReader
 
@@ -37,11 +38,11 @@ class DefaultSource(DataSource):
 
         return open_reader(self.options, schema)
 
-    def streamReader(self, schema: "StructType") -> "ChangeStreamReader":  # noqa: N802
-        """Return a reader of changes as they come. Raises: InvalidInputError."""
+    def streamReader(self, schema: "StructType") -> "ChangeStreamReader | DeltaStreamReader":  # noqa: N802
+        """Return a reader of changes, or of deltas, as they come. Raises: InvalidInputError."""
         from siltstone.spark.source import open_stream_reader
 
-        return open_stream_reader(self.options)
+        return open_stream_reader(self.options, schema)
 
     def writer(self, schema: "StructType", overwrite: bool) -> "SiltstoneWriter":
         """Return a writer of one commit. Raises: InvalidInputError, NotFoundError."""

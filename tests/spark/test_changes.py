@@ -1,6 +1,7 @@
-"""Changes on Spark: between two bounds as a data frame, and as a stream that goes on where it was."""
+"""Changes and deltas on Spark: between two bounds as a data frame, and as streams that go on where they were."""
 
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -8,6 +9,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 import siltstone
 from siltstone.testing.oracle import same_rows
+
+COLUMNS = ["zone", "id", "v", "at"]
 
 
 @pytest.fixture
@@ -29,13 +32,12 @@ def write(table: siltstone.Table, ids: "range | tuple[int, ...]", value: str) ->
     table.compact(engine="local")
 
 
-def changes_of(spark: SparkSession, table: siltstone.Table, **options: str) -> DataFrame:
-    return spark.read.format("siltstone").options(root=table.lake.root, **options).load(table.name)
-
-
 def test_changes_are_a_data_frame(spark: SparkSession, table: siltstone.Table) -> None:
-    frame = changes_of(spark, table, changes_after="1")
-    assert frame.columns == [*table.schema.names, "_change_type", "_round", "_position", "_committed_at"]
+    def changes(**options: str) -> DataFrame:
+        return spark.read.format("siltstone").options(root=table.lake.root, **options).load(table.name)
+
+    frame = changes(changes_after="1")
+    assert frame.columns == [*COLUMNS, "_change_type", "_round", "_position", "_committed_at"]
     found = sorted((row["id"], row["_change_type"], row["v"], row["_round"]) for row in frame.collect())
     assert found == [
         (0, "update_after", "b", 2),
@@ -43,53 +45,39 @@ def test_changes_are_a_data_frame(spark: SparkSession, table: siltstone.Table) -
         (1, "update_after", "b", 2),
         (1, "update_before", "a", 2),
     ]
-    after = changes_of(spark, table, changes_after="0", changes_upto="1", columns="id", images="after", net="false")
-    assert sorted(row["id"] for row in after.collect()) == list(range(6))
     with pytest.raises(Exception, match="unknown option as_of"):
-        changes_of(spark, table, changes_after="1", as_of="1")
+        changes(changes_after="1", as_of="1")
 
 
-def test_a_stream_of_changes_makes_another_table_the_same(
-    spark: SparkSession, table: siltstone.Table, tmp_path: Path
+@pytest.mark.parametrize("feed", ["changes", "deltas"])
+def test_a_stream_of_a_feed_makes_another_table_the_same(
+    spark: SparkSession, table: siltstone.Table, tmp_path: Path, feed: str
 ) -> None:
     lake = table.lake
-    copy = lake.create_table("shop.copy", schema=table.schema, primary_keys=["zone", "id"], partition_keys=["zone"])
-    sizes: list[int] = []
+    keys: Any = {"primary_keys": ["zone", "id"], "partition_keys": ["zone"]}
+    if feed == "changes":
+        copy = lake.create_table("shop.copy", schema=table.schema, **keys)
+        of_feed, select = {"images": "after"}, ["if(_change_type = 'delete', 'd', 'u') as op"]
+    else:
+        # Rows of deltas come in any order, so that theirs is kept with them.
+        schema = table.schema.append(pa.field("position", pa.int64())).append(pa.field("row", pa.int64()))
+        copy = lake.create_table("shop.copy", schema=schema, sort_keys=["position", "row"], **keys)
+        of_feed, select = {}, ["if(_op like 'delete%', 'd', 'u') as op", "_position as position", "_row as row"]
 
-    def take(frame: DataFrame, batch_id: int) -> None:
-        rows = frame.where("_change_type != 'update_before'").selectExpr(
-            "zone", "id", "v", "at", "if(_change_type = 'delete', 'd', 'u') as op"
-        )
-        sizes.append(rows.count())
-        rows.write.format("siltstone").mode("append").options(
-            root=lake.root, op_column="op", idempotency=f"copy:{batch_id}"
-        ).save("shop.copy")
-
-    def run(**options: str) -> None:
-        stream = spark.readStream.format("siltstone").options(root=lake.root, feed="changes", **options)
-        query = (
-            stream.load("shop.orders")
-            .writeStream.foreachBatch(take)
-            .option("checkpointLocation", str(tmp_path / "checkpoint"))
-            .trigger(availableNow=True)
-            .start()
-        )
+    def run() -> int:
+        reader = spark.readStream.format("siltstone").options(root=lake.root, feed=feed, snapshot="true", **of_feed)
+        writer = reader.option("max_positions", "1").load("shop.orders").selectExpr(*COLUMNS, *select).writeStream
+        options = {"root": lake.root, "op_column": "op", "checkpointLocation": str(tmp_path / "checkpoint")}
+        query = writer.format("siltstone").options(**options).trigger(availableNow=True).start("shop.copy")
         try:
             query.awaitTermination()
         finally:
             query.stop()
+        same_rows(copy.scan(COLUMNS, fresh=True).to_arrow(), table.to_arrow().to_pylist())
+        return len({delta.stream_position for delta in copy.deltas()})
 
-    run(max_rows="6")
-    assert sizes == [6, 2]
-    same_rows(copy.scan(fresh=True).to_arrow(), table.to_arrow().to_pylist())
+    assert run() == 1
     table.write(pa.table({"zone": ["eu"], "id": [2]}), "delete")
     table.compact(engine="local")
-    write(table, (3, 8), "c")
-    run()
-    run()
-    assert sizes == [6, 2, 3]
-    same_rows(copy.scan(fresh=True).to_arrow(), table.to_arrow().to_pylist())
-    with pytest.raises(Exception, match="a stream is one of changes"):
-        spark.readStream.format("siltstone").option("root", lake.root).load("shop.orders").writeStream.format(
-            "noop"
-        ).option("checkpointLocation", str(tmp_path / "other")).start().processAllAvailable()
+    write(table, (3, 4, 8), "c")
+    assert run() == 3

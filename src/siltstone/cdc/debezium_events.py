@@ -36,14 +36,18 @@ _NOT_FINITE = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
 _OPERATIONS = {"insert": "c", "update_after": "u", "delete": "d"}
 
 
-def encode_changes(batches: Iterable[pa.RecordBatch], schema: pa.Schema, table: tuple[str, str]) -> Iterator[bytes]:
-    """Yield each change as a line of JSON; batches have the columns of `schema` and those of changes, with both images.
+def encode_changes(
+    batches: Iterable[pa.RecordBatch], schema: pa.Schema, keys: Sequence[str], table: tuple[str, str]
+) -> Iterator[bytes]:
+    """Yield each change as a line of JSON with key and value, that of a delete with a second one, a tombstone.
 
-    `table` is its namespace and name. Raises: InvalidInputError where a column has a type that events cannot carry.
+    Batches have the columns of `schema` and those of changes, with both images; `table` is its namespace and name.
+    Raises: InvalidInputError where a column has a type that events cannot carry.
     """
     columns = [column for column in schema if column.name != SOURCE_POSITION]
     encoders = {column.name: _encoder(column.type, column.name) for column in columns}
-    head = b'{"schema":' + orjson.dumps(_envelope(columns, table)) + b',"payload":'
+    key_head = b'{"key":{"schema":' + orjson.dumps(_key_schema(schema, keys, table)) + b',"payload":'
+    head = b'},"value":{"schema":' + orjson.dumps(_envelope(columns, table)) + b',"payload":'
     for batch in batches:
         before: dict[str, Any] | None = None
         for row in batch.to_pylist():
@@ -55,7 +59,9 @@ def encode_changes(batches: Iterable[pa.RecordBatch], schema: pa.Schema, table: 
             older, newer = (image, None) if kind == "delete" else (before, image)
             source = _source(row, table)
             payload = {"before": older, "after": newer, "source": source, "op": _OPERATIONS[kind]}
-            yield head + orjson.dumps({**payload, "ts_ms": source["ts_ms"]}) + b"}\n"
+            key = key_head + orjson.dumps({name: image[name] for name in keys})
+            tombstone = key + b'},"value":null}\n' if newer is None else b""
+            yield key + head + orjson.dumps({**payload, "ts_ms": source["ts_ms"]}) + b"}}\n" + tombstone
             before = None
 
 
@@ -74,6 +80,11 @@ def _source(row: Mapping[str, Any], table: tuple[str, str]) -> dict[str, Any]:
         # What orders events of the same time, for readers that know nothing of rounds.
         "pos": row["_round"],
     }
+
+
+def _key_schema(schema: pa.Schema, keys: Sequence[str], table: tuple[str, str]) -> dict[str, object]:
+    fields = [_told(schema.field(name).type, name) | {"field": name} for name in keys]
+    return {"type": "struct", "optional": False, "name": f"{'.'.join(table)}.Key", "fields": fields}
 
 
 def _envelope(columns: "Sequence[pa.Field[Any]]", table: tuple[str, str]) -> dict[str, object]:

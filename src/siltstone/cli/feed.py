@@ -55,6 +55,11 @@ def changes(
         raise typer.BadParameter(
             "goes with --json, --format jsonl, --format debezium or --output", param_hint="--consumer"
         )
+    if consumer is not None and overwrite:
+        raise typer.BadParameter(
+            "a file that was not taken yet would be lost with its changes; take it, or name another",
+            param_hint="--overwrite",
+        )
     if to_file is not None and format == "table":
         raise typer.BadParameter("a table is shown, not written; use jsonl or debezium", param_hint="--format")
     feed = shell.lake.table(name).changes(
@@ -93,7 +98,8 @@ def _lines(feed: "Changes", format: Literal["jsonl", "debezium"]) -> Iterator[by
     if missing:
         raise InvalidInputError(f"{feed.name}: change events need the key; add {', '.join(missing)} to --columns")
     namespace, _, table = feed.name.partition(".")
-    return encode_changes(feed, feed.version.schema.empty_table().select(list(feed.columns)).schema, (namespace, table))
+    schema = feed.version.schema.empty_table().select(list(feed.columns)).schema
+    return encode_changes(feed, schema, keys, (namespace, table))
 
 
 def _export(shell: Shell, feed: "Changes", path: str, format: FeedFormat | None, *, overwrite: bool) -> None:
@@ -120,9 +126,6 @@ def _write_lines(path: str, lines: Iterable[bytes]) -> int:
         for line in lines:
             file.write(line)
             count += 1
-        # A consumer goes on after them, so they must be there.
-        file.flush()
-        os.fsync(file.fileno())
     return count
 
 

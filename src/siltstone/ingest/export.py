@@ -62,16 +62,27 @@ def write_rows(batches: Iterable[pa.RecordBatch], schema: pa.Schema, path: str, 
 
 @contextlib.contextmanager
 def replacing(path: str) -> Iterator[str]:
-    """Yield a temporary name beside `path`; that file replaces `path` unless an error is raised."""
+    """Yield a temporary name beside `path`; that file replaces `path`, for good, unless an error is raised."""
     target = Path(path).absolute()
     unfinished = target.with_name(f".{target.name}-{uuid.uuid4().hex}")
     try:
         yield str(unfinished)
+        _make_durable(unfinished)
         unfinished.replace(target)
+        _make_durable(target.parent)
     except OSError as error:
         raise InvalidInputError(f"{path}: cannot be written: {error.strerror or error}") from error
     finally:
         unfinished.unlink(missing_ok=True)
+
+
+def _make_durable(path: Path) -> None:
+    """Wait until a file, or which files a folder has, would survive a power cut."""
+    opened = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(opened)
+    finally:
+        os.close(opened)
 
 
 @contextlib.contextmanager

@@ -14,6 +14,7 @@ from siltstone.model.locators import check_path
 
 MAX_DEPTH = 32
 HASH_BITS = 64
+ALL_HASHES = range(1 << HASH_BITS)
 
 
 class DeletionVector(Model):
@@ -382,14 +383,22 @@ class Buckets(Sequence[Bucket]):
         numbers = [number for number, own in enumerate(self._pages) if own.stored is page]
         return [_decoded(line) for number in numbers for line in self._lines(number)]
 
-    def outside(self, pages: Container[str]) -> Iterator[Bucket]:
-        """Yield the buckets in order, but for those of stored pages with these paths, which are not read.
+    def outside(self, pages: Container[str], hashes: range = ALL_HASHES) -> Iterator[Bucket]:
+        """Yield the buckets in order that begin in a range of hashes, but for those of stored pages with these paths.
 
-        Raises: CorruptionError.
+        No page is read of which none is wanted. Raises: CorruptionError.
         """
+        starts = self._starts.hashes
         for number, page in enumerate(self._pages):
-            if page.stored is None or page.stored.uri not in pages:
-                yield from map(_decoded, self._lines(number))
+            is_apart = starts[number] >= hashes.stop or starts[number + 1] <= hashes.start
+            if is_apart or (page.stored is not None and page.stored.uri in pages):
+                continue
+            yield from (bucket for bucket in map(_decoded, self._lines(number)) if bucket.first_hash in hashes)
+
+    @property
+    def least_depth(self) -> int:
+        """The depth of the largest bucket: no bucket lies in two of the ranges that so many bits of hashes make."""
+        return min(depth for _, depth, _ in self.runs())
 
     def of_largest_pages(self, least: int) -> list[Bucket]:
         """Return at least so many buckets, or all there are, from the pages with the most bytes, in their order.

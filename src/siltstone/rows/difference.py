@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyroaring import BitMap64
 
-from siltstone.model.buckets import Bucket, Buckets, CompactedFile
+from siltstone.model.buckets import ALL_HASHES, Bucket, Buckets, CompactedFile
 from siltstone.rows.columns import Flags, Integers, equal_ids
 from siltstone.rows.deaths import Deaths
 from siltstone.rows.files import SharedObjects, StoredFile
@@ -25,7 +25,7 @@ from siltstone.rows.slices import by_data_file
 CHANGE_TYPES = ("delete", "update_before", "update_after", "insert")
 _DELETE, _BEFORE, _AFTER, _INSERT = range(4)
 # What is compared at once: about so many rows that may have changed, or bytes of the files that they are in.
-_STRETCH_ROWS = 1 << 18
+STRETCH_ROWS = 1 << 18
 _STRETCH_BYTES = 64 << 20
 
 
@@ -52,14 +52,21 @@ class Step(NamedTuple):
 
 
 def differences(
-    root: str, steps: Sequence[Step], schema: pa.Schema, keys: Sequence[str], *, as_one: bool = False
+    root: str,
+    steps: Sequence[Step],
+    schema: pa.Schema,
+    keys: Sequence[str],
+    *,
+    as_one: bool = False,
+    hashes: range = ALL_HASHES,
 ) -> Iterator[RowChanges]:
     """Yield what changed from the first state to the last, by stretches of the hash space, with the columns of `schema`.
 
     With `keys`, a key has one row at most; without, rows are counted. With `as_one`, rows may be in another bucket than they
-    were in, so that all are compared at once. Raises: CorruptionError.
+    were in, so that all are compared at once. Of a range of `hashes`, no bucket of any state may lie across an end.
+    Raises: CorruptionError.
     """
-    pairs = heapq.merge(*(_numbered(number, step) for number, step in enumerate(steps)), key=_first_hash)
+    pairs = heapq.merge(*(_numbered(number, step, hashes) for number, step in enumerate(steps)), key=_first_hash)
     for stretch in filter(None, [tuple(pairs)]) if as_one else _stretches(pairs, steps):
         gone, come = _netted(root, stretch, steps, schema, keys)
         if gone.num_rows or come.num_rows:
@@ -72,18 +79,18 @@ _Numbered = tuple[int, BucketPair]
 """A pair of buckets, and the number of its step."""
 
 
-def _numbered(number: int, step: Step) -> Iterator[_Numbered]:
-    return ((number, pair) for pair in unlike_pairs(step.older, step.newer))
+def _numbered(number: int, step: Step, hashes: range) -> Iterator[_Numbered]:
+    return ((number, pair) for pair in unlike_pairs(step.older, step.newer, hashes))
 
 
 def _first_hash(numbered: _Numbered) -> int:
     return numbered[1].older[0].first_hash
 
 
-def unlike_pairs(older: Buckets, newer: Buckets) -> Iterator[BucketPair]:
+def unlike_pairs(older: Buckets, newer: Buckets, hashes: range = ALL_HASHES) -> Iterator[BucketPair]:
     """Yield the buckets of two states that do not have the same files, by their hashes. Raises: CorruptionError."""
     known = {page.uri for page in older.pages} & {page.uri for page in newer.pages}
-    for pair in _pairs(older.outside(known), newer.outside(known)):
+    for pair in _pairs(older.outside(known, hashes), newer.outside(known, hashes)):
         if _files(pair.older) != _files(pair.newer):
             yield pair
 
@@ -109,7 +116,7 @@ def _stretches(pairs: Iterable[_Numbered], steps: Sequence[Step]) -> Iterator[tu
     stretch: list[_Numbered] = []
     rows = size = last = 0
     for number, pair in pairs:
-        if stretch and _first_hash((number, pair)) > last and (rows >= _STRETCH_ROWS or size >= _STRETCH_BYTES):
+        if stretch and _first_hash((number, pair)) > last and (rows >= STRETCH_ROWS or size >= _STRETCH_BYTES):
             yield tuple(stretch)
             stretch, rows, size = [], 0, 0
         stretch.append((number, pair))

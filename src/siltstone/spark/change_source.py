@@ -1,132 +1,86 @@
 """Changes by `format("siltstone")`: those between two bounds as a data frame, and those that come as a stream."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
-from typing import cast
+from dataclasses import replace
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
 from siltstone.errors import InvalidInputError
 from siltstone.model.schema import nullable
-from siltstone.objects import canonical_root, share_access
+from siltstone.objects import share_access
+from siltstone.spark.feed_options import EARLIEST, LATEST, FeedOptions, Limits, Size
 from siltstone.spark.frames import handed_over, spark_schema
-from siltstone.spark.options import FORMAT, column_names, is_true, option_texts
-from siltstone.table.change_feed import Changes, Images, OnRebase, open_changes
+from siltstone.table.change_feed import Changes
 from siltstone.table.completion import get_round
-from siltstone.table.round_bounds import Bound, round_id, watermark
-
-AFTER, FEED = "changes_after", "feed"
-_NAMES = ("root", "table", "columns", "images", "net", "on_rebase")
-_READ_NAMES = (*_NAMES, AFTER, "changes_upto")
-_STREAM_NAMES = (*_NAMES, FEED, "start", "max_rows")
-_EARLIEST, _LATEST = "earliest", "latest"
+from siltstone.table.round_bounds import round_id, watermark
 
 
-@dataclass(frozen=True)
-class FeedOptions:
-    """A table, and which of its changes are to be read."""
+class TaskReader:
+    """Reads changes, or rows of deltas, in a task."""
 
-    root: str
-    table: str
-    columns: tuple[str, ...] | None = None
-    images: Images = "both"
-    net: bool = True
-    on_rebase: OnRebase = "difference"
-    after: str = _EARLIEST
-    upto: str | None = None
-    max_rows: int | None = None
-
-    def changes(self, after: Bound | None, upto: Bound | None) -> Changes:
-        """Return changes between two bounds. Raises: InvalidInputError, NotFoundError."""
-        how = {"columns": self.columns, "images": self.images, "net": self.net, "on_rebase": self.on_rebase}
-        return open_changes(self.table, after, upto, **how, root=self.root)  # type: ignore[arg-type]
-
-
-def asks_for_changes(options: Mapping[str, str]) -> bool:
-    """Return whether changes are to be read, and not rows."""
-    return AFTER in options or FEED in options
-
-
-def feed_options(options: Mapping[str, str]) -> FeedOptions:
-    """Check the options of a read of changes. Raises: InvalidInputError."""
-    texts = option_texts(options, _STREAM_NAMES if FEED in options else _READ_NAMES, "load")
-    if texts.get(FEED, "changes") != "changes":
-        raise InvalidInputError(f"format {FORMAT}: feed is {texts[FEED]!r}; there is changes")
-    most = texts.get("max_rows")
-    if most is not None and not (most.isdecimal() and int(most)):
-        raise InvalidInputError(f"format {FORMAT}: max_rows is {most!r}; use a whole number of at least 1")
-    return FeedOptions(
-        root=canonical_root(texts["root"]),
-        table=texts["table"],
-        columns=column_names("columns", texts),
-        images=cast("Images", texts.get("images", "both")),
-        net=is_true("net", texts, default=True),
-        on_rebase=cast("OnRebase", texts.get("on_rebase", "difference")),
-        after=texts.get("start", _EARLIEST) if FEED in texts else texts[AFTER],
-        upto=texts.get("changes_upto"),
-        max_rows=None if most is None else int(most),
-    )
-
-
-def change_schema(options: Mapping[str, str]) -> StructType:
-    """Return the columns of changes. Raises: InvalidInputError, NotFoundError."""
-    # Spark wants batches to say of each column whether it may be null as it was told before.
-    return spark_schema(nullable(feed_options(options).changes(None, None).schema))
-
-
-class _TaskReader:
-    """Reads the changes of one partition of the table in a task."""
-
-    def __init__(self, options: FeedOptions) -> None:
+    def __init__(self, options: FeedOptions, schema: StructType) -> None:
         self._options = options
+        self._schema = schema
         self._access = share_access(options.root)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the changes; where there are none, Spark makes a partition without a value."""
+        """Yield the rows; where there are none, Spark makes a partition without a value."""
         if partition.value is None:
             return
         self._access.use()
-        changes: Changes = partition.value
-        for batch in changes:
-            yield from handed_over(pa.Table.from_batches([batch]), changes.schema).to_batches()
+        for batch in partition.value:
+            yield from handed_over(pa.Table.from_batches([batch]), batch.schema).to_batches()
+
+    def _checked(self, schema: pa.Schema) -> None:
+        """Refuse columns whose types changed since the query began. Raises: InvalidInputError."""
+        found = spark_schema(nullable(schema))
+        if found.names != self._schema.names:
+            raise InvalidInputError(
+                f"{self._options.table}: the schema has {', '.join(self._schema.names)}, but what is read has {', '.join(found.names)}; "
+                "leave out the schema, and choose with columns"
+            )
+        for expected, field in zip(self._schema, found, strict=True):
+            if expected.dataType.simpleString() != field.dataType.simpleString():
+                raise InvalidInputError(
+                    f"{self._options.table}: column {field.name!r} is {field.dataType.simpleString()} now, and was "
+                    f"{expected.dataType.simpleString()} when the query began; start it again, with the same checkpoint"
+                )
+
+    def _partitions(self, changes: Changes) -> list[InputPartition]:
+        """Return the changes in parts, each of which a task reads."""
+        self._checked(changes.schema)
+        return [InputPartition(part) for part in changes.parts()]
 
 
-def _partitions(changes: Changes) -> list[InputPartition]:
-    """Return the changes of each partition that has rounds, which a task reads one after another."""
-    return [InputPartition(replace(changes, spans=(span,))) for span in changes.spans if span.rounds]
-
-
-class ChangeReader(_TaskReader, DataSourceReader):
+class ChangeReader(TaskReader, DataSourceReader):
     """Reads changes between two bounds."""
 
     def partitions(self) -> list[InputPartition]:
-        """Return one task for each partition. Raises: InvalidInputError, NotFoundError."""
-        after = None if self._options.after == _EARLIEST else self._options.after
-        return _partitions(self._options.changes(after, self._options.upto))
+        """Return the tasks: one for each partition, and more where much changed. Raises: InvalidInputError, NotFoundError."""
+        after = None if self._options.after == EARLIEST else self._options.after
+        return self._partitions(self._options.changes(after, self._options.upto))
 
 
-class ChangeStreamReader(_TaskReader, DataSourceStreamReader, SupportsTriggerAvailableNow):
+class ChangeStreamReader(TaskReader, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads changes as they come; an offset is the round of each partition, and a batch is whole positions of all of them."""
 
-    def __init__(self, options: FeedOptions) -> None:
-        super().__init__(options)
-        self._end: dict[str, int] | None = None
+    _end: dict[str, int] | None = None
 
     def initialOffset(self) -> dict[str, int]:  # noqa: N802
         """Return where a new query starts. Raises: InvalidInputError, NotFoundError."""
         start = self._options.after
-        if start == _EARLIEST:
+        if start == EARLIEST:
             return {}
-        if start == _LATEST:
+        if start == LATEST:
             return _offset(self._options.changes(None, None).upto)
         return _offset(self._options.changes(start, None).after)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         """Return how much a batch has at most."""
-        return ReadAllAvailable() if self._options.max_rows is None else ReadMaxRows(self._options.max_rows)
+        return self._options.limits.of_spark
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Let the query end at what there is now."""
@@ -137,13 +91,21 @@ class ChangeStreamReader(_TaskReader, DataSourceStreamReader, SupportsTriggerAva
         # Where a partition was rolled back, others may have been further than all are together now.
         end = None if self._end is None else {name: max(last, start.get(name, 0)) for name, last in self._end.items()}
         changes = self._options.changes(start, end)
-        if isinstance(limit, ReadMaxRows):
-            changes = _limited(self._options, changes, limit.max_rows)
+        if not self._is_snapshot(start) and not isinstance(limit, ReadAllAvailable):
+            changes = _limited(self._options, changes)
         return _offset({**start, **changes.upto})
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:
-        """Return one task for each partition of the table. Raises: NotFoundError where a round was vacuumed."""
-        return _partitions(self._options.changes(start, end))
+        """Return the tasks: one for each partition of the table, and more where much changed.
+
+        Raises: NotFoundError where a round was vacuumed, InvalidInputError.
+        """
+        changes = self._options.changes(start, end)
+        return self._partitions(replace(changes, net=True) if self._is_snapshot(start) else changes)
+
+    def _is_snapshot(self, start: dict[str, int]) -> bool:
+        """Return whether a batch is all rows that there are, though rounds are asked for one by one, and within limits."""
+        return self._options.snapshot and not start
 
     def commit(self, end: dict[str, int]) -> None:
         """Do nothing: the checkpoint of the query says how far it is."""
@@ -154,19 +116,31 @@ def _offset(rounds: Mapping[str, int]) -> dict[str, int]:
     return {name: rounds[name] for name in sorted(rounds) if rounds[name]}
 
 
-def _limited(options: FeedOptions, changes: Changes, max_rows: int) -> Changes:
-    """Return changes up to the last position before which rounds read no more rows, and at least up to the first one."""
-    rows: dict[int, int] = {}
+def _limited(options: FeedOptions, changes: Changes) -> Changes:
+    """Return changes up to the last position within the limits, and at least up to the first one at which there are any."""
+    sizes = _sizes(changes, options.limits)
+    upto = options.limits.last_within(sizes)
+    if upto is None:
+        return changes
+    for position in (each.position for each in sizes if each.position >= upto):
+        limited = options.changes(changes.after, position)
+        # A partition that has not come to a position makes the others wait.
+        if limited.upto != limited.after:
+            return limited
+    return changes
+
+
+def _sizes(changes: Changes, limits: Limits) -> list[Size]:
+    """Return what rounds have read, by the position that they came to."""
+    sizes: dict[int, Size] = {}
     for span in changes.spans:
         for entry in span.rounds:
-            accounting = get_round(span.destination, round_id(entry)).accounting
-            rows[watermark(entry)] = rows.get(watermark(entry), 0) + accounting.input_rows
-    total = 0
-    upto: int | None = None
-    for position in sorted(rows):
-        total += rows[position]
-        if upto is not None and total > max_rows:
-            return options.changes(changes.after, upto)
-        limited = options.changes(changes.after, position)
-        upto = position if limited.upto != limited.after else None
-    return changes
+            position = watermark(entry)
+            known = sizes.get(position, Size(position, 0, 0))
+            if limits.rows is None and limits.bytes is None:
+                sizes[position] = known
+                continue
+            completion = get_round(span.destination, round_id(entry))
+            rows, size = known.rows + completion.accounting.input_rows, known.bytes + completion.input_bytes
+            sizes[position] = Size(position, rows, size)
+    return [sizes[position] for position in sorted(sizes)]

@@ -26,23 +26,19 @@ from pyspark_siltstone import DefaultSource
 from siltstone.catalog import main as catalog
 from siltstone.errors import InvalidInputError, SiltstoneError
 from siltstone.model.buckets import CompactedFile
-from siltstone.model.schema import check_known
+from siltstone.model.schema import check_known, nullable
 from siltstone.objects import share_access
 from siltstone.rows.job import RoundJob
 from siltstone.rows.parts import Tasks
 from siltstone.rows.slices import by_data_file
-from siltstone.spark.change_source import (
-    FEED,
-    ChangeReader,
-    ChangeStreamReader,
-    asks_for_changes,
-    change_schema,
-    feed_options,
-)
+from siltstone.spark.change_source import ChangeReader, ChangeStreamReader
+from siltstone.spark.delta_source import DeltaStreamReader
+from siltstone.spark.feed_options import AFTER, FEED, asks_for_feed, feed_options
 from siltstone.spark.frames import handed_batches, spark_schema
 from siltstone.spark.options import FORMAT, ReadOptions, created_options, read_options, with_kept
 from siltstone.spark.tasks import merge_tasks
 from siltstone.table import where
+from siltstone.table.delta_feed import delta_schema
 from siltstone.table.scan import MergeTask, RowReader, Scan, open_scan
 from siltstone.table.where import Condition, Node
 
@@ -67,8 +63,8 @@ def schema_of(options: Mapping[str, str]) -> StructType:
     Raises: InvalidInputError, NotFoundError.
     """
     kept = created_options(options)
-    if asks_for_changes(options):
-        return change_schema(options)
+    if asks_for_feed(options):
+        return _feed_schema(options)
     if kept is None:
         return spark_schema(_columns(read_options(options)))
     chosen = read_options(kept)
@@ -79,16 +75,33 @@ def schema_of(options: Mapping[str, str]) -> StructType:
 
 def open_reader(options: Mapping[str, str], schema: StructType) -> "SiltstoneReader | ChangeReader":
     """Return a reader of the columns of a schema, or of changes. Raises: InvalidInputError."""
-    if asks_for_changes(options):
-        return ChangeReader(feed_options(options))
+    if FEED in options:
+        raise InvalidInputError(
+            f'format {FORMAT}: feed is for streams, spark.readStream; to read changes once, use .option("{AFTER}", …)'
+        )
+    if asks_for_feed(options):
+        return ChangeReader(feed_options(options, schema), schema)
     return SiltstoneReader(read_options(with_kept(options, schema)), schema)
 
 
-def open_stream_reader(options: Mapping[str, str]) -> ChangeStreamReader:
-    """Return a reader of changes as they come. Raises: InvalidInputError."""
+def open_stream_reader(options: Mapping[str, str], schema: StructType) -> ChangeStreamReader | DeltaStreamReader:
+    """Return a reader of changes, or of deltas, as they come. Raises: InvalidInputError."""
     if FEED not in options:
-        raise InvalidInputError(f'format {FORMAT}: a stream is one of changes; say so with .option("feed", "changes")')
-    return ChangeStreamReader(feed_options(options))
+        raise InvalidInputError(
+            f'format {FORMAT}: a stream is one of changes or of deltas; say so with .option("feed", "changes")'
+        )
+    chosen = feed_options(options, schema)
+    return (ChangeStreamReader if chosen.feed == "changes" else DeltaStreamReader)(chosen, schema)
+
+
+def _feed_schema(options: Mapping[str, str]) -> StructType:
+    """Return the columns of changes, or of rows of deltas. Raises: InvalidInputError, NotFoundError."""
+    chosen = feed_options(options)
+    if chosen.feed == "deltas":
+        feed = chosen.deltas()
+        return spark_schema(nullable(delta_schema(feed.version, feed.columns)))
+    # Spark wants batches to say of each column whether it may be null as it was told before.
+    return spark_schema(nullable(chosen.changes(None, None).schema))
 
 
 def _columns(options: ReadOptions) -> pa.Schema:

@@ -5,7 +5,7 @@ one, so that what happened in between is netted, or each with the one before.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
 from typing import Literal, get_args
@@ -16,12 +16,12 @@ import pyarrow as pa
 from siltstone.errors import CorruptionError, InvalidInputError, NotFoundError
 from siltstone.log.state import Entry
 from siltstone.model import TableVersion
-from siltstone.model.buckets import Buckets
+from siltstone.model.buckets import ALL_HASHES, HASH_BITS, Buckets
 from siltstone.model.properties import KIND, ROWS_KIND
 from siltstone.model.rounds import RoundCompletion
 from siltstone.model.schema import check_known, nullable
 from siltstone.rows.deaths import read_deaths
-from siltstone.rows.difference import CHANGE_TYPES, RowChanges, Step, differences
+from siltstone.rows.difference import CHANGE_TYPES, STRETCH_ROWS, RowChanges, Step, differences
 from siltstone.table.completion import is_kept, read_kept
 from siltstone.table.consumers import acknowledge, acknowledged_rounds
 from siltstone.table.round_bounds import Bound, Span, find_spans, round_id, steps_of, watermark
@@ -41,6 +41,7 @@ CHANGE_FIELDS = pa.schema(
 _BEFORE = CHANGE_TYPES.index("update_before")
 # Of more rounds, first and last are compared: many keys change again and again.
 _MOST_STEPS = 64
+_MOST_PARTS_BITS = 6
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,7 @@ class Changes:
     on_rebase: OnRebase = "difference"
     consumer: str | None = None
     _acknowledged: Mapping[str, int] = field(default_factory=dict)
+    _hashes: range = ALL_HASHES
 
     def __repr__(self) -> str:
         return f"<Changes of {self.name} after rounds {self.after} up to {self.upto}>"
@@ -122,6 +124,41 @@ class Changes:
                 expected = self._acknowledged.get(span.partition_id)
                 acknowledge(span.destination, self.consumer, round_id(span.newer), expected, self.version)
 
+    def parts(self, rows: int = STRETCH_ROWS) -> "list[Changes]":
+        """Return changes that are these together, of about so many rows each, for readers side by side.
+
+        A change is in one of them, both rows of an update included. Raises: CorruptionError, NotFoundError.
+        """
+        parts: list[Changes] = []
+        for span in self.spans:
+            if span.rounds:
+                bits = self._part_bits(span, rows)
+                width = HASH_BITS - bits
+                hashes = [range(number << width, (number + 1) << width) for number in range(1 << bits)]
+                parts += [replace(self, spans=(span,), _hashes=each) for each in hashes]
+        return parts
+
+    def _part_bits(self, span: Span, rows: int) -> int:
+        """Return how many bits of hashes tell the parts of a partition apart: no bucket of any round is in two of them."""
+        after = _completion(span, span.rounds[-1])
+        if after.live_rows <= rows:
+            return 0
+        before = None if span.older is None else _completion(span, span.older)
+        is_by_ends = self.net and (before is None or len(span.rounds) > _MOST_STEPS)
+        between = [] if is_by_ends else [_completion(span, entry) for entry in span.rounds[:-1]]
+        states = [*([] if before is None else [before]), *between, after]
+        if self.net:
+            is_apart = before is None or _keeps_buckets(before, after, span.rounds)
+        else:
+            is_apart = all(_keeps_buckets(older, newer, ()) for older, newer in pairwise(states))
+        if not is_apart:
+            return 0
+        changed = after.live_rows
+        if before is not None and all(completion.deaths is not None for completion in states[1:]):
+            changed = sum(completion.accounting.input_rows for completion in states[1:])
+        wanted = (max(changed - 1, 0) // rows).bit_length()
+        return min(wanted, _MOST_PARTS_BITS, *(completion.buckets.least_depth for completion in states))
+
     def _tables(self) -> Iterator[pa.Table]:
         if not self.net:
             for span, older, newer in steps_of(self.spans):
@@ -161,8 +198,9 @@ class Changes:
         as_one = before is not None and not _keeps_buckets(before, after, rounds)
         steps = None if before is None or as_one else self._recorded_steps(span, before, after, rounds)
         if steps is None:
-            steps = [Step(Buckets.even(0) if before is None else before.buckets, after.buckets)]
-        return differences(self.root, steps, nullable(version.schema), keys, as_one=as_one)
+            none = Buckets.even(min(after.buckets.least_depth, _MOST_PARTS_BITS))
+            steps = [Step(none if before is None else before.buckets, after.buckets)]
+        return differences(self.root, steps, nullable(version.schema), keys, as_one=as_one, hashes=self._hashes)
 
     def _recorded_steps(
         self, span: Span, before: RoundCompletion, after: RoundCompletion, rounds: Sequence[Entry]
@@ -270,4 +308,6 @@ def _keeps_buckets(before: RoundCompletion, after: RoundCompletion, rounds: Sequ
     if before.primary_keys != after.primary_keys or before.origin != after.origin:
         return bool(before.primary_keys) and before.primary_keys == after.primary_keys
     marks = [before.high_watermark, *map(watermark, rounds)]
-    return bool(after.primary_keys) or all(first <= second for first, second in pairwise(marks))
+    return bool(after.primary_keys) or all(
+        first <= second for first, second in pairwise([*marks, after.high_watermark])
+    )

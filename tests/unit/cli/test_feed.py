@@ -1,12 +1,19 @@
 """`siltstone changes` and `consumers` on the command line."""
 
+import contextlib
+import itertools
 import json
+import shutil
+from collections import Counter
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from siltstone.lake import Lake
+from siltstone.testing import Killed, faults
+from siltstone.testing.faults import FaultKind
 from siltstone.testing.oracle import same_rows
 from tests.unit.cli.command_line import Cli
 
@@ -52,21 +59,81 @@ def test_changes_are_written_to_files(two_rounds: Cli) -> None:
 @pytest.mark.parametrize("options", [[], ["--every-round"]])
 def test_change_events_are_read_back_to_the_same_table(two_rounds: Cli, options: list[str]) -> None:
     events = str(two_rounds.folder / "events")
-    two_rounds("changes", "shop.orders", "--format", "debezium", "-o", events, *options)
-    line = json.loads(Path(events).read_bytes().splitlines()[-1])["payload"]
-    assert sorted(line) == ["after", "before", "op", "source", "ts_ms"]
-    assert (line["source"]["position"], line["source"]["round"]) == (3, 2)
-    two_rounds("table", "create", "shop.copy", "--from", events, "--format", "debezium", "--key", "order_id", "--write")
+    (two_rounds.folder / "drops").mkdir()
+    told = two_rounds.json("changes", "shop.orders", "--format", "debezium", "-o", events, *options)
+    lines = [json.loads(line) for line in Path(events).read_bytes().splitlines()]
+    assert told["rows"] == sum(line["value"] is not None for line in lines)
+    payload = lines[-1]["value"]["payload"]
+    assert sorted(payload) == ["after", "before", "op", "source", "ts_ms"]
+    assert (payload["source"]["position"], payload["source"]["round"]) == (3, 2)
+    (tombstone,) = [line["key"] for line in lines if line["value"] is None] or [{"payload": None}]
+    assert tombstone["payload"] == ({"order_id": 3} if options else None)
+    two_rounds("table", "create", "shop.copy", "--from", events, "--format", "debezium", "--write")
+    two_rounds("table", "create", "shop.dropped", "--from", events, "--format", "debezium")
+    shutil.copy(events, two_rounds.folder / "drops" / "events.jsonl")
+    two_rounds("ingest", "shop.dropped", str(two_rounds.folder / "drops"), "--format", "debezium", "--settle", "0s")
     lake = Lake(two_rounds.root)
     names = ["order_id", "customer", "amount", "day"]
-    copy = lake.table("shop.copy").to_arrow(names, include_uncompacted=True)
-    same_rows(copy, lake.table("shop.orders").to_arrow(names).to_pylist())
+    for name in ("shop.copy", "shop.dropped"):
+        assert lake.table(name).version.primary_keys == ["order_id"]
+        copy = lake.table(name).to_arrow(names, include_uncompacted=True)
+        same_rows(copy, lake.table("shop.orders").to_arrow(names).to_pylist())
     message = two_rounds.fails("changes", "shop.orders", "--format", "debezium", "--columns", "customer")
     assert "add order_id to --columns" in message
 
 
+@pytest.mark.parametrize("kind", ["lose", "kill_after"])
+def test_a_consumer_that_dies_at_any_call_misses_and_doubles_nothing(tmp_path: Path, kind: FaultKind) -> None:
+    """It takes a file that is there, whatever became of the command, and of each partition only rounds that it has not taken."""
+    cli = Cli(tmp_path)
+    table = Lake(cli.root).create_table(
+        "shop.orders", schema={"day": "string", "id": "int64"}, primary_keys=["day", "id"], partition_keys=["day"]
+    )
+    taken: dict[str, int] = {"a": 0, "b": 0}
+    copy: Counter[tuple[str, int]] = Counter()
+
+    def run(name: str) -> None:
+        """Run the command, which may die, and take its file if there is one."""
+        file = tmp_path / name
+        try:
+            cli("changes", "shop.orders", "--consumer", "bill", "--every-round", "-o", str(file))
+        finally:
+            rows = [json.loads(line) for line in file.read_bytes().splitlines()] if file.exists() else []
+            for row in rows:
+                if row["_round"] > taken[row["day"]]:
+                    copy[row["day"], row["id"]] += 1 if row["_change_type"] == "insert" else -1
+            for row in rows:
+                taken[row["day"]] = max(taken[row["day"]], row["_round"])
+
+    def write(number: int) -> None:
+        made = {"day": ["a", "b"] * 2, "id": [number, number, number - 1, number - 1], "op": ["c", "c", "d", "d"]}
+        table.write(pa.table(made), op_column="op")
+        table.compact(engine="local")
+
+    def acknowledged() -> dict[str, int]:
+        return {each.partition: each.round_id for each in table.consumers()}
+
+    write(1)
+    before = acknowledged()
+    for call in itertools.count(1):
+        with faults(str(cli.root), at_call=call, kind=kind) as store, contextlib.suppress(Killed, AssertionError):
+            run(f"{call}.jsonl")
+        after = acknowledged()
+        assert all(last <= taken[partition] for partition, last in after.items())
+        if after != before:
+            run(f"{call}-again.jsonl")
+            assert +copy == copy == Counter((row["day"], row["id"]) for row in table.to_arrow().to_pylist())
+            before = acknowledged()
+            write(call + 1)
+        if store.calls < call:
+            break
+    assert call > 30
+
+
 def test_a_consumer_goes_on_after_what_it_took(two_rounds: Cli) -> None:
     assert "goes with --json" in two_rounds.misused("changes", "shop.orders", "--consumer", "bill")
+    message = two_rounds.misused("changes", "shop.orders", "--consumer", "bill", "-o", "x.jsonl", "--overwrite")
+    assert "a file that was not taken yet would be lost" in message
     first = two_rounds("changes", "shop.orders", "--consumer", "bill", "--after", "1", "--json").stdout
     assert len(first.splitlines()) == 6
     assert two_rounds("changes", "shop.orders", "--consumer", "bill", "--json").stdout == ""

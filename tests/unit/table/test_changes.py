@@ -1,6 +1,5 @@
 """Changes of a table: bounds, images, one cut of partitions, what was vacuumed, consumers, and events that are read back."""
 
-import contextlib
 import datetime
 import math
 from decimal import Decimal
@@ -20,7 +19,6 @@ from siltstone.rounds.session import run_session
 from siltstone.rows.difference import unlike_pairs
 from siltstone.rows.merge import run_here
 from siltstone.table.completion import compacted_partition
-from siltstone.testing import Killed, faults
 from siltstone.testing.oracle import same_rows
 from tests.unit.rounds.compaction import MAJOR, MINOR, compact, make_table, rows
 
@@ -230,24 +228,6 @@ def test_a_consumer_that_lags_behind_holds_nothing(table: siltstone.Table) -> No
         table.changes(consumer="bill")
 
 
-@pytest.mark.parametrize("kind", ["failure", "lost answer", "kill"])
-def test_a_consumer_that_dies_while_it_acknowledges_misses_nothing(root: str, kind: Any) -> None:
-    table = siltstone.open(root).create_table(
-        "shop.orders", schema={"day": "string", "id": "int64"}, primary_keys=["day", "id"], partition_keys=["day"]
-    )
-    table.write(pa.table({"day": ["a", "b", "c"], "id": [1, 1, 1]}))
-    table.compact(engine="local")
-    for call in range(1, 9):
-        changes = table.changes(consumer="bill")
-        with faults(root, at_call=call, kind=kind), contextlib.suppress(Killed, siltstone.SiltstoneError):
-            changes.acknowledge()
-        acknowledged = {each.partition for each in table.consumers()}
-        left = table.changes(consumer="bill").to_arrow()
-        assert set(left["day"].to_pylist()) == {"a", "b", "c"} - acknowledged
-    table.changes(consumer="bill").acknowledge()
-    assert table.changes(consumer="bill").to_arrow().num_rows == 0
-
-
 EVERY = {
     "id": "int64", "b": "bool", "i1": "int8", "i2": "int16", "i4": "int32", "f4": "float", "f8": "double", "s": "string",
     "y": "binary", "d": "date", "t": "time", "ts": "timestamp", "tz": "timestamp_utc", "du": "duration", "de": "decimal(38,4)",
@@ -278,7 +258,7 @@ def test_events_are_read_back_to_the_same_table(root: str) -> None:
     table.write(pa.table({"id": [3]}), "delete")
     table.compact(engine="local")
     for net in (True, False):
-        events = b"".join(encode_changes(table.changes(net=net), table.schema, ("shop", "types")))
+        events = b"".join(encode_changes(table.changes(net=net), table.schema, ["id"], ("shop", "types")))
         copy = lake.create_table(f"shop.copy_{net}", schema=table.schema, primary_keys=["id"])
         copy.write_changes(events, "debezium")
         same_rows(copy.to_arrow(include_uncompacted=True), table.to_arrow().to_pylist())
@@ -293,4 +273,4 @@ def test_events_are_read_back_to_the_same_table(root: str) -> None:
 def test_a_type_that_events_cannot_carry_is_named(root: str) -> None:
     schema = pa.schema([("id", pa.int64()), ("m", pa.map_(pa.int64(), pa.string()))])
     with pytest.raises(InvalidInputError, match="column 'm' has the type"):
-        list(encode_changes([], schema, ("shop", "orders")))
+        list(encode_changes([], schema, ["id"], ("shop", "orders")))
