@@ -6,12 +6,13 @@
 import argparse
 import json
 import logging
+import multiprocessing
 import os
+import queue
 import random
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass
 
 from dev.undone import UNDONE, undone
@@ -21,6 +22,7 @@ from siltstone.testing.simulation.minimize import choose_steps, describe_steps, 
 LENGTH = 60
 _MINIMIZING_SECONDS = 120
 _PROGRESS_SECONDS = 60
+_SLOW_SECONDS = 60
 
 
 @dataclass(frozen=True)
@@ -106,19 +108,29 @@ def _tell_progress(total: Counts, kinds: int, started: float, told: float) -> fl
 
 
 def _in_processes(asked: argparse.Namespace, seed: int, ends_at: float) -> Iterator[tuple[int, Counts, str | None]]:
-    waiting: set[Future[tuple[int, Counts, str | None]]] = set()
-    with ProcessPoolExecutor(asked.processes) as pool:
-        try:
-            while time.monotonic() < ends_at:
-                while len(waiting) < 2 * asked.processes:
-                    waiting.add(pool.submit(run_seed, seed, asked.length, asked.damage, asked.ignore, asked.undo))
-                    seed += 1
-                done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
-                for each in done:
-                    yield each.result()
-        finally:
-            for each in waiting:
-                each.cancel()
+    """Yield what became of seeds until the time is up; those that run then are given up, since one may take for ever."""
+    results: queue.SimpleQueue[tuple[int, Counts, str | None] | BaseException] = queue.SimpleQueue()
+    running: dict[int, float] = {}
+    with multiprocessing.Pool(asked.processes) as pool:
+        while time.monotonic() < ends_at:
+            while len(running) < asked.processes:
+                given = (seed, asked.length, asked.damage, asked.ignore, asked.undo)
+                pool.apply_async(run_seed, given, callback=results.put, error_callback=results.put)
+                running[seed] = time.monotonic()
+                seed += 1
+            try:
+                done = results.get(timeout=max(0.0, ends_at - time.monotonic()))
+            except queue.Empty:
+                break
+            if isinstance(done, BaseException):
+                raise done
+            del running[done[0]]
+            yield done
+    for slow, began in running.items():
+        if time.monotonic() - began > _SLOW_SECONDS:
+            print(
+                f"seed {slow} was given up after {time.monotonic() - began:.0f} s; see --seed {slow}", file=sys.stderr
+            )
 
 
 def replay(asked: argparse.Namespace, total: Counts) -> list[Failure]:

@@ -55,10 +55,15 @@ def attempt(root: str, call: Callable[[], object], *, at_call: int, kind: FaultK
         return "done"
 
 
-def count_calls(root: str, call: Callable[[], object]) -> int:
+def calls_of(root: str, call: Callable[[], object]) -> list[str]:
     with faults(root) as store:
         call()
-    return store.calls
+    return store.history
+
+
+def is_write(call: str) -> bool:
+    """Tell whether a call can change what is stored."""
+    return call.startswith(("create", "replace", "open writer", "close", "delete"))
 
 
 def rows_by_position(table: siltstone.Table) -> dict[int, list[Any]]:
@@ -76,12 +81,13 @@ def test_a_fault_at_any_call_of_a_write_leaves_it_there_once_or_not_at_all(
     new_root: Callable[[str], str],
     make_table: Callable[[str], siltstone.Table],
 ) -> None:
-    calls = count_calls(root := new_root(store), partial(make_table(root).write, ROWS, idempotency=("job", 1)))
-    assert calls > 8, "the write must go through the store that counts"
+    calls = calls_of(root := new_root(store), partial(make_table(root).write, ROWS, idempotency=("job", 1)))
+    assert len(calls) > 8, "the write must go through the store that counts"
     outcomes = set()
-    # On S3, which is slow, the two kinds of faults share the calls; on a disk, every call has every fault.
-    first, step = (1, 1) if store == "local" else (1 + (kind == "lose"), 2)
-    for at_call in range(first, calls + 1, step):
+    for at_call, call in enumerate(calls, 1):
+        # On a disk, every call has every fault. On S3, which is slow, what matters is a request that may be repeated.
+        if store == "s3" and not is_write(call):
+            continue
         root = new_root(store)
         table = make_table(root)
         before = rows_by_position(table)
@@ -95,15 +101,17 @@ def test_a_fault_at_any_call_of_a_write_leaves_it_there_once_or_not_at_all(
         assert table.write(ROWS, idempotency=("job", 1)) == EARLIER_WRITES + 1
         assert table.write(ROWS.slice(0, 1)) == EARLIER_WRITES + 2
         assert rows_by_position(table) == {**written, EARLIER_WRITES + 2: [1]}
-    assert outcomes >= ({"killed"} if "kill" in kind else {"done", "failed"})
+    assert outcomes >= ({"killed"} if "kill" in kind else {"done", "failed"} if store == "local" else {"failed"})
 
 
 @each_store_and_kind
 def test_a_fault_at_any_call_of_a_creation_leaves_a_whole_table_or_none(
     store: str, kind: FaultKind, new_root: Callable[[str], str]
 ) -> None:
-    calls = count_calls(root := new_root(store), partial(make_empty, root))
-    for at_call in range(1, calls + 1):
+    calls = calls_of(root := new_root(store), partial(make_empty, root))
+    for at_call, call in enumerate(calls, 1):
+        if store == "s3" and not is_write(call):
+            continue
         root = new_root(store)
         outcome = attempt(root, partial(make_empty, root), at_call=at_call, kind=kind)
         lake = siltstone.open(root)
@@ -115,8 +123,8 @@ def test_a_fault_at_any_call_of_a_creation_leaves_a_whole_table_or_none(
 
 @pytest.mark.parametrize("kind", FAULT_KINDS)
 def test_a_fault_at_any_call_of_a_rename_leaves_one_name(kind: FaultKind, new_root: Callable[[str], str]) -> None:
-    calls = count_calls(root := new_root("local"), partial(make_empty(root).rename, "shop.sales"))
-    for at_call in range(1, calls + 1):
+    calls = calls_of(root := new_root("local"), partial(make_empty(root).rename, "shop.sales"))
+    for at_call in range(1, len(calls) + 1):
         root = new_root("local")
         table = make_empty(root)
         table.write(ROWS)

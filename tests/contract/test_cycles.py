@@ -1204,25 +1204,25 @@ def test_finishing_a_cycle_that_does_not_run_changes_nothing(world: World) -> No
     assert world.kept() == [1]
 
 
-def test_after_250_cycles_exactly_the_newest_100_are_kept(world: World) -> None:
+def test_after_130_cycles_exactly_the_newest_100_are_kept(world: World) -> None:
     one = world.leader()
     one.tick()
     world.tables.partitions.clear()
-    for number in range(250):
-        if number > 200:
+    for number in range(130):
+        if number > 80:
             world.tables.write("a")
-        if number == 120:
+        if number == 20:
             world.tables.problems["x"] = "a failure among them"
         world.run_cycle(one, world.worker())
         world.tables.problems.clear()
-    assert world.kept() == list(range(151, 251))
+    assert world.kept() == list(range(31, 131))
     records = cycle_records(world.database)
-    assert [record.cycle_count for record in records] == list(range(250, 150, -1))
+    assert [record.cycle_count for record in records] == list(range(130, 30, -1))
     assert cycle_records(world.database, 3) == records[:3]
     assert cycle_records(world.database, status="FAILED") == []
-    with pytest.raises(NotFoundError, match="cycle 150"):
-        cycle_details(world.database, 150)
-    assert cycle_details(world.database, 202).timeline[0].status == "COMPLETED"
+    with pytest.raises(NotFoundError, match="cycle 30"):
+        cycle_details(world.database, 30)
+    assert cycle_details(world.database, 82).timeline[0].status == "COMPLETED"
 
 
 def test_a_failure_of_pruning_harms_nothing_and_the_next_cycle_prunes(

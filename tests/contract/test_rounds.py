@@ -196,6 +196,13 @@ def is_write(call: str) -> bool:
     return call.startswith(("create", "replace", "open writer", "close", "delete"))
 
 
+def kind_of(call: str) -> str:
+    """Return what is done to which kind of object: names are random, and numbers differ."""
+    what, _, path = call.rpartition(" ")
+    folder, _, name = path.rpartition("/")
+    return f"{what} {folder.rpartition('/')[2]} {name.rpartition('.')[2] if '.' in name else ''}"
+
+
 def check_every_call(
     make: Callable[[], siltstone.Table],
     operation: Operation,
@@ -205,8 +212,8 @@ def check_every_call(
     """Do it once for each call and kind of fault, with that fault at that call.
 
     A call that only reads can fail; that its answer is lost is the same, and who dies there leaves what was written
-    before, as who dies after the last write. Where the store looks as after a fault that was recovered from already,
-    recovery is not repeated.
+    before, as who dies after the last write. Of reads of one kind of object between two writes, the first one fails. Where
+    the store looks as after a fault that was recovered from already, recovery is not repeated.
     """
     table = make()
     act = operation.prepare(table)
@@ -217,7 +224,13 @@ def check_every_call(
     assert sum(map(is_write, store.history)) >= 2, "it must go through the store that counts"
     outcomes = set()
     recovered = set()
+    failed: set[str] = set()
     for at_call, call in enumerate(store.history, 1):
+        if is_write(call):
+            failed.clear()
+        elif kind_of(call) in failed:
+            continue
+        failed.add(kind_of(call))
         for kind in kinds if is_write(call) else [kind for kind in kinds if kind == "fail"]:
             table = make()
             outcome = attempt(table, operation, at_call=at_call, kind=kind)
@@ -243,7 +256,11 @@ def test_a_fault_at_any_call_leaves_the_state_before_or_after(
     check_every_call(lambda: template.copy_to(new_root("memory")), operation, template.rows, FAULT_KINDS)
 
 
-@pytest.mark.parametrize("operation", OPERATIONS, ids=str)
+@pytest.mark.parametrize(
+    "operation",
+    [each for each in OPERATIONS if each.name in ("minor", "major with split", "rollback", "vacuum")],
+    ids=str,
+)
 def test_dying_at_any_write_on_local_disk_leaves_the_state_before_or_after(
     operation: Operation, new_root: Callable[[str], str], templates: dict[bool, Template]
 ) -> None:
@@ -262,11 +279,14 @@ def test_a_fault_while_a_round_is_committed_on_s3_leaves_the_state_before_or_aft
         act()
     creates = [number for number, call in enumerate(store.history, 1) if call.startswith("create")]
     assert len(creates) == 4, "two pages, the completion file, and the commit"
+    recovered = set()
     for at_call in creates:
         table = templates[True].copy_to(new_root("s3"))
         outcome = attempt(table, minor, at_call=at_call, kind=kind)
-        check_state(table, minor, templates[True].rows, outcome)
-        check_recovery(table, minor, templates[True].rows)
+        seen = outcome, check_state(table, minor, templates[True].rows, outcome)
+        if seen not in recovered:
+            check_recovery(table, minor, templates[True].rows)
+        recovered.add(seen)
 
 
 @pytest.mark.parametrize("kind", ["lose", "kill"])

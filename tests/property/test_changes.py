@@ -59,10 +59,12 @@ def act(table: siltstone.Table, way: str, how: Settings, choice: int) -> None:
             rounds = [entry["round_id"] for entry in list_rounds(locate_compacted(source, root=table.lake.root))][:-1]
             if rounds:
                 table.rollback(rounds[choice % len(rounds)], partition_values=source.partition_values)
-    elif way == "rename" and others:
-        table.alter(rename_columns={others[choice % len(others)]: f"renamed_{choice}"})
-    elif way == "drop" and len(others) > 1:
-        table.alter(drop_columns=[others[choice % len(others)]])
+    # Of a table that keeps history, some columns stay as they are.
+    with contextlib.suppress(siltstone.InvalidInputError):
+        if way == "rename" and others:
+            table.alter(rename_columns={others[choice % len(others)]: f"renamed_{choice}"})
+        elif way == "drop" and len(others) > 1:
+            table.alter(drop_columns=[others[choice % len(others)]])
     run(table, how, only=choice if way == "one partition" else None, is_rebase=way == "rebase")
 
 
@@ -105,6 +107,7 @@ def difference(table: siltstone.Table, before: Rows, after: Rows) -> Counter[tup
     """Return each change of a row, as text, the slow way."""
     version = table.version
     keys = version.primary_keys if version.drop_duplicates else []
+    keys = [*keys, *version.sort_keys] if version.keeps_history else keys
     if not keys:
         old, new = Counter(map(repr, before)), Counter(map(repr, after))
         deleted, inserted = old - new, new - old
@@ -131,7 +134,7 @@ def found_changes(rows: Rows) -> Counter[tuple[str, str]]:
     return Counter((row["_change_type"], repr(own)) for row, own in zip(rows, plain, strict=True))
 
 
-@settings(max_examples=15)
+@settings(max_examples=10)
 @given(history=histories(min_writes=3, max_writes=6, max_rows=10), steps=STEPS, choice=st.integers(0, 255))
 def test_changes_between_any_two_rounds_are_the_difference_of_the_states(history: Any, steps: Any, choice: int) -> None:
     table = made_table(history, steps)
@@ -152,7 +155,7 @@ def test_changes_between_any_two_rounds_are_the_difference_of_the_states(history
             assert {row["_round"] for row in by_round} <= {newer}
 
 
-@settings(max_examples=12)
+@settings(max_examples=8)
 @given(
     history=histories(min_writes=3, max_writes=6, max_rows=10),
     steps=STEPS,

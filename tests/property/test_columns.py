@@ -96,7 +96,7 @@ def take(table: siltstone.Table, model: Model, step: Step) -> None:
 
 
 @given(st.sampled_from(["deduplicate", "partial_update"]), STEPS)
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=20, deadline=None)
 def test_rows_follow_their_columns_through_renames_and_drops_however_rounds_are_cut(
     merge_engine: str, steps: list[Step]
 ) -> None:

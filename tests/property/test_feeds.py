@@ -37,7 +37,7 @@ def plain(rows: Rows) -> Rows:
     return [{name: value for name, value in row.items() if value is not None} for row in rows]
 
 
-@settings(max_examples=25)
+@settings(max_examples=15)
 @given(
     history=histories(min_writes=3, max_writes=6, max_rows=8),
     steps=STEPS,
@@ -69,7 +69,7 @@ def test_rows_of_deltas_mean_the_table_wherever_a_query_dies(
         same_rows(plain(replay(made.oracle(), query.rows)), plain(table.scan(fresh=True).to_arrow().to_pylist()))
 
 
-@settings(max_examples=15)
+@settings(max_examples=10)
 @given(
     history=histories(min_writes=3, max_writes=6, max_rows=8),
     steps=STEPS,

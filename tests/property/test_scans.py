@@ -222,7 +222,7 @@ def change_columns(table: siltstone.Table, choice: int) -> dict[str, str]:
     return renamed
 
 
-@settings(max_examples=16)
+@settings(max_examples=12)
 @given(
     history=histories(max_writes=5, max_rows=10),
     rounds=st.lists(st.integers(0, 15), min_size=5, max_size=5),

@@ -86,7 +86,7 @@ def in_order(rows: pa.Table) -> list[str]:
     return sorted(repr(tuple(row.values())) for row in rows.to_pylist())
 
 
-@settings(max_examples=6)
+@settings(max_examples=5)
 @given(
     history=histories(max_writes=4, max_rows=10),
     rounds=st.lists(st.integers(0, 15), min_size=4, max_size=4),

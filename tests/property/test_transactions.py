@@ -39,7 +39,7 @@ def remembered(table: siltstone.Table) -> list[str]:
     return stream.log.read(lambda state: state.keys("transaction/"))  # type: ignore[attr-defined,no-any-return]
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(steps=st.lists(STEPS, min_size=10, max_size=24), max_runs=st.integers(1, 2), split=st.sampled_from([2, 1000]))
 def test_a_batch_is_committed_once_in_any_order_of_ids(steps: list[tuple[str, str]], max_runs: int, split: int) -> None:
     table = new_table()

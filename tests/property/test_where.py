@@ -22,7 +22,7 @@ DOMAINS: dict[str, list[Any]] = {
 KEYS = ["number", "ratio"]
 
 
-@settings(max_examples=150)
+@settings(max_examples=100)
 @given(data=st.data())
 def test_rows_that_a_filter_wants_are_not_ruled_out(data: st.DataObject) -> None:
     # Few values a column, so that rows often have what the filter names, and nothing but that and NaN.

@@ -30,16 +30,16 @@ def orders_in(root: Path) -> Table:
 
 
 def test_compact_starts_spark_and_foretells_what_it_does(tmp_path: Path) -> None:
-    root = tmp_path / "lake"
-    orders_in(root)
-    (preview,) = run(root, "plan", "shop.orders")["rounds"]
-    compacted = run(root, "compact", "shop.orders", "--master", "local[2]")
+    cli = Cli(tmp_path)
+    orders_in(cli.root)
+    (preview,) = cli.json("plan", "shop.orders")["rounds"]
+    compacted = run(cli.root, "compact", "shop.orders", "--master", "local[2]")
     assert compacted["seconds"]["spark_start"] > 0
     (line,) = compacted["rounds"]
     assert line["live_rows"] == preview["buckets"][0]["new_rows"] == 1500
     assert line["duplicate_rows"] == 500
-    assert run(root, "lookup", "shop.orders", "id=700") == [{"id": 700, "v": "b"}]
-    assert run(root, "compact", "shop.orders")["rounds"] == []
+    assert cli.json("lookup", "shop.orders", "id=700") == [{"id": 700, "v": "b"}]
+    assert run(cli.root, "compact", "shop.orders")["rounds"] == []
 
 
 @pytest.fixture

@@ -293,7 +293,7 @@ def test_the_oracle_of_a_table_folds_its_deltas(local_root: str) -> None:
 
 
 @given(histories())
-@settings(max_examples=120)
+@settings(max_examples=80)
 def test_a_table_keeps_the_order_and_the_values_of_its_writes(history: tuple[TableSettings, list[Write]]) -> None:
     table_settings, writes = history
     lake = siltstone.open(f"memory://{uuid.uuid4().hex}")

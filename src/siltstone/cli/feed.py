@@ -92,8 +92,10 @@ def _lines(feed: "Changes", format: Literal["jsonl", "debezium"]) -> Iterator[by
         rows = (row for batch in feed for row in plain_rows(batch))
         return (orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE) for row in rows)
     keys = feed.version.primary_keys
-    if not keys or not feed.version.drop_duplicates:
-        raise InvalidInputError(f"{feed.name}: rows have no key by which a change event could tell them; use jsonl")
+    if not keys or not feed.version.drop_duplicates or feed.version.keeps_history:
+        raise InvalidInputError(
+            f"{feed.name}: has no key with one row, by which a change event could tell it; use jsonl"
+        )
     missing = [key for key in keys if key not in feed.columns]
     if missing:
         raise InvalidInputError(f"{feed.name}: change events need the key; add {', '.join(missing)} to --columns")

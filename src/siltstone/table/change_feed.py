@@ -194,7 +194,9 @@ class Changes:
         self, span: Span, before: RoundCompletion | None, after: RoundCompletion, rounds: Sequence[Entry]
     ) -> Iterator[RowChanges]:
         version = self.version.as_in_files()
-        keys = version.primary_keys if version.drop_duplicates else ()
+        keys = version.primary_keys if version.drop_duplicates else []
+        # Of a table that keeps history, a key has a row for each version, which its place in time tells apart.
+        keys = [*keys, *version.sort_keys] if version.keeps_history else keys
         as_one = before is not None and not _keeps_buckets(before, after, rounds)
         steps = None if before is None or as_one else self._recorded_steps(span, before, after, rounds)
         if steps is None:

@@ -116,6 +116,37 @@ def test_changes_have_the_columns_of_today(table: siltstone.Table) -> None:
     assert table.changes(1, columns=["id"]).to_arrow().num_rows == 2
 
 
+def test_versions_of_a_key_are_changes_of_their_own(root: str) -> None:
+    table = make_table(
+        root, schema={"id": "int64", "at": "int64", "v": "string"}, sort_keys=["at"], merge_engine="history"
+    )
+
+    def write(at: int) -> None:
+        table.write(pa.table({"id": [1, 2], "at": [at, at], "v": [str(at)] * 2}))
+        compact(table, MAJOR)
+
+    for at in (1, 3, 5, 4):
+        write(at)
+    found = [
+        (row["_change_type"], row["id"], row["at"], row["_valid_to"])
+        for row in table.changes("round:1").to_arrow().to_pylist()
+    ]
+    assert sorted(found, key=str) == sorted(
+        (
+            change
+            for key in (1, 2)
+            for change in (
+                ("update_before", key, 1, None),
+                ("update_after", key, 1, 3),
+                ("insert", key, 3, 4),
+                ("insert", key, 4, 5),
+                ("insert", key, 5, None),
+            )
+        ),
+        key=str,
+    )
+
+
 def test_a_round_that_was_vacuumed_is_named_with_the_oldest_there_is(table: siltstone.Table) -> None:
     opened = table.changes("round:1")
     table.vacuum(retention_ms=0, orphan_grace_ms=0)
