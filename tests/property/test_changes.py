@@ -20,9 +20,10 @@ from siltstone.table.completion import compacted_partition, get_round, list_roun
 from siltstone.table.snapshot import PartitionSnapshot, TableSnapshot
 from siltstone.testing.oracle import comparable
 from siltstone.testing.strategies import TableSettings, Write, histories
+from tests.property.test_rows_machine import TIERED
 
 Rows = list[dict[str, Any]]
-SETTINGS = st.builds(
+SETTINGS = st.sampled_from(TIERED) | st.builds(
     Settings,
     bucket_rows=st.sampled_from([2, 5, 1000]),
     max_dead_fraction=st.sampled_from([1.0, 0.3]),

@@ -24,16 +24,20 @@ SETTINGS = st.sampled_from(
         replace(ROOMY, bucket_rows=3),
         replace(ROOMY, full=True),
         replace(ROOMY, max_files=1),
-        replace(ROOMY, max_files=1, max_carried_fraction=1.0),
+        TIERED := replace(ROOMY, max_files=1, max_carried_fraction=1.0),
     ]
 )
 # How late a change may come: within the delay it must be taken, beyond it may be refused.
 UPDATES = st.tuples(st.just("update"), KEYS, TEXTS, TAGS, st.integers(0, 2 * DELAY))
 COMPACTIONS = st.tuples(st.just("compact"), SETTINGS, st.integers(0, 30), st.integers(0, 60), st.booleans())
+# One round after another, so that a bucket has small files to merge.
+TIERS = st.tuples(st.just("merge_small_files"), st.lists(KEYS, min_size=2, max_size=4), TEXTS, TAGS)
 HOLDS = st.tuples(st.just("hold"), st.integers(-90, 5), st.integers(1, 60))
 REPEATS = st.tuples(st.just("repeat"), KEYS, TEXTS, TAGS, st.booleans())
 STEPS = st.lists(
-    st.tuples(st.integers(0, 15), UPDATES | UPDATES | REPEATS | COMPACTIONS | HOLDS | st.tuples(st.just("release"))),
+    st.tuples(
+        st.integers(0, 15), UPDATES | UPDATES | REPEATS | COMPACTIONS | TIERS | HOLDS | st.tuples(st.just("release"))
+    ),
     min_size=1,
     max_size=14,
 )
@@ -84,6 +88,14 @@ class World:
         with faults(docs.lake.root, at_call=at_call or None, kind=kind), contextlib.suppress(SiltstoneError, Killed):
             compact(docs, second, how)  # type: ignore[arg-type]
 
+    def merge_small_files(self, keys: list[str], text: str, tags: tuple[str, ...]) -> None:
+        """Write to some documents, each in a round of its own."""
+        for key in keys:
+            self.second += 1
+            self.update(key, text, tags, 0)
+            with contextlib.suppress(ConflictError):
+                compact(self.written.docs, self.second, TIERED)
+
     def hold(self, since: int, seconds: int) -> None:
         """Keep what is there for a while; refused only where deltas that this needs are deleted already."""
         written, since_ms = self.written, at(self.second + since)
@@ -119,7 +131,7 @@ class World:
             assert sorted(found, key=lambda each: str(each["~id"])) == expected
 
 
-@settings(max_examples=30)
+@settings(max_examples=20)
 @given(STEPS, st.booleans())
 def test_no_schedule_of_rounds_holds_and_faults_changes_a_document(
     steps: list[tuple[int, tuple[object, ...]]], keeps_history: bool

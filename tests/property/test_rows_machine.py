@@ -35,7 +35,12 @@ from tests.unit.rounds.compaction import live_batches
 NEVER_MS = 1 << 60
 Rows = list[dict[str, Any]]
 
-SETTINGS = st.builds(
+# With these, a bucket that has a file, or two, merges small ones with the new rows; others seldom come to that.
+TIERED = [
+    Settings(max_dead_fraction=1.0, max_delta_fraction=100.0, max_files=files, max_carried_fraction=1.0)
+    for files in (1, 2)
+]
+SETTINGS = st.sampled_from(TIERED) | st.builds(
     Settings,
     bucket_rows=st.sampled_from([2, 5, 1000]),
     max_dead_fraction=st.sampled_from([1.0, 0.3, 0.0]),
@@ -55,7 +60,7 @@ READS = st.sampled_from(["compacted", "fresh"])
 class RowsMachine(RuleBasedStateMachine):
     """A table, what is done to it, and an oracle for each of its partitions."""
 
-    @initialize(history=histories(max_writes=16, max_rows=8), first_writes=st.integers(1, 4))
+    @initialize(history=histories(min_writes=10, max_writes=20, max_rows=8), first_writes=st.integers(1, 3))
     def create(self, history: tuple[TableSettings, list[Write]], first_writes: int) -> None:
         made, self.waiting = history
         self.table = made.create(siltstone.open(f"memory://{uuid.uuid4().hex}"))
@@ -179,6 +184,14 @@ class RowsMachine(RuleBasedStateMachine):
     def write_and_compact(self, how: Settings) -> None:
         self.next_write()
         self.run(how)
+        self.check()
+
+    @precondition(lambda self: self.waiting)
+    @rule(how=st.sampled_from(TIERED), count=st.integers(2, 4))
+    def write_and_merge_small_files(self, how: Settings, count: int) -> None:
+        for _ in range(count):
+            self.next_write()
+            self.run(how)
         self.check()
 
     @rule(how=SETTINGS, max_round_bytes=ROUND_BYTES)
@@ -388,5 +401,5 @@ def _same_key(row: dict[str, Any], key: dict[str, Any]) -> bool:
     return True
 
 
-RowsMachine.TestCase.settings = settings(max_examples=20, stateful_step_count=20)
+RowsMachine.TestCase.settings = settings(max_examples=12, stateful_step_count=20)
 TestRowsMachine = RowsMachine.TestCase
