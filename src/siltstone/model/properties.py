@@ -139,6 +139,15 @@ KEEP_HISTORY: Property[bool] = Property(
     read_by="compaction of documents",
     meaning="Whether each delta that compaction absorbs is kept, with the document after it, for `history`.",
 )
+HISTORY_RETENTION_SECONDS: Property[float] = Property(
+    name="history_retention_seconds",
+    parse=_seconds,
+    values=f"seconds, 0 or more, or `{FOREVER}`",
+    default=FOREVER_SECONDS,
+    default_text=f"`{FOREVER}`",
+    read_by="compaction of documents",
+    meaning="In a table that keeps history, how long a delta is kept in it after it was compacted.",
+)
 INGEST_SOURCE: Property[str | None] = Property(
     name="ingest.source",
     parse=_text,
@@ -335,6 +344,7 @@ TABLE_PROPERTIES: dict[str, Property[Any]] = {
     for declared in (
         DELTA_RETENTION_SECONDS,
         FEED_MAX_LAG_SECONDS,
+        HISTORY_RETENTION_SECONDS,
         HISTORY_TRACK,
         INGEST_CREATE,
         INGEST_DECIMALS,

@@ -127,7 +127,8 @@ def make(root: str, delay: float = DELAY, **more: Any) -> Written:
 
 def kinds(docs: siltstone.DocumentTable, key: str) -> str:
     """What is stored of a document, by time: d for a delta, C for a compaction."""
-    return "".join("d" if event.kind == "delta" else "C" for event in docs.timeline(key))
+    stored = [event for event in docs.timeline(key) if event.state != "history"]
+    return "".join("d" if event.kind == "delta" else "C" for event in stored)
 
 
 def completion_of(docs: siltstone.DocumentTable) -> RoundCompletion:
