@@ -116,7 +116,7 @@ def import_(
     A line is {"key": text, "deltas": [{"id", "delta", "tags"}], "compactions": [{"id", "count", "first", "cutoff",
     "cutoff_signature", "last_content_mutation", "last_mutation", "compacted_delta", "last_tags"}], "history": [{"id",
     "version", "delta", "tags", "content"}]}. A record without compacted_delta is a legacy one: its content is the delta at
-    its cutoff. Or it is {"key": text, "cells": {id: "D3:…", id: "C1:…"}}, as the store itself has them.
+    its cutoff. Or it is {"key": text, "cells": {id: value}}, with values as the store itself has them (D1, D2, D3, C1, H1).
     """
     docs = shell.lake.document_table(name)
     with shell.progress(f"Reading {file}") as progress:

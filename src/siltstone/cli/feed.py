@@ -71,10 +71,9 @@ def changes(
     if to_file is not None and format == "table":
         raise typer.BadParameter("a table is shown, not written; use jsonl or debezium", param_hint="--format")
     if shell.lake.table(name).holds_documents:
-        if columns or every_round or format == "debezium":
-            raise typer.BadParameter(
-                "is of rows; documents have one form", param_hint="--columns, --every-round, debezium"
-            )
+        if columns or every_round or on_rebase == "error" or format == "debezium":
+            hint = "--columns, --every-round, --on-rebase, --format debezium"
+            raise typer.BadParameter("goes with tables of rows; changes of documents have one form", param_hint=hint)
         documents = shell.lake.document_table(name).changes(
             after, upto, where=where, tags=tags or (), without_tags=without_tags or (), images=images, consumer=consumer
         )

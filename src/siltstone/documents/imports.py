@@ -195,7 +195,7 @@ class Import:
         return commit_changes(name, stage, idempotency=own_id, root=root)
 
     def _outcome(self, batch: Sequence[_Document], was_committed: bool) -> _Outcome:
-        """Tell new documents from those that were imported before, and those of which something else is stored.
+        """Separate new documents from those that were imported before, and those of which something else is stored.
 
         Raises: AlreadyExistsError.
         """

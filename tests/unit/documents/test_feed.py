@@ -97,6 +97,23 @@ def test_compaction_changes_nothing_of_what_is_shown_from_any_position(feed: Fee
         feed.check(after)
 
 
+def test_a_rollback_a_rebase_and_a_rename_change_nothing_of_what_is_shown(feed: Feed) -> None:
+    filled(feed)
+    feed.write(9, "a", 'if intrinsic("~table":"shop.reviews") then {..,"mine":1} end')
+    for second in (20, 40):
+        feed.written.compact(second)
+        feed.write(second + 1, "b", f'{{..,"at":{second}}}')
+    feed.docs.table.rollback(1)
+    for after in range(feed.commits.position + 1):
+        feed.check(after)
+    feed.written.compact(60, rebase_source=source_of(feed.docs))
+    feed.write(61, "a", '{..,"late":false}')
+    for after in range(feed.commits.position + 1):
+        feed.check(after)
+    docs = feed.docs.lake.rename_table(NAME, "shop.renamed").lake.document_table("shop.renamed")
+    assert seen(docs.changes()) == feed.commits.expected
+
+
 def test_one_commit_of_many_changes_is_shown_by_key_and_time(feed: Feed) -> None:
     updates = [
         ("b", '{..,"n":2}', (), change_id(2)),
@@ -319,6 +336,6 @@ class TestCommands:
         assert cli("changes", NAME, "--consumer", "search", "--json").stdout == ""
         assert "nothing was committed since position 3" in cli("changes", NAME, "--after", "3").stderr
         assert cli.json("consumers", NAME)[0]["high_watermark"] == 3
-        assert "is of rows" in cli.misused("changes", NAME, "--format", "debezium")
+        assert "goes with tables of rows" in cli.misused("changes", NAME, "--format", "debezium")
         cli("table", "create", "shop.orders", "--schema", cli.file("schema.json", '{"id":"int64"}'), "--key", "id")
         assert "is for tables of documents" in cli.misused("changes", "shop.orders", "--tag", "x")
