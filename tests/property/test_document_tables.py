@@ -111,6 +111,7 @@ class World:
         self.written.check()
         if self.keeps_history:
             self.written.check_history()
+        self.written.check_timelines(is_whole=self.keeps_history)
         for hold_id, expected in self.exports.items():
             found = self.written.docs.scan(hold=hold_id, include_deleted=True)
             assert sorted(found, key=lambda each: str(each["~id"])) == expected
