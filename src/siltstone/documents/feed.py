@@ -21,6 +21,7 @@ from siltstone.documents.recent import RecentDeltas
 from siltstone.documents.record import Row, iso_time, order_key, to_ms
 from siltstone.documents.schema import KEY, SCHEMA, DocumentRow, condition_name, group, rows_in
 from siltstone.errors import InvalidInputError, NotFoundError
+from siltstone.log.state import Entry
 from siltstone.model import Delta, PartitionLocator, TableVersion
 from siltstone.model.locators import check_position
 from siltstone.rows.columns import align
@@ -257,16 +258,25 @@ class _Ends:
             return 0 if found is None else found.trimmed_stream_position, state.deltas(partition_id, first, last)
 
         trimmed, deltas = self._read(read)
-        if trimmed <= first:
+        rounds = self._rounds_since_rebase()
+        if trimmed <= first and (rounds is None or first >= max(1, min(map(watermark, rounds), default=0))):
             return None, deltas
-        kept = [watermark(entry) for entry in list_rounds(self.destination) if watermark(entry) >= trimmed]
+        kept = [watermark(entry) for entry in rounds or list_rounds(self.destination) if watermark(entry) >= trimmed]
         if first > 0 or not kept or min(kept) > last:
             raise NotFoundError(
-                f"{self.name}: deltas up to position {trimmed} are trimmed, so that changes after {first} are not known any "
-                f"more; begin after {min(kept, default=trimmed)}, or from the beginning, with all documents as they are"
+                f"{self.name}: changes after {first} are not known any more, since deltas up to {trimmed} are trimmed, or the "
+                f"table was rebased; begin after {min(kept, default=trimmed)}, or from the beginning, with all documents"
             )
         start = min(kept)
         return start, [delta for delta in deltas if delta.stream_position > start]
+
+    def _rounds_since_rebase(self) -> list[Entry] | None:
+        """Return the rounds since documents came from elsewhere than from the deltas, None where they never did."""
+        completion = self.partition.completion
+        origin = None if completion is None else completion.origin
+        if origin is None or origin.is_from_deltas:
+            return None
+        return [entry for entry in list_rounds(self.destination) if round_id(entry) >= origin.round_id]
 
     @property
     def _source(self) -> PartitionLocator:

@@ -118,8 +118,8 @@ FEED_MAX_LAG_SECONDS: Property[float] = Property(
     values=f"seconds, 0 or more, or `{FOREVER}`",
     default=14.0 * 24 * 3600,
     default_text="1209600 (14 days)",
-    read_by="consumers of changes, and `siltstone vacuum`",
-    meaning="How long a vacuum keeps rounds for a consumer that has not acknowledged them.",
+    read_by="consumers of changes, `siltstone vacuum` and the service's trimming",
+    meaning="How long a vacuum keeps rounds, and the service deltas of documents, for a consumer that has not acknowledged them.",
 )
 HISTORY_TRACK: Property[tuple[str, ...] | None] = Property(
     name="history.track",

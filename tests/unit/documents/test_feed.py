@@ -17,7 +17,7 @@ from siltstone.testing import Killed, faults
 from siltstone.testing.faults import FaultKind
 from tests.unit.cli.command_line import Cli
 from tests.unit.documents.feed_oracle import Commits, Seen, seen
-from tests.unit.documents.tables import NAME, at, change_id, make, source_of
+from tests.unit.documents.tables import NAME, at, change_id, compact, make, source_of
 
 
 class Feed:
@@ -292,7 +292,7 @@ class TestConsumers:
         feed.docs.vacuum(retention_ms=0, orphan_grace_ms=0)
         assert feed.trim() == 10
         feed.write(21, "a", '{..,"n":3}')
-        with pytest.raises(NotFoundError, match=r"deltas up to position 10 are trimmed.*begin after 10"):
+        with pytest.raises(NotFoundError, match=r"deltas up to 10 are trimmed.*begin after 10"):
             feed.docs.changes(4)
         feed.check(10)
         *inserts, last = feed.docs.changes()
@@ -302,6 +302,17 @@ class TestConsumers:
         ]
         assert seen([last]) == feed.commits.expected[-1:]
         feed.docs.rounds()
+
+    def test_what_a_table_had_before_it_followed_another_one_comes_first(self, feed: Feed) -> None:
+        filled(feed)
+        follower = feed.docs.lake.create_document_table("shop.follower", full_consistency_delay=10)
+        follower.update("z", "{}", (), change_id(1))
+        compact(follower, 20, rebase_source=source_of(feed.docs))
+        feed.write(21, "a", '{..,"n":7}')
+        first, *rest = follower.changes()
+        assert (first.key, first.change_type, first.delta, first.position) == ("z", "insert", None, 0)
+        assert seen(rest) == feed.commits.expected
+        assert seen(follower.changes(10)) == feed.commits.expected[-1:]
 
     def test_a_table_to_which_nothing_was_written_has_no_changes(self, feed: Feed) -> None:
         changes = feed.docs.changes(consumer="c")
