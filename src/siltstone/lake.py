@@ -61,7 +61,7 @@ from siltstone.model import (
     TableVersion,
 )
 from siltstone.model.locators import did_you_mean, split_table_name
-from siltstone.model.properties import KIND, PUBLISH, ROWS_KIND
+from siltstone.model.properties import DOCUMENTS_KIND, KIND, PUBLISH, ROWS_KIND
 from siltstone.model.rounds import RoundCompletion
 from siltstone.model.schema import describe_type, schema_from_json
 from siltstone.objects import canonical_root, local_folder, open_objects
@@ -137,6 +137,8 @@ EngineName = Literal["spark", "local"]
 WriteMode = Literal["append", "overwrite"]
 Partitions: TypeAlias = Sequence[Mapping[str, object]] | Literal["present"] | None
 """What an overwrite replaces: partitions by their values, those that the rows belong to, or None, the table."""
+HISTORY_SUFFIX = "$history"
+"""What SQL calls the history of a table of documents by: `shop."reviews$history"`."""
 SchemaLike: TypeAlias = pa.Schema | Mapping[str, str] | Sequence[Mapping[str, object]]
 
 
@@ -338,14 +340,14 @@ class Lake:
         name: str,
         *,
         full_consistency_delay: "float | datetime.timedelta" = 300,
-        keep_history: bool = False,
+        keep_history: "bool | datetime.timedelta" = False,
         description: str = "",
         properties: Mapping[str, str] | None = None,
     ) -> "DocumentTable":
         """Create a table of JSON documents, and its namespace where that is missing.
 
         Changes may carry times as far back as the delay, in seconds; what is older is complete, and compacted. With
-        `keep_history`, compaction keeps each delta that it absorbs, see `DocumentTable.history`.
+        `keep_history`, compaction keeps each delta that it absorbs, forever or for so long, see `DocumentTable.history`.
         Raises: AlreadyExistsError, InvalidInputError.
         """
         from siltstone.document_table import create_document_table
@@ -426,7 +428,7 @@ class Lake:
         """Return a SELECT over tables of the lake, which DuckDB runs in this process when its rows are asked for.
 
         Tables are named with their namespace, e.g. `select status, sum(amount) from shop.orders group by status`; those of
-        documents have the columns that `DocumentTable.to_spark` has. Each table is read as it is at this moment, as compacted,
+        documents have the columns that `DocumentTable.to_spark` has, and, where they keep it, a history: `shop."reviews$history"`. Each table is read as it is at this moment, as compacted,
         with the deltas that wait if `fresh`, or `as_of` a time, or a position by table: `{"shop.orders": 12}`. Within
         the query, `shop.orders AT (VERSION => 12)` and `AT (TIMESTAMP => '2024-05-01T08:00:00Z')` say the same of one table.
         Only what reads is run: no files, no settings, no network.
@@ -435,9 +437,10 @@ class Lake:
         from siltstone.table.query import open_query
 
         def open_table(name: str, moment: Moment | None) -> "QueryTable":
-            table = self._table_of_any_case(name)
+            own_name = name.removesuffix(HISTORY_SUFFIX)
+            table = self._table_of_any_case(own_name)
             given = as_of.get(table.name) if isinstance(as_of, Mapping) else as_of
-            return table.for_query(given if moment is None else moment, fresh=fresh)
+            return table.for_query(given if moment is None else moment, fresh=fresh, history=own_name != name)
 
         opened = open_query(query, open_table, self._guess)
         names = {table.name for table in opened.tables}
@@ -1021,14 +1024,22 @@ class Table:
         """
         return take_snapshot(self.name, as_of=as_of, fresh=fresh, root=self.lake.root)
 
-    def for_query(self, moment: Moment | None, *, fresh: bool = False) -> "QueryTable":
-        """Return the table as a query reads it: at a moment, or as it is. Raises: as `snapshot`."""
+    @property
+    def holds_documents(self) -> bool:
+        """Whether it is a table of documents; see `Lake.document_table`."""
+        return KIND.of(self.properties, self.name) == DOCUMENTS_KIND
+
+    def for_query(self, moment: Moment | None, *, fresh: bool = False, history: bool = False) -> "QueryTable":
+        """Return the table as a query reads it: at a moment, or as it is; or the history of documents. Raises: as `snapshot`."""
         from siltstone.table.query import QueryTable
 
         if KIND.of(self.properties, self.name) != ROWS_KIND:
             if moment is not None:
                 raise InvalidInputError(f"{self.name}: is a table of documents, which SQL reads as they are now only")
-            return QueryTable(self.name, None, self.lake.document_table(self.name).to_dataset())
+            name = f"{self.name}{HISTORY_SUFFIX}" if history else self.name
+            return QueryTable(name, None, self.lake.document_table(self.name).to_dataset(history=history))
+        if history:
+            raise InvalidInputError(f"{self.name}: is a table of rows; {HISTORY_SUFFIX} is for those of documents")
         snapshot = self.snapshot(as_of=moment, fresh=fresh)
         newer = snapshot.newer if moment is None and not fresh else 0
         return QueryTable(self.name, moment, snapshot.scan().to_dataset(), newer)

@@ -27,6 +27,7 @@ from siltstone.storage.layout import (
     version_log,
 )
 from siltstone.table.completion import (
+    CONSUMER_PREFIX,
     CURRENT_KEY,
     HOLD_PREFIX,
     ROUND_PREFIX,
@@ -37,7 +38,7 @@ from siltstone.table.completion import (
     list_rounds,
     read_completion,
 )
-from siltstone.table.consumers import CONSUMER_PREFIX, rounds_kept_for_consumers
+from siltstone.table.consumers import rounds_kept_for_consumers
 from siltstone.table.followers import (
     refuse_lost_commits,
 )

@@ -29,6 +29,9 @@ from siltstone.storage import object_store as storage
 CURRENT_KEY = "round"
 ROUND_PREFIX = "round/"
 HOLD_PREFIX = "hold/"
+CONSUMER_PREFIX = "feed/"
+DELTAS_AFTER = "deltas_after"
+"""Of a consumer's entry, the position after which it needs deltas; only those of documents do."""
 # About what a completion takes in memory: buckets of one page, or so much for each page.
 _COMPLETION_BYTES = 1 << 18
 _PAGE_BYTES = 2048
@@ -466,8 +469,14 @@ def hold_floor(holds: Sequence[Hold], now_ms: int) -> int | None:
 
 
 def held_watermark(destination: Destination, now_ms: int) -> int | None:
-    """Return the position after which deltas are needed by states that holds keep, None where there are none."""
+    """Return the position after which deltas are needed, by states that holds keep and by consumers, None where none are."""
     kept = [hold.high_watermark for hold in list_holds(destination) if hold.keeps_state and hold.until_ms > now_ms]
+    consumers = destination.log.recall(lambda state: state.scan(CONSUMER_PREFIX))
+    kept += [
+        int(entry[DELTAS_AFTER])
+        for entry in consumers
+        if DELTAS_AFTER in entry and int(entry["acknowledged_at"]) + int(entry["max_lag_ms"]) > now_ms
+    ]
     return min(kept, default=None)
 
 

@@ -27,6 +27,7 @@ MAPS = (
     "bucket_actions",
     "compacted_row",
     "content",
+    "content_before",
     "key",
     "properties",
     "rounds",
@@ -244,6 +245,10 @@ def record_documents(keys: Recorder) -> None:
     keys("documents", "get", "shop.reviews", "r1", "--change", done["change_id"])
     keys("documents", "timeline", "shop.reviews", "r1")
     keys("documents", "history", "shop.reviews", "r1")
+    keys("documents", "history", "shop.reviews", lines=True, when="all documents")
+    keys("changes", "shop.reviews", "--consumer", "search", lines=True, when="documents")
+    keys("changes", "shop.reviews", "--output", str(cli.folder / "reviews.changes.jsonl"), when="documents, to a file")
+    keys("consumers", "shop.reviews", when="documents")
     keys("explain-key", "shop.reviews", "key=r1", when="documents", exit_code=1)
     keys("plan", "shop.reviews", when="documents")
     keys("documents", "compact", "shop.reviews")
