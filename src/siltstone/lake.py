@@ -122,6 +122,7 @@ from siltstone.table.report import (
 from siltstone.table.round_bounds import Bound
 from siltstone.table.scan import Scan, Where, look_up, open_scan
 from siltstone.table.snapshot import Moment, TableSnapshot, take_snapshot
+from siltstone.table.tags import Tag, add_tag, check_tags, find_tag, list_tags, remove_tag
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -1012,8 +1013,8 @@ class Table:
         """Return the rounds of all partitions in numbers, oldest first; a damaged one has its problem."""
         return read_rounds(self.name, root=self.lake.root)
 
-    def snapshot(self, *, as_of: "int | datetime.datetime | None" = None, fresh: bool = False) -> TableSnapshot:
-        """Return what the table is at one position: as compacted furthest, the newest one if `fresh`, or as of one or a time.
+    def snapshot(self, *, as_of: Moment | None = None, fresh: bool = False) -> TableSnapshot:
+        """Return what the table is at one position: as compacted furthest, the newest one if `fresh`, or as of one, a time or a tag.
 
         It is one state of all partitions: where rounds have not come that far, it has the deltas that they lack. A table
         that was compacted on behalf of another one has a position in the stream of that one.
@@ -1039,7 +1040,7 @@ class Table:
         where: Where | None = None,
         *,
         fresh: bool = False,
-        as_of: "int | datetime.datetime | None" = None,
+        as_of: Moment | None = None,
         current_only: bool = False,
         valid_at: object = None,
     ) -> Scan:
@@ -1093,6 +1094,24 @@ class Table:
             root=self.lake.root,
         )
 
+    def tag(
+        self, name: str, *, as_of: Moment | None = None, round_id: int | None = None, overwrite: bool = False
+    ) -> Tag:
+        """Give a name to a state of the table, which is kept from then on and can be read `as_of` that name; see `add_tag`."""
+        return add_tag(self.name, name, as_of=as_of, round_id=round_id, overwrite=overwrite, root=self.lake.root)
+
+    def tags(self) -> list[Tag]:
+        """Return the tags of the table by name. Raises: CorruptionError."""
+        return list_tags(self.name, root=self.lake.root)
+
+    def find_tag(self, name: str) -> Tag:
+        """Return a tag by its name. Raises: NotFoundError."""
+        return find_tag(self.name, name, catalog.version_folder(self.name, root=self.lake.root), root=self.lake.root)
+
+    def untag(self, name: str) -> Tag:
+        """Forget a tag; its files go with the next vacuum, unless something else names them. Raises: NotFoundError."""
+        return remove_tag(self.name, name, root=self.lake.root)
+
     def consumers(self) -> list[Consumer]:
         """Return who takes changes under a name, and how far each one is in each partition. Raises: CorruptionError."""
         return list_consumers(self._destinations())
@@ -1105,7 +1124,7 @@ class Table:
         self,
         columns: Sequence[str] | None = None,
         *,
-        as_of: "int | datetime.datetime | None" = None,
+        as_of: Moment | None = None,
         include_uncompacted: bool = False,
         current_only: bool = False,
     ) -> pa.RecordBatchReader:
@@ -1116,7 +1135,7 @@ class Table:
         self,
         columns: Sequence[str] | None = None,
         *,
-        as_of: "int | datetime.datetime | None" = None,
+        as_of: Moment | None = None,
         include_uncompacted: bool = False,
         current_only: bool = False,
     ) -> pa.Table:
@@ -1128,7 +1147,7 @@ class Table:
         spark: "SparkSession",
         columns: Sequence[str] | None = None,
         *,
-        as_of: "int | datetime.datetime | None" = None,
+        as_of: Moment | None = None,
         include_uncompacted: bool = False,
         current_only: bool = False,
     ) -> "DataFrame":
@@ -1174,6 +1193,7 @@ class Table:
         findings += check_deltas(root, self.deltas(), deep=deep)
         for destination in self._destinations():
             findings += check_partition(destination, deep=deep)
+        findings += check_tags(root, folder)
         return [*findings, *check_publications(self.name, root=root)]
 
     def vacuum(

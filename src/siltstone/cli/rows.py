@@ -73,7 +73,7 @@ def read(
     shell: Shell,
     name: TableName,
     as_of: Annotated[
-        str | None, option("--as-of WHEN", "A stream position, or an ISO 8601 time (UTC without a zone).")
+        str | None, option("--as-of WHEN", "A stream position, an ISO 8601 time (UTC without a zone), or a tag.")
     ] = None,
     fresh: Annotated[
         bool, option("--fresh", "Also take the deltas since the last round into account.", "--include-uncompacted")

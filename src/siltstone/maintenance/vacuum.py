@@ -38,9 +38,8 @@ from siltstone.table.completion import (
     read_completion,
 )
 from siltstone.table.consumers import CONSUMER_PREFIX, rounds_kept_for_consumers
-from siltstone.table.followers import (
-    refuse_lost_commits,
-)
+from siltstone.table.followers import refuse_lost_commits
+from siltstone.table.tags import mark_sweep, named_by_tags, tagged_rounds
 
 DAY_MS = 24 * 3600 * 1000
 ROUND_RETENTION_MS = 7 * DAY_MS
@@ -120,11 +119,13 @@ def _vacuum(
         if current is not None:
             refuse_lost_commits(current, destination.locator, root=root)
         # Everything is read before anything is forgotten: a damaged completion file stops the vacuum here.
-        expiring[destination.folder] = _expired_rounds(destination, now_ms - retention_ms, now_ms)
+        tagged = tagged_rounds(root, folder, destination.folder.rpartition("/")[2])
+        expired = _expired_rounds(destination, now_ms - retention_ms, now_ms)
+        expiring[destination.folder] = [round_id for round_id in expired if round_id not in tagged]
         _named_by_rounds(destination, [])
     report = VacuumReport(dry_run, skipped_links=sweep.leftovers.links, unsure_time=log.time_warning(now_ms))
     published = PublishedVersions(root, folder, now_ms - max(retention_ms, 0), now_ms)
-    named = sweep.named_by_deltas | published.named()
+    named = sweep.named_by_deltas | published.named() | named_by_tags(root, folder)
     for destination in sweep.destinations:
         expired = expiring[destination.folder]
         if expired and not dry_run:
@@ -145,11 +146,12 @@ def _refused(sweep: "_Sweep", doomed: Sequence[ObjectInfo], published: Published
     """Refuse whoever could still name files, and return those that nobody named before."""
     if doomed:
         published.fence()
+        mark_sweep(sweep.root, sweep.folder)
     horizons: dict[str, int] = {}
     for log, files in sweep.by_log(doomed).items():
         horizon = 1 + max(began_at(file.path).batch_id for file in files)
         horizons |= dict.fromkeys((file.path for file in files), raise_horizon(log, horizon))
-    named = _named_by_deltas(sweep.root, sweep.folder) | published.named()
+    named = _named_by_deltas(sweep.root, sweep.folder) | published.named() | named_by_tags(sweep.root, sweep.folder)
     for destination in sweep.destinations:
         named |= _named_by_rounds(destination, [])
     return [
