@@ -35,8 +35,10 @@ from siltstone.ingest.drops import Drops
 from siltstone.ingest.dry_run import Written, plan_write, sum_up, written_before
 from siltstone.ingest.file_rows import Format, Report, open_rows, silent
 from siltstone.log.inspect import Finding, KeyedLog, verify_log
+from siltstone.maintenance.backup import BackupReport, back_up
 from siltstone.maintenance.fsck import check_deltas, check_drop_logs, check_partition, check_registered
 from siltstone.maintenance.recovery import PartitionRepair, repair, roll_back
+from siltstone.maintenance.restore import restore
 from siltstone.maintenance.vacuum import (
     DROPPED_RETENTION_MS,
     ORPHAN_GRACE_MS,
@@ -461,6 +463,33 @@ class Lake:
             if len(alike) != 1:
                 raise
             return self.table(alike[0])
+
+    def backup(
+        self,
+        target: str | os.PathLike[str],
+        *,
+        tables: Sequence[str] | None = None,
+        check: bool = False,
+        dry_run: bool = False,
+        progress: Report = silent,
+    ) -> BackupReport:
+        """Copy some tables, by default all, to another root, but for files that earlier backups have there; see `back_up`."""
+        return back_up(self.root, os.fspath(target), tables=tables, check=check, dry_run=dry_run, progress=progress)
+
+    def restore(
+        self,
+        source: str | os.PathLike[str],
+        *,
+        number: int | None = None,
+        tables: Sequence[str] | None = None,
+        check: bool = False,
+        dry_run: bool = False,
+        progress: Report = silent,
+    ) -> BackupReport:
+        """Make this lake, which must be empty, what a lake was when a backup of it was made; see `restore`."""
+        return restore(
+            os.fspath(source), self.root, number=number, tables=tables, check=check, dry_run=dry_run, progress=progress
+        )
 
     def drop_table(self, name: str) -> None:
         """Drop a table; its files stay until they are vacuumed. Raises: NotFoundError."""

@@ -139,7 +139,9 @@ class Statement:
             if isinstance(moment, datetime.datetime):
                 return moment
         examples = " or ".join(f"AT ({example})" for example in _UNITS)
-        raise InvalidInputError(f"SQL: AT ({unit} => {value!r}) is no position, tag or time of a table; write {examples}")
+        raise InvalidInputError(
+            f"SQL: AT ({unit} => {value!r}) is no position, tag or time of a table; write {examples}"
+        )
 
 
 _ONLY_READS = "only a SELECT is run, which reads; nothing is written, attached, installed or set"

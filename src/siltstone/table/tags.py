@@ -69,7 +69,13 @@ class Tag:
 
 
 def add_tag(
-    table: str, name: str, *, as_of: Moment | None = None, round_id: int | None = None, overwrite: bool = False, root: str
+    table: str,
+    name: str,
+    *,
+    as_of: Moment | None = None,
+    round_id: int | None = None,
+    overwrite: bool = False,
+    root: str,
 ) -> Tag:
     """Give a name to a state of a table: as compacted furthest, as of a position, a time or a tag, or after a round.
 
@@ -185,7 +191,9 @@ def _commit(log: CommitLog, stream: StreamLog, planned: _Planned) -> Tag:
     def prepare(state: LogState) -> Changes:
         refuse_late(state, [uri], planned.snapshot.name)
         if state.get(SWEEP_KEY) != planned.mark:
-            raise ConflictError(f"{planned.snapshot.name}: a vacuum came while tag {planned.name!r} was made; try again")
+            raise ConflictError(
+                f"{planned.snapshot.name}: a vacuum came while tag {planned.name!r} was made; try again"
+            )
         if not planned.is_replacing:
             _refuse_existing(state.get(key), planned.snapshot.name, planned.name)
         return {key: entry}
@@ -303,7 +311,9 @@ def _parts(tag: Tag, root: str) -> list[Entry]:
         parts: list[Entry] = content["partitions"]
         return parts
     except NotFoundError as error:
-        raise CorruptionError(f"{where}: what tag {tag.name!r} names is missing; restore it, or remove the tag") from error
+        raise CorruptionError(
+            f"{where}: what tag {tag.name!r} names is missing; restore it, or remove the tag"
+        ) from error
     except (TypeError, ValueError, KeyError) as error:
         raise CorruptionError(f"{where}: what tag {tag.name!r} names is damaged ({error}); restore it") from error
 
@@ -355,7 +365,9 @@ def check_tags(root: str, folder: str) -> list[Finding]:
                 if entry is not None:
                     completion = read_completion(destination, entry)
                     problems = find_problems(destination, completion.buckets)
-                    findings += [Finding("tag", uri, f"{why}; tag {tag.name!r} names it", action) for (uri, *_), why in problems]
+                    findings += [
+                        Finding("tag", uri, f"{why}; tag {tag.name!r} names it", action) for (uri, *_), why in problems
+                    ]
                 for file in [file for delta in deltas for file in delta["manifest"]["entries"]]:
                     info = open_objects(root).info(file["uri"])
                     if info is None or info.size != file["content_length"]:

@@ -41,7 +41,11 @@ def files(table: siltstone.Table) -> set[str]:
 
 def test_a_tag_is_read_by_its_name_after_all_else_of_its_state_is_vacuumed(table: siltstone.Table) -> None:
     first, second, third = (table.to_arrow(as_of=position) for position in (1, 2, 3))
-    assert (table.tag("start", as_of=1).position, table.tag("now").rows, table.tag("all", as_of="3").waiting_deltas) == (1, 3, 1)
+    assert (
+        table.tag("start", as_of=1).position,
+        table.tag("now").rows,
+        table.tag("all", as_of="3").waiting_deltas,
+    ) == (1, 3, 1)
     assert table.tag("again", round_id=1).rounds == {"_": 1}
     for text in "def":
         table.write(rows([1, 2, 5], text))
