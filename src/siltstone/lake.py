@@ -36,6 +36,7 @@ from siltstone.ingest.dry_run import Written, plan_write, sum_up, written_before
 from siltstone.ingest.file_rows import Format, Report, open_rows, silent
 from siltstone.log.inspect import Finding, KeyedLog, verify_log
 from siltstone.maintenance.backup import BackupReport, back_up
+from siltstone.maintenance.erasure import ErasureReport, erase_key
 from siltstone.maintenance.fsck import check_deltas, check_drop_logs, check_partition, check_registered
 from siltstone.maintenance.recovery import PartitionRepair, repair, roll_back
 from siltstone.maintenance.restore import restore
@@ -1243,6 +1244,12 @@ class Table:
             confirm_time=confirm_time,
             dry_run=dry_run,
         )
+
+    def erase(
+        self, key: Mapping[str, object], *, force: bool = False, dry_run: bool = False, progress: Report = silent
+    ) -> ErasureReport:
+        """Remove a primary key from all that there is of the table, and prove that nothing is left; see `erase_key`."""
+        return erase_key(self.name, key, force=force, dry_run=dry_run, progress=progress, root=self.lake.root)
 
     def rollback(
         self, round_id: int, *, partition_values: Sequence[PartitionValue] = (), dry_run: bool = False

@@ -19,6 +19,7 @@ from siltstone.cli import (
     backups,
     cycles,
     documents,
+    erasure,
     feed,
     ingest,
     logs,
@@ -116,7 +117,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog=examples("siltstone table create shop.orders --key order_id --from orders.csv --write"),
 )
-for commands in (rows, sql, feed, ingest, rounds, publish, tags, backups, maintenance, serve):
+for commands in (rows, sql, feed, ingest, rounds, publish, tags, backups, erasure, maintenance, serve):
     app.add_typer(commands.app)
 app.add_typer(tables.app, name="table")
 app.add_typer(documents.app, name="documents")

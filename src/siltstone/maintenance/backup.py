@@ -191,11 +191,12 @@ class _Run:
 
     def _is_behind(self, rounds: "Mapping[str, _Round]", trimmed: Mapping[str, int]) -> bool:
         """Return whether deltas were trimmed after a round that came after the one that was copied."""
-        for place, (entry, batch_id) in rounds.items():
-            if entry is not None and trimmed.get(str(entry["source_folder"]), 0) > int(entry["high_watermark"]):
-                if commit_log(self._root, place).read(_current).batch_id != batch_id:
-                    return True
-        return False
+        behind = [
+            (place, batch_id)
+            for place, (entry, batch_id) in rounds.items()
+            if entry is not None and trimmed.get(str(entry["source_folder"]), 0) > int(entry["high_watermark"])
+        ]
+        return any(commit_log(self._root, place).read(_current).batch_id != batch_id for place, batch_id in behind)
 
     def _partition_logs(self, folder: str) -> list[str]:
         listed = self._source.list_objects(folder, recursive=True)

@@ -9,7 +9,7 @@ from functools import partial
 from siltstone.errors import CommitUnknownError, CorruptionError, StorageError
 from siltstone.ingest.drop_log import is_drop_log
 from siltstone.log.batches import MAX_BATCH_ID, batch_id_from_name
-from siltstone.log.commit import CONFIRMED_KEY, Commit, CommitLog, commit_log
+from siltstone.log.commit import CONFIRMED_KEY, FORGOTTEN_KEY, Commit, CommitLog, commit_log
 from siltstone.log.horizon import HORIZON_KEY, WORK_PREFIX, began_at, raise_horizon
 from siltstone.log.proof import refuse_unproven
 from siltstone.log.state import LogState
@@ -236,7 +236,7 @@ def _is_foreign(destination: Destination) -> bool:
     """Return whether a log holds anything but rounds, so that what its entries name is not known here."""
     keys = destination.log.read(lambda state: state.keys())
     own, prefixes = (
-        (CURRENT_KEY, COMMIT_KEY, HORIZON_KEY, CONFIRMED_KEY),
+        (CURRENT_KEY, COMMIT_KEY, HORIZON_KEY, CONFIRMED_KEY, FORGOTTEN_KEY),
         (ROUND_PREFIX, HOLD_PREFIX, WORK_PREFIX, CONSUMER_PREFIX),
     )
     return any(key not in own and not key.startswith(prefixes) for key in keys)

@@ -7,7 +7,7 @@ same log before it looks for the last time what is named: a tag that was planned
 """
 
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import orjson
@@ -322,12 +322,17 @@ def named_by_tags(root: str, folder: str) -> set[str]:
     """Return all objects that a read of any tag of a table version needs. Raises: CorruptionError."""
     named: set[str] = set()
     for tag in tags_in(root, folder):
-        named.add(tag.uri)
-        for destination, entry, deltas in _states(tag, root, folder):
-            if entry is not None and entry["uri"] not in named:
-                completion = read_completion(destination, entry)
-                named |= {entry["uri"], *completion_objects(completion, known_pages=named)}
-            named |= {file["uri"] for delta in deltas for file in delta["manifest"]["entries"]}
+        named |= objects_of_tag(tag, root, folder, named)
+    return named
+
+
+def objects_of_tag(tag: Tag, root: str, folder: str, known: Collection[str] = ()) -> set[str]:
+    """Return all objects that a read of a tag needs, but for rounds and pages that are known. Raises: CorruptionError."""
+    named = {tag.uri}
+    for destination, entry, deltas in _states(tag, root, folder):
+        if entry is not None and entry["uri"] not in known:
+            named |= {entry["uri"], *completion_objects(read_completion(destination, entry), known_pages=known)}
+        named |= {file["uri"] for delta in deltas for file in delta["manifest"]["entries"]}
     return named
 
 

@@ -94,7 +94,7 @@ def test_a_backup_copies_what_is_new_and_earlier_ones_stay(new_root: NewRoot) ->
 
 def test_some_tables_can_be_backed_up(new_root: NewRoot) -> None:
     lake, target = a_lake(new_root("memory")), new_root("memory")
-    with pytest.raises(NotFoundError, match="there is no table shop.other"):
+    with pytest.raises(NotFoundError, match=r"there is no table shop\.other"):
         lake.backup(target, tables=["shop.other"])
     assert lake.backup(target, tables=["shop.notes"]).tables == ["shop.notes"]
     restored = siltstone.open(new_root("memory"))

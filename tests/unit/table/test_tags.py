@@ -152,9 +152,12 @@ def test_a_vacuum_between_any_two_calls_of_a_tag_leaves_it_readable(new_root: Ca
         at_call += 1
         table = two_rounds(new_root("memory"))
         expected = table.to_arrow(as_of=1).to_pylist()
-        with faults(table.lake.root, at_call=at_call, kind="meet", act=partial(vacuum_all, table)) as store:
-            with contextlib.suppress(NotFoundError):  # where it is forgotten already
-                table.tag("kept", round_id=1)
+        vacuum = partial(vacuum_all, table)
+        with (
+            faults(table.lake.root, at_call=at_call, kind="meet", act=vacuum) as store,
+            contextlib.suppress(NotFoundError),  # where it is forgotten already
+        ):
+            table.tag("kept", round_id=1)
         calls = store.calls
         made.append(len(table.tags()))
         if table.tags():
