@@ -36,6 +36,7 @@ from siltstone.ingest.dry_run import Written, plan_write, sum_up, written_before
 from siltstone.ingest.file_rows import Format, Report, open_rows, silent
 from siltstone.log.inspect import Finding, KeyedLog, verify_log
 from siltstone.maintenance.backup import BackupReport, back_up
+from siltstone.maintenance.clone import CloneReport, clone_table
 from siltstone.maintenance.erasure import ErasureReport, erase_key
 from siltstone.maintenance.fsck import check_deltas, check_drop_logs, check_partition, check_registered
 from siltstone.maintenance.recovery import PartitionRepair, repair, roll_back
@@ -464,6 +465,20 @@ class Lake:
             if len(alike) != 1:
                 raise
             return self.table(alike[0])
+
+    def clone_table(
+        self,
+        source: str,
+        name: str,
+        *,
+        as_of: Moment | None = None,
+        dry_run: bool = False,
+        progress: Report = silent,
+    ) -> CloneReport:
+        """Create a table with the columns, rules and rows of another, without copying them on local disk; see `clone_table`."""
+        return clone_table(
+            self._full_name(source), name, as_of=as_of, dry_run=dry_run, progress=progress, root=self.root
+        )
 
     def backup(
         self,

@@ -1,4 +1,4 @@
-"""`siltstone backup`, `backups` and `restore`: a lake under another root, and back."""
+"""`siltstone clone`, `backup`, `backups` and `restore`: a table twice, a lake under another root, and back."""
 
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated
@@ -10,12 +10,41 @@ from siltstone.cli.parts import Note, Shown, new_grid
 from siltstone.text import format_bytes, format_count, format_time
 
 if TYPE_CHECKING:
-    from siltstone.maintenance.backup import BackupReport, BackupSummary
+    from siltstone.maintenance.backup import BackupReport
+    from siltstone.maintenance.backup_manifest import BackupSummary
 
 Place = Annotated[str, argument("PLACE", "Where the backups are: a folder or s3://…, not within the lake.")]
 Tables = Annotated[list[str] | None, option("--table TABLE", "Only this table; can be given several times.")]
 
 app = typer.Typer()
+
+
+@command(
+    app, "clone", "siltstone clone shop.orders test.orders", "siltstone clone shop.orders audit.orders --as-of year-end"
+)
+def clone(
+    shell: Shell,
+    source: Annotated[str, argument("SOURCE", "The table to clone, e.g. shop.orders.")],
+    name: Annotated[str, argument("NEW", "The name of the clone.")],
+    as_of: Annotated[
+        str | None, option("--as-of WHEN", "A stream position, an ISO 8601 time or a tag; else as compacted.")
+    ] = None,
+    dry_run: DryRun = False,
+) -> None:
+    """Create a table with the columns, rules and rows of another one, and a life of its own.
+
+    On local disk its files are second names of the other's, and take no room; an object store copies them by itself.
+    """
+    with shell.progress() as progress:
+        done = shell.lake.clone_table(source, name, as_of=as_of, dry_run=dry_run, progress=progress)
+    rows = format_count(done.rows, "compacted row")
+    waiting = f" and {format_count(done.waiting_deltas, 'delta')} to compact" if done.waiting_deltas else ""
+    how = "copied by the store" if done.is_copied else "not copied"
+    sentence = (
+        f"{done.table}: {'would be' if done.dry_run else 'is'} a clone of {done.source} at position {done.position}: {rows}{waiting} in "
+        f"{format_count(done.files, 'file')}, {format_bytes(done.bytes)}, {how}."
+    )
+    shell.emit(done, [sentence])
 
 
 @command(app, "backup", "siltstone backup s3://safe/lake", "siltstone backup /mnt/safe --table shop.orders --check")
@@ -77,7 +106,7 @@ def _checked(report: "BackupReport") -> str:
 @command(app, "backups", "siltstone backups s3://safe/lake", has_root=False)
 def backups(shell: Shell, place: Place) -> None:
     """List the backups in a place."""
-    from siltstone.maintenance.backup import list_backups
+    from siltstone.maintenance.backup_manifest import list_backups
 
     known = list_backups(place)
     shell.emit(known, _backups_text(place, known))

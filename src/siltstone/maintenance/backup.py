@@ -13,71 +13,29 @@ missing, and what has changed is looked for again.
 import zlib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
-
-import orjson
+from typing import NamedTuple
 
 from siltstone.errors import AlreadyExistsError, ConflictError, CorruptionError, InvalidInputError, NotFoundError
 from siltstone.ingest.drop_log import is_drop_log
 from siltstone.log.commit import commit_log
 from siltstone.log.state import Entry, LogState, anchor_of
+from siltstone.maintenance.backup_manifest import (
+    BackupFile,
+    newest_manifest,
+    read_manifest,
+    table_name,
+    write_manifest,
+)
 from siltstone.maintenance.file_copies import Copied, Progress, check_copy, copy_object, for_each, measure
-from siltstone.model.locators import check_path, did_you_mean
+from siltstone.model.locators import did_you_mean
 from siltstone.objects import ObjectInfo, canonical_root, open_objects
 from siltstone.publish.retention import is_publication
 from siltstone.storage.layout import NAMESPACE_PREFIX, TABLE_PREFIX, catalog_log, version_log
 from siltstone.table.completion import CURRENT_KEY
 from siltstone.table.tags import SWEEP_KEY
 
-FORMAT = 1
-_MANIFESTS = "backups"
 _FILES = "files"
 _ATTEMPTS = 20
-
-
-class BackupFile(NamedTuple):
-    """A file of a lake: its path there, where the backup has it, and what it must be."""
-
-    path: str
-    stored: str
-    copied: Copied
-
-
-@dataclass(frozen=True)
-class Manifest:
-    """What a lake was: its entries in the catalog, and all its files."""
-
-    number: int
-    source: str
-    created_at: int
-    catalog: Mapping[str, Entry]
-    files: Sequence[BackupFile]
-
-    @property
-    def tables(self) -> list[str]:
-        """The names of the tables, e.g. `shop.orders`."""
-        return sorted(_table_name(key) for key in self.catalog if key.startswith(TABLE_PREFIX))
-
-    @property
-    def bytes(self) -> int:
-        """The bytes of all files."""
-        return sum(file.copied.size for file in self.files)
-
-    def holds(self, catalog: Mapping[str, Entry], files: Collection[BackupFile]) -> bool:
-        """Return whether it is of the same state."""
-        return self.catalog == catalog and {*self.files} == {*files}
-
-
-@dataclass(frozen=True)
-class BackupSummary:
-    """A backup as a line of a list."""
-
-    number: int
-    source: str
-    created_at: int
-    tables: list[str]
-    files: int
-    bytes: int
 
 
 @dataclass(frozen=True)
@@ -136,14 +94,10 @@ def back_up(
 
 
 def _refuse_unknown(root: str, tables: Collection[str] | None) -> None:
-    known = [_table_name(key) for key in catalog_log(root).read(lambda state: state.keys(TABLE_PREFIX))]
+    known = [table_name(key) for key in catalog_log(root).read(lambda state: state.keys(TABLE_PREFIX))]
     for name in tables or ():
         if name not in known:
             raise NotFoundError(f"{root}: there is no table {name}{did_you_mean(name, known)}")
-
-
-def _table_name(key: str) -> str:
-    return key.removeprefix(TABLE_PREFIX).replace("/", ".", 1)
 
 
 class _Run:
@@ -282,8 +236,8 @@ class _Run:
         if self._last is not None and self._last.holds(catalog, files):
             number = self._last.number
         elif not self._dry_run:
-            number = _write_manifest(self._target_root, self._root, catalog, files)
-        names = sorted(_table_name(key) for key in catalog if key.startswith(TABLE_PREFIX))
+            number = write_manifest(self._target_root, self._root, catalog, files)
+        names = sorted(table_name(key) for key in catalog if key.startswith(TABLE_PREFIX))
         size, copied = sum(file.copied.size for file in files), sum(each.size for each in self._copied)
         counts = len(files), size, len(self._copied), copied
         return BackupReport(self._root, self._target_root, number, self._dry_run, names, *counts)
@@ -334,7 +288,7 @@ def _trimmed(state: LogState) -> dict[str, int]:
 
 def _chosen(state: LogState, tables: Collection[str] | None) -> dict[str, Entry]:
     entries = {str(entry["key"]): entry for entry in state.scan(TABLE_PREFIX)}
-    chosen = {key: entry for key, entry in entries.items() if tables is None or _table_name(key) in tables}
+    chosen = {key: entry for key, entry in entries.items() if tables is None or table_name(key) in tables}
     namespaces = {key.removeprefix(TABLE_PREFIX).partition("/")[0] for key in chosen}
     for entry in state.scan(NAMESPACE_PREFIX):
         if tables is None or str(entry["key"]).removeprefix(NAMESPACE_PREFIX) in namespaces:
@@ -348,67 +302,3 @@ def _log_of(path: str, folder: str) -> str | None:
     if (len(parts) == 2 and parts[0] == "log") or (len(parts) == 4 and parts[2] == "log"):
         return path.rpartition("/")[0]
     return None
-
-
-def _write_manifest(target: str, source: str, catalog: Mapping[str, Entry], files: Sequence[BackupFile]) -> int:
-    objects = open_objects(target)
-    while True:
-        number = max(manifest_numbers(target), default=0) + 1
-        content: dict[str, Any] = {
-            "format_version": FORMAT,
-            "source": source,
-            "created_at": open_objects(source).now_ms(),
-            "catalog": catalog,
-            "files": [[file.path, file.stored, *file.copied] for file in files],
-        }
-        body = orjson.dumps(content)
-        try:
-            objects.create(f"{_MANIFESTS}/{number}.json", b"%08x\n" % zlib.crc32(body) + body)
-        except AlreadyExistsError:
-            continue
-        return number
-
-
-def manifest_numbers(target: str) -> list[int]:
-    """Return the numbers of the backups under a root, rising."""
-    names = (info.path.rpartition("/")[2] for info in open_objects(target).list_objects(_MANIFESTS))
-    return sorted(int(name.removesuffix(".json")) for name in names if name.removesuffix(".json").isdigit())
-
-
-def list_backups(target: str) -> list[BackupSummary]:
-    """Return the backups under a root, oldest first. Raises: CorruptionError."""
-    root = canonical_root(target)
-    manifests = [read_manifest(root, number) for number in manifest_numbers(root)]
-    return [
-        BackupSummary(each.number, each.source, each.created_at, each.tables, len(each.files), each.bytes)
-        for each in manifests
-    ]
-
-
-def newest_manifest(target: str) -> Manifest | None:
-    """Return the manifest of the newest backup under a root, None where there is none. Raises: CorruptionError."""
-    numbers = manifest_numbers(target)
-    return read_manifest(target, numbers[-1]) if numbers else None
-
-
-def read_manifest(target: str, number: int | None = None) -> Manifest:
-    """Return the manifest of a backup, by default the newest. Raises: NotFoundError, CorruptionError."""
-    numbers = manifest_numbers(target)
-    if not numbers or (number is not None and number not in numbers):
-        known = f"there are {', '.join(map(str, numbers))}" if numbers else "there is none"
-        raise NotFoundError(f"{target}: no backup{'' if number is None else f' {number}'}; {known}")
-    chosen = numbers[-1] if number is None else number
-    path = f"{_MANIFESTS}/{chosen}.json"
-    try:
-        checksum, _, body = open_objects(target).read(path).partition(b"\n")
-        if int(checksum, 16) != zlib.crc32(body):
-            raise ValueError("wrong checksum")
-        content = orjson.loads(body)
-        if content["format_version"] > FORMAT:
-            raise InvalidInputError(f"{target}/{path}: is of a newer version of Siltstone; upgrade")
-        files = [
-            BackupFile(check_path(file[0]), check_path(file[1]), Copied(file[2], file[3])) for file in content["files"]
-        ]
-        return Manifest(chosen, content["source"], content["created_at"], content["catalog"], files)
-    except (ValueError, KeyError, TypeError, IndexError) as error:
-        raise CorruptionError(f"{target}/{path}: the manifest is damaged ({error}); use an earlier backup") from error

@@ -34,6 +34,16 @@ def copy_object(source: Objects, path: str, target: Objects, stored: str) -> Cop
     return seen[0]
 
 
+def link_object(objects: Objects, path: str, new_path: str) -> None:
+    """Let an object have a second name: on local disk without a copy of it, elsewhere the store makes one. Raises: NotFoundError."""
+    if isinstance(objects, LocalObjects) and objects.link(new_path, objects.locate(path)):
+        return
+    if isinstance(objects, StoreObjects):
+        objects.duplicate(path, new_path)
+        return
+    objects.create(new_path, objects.stream(path))
+
+
 def measure(objects: Objects, path: str) -> Copied:
     """Read an object, and return its size and checksum. Raises: NotFoundError."""
     seen: list[Copied] = []

@@ -5,7 +5,8 @@ from collections.abc import Collection
 from siltstone.errors import AlreadyExistsError, ConflictError, CorruptionError, NotFoundError
 from siltstone.log.commit import Changes, forget_logs
 from siltstone.log.state import LogState
-from siltstone.maintenance.backup import BackupFile, BackupReport, Manifest, read_manifest
+from siltstone.maintenance.backup import BackupReport
+from siltstone.maintenance.backup_manifest import BackupFile, Manifest, read_manifest
 from siltstone.maintenance.file_copies import Progress, check_copy, copy_object, for_each, measure
 from siltstone.model.locators import did_you_mean
 from siltstone.objects import canonical_root, open_objects
