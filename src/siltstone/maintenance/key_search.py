@@ -3,6 +3,7 @@
 What kind of file it is shows in its bytes, not in its name, so that kinds are searched that are not known here.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -70,7 +71,10 @@ class SoughtKey:
         for name in self.names if names is None else names:
             value, column = self.row.column(name)[0], table.column(name)
             column = column.cast(value.type) if column.type != value.type else column
-            same = pc.is_null(column) if not value.is_valid else pc.fill_null(pc.equal(column, value), False)
+            if pa.types.is_floating(value.type) and value.is_valid and math.isnan(value.as_py()):
+                same = pc.fill_null(pc.is_nan(column), False)
+            else:
+                same = pc.is_null(column) if not value.is_valid else pc.fill_null(pc.equal(column, value), False)
             flags &= same.to_numpy(zero_copy_only=False)
         return flags
 
