@@ -113,15 +113,16 @@ def _vacuum(
     sweep = _Sweep(root, folder, now_ms - orphan_grace_ms)
     refuse_unproven(log)
     expiring: dict[str, list[int]] = {}
+    tagged = tagged_rounds(root, folder)
     for destination in sweep.destinations:
         refuse_unproven(destination.log)
         current = current_entry(destination)
         if current is not None:
             refuse_lost_commits(current, destination.locator, root=root)
         # Everything is read before anything is forgotten: a damaged completion file stops the vacuum here.
-        tagged = tagged_rounds(root, folder, destination.folder.rpartition("/")[2])
+        kept = tagged.get(destination.folder.rpartition("/")[2], set())
         expired = _expired_rounds(destination, now_ms - retention_ms, now_ms)
-        expiring[destination.folder] = [round_id for round_id in expired if round_id not in tagged]
+        expiring[destination.folder] = [round_id for round_id in expired if round_id not in kept]
         _named_by_rounds(destination, [])
     report = VacuumReport(dry_run, skipped_links=sweep.leftovers.links, unsure_time=log.time_warning(now_ms))
     published = PublishedVersions(root, folder, now_ms - max(retention_ms, 0), now_ms)

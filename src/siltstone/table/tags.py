@@ -349,9 +349,13 @@ def _states(tag: Tag, root: str, folder: str) -> Iterator[tuple[Destination, Ent
         yield destination_in(folder, locator, root=root), part["round"], part["waiting"]
 
 
-def tagged_rounds(root: str, folder: str, partition_id: str) -> set[int]:
-    """Return the rounds of a partition that tags name. Raises: CorruptionError."""
-    return {tag.rounds[partition_id] for tag in tags_in(root, folder) if partition_id in tag.rounds}
+def tagged_rounds(root: str, folder: str) -> dict[str, set[int]]:
+    """Return the rounds that tags name, by the ids of their partitions. Raises: CorruptionError."""
+    rounds: dict[str, set[int]] = {}
+    for tag in tags_in(root, folder):
+        for partition_id, round_id in tag.rounds.items():
+            rounds.setdefault(partition_id, set()).add(round_id)
+    return rounds
 
 
 def mark_sweep(root: str, folder: str) -> None:
