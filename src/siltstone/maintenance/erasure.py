@@ -25,6 +25,7 @@ from siltstone.maintenance.vacuum import vacuum
 from siltstone.model import DEFAULT_STREAM
 from siltstone.objects import ObjectInfo, open_objects
 from siltstone.publish.publications import publish, read_publications, unpublish
+from siltstone.publish.retention import is_publication
 from siltstone.storage.layout import EVERY_PARTITION, version_log
 from siltstone.storage.parquet import DAMAGE_ERRORS, ROW_GROUP_ROWS, open_parquet, open_writer
 from siltstone.table.completion import (
@@ -47,8 +48,6 @@ ERASURE_KEY = "erasure"
 _DELTAS = "delta/"
 _ATTEMPTS = 5
 _FOREVER_MS = 1000 * 365 * 24 * 3600 * 1000
-# Files that this machine wrote a moment ago may be from a store whose clock is ahead.
-_GRACE_MS = -60_000
 
 
 @dataclass
@@ -136,6 +135,8 @@ class _Erasure:
         self._folder = catalog.version_folder(name, root=root)
         self._log = version_log(root, self._folder)
         self._dirty: set[str] = set()
+        # What rounds named that are forgotten.
+        self._forgotten: set[str] = set()
         # Commit logs with the text of the key.
         self._logs: list[str] = []
 
@@ -167,14 +168,19 @@ class _Erasure:
         if is_first:
             self._report.found_files, self._report.found_rows = len(whole), sum(each.rows for each in whole)
 
-    def _found(self, objects: Sequence[ObjectInfo]) -> tuple[list[Found], list[Found]]:
-        """Return what holds the key, and all that was found."""
+    def _found(self, objects: Sequence[ObjectInfo], *, is_proof: bool = False) -> tuple[list[Found], list[Found]]:
+        """Return what holds the key, and all that was found.
+
+        Text in logs is no row. Nor is it, in the end, in publications: these were made anew from files without the key.
+        """
         found = search(self._root, objects, self._key)
-        logs = [
-            each for each in found if each.is_text and ("/log/" in each.path or is_drop_log(each.path, self._folder))
-        ]
+        logs = [each for each in found if each.is_text and self._is_log(each.path, is_proof=is_proof)]
         self._report.mentioning_logs = sorted(each.path for each in logs)
         return [each for each in found if not each.is_part and each not in logs], found
+
+    def _is_log(self, path: str, *, is_proof: bool) -> bool:
+        is_published = is_proof and is_publication(path, self._folder)
+        return "/log/" in path or is_drop_log(path, self._folder) or is_published
 
     def _followers(self) -> list[str]:
         entries = self._log.read(lambda state: state.scan("follower/"))
@@ -184,7 +190,7 @@ class _Erasure:
         """Return what keeps states that hold the key, but for those that are current."""
         found = [f"tag {tag.name}" for tag in self._dirty_tags()]
         for destination in self._destinations:
-            rounds = {int(entry["round_id"]) for entry in self._dirty_rounds(destination)}
+            rounds = self._dirty_rounds(destination)
             newest = (current_entry(destination) or {}).get("round_id")
             now_ms = self._log.now_ms()
             held = [hold for hold in list_holds(destination) if hold.until_ms > now_ms and hold.keeps_state]
@@ -197,13 +203,14 @@ class _Erasure:
         tags = tags_in(self._root, self._folder)
         return [tag for tag in tags if not self._dirty.isdisjoint(objects_of_tag(tag, self._root, self._folder))]
 
-    def _dirty_rounds(self, destination: Destination) -> list[Entry]:
-        """Return the rounds of a partition that name what holds the key."""
-        dirty = []
+    def _dirty_rounds(self, destination: Destination) -> dict[int, set[str]]:
+        """Return the rounds of a partition that name what holds the key, with all that they name."""
+        dirty = {}
         for entry in list_rounds(destination):
             completion = read_kept(destination, entry)
-            if completion is not None and not self._dirty.isdisjoint(completion_objects(completion)):
-                dirty.append(entry)
+            named = set() if completion is None else {str(entry["uri"]), *completion_objects(completion)}
+            if not self._dirty.isdisjoint(named):
+                dirty[int(entry["round_id"])] = named
         return dirty
 
     def run(self) -> None:
@@ -293,7 +300,7 @@ class _Erasure:
             )
 
     def _forget_rounds(self, destination: Destination) -> int:
-        dirty = {int(entry["round_id"]) for entry in self._dirty_rounds(destination)}
+        dirty = self._dirty_rounds(destination)
 
         def prepare(state: LogState) -> Changes:
             current = (state.get(CURRENT_KEY) or {}).get("round_id")
@@ -303,13 +310,19 @@ class _Erasure:
 
         if dirty:
             destination.log.commit("erase from rounds", prepare)
+        self._forgotten.update(*dirty.values())
         return len(dirty)
 
     def _remove_files(self) -> None:
-        """Remove all that nothing names, however young; whoever was about to name it has to write it again."""
-        done = vacuum(self._folder, root=self._root, retention_ms=_FOREVER_MS, orphan_grace_ms=_GRACE_MS)
-        if done.unsure_time is not None:
-            raise ConflictError(f"{self._name}: {done.unsure_time}")
+        """Remove what holds the key, or was named by rounds that did, however young; its writers have to write it again."""
+        # An index is called as its data file is.
+        stems = {path.rpartition(".")[0] for path in self._dirty}
+
+        def at_once(path: str) -> bool:
+            is_ours = path in self._forgotten or is_publication(path, self._folder)
+            return is_ours or path.rpartition(".")[0] in stems
+
+        done = vacuum(self._folder, root=self._root, retention_ms=_FOREVER_MS, at_once=at_once)
         self._report.removed_files += len(done.removed_files)
         self._report.removed_bytes += done.removed_bytes
 
@@ -317,7 +330,7 @@ class _Erasure:
         """Search every object of the table again, of all its versions, and note what holds the key."""
         table, store = catalog.get_table(self._name, root=self._root), open_objects(self._root)
         objects = [info for version in table.versions for info in store.list_objects(version.folder, recursive=True)]
-        left, _ = self._found(objects)
+        left, _ = self._found(objects, is_proof=True)
         self._report.searched_files = len(objects)
         self._report.searched_bytes = sum(info.size for info in objects)
         self._report.left_files = sorted(each.path for each in left)

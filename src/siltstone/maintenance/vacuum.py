@@ -2,7 +2,7 @@
 
 import errno
 import itertools
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -72,20 +72,23 @@ def vacuum(
     orphan_grace_ms: int = ORPHAN_GRACE_MS,
     confirm_time: bool = False,
     dry_run: bool = False,
+    at_once: Callable[[str], bool] = lambda path: False,
 ) -> VacuumReport:
     """Forget rounds past the retention, then remove files of a table version that nothing readable names.
 
     All that is compacted into the version's folder counts, from whatever source, and all streams of its deltas. The
     current round stays, however old. Files younger than the grace stay too: a write or a round may be about to name
     them. Whoever wrote the others, and might still be about to name them, is refused from now on: see `horizon`. What a
-    writer on local disk left behind half written is removed, too. Symbolic links are neither followed nor removed. On a
+    writer on local disk left behind half written is removed, too. No grace is for files that are to go `at_once`. Symbolic links are neither followed nor removed. On a
     full disk, a reserve is given up, so that there is room for the commits that this takes.
     Raises: CorruptionError; then nothing is removed.
     """
     is_confirmed = confirm_time and not dry_run
     if is_confirmed:
         version_log(root, folder).confirm_time()
-    run = partial(_vacuum, root, folder, retention_ms, orphan_grace_ms, is_confirmed=is_confirmed, dry_run=dry_run)
+    run = partial(
+        _vacuum, root, folder, retention_ms, orphan_grace_ms, at_once, is_confirmed=is_confirmed, dry_run=dry_run
+    )
     try:
         report = run()
     except (StorageError, CommitUnknownError) as error:
@@ -106,11 +109,18 @@ def _is_out_of_space(error: BaseException | None) -> bool:
 
 
 def _vacuum(
-    root: str, folder: str, retention_ms: int, orphan_grace_ms: int, *, is_confirmed: bool, dry_run: bool
+    root: str,
+    folder: str,
+    retention_ms: int,
+    orphan_grace_ms: int,
+    at_once: Callable[[str], bool],
+    *,
+    is_confirmed: bool,
+    dry_run: bool,
 ) -> VacuumReport:
     log = version_log(root, folder)
     now_ms = log.expiry_ms(is_confirmed=is_confirmed)
-    sweep = _Sweep(root, folder, now_ms - orphan_grace_ms)
+    sweep = _Sweep(root, folder, now_ms - orphan_grace_ms, at_once)
     refuse_unproven(log)
     expiring: dict[str, list[int]] = {}
     tagged = tagged_rounds(root, folder)
@@ -165,10 +175,11 @@ def _refused(sweep: "_Sweep", doomed: Sequence[ObjectInfo], published: Published
 class _Sweep:
     """What is in the folder of a table version, listed once, before any log says what is named."""
 
-    def __init__(self, root: str, folder: str, before_ms: int) -> None:
+    def __init__(self, root: str, folder: str, before_ms: int, at_once: Callable[[str], bool]) -> None:
         self.root = root
         self.folder = folder
         self._before_ms = before_ms
+        self._at_once = at_once
         self.leftovers = find_leftovers(root, folder)
         self.listed = open_objects(root).list_objects(folder, recursive=True)
         self.named_by_deltas = _named_by_deltas(root, folder)
@@ -205,7 +216,8 @@ class _Sweep:
         return [
             file
             for file in [*unnamed, *self.leftovers.half_written]
-            if file.modified_ms <= self._before_ms and not self.leftovers.are_beyond_a_link(file.path)
+            if (file.modified_ms <= self._before_ms or self._at_once(file.path))
+            and not self.leftovers.are_beyond_a_link(file.path)
         ]
 
 
