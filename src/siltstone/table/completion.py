@@ -2,7 +2,7 @@
 
 import uuid
 import zlib
-from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from functools import cached_property, partial
 from typing import NamedTuple, TypeAlias
@@ -249,10 +249,12 @@ def commit_round(
     *,
     needs: Collection[int] = (),
     holds: Sequence[Entry] | None = None,
+    more: Callable[[LogState], Changes] = lambda state: {},
 ) -> None:
     """Make a round real, if the one it was planned on is still the current one and those it `needs` still there.
 
-    With `holds`, also only if these are still all holds that there are. Raises: ConflictError.
+    With `holds`, also only if these are still all holds that there are. What `more` returns of the log's state is changed by the
+    same commit. Raises: ConflictError.
     """
     entry: Entry = {
         "round_id": completion.round_id,
@@ -287,7 +289,7 @@ def commit_round(
             raise ConflictError(
                 f"{destination.locator}: holds changed while round {completion.round_id} was under way; plan again"
             )
-        return {CURRENT_KEY: entry, f"{ROUND_PREFIX}{completion.round_id}": entry}
+        return {CURRENT_KEY: entry, f"{ROUND_PREFIX}{completion.round_id}": entry, **more(state)}
 
     destination.log.commit("round", prepare)
 
