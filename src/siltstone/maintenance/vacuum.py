@@ -38,7 +38,7 @@ from siltstone.table.completion import (
     list_rounds,
     read_completion,
 )
-from siltstone.table.consumers import CONSUMER_PREFIX, rounds_kept_for_consumers
+from siltstone.table.consumers import rounds_kept_for_consumers
 from siltstone.table.followers import refuse_lost_commits
 from siltstone.table.tags import mark_sweep, named_by_tags, tagged_rounds
 
