@@ -109,6 +109,8 @@ def test_deltas_are_read_as_they_were_written_compacted_or_not(table: siltstone.
     assert Query(table, feed="deltas", start="latest").run() == []
     with pytest.raises(InvalidInputError, match="there is no position 9 yet; the newest one is 5"):
         Query(table, feed="deltas", start="9").run()
+    with pytest.raises(InvalidInputError, match="deltas cannot begin at 'yesterday'; give a position or a time"):
+        Query(table, feed="deltas", start="yesterday").run()
     only = Query(table, feed="deltas", columns="id").run()[0]
     assert [(row["id"], row["_columns"]) for row in only][5] == (None, ["v"])
 

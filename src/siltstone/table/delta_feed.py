@@ -169,7 +169,11 @@ class DeltaFeed:
         return self.stream.read(lambda state: state.stream_position)
 
     def position_of(self, moment: Moment) -> int:
-        """Return a position, or the newest one by a time. Raises: InvalidInputError where there is none yet."""
+        """Return a position, or the newest one by a time. Raises: InvalidInputError where there is none yet, and for tags."""
+        if isinstance(moment, str):
+            raise InvalidInputError(
+                f"{self.name}: deltas cannot begin at {moment!r}; give a position or a time, e.g. 120 or 2024-05-01T08:00:00Z"
+            )
         if not isinstance(moment, int):
             return self.stream.read(lambda state: state.position_at(moment))
         if moment > self.newest:
