@@ -20,13 +20,13 @@ from siltstone.rows.fold import write_tombstones
 from siltstone.rows.job import RoundJob, Settings
 from siltstone.rows.slices import slices_of
 from siltstone.table.completion import (
+    CONSUMER_PREFIX,
     Destination,
     bucket_objects,
     commit_round,
     current_completion,
     write_completion,
 )
-from siltstone.table.consumers import CONSUMER_PREFIX
 from siltstone.table.jobs import version_of
 
 _CONFLICTS = 20
