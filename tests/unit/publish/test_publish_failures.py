@@ -32,10 +32,10 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> str:
     return folder
 
 
-def copied(template: str, root: str) -> siltstone.Table:
-    """Return the table in a copy of that lake: all paths are relative."""
+def copied(template: str, root: str, name: str = "shop.orders") -> siltstone.Table:
+    """Return a table in a copy of a lake: all paths are relative."""
     shutil.copytree(template, root)
-    return siltstone.open(root).table("shop.orders")
+    return siltstone.open(root).table(name)
 
 
 def test_the_version_that_is_prepared_needs_a_vector_of_its_own(local_root: str, template: str) -> None:
@@ -150,6 +150,77 @@ def test_a_vacuum_at_any_moment_of_a_publish_leaves_no_version_without_its_files
         table.publish()
         same_as(table, table.to_arrow(), polars=False)
     assert calls > 5
+
+
+@pytest.fixture(scope="module")
+def unpublished(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A lake with a table that was never published, and an older one that was taken back."""
+    folder = str(tmp_path_factory.mktemp("unpublished"))
+    for name in ("shop.orders", "shop.returns"):
+        table = make_table(folder, name)
+        step(table, range(16), "first", SMALL)
+        step(table, range(0, 16, 2), "second", SMALL)
+    table.publish("delta")
+    table.publish("iceberg")
+    table.unpublish()
+    return folder
+
+
+@pytest.mark.parametrize("format", ["delta", "iceberg"])
+@pytest.mark.parametrize("name", ["shop.orders", "shop.returns"])
+def test_a_vacuum_at_any_moment_of_a_first_publish_leaves_no_version_without_its_files(
+    new_root: Callable[[str], str], unpublished: str, name: str, format: str
+) -> None:
+    at_call = calls = 0
+    while at_call <= calls:
+        at_call += 1
+        table = copied(unpublished, new_root("local"), name)
+
+        def others(table: siltstone.Table = table) -> None:
+            other = siltstone.open(table.lake.root).table(table.name)
+            step(other, range(16), "meanwhile", SMALL)
+            other.vacuum(retention_ms=0, orphan_grace_ms=0)
+
+        with faults(table.lake.root, at_call=at_call, kind="meet", act=others) as store:
+            table.publish(format)
+        calls = max(calls, store.calls)
+        assert table.fsck() == [], f"call {at_call}"
+        table.publish(format)
+        table.vacuum(retention_ms=0, orphan_grace_ms=0)
+        assert table.fsck() == []
+        assert not list(folder_of(table).rglob("*.begun"))
+        if format == "delta":
+            same_as(table, table.to_arrow(), polars=False)
+    assert calls > 5
+
+
+@pytest.mark.parametrize("kind", FAULT_KINDS)
+def test_a_first_publish_that_fails_at_any_call_is_done_again_once(
+    new_root: Callable[[str], str], kind: FaultKind, unpublished: str
+) -> None:
+    at_call = calls = 0
+    while at_call <= calls:
+        at_call += 1
+        table = copied(unpublished, new_root("local"))
+        with faults(table.lake.root, at_call=at_call, kind=kind) as store, contextlib.suppress(StorageError, Killed):
+            table.publish()
+        calls = max(calls, store.calls)
+        forget_logs(table.lake.root)
+        # What a publisher left that died is refused, and goes.
+        table.vacuum(orphan_grace_ms=0)
+        assert table.publish().version in (0, 1)
+        same_as(table, table.to_arrow())
+        table.vacuum(orphan_grace_ms=0)
+        assert not list(folder_of(table).rglob("*.begun"))
+    assert calls > 5
+
+
+def test_a_vacuum_makes_no_log_where_nobody_publishes(local_root: str, unpublished: str) -> None:
+    table = copied(unpublished, local_root)
+    step(table, range(16), "more", SMALL)
+    assert table.vacuum(retention_ms=0, orphan_grace_ms=0).removed_files
+    assert not (folder_of(table) / "_delta_log").exists()
+    assert not (folder_of(table) / "iceberg").exists()
 
 
 def test_a_failed_publish_does_not_fail_the_round_and_the_next_one_makes_up_for_it(local_root: str) -> None:
