@@ -33,7 +33,7 @@ while True:
 
 
 def test_two_processes_make_each_version_once(tmp_path: Path) -> None:
-    table = make_table(str(tmp_path / "lake"))
+    table = make_table(str(tmp_path / "lake"), properties={"publish.delta.change_feed": "true"})
     step(table, range(20), "first", SMALL)
     table.publish()
     stop = tmp_path / "stop"

@@ -36,6 +36,7 @@ class History:
             schema={"id": "int64", "region": "string", "n": "int32", "v": "string", "w": "string"},
             primary_keys=["id", "region"],
             partition_keys=["region"],
+            properties={"publish.delta.change_feed": "true"},
         )
         self.published: dict[int, pa.Table] = {}
         self.changes: dict[int, pa.Table] = {}

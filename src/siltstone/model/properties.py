@@ -263,8 +263,8 @@ PUBLISH_DELTA_CHANGES: Property[bool] = Property(
     name="publish.delta.change_feed",
     parse=lambda text: _one_of("true", "false")(text) == "true",
     values="`true` or `false`",
-    default=True,
-    default_text="`true`",
+    default=False,
+    default_text="`false`",
     read_by="publishing as Delta Lake",
     meaning="Whether published versions have a change data feed. Those of rounds that rewrite files then have files of their changes.",
 )

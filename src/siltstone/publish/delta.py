@@ -157,9 +157,10 @@ def _table_actions(
 ) -> Iterator[Action]:
     """Yield what a reader has to know, and how the table is described, where that is news."""
     described = describe(snapshot.name, snapshot.version)
-    before = state.protocol or {}
-    features = {*before.get("writerFeatures", ()), *described.features, *([DELETION_VECTORS] if has_dead else ())}
-    features -= {LOCK_FEATURE}
+    feed = _feed_setting(plan, state, is_wanted=CHANGE_FEED in described.features)
+    before = {*(state.protocol or {}).get("writerFeatures", ())}
+    features = before | described.features | ({DELETION_VECTORS} if has_dead else set())
+    features -= {LOCK_FEATURE, *(() if feed or CHANGE_FEED in before else (CHANGE_FEED,))}
     protocol: Action = {"minReaderVersion": 1, "minWriterVersion": 7}
     if features & {DELETION_VECTORS, TIMESTAMP_NTZ}:
         protocol |= {"minReaderVersion": 3, "readerFeatures": sorted(features & READER_FEATURES)}
@@ -168,10 +169,7 @@ def _table_actions(
     protocol["writerFeatures"] = sorted({*features, LOCK_FEATURE})
     if protocol != state.protocol:
         yield {"protocol": protocol}
-    configuration = {
-        **described.configuration,
-        **_feed_setting(plan, state, is_wanted=CHANGE_FEED in described.features),
-    }
+    configuration = {**described.configuration, **feed}
     if DELETION_VECTORS in features:
         configuration["delta.enableDeletionVectors"] = "true"
     metadata = {

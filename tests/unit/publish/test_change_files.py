@@ -17,10 +17,12 @@ from tests.unit.publish.test_delta import step
 from tests.unit.publish.test_publish_failures import copied
 from tests.unit.rounds.compaction import MAJOR, make_table
 
+FEED = {"publish.delta.change_feed": "true"}
+
 
 @pytest.fixture
 def table(local_root: str) -> siltstone.Table:
-    return make_table(local_root)
+    return make_table(local_root, properties=FEED)
 
 
 def change_files(table: siltstone.Table) -> set[str]:
@@ -68,6 +70,7 @@ def test_all_changes_of_a_version_are_in_files_where_one_partition_moves_rows(lo
         schema={"id": "int64", "region": "string", "n": "int64"},
         primary_keys=["id", "region"],
         partition_keys=["region"],
+        properties=FEED,
     )
 
     def write(region: str | None, ids: range, n: int, *, full: bool = False) -> None:
@@ -86,7 +89,7 @@ def test_all_changes_of_a_version_are_in_files_where_one_partition_moves_rows(lo
 
 
 def test_a_table_without_a_key_counts_rows(local_root: str) -> None:
-    table = make_table(local_root, primary_keys=[])
+    table = make_table(local_root, primary_keys=[], properties=FEED)
     step(table, range(10), "a")
     step(table, range(5), "a")
     _, rounds = published_changes(table, {})
@@ -100,8 +103,8 @@ def test_a_table_without_a_key_counts_rows(local_root: str) -> None:
 @pytest.mark.parametrize(
     "settings",
     [
-        {"properties": {"publish.delta.change_feed": "false"}},
-        {"schema": {"id": "int64", "v": "string", "_Change_Type": "string"}},
+        {},
+        {"properties": FEED, "schema": {"id": "int64", "v": "string", "_Change_Type": "string"}},
     ],
 )
 def test_a_table_may_have_no_feed(local_root: str, settings: dict[str, Any]) -> None:
@@ -116,10 +119,11 @@ def test_a_table_may_have_no_feed(local_root: str, settings: dict[str, Any]) -> 
 
 
 def test_a_feed_that_is_switched_on_begins_there(local_root: str) -> None:
-    table = make_table(local_root, properties={"publish.delta.change_feed": "false"})
+    table = make_table(local_root)
     step(table, range(10), "a")
     rounds = table.publish().rounds
-    table.alter(properties={"publish.delta.change_feed": "true"})
+    table.alter(properties=FEED)
+    assert not table.publish().is_new
     step(table, range(3), "b", MAJOR)
     version, _ = published_changes(table, rounds)
     with pytest.raises(Exception, match=r"(?i)change data"):
@@ -225,7 +229,7 @@ def test_a_file_of_changes_that_is_missing_is_found(table: siltstone.Table) -> N
 def template(tmp_path_factory: pytest.TempPathFactory) -> str:
     """A lake with a published version, and a round after it that moves rows."""
     folder = str(tmp_path_factory.mktemp("published"))
-    table = make_table(folder)
+    table = make_table(folder, properties=FEED)
     step(table, range(10), "a")
     table.publish()
     step(table, range(0, 10, 2), "b", MAJOR)

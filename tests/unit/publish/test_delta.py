@@ -40,7 +40,7 @@ def test_a_table_is_read_without_deletion_vectors_by_every_reader(table: siltsto
     assert protocol == {
         "minReaderVersion": 1,
         "minWriterVersion": 7,
-        "writerFeatures": ["changeDataFeed", "siltstone"],
+        "writerFeatures": ["siltstone"],
     }
 
 

@@ -119,11 +119,14 @@ def test_a_vacuum_with_a_retention_keeps_what_replaced_versions_name(local_root:
 
 def test_a_vacuum_removes_what_a_dead_publisher_left(local_root: str, template: str) -> None:
     table = copied(template, local_root)
-    orphan = folder_of(table) / "deletion_vector_00000000-0000-4000-8000-000000000000.bin"
-    orphan.write_bytes(b"x")
-    assert table.vacuum().removed_files == [], "it is too young"
+    name = "deletion_vector_00000000-0000-4000-8000-000000000000.bin"
+    # What Spark leaves when it is refused, too.
+    names = (name, f".{name}.crc", f"_delta_log/.{0:020d}.json.crc", f"_delta_log/.{9:020d}.json.a-b.tmp")
+    for name in names:
+        (folder_of(table) / name).write_bytes(b"x")
+    assert table.vacuum().removed_files == [], "they are too young"
     table.vacuum(orphan_grace_ms=0)
-    assert not orphan.exists()
+    assert not [name for name in names if (folder_of(table) / name).exists()]
     table.publish()
     same_as(table, table.to_arrow())
 
