@@ -58,7 +58,7 @@ class Constants:
     def measured(cls) -> "Constants":
         found = constants.load()
         growth = json.loads((RESULTS / "growth.json").read_text(encoding="utf-8"))["sizes"]
-        _, written = json.loads((RESULTS / "scale.json").read_text(encoding="utf-8"))["rounds"]
+        *_, written = json.loads((RESULTS / "scale.json").read_text(encoding="utf-8"))["rounds"]
         bucket = found["bucket_ms"] / 1e3
         return cls(
             row=found["row_bytes"],

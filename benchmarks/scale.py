@@ -31,6 +31,7 @@ from siltstone.objects import open_objects
 from siltstone.rows.columns import hash_keys
 from siltstone.rows.parts import Tasks, read_parts, stretches
 from siltstone.spark import local_session
+from siltstone.spark.tasks import merge_tasks
 from siltstone.table.completion import (
     commit_round,
     compacted_partition,
@@ -145,7 +146,7 @@ def measure_parts(folder: Path, rows: int, buckets: int) -> dict[str, Any]:
     version = table.version
     job = merging_job(destination, None, table.deltas(), Keys(tuple(version.primary_keys)), version, version)
     job = replace(job, buckets=Buckets.even(buckets.bit_length() - 1))
-    tasks = Tasks(range(buckets), min(buckets, 64 if rows <= ROW_GROUP else 2048))
+    tasks = Tasks(range(buckets), min(buckets, 64 if rows <= ROW_GROUP else merge_tasks(job, is_full=False)))
     started = time.process_time()
     parts = list(read_parts(job, job.reads, tasks))
     split_at = time.process_time()

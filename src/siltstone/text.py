@@ -5,6 +5,8 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+# Namespace, table, version, stream, and the values of a partition's keys.
+_IDENTITY_PARTS = 5
 _UNITS = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 
 
@@ -73,6 +75,18 @@ def format_value(value: object) -> str:
 def format_partition(values: Iterable[object]) -> str:
     """Return the values of a partition's keys."""
     return ", ".join(map(format_value, values))
+
+
+def format_checkpoint(partition: str) -> str:
+    """Return a table's name and after it the values of its partition's keys, from the text of the partition's identity.
+
+    What has failed as a whole table has its name instead.
+    """
+    parts = partition.split("/")
+    if len(parts) < _IDENTITY_PARTS:
+        return partition
+    values = parts[_IDENTITY_PARTS - 1]
+    return f"{parts[0]}.{parts[1]}" if values == "_" else f"{parts[0]}.{parts[1]} {values.replace(',', ', ')}"
 
 
 def format_pairs(pairs: Mapping[str, str | None]) -> str:

@@ -11,7 +11,7 @@ import typer
 from siltstone.cli.options import Shell, argument, command, new_group, option, parse_duration_ms
 from siltstone.cli.parts import Shown, grid_of, indented, new_facts, styled
 from siltstone.errors import NotFoundError
-from siltstone.text import format_bytes, format_count, format_duration, format_number, format_time
+from siltstone.text import format_bytes, format_checkpoint, format_count, format_duration, format_number, format_time
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -22,6 +22,7 @@ DATABASE_VARIABLE = "SILTSTONE_DATABASE"
 _STYLES = {
     "COMPLETED": "green",
     "FAILED": "bold red",
+    "STOPPED": "yellow",
     "EXPIRED": "bold red",
     "ABANDONED": "yellow",
     "STARTED": "cyan",
@@ -48,7 +49,6 @@ def status(shell: Shell, database: DatabaseAddress = None) -> None:
     from siltstone.service import list_nodes, service_status
 
     opened = _database(shell, database)
-    # When a cycle is due depends on the interval of whoever leads, which is not known here.
     state, nodes = service_status(opened), list_nodes(opened)
     shell.emit(
         {"database": opened.address, "status": state, "nodes": nodes}, _status_text(opened.address, state, nodes)
@@ -86,9 +86,13 @@ def _headline(status: "results.ServiceStatus") -> "Text":
         age = format_duration(status.now_ms - status.started_at)
         return styled((f"Cycle {status.cycle_count} ", "bold"), ("runs", "bold cyan"), f", for {age}.")
     ended = "" if status.ended_at is None else f", {format_duration(status.now_ms - status.ended_at)} ago"
-    return styled(
-        (f"Cycle {status.cycle_count} ", "bold"), (status.status, _STYLES.get(status.status, "")), f"{ended}."
-    )
+    outcome = status.outcome or status.status
+    failed = f": {_failed_tables(status)}" if status.failed_tables else ""
+    return styled((f"Cycle {status.cycle_count} ", "bold"), (outcome, _STYLES.get(outcome, "")), f"{ended}{failed}.")
+
+
+def _failed_tables(cycle: "results.ServiceStatus | results.CycleRecord") -> str:
+    return f"{cycle.failed_tables} of {format_count(cycle.tables, 'table')} failed"
 
 
 def _service_facts(database: str, status: "results.ServiceStatus") -> Iterator[tuple[str, str]]:
@@ -106,10 +110,22 @@ def _service_facts(database: str, status: "results.ServiceStatus") -> Iterator[t
         yield "partitions", f"{ended}, {status.active} active, {status.idle} waiting"
     if status.last_completed_at is not None:
         yield "completed", f"last at {format_time(status.last_completed_at)} UTC"
+    if status.next_due_at is not None:
+        is_ahead = status.next_due_at > status.now_ms
+        yield "next", f"due at {format_time(status.next_due_at)} UTC" if is_ahead else "due now"
+    for table in status.failing:
+        first = table.partitions[0]
+        times = f"failed in {format_count(first.failures, 'cycle')} in a row"
+        wait_ms = first.retry_at - status.now_ms
+        again = f"tried again in {format_duration(wait_ms)}" if wait_ms > 0 else "tried again in the next cycle"
+        yield "failing", f"{table.table}: {times}, {again}"
+    for pause in status.paused:
+        by = f" by {pause.requester}" if pause.requester else ""
+        yield "paused", f"{pause.table}, since {format_time(pause.paused_at)} UTC{by}"
     if status.pending_requests:
         yield "requests", f"{format_count(len(status.pending_requests), 'cycle')} asked for and not begun"
     totals = status.totals
-    ended = f"{totals.completed_cycles} completed, {totals.failed_cycles} failed"
+    ended = f"{totals.completed_cycles} completed, {totals.failed_cycles} failed, {totals.stopped_cycles} stopped"
     yield "ever", f"{ended}; {_format_work(totals)}; {format_count(totals.evictions, 'eviction')}"
     yield "database", database
 
@@ -133,7 +149,7 @@ def _checkpoint_grid(checkpoints: "Sequence[results.Checkpoint]", now_ms: int) -
     return grid_of(
         checkpoints,
         {
-            "partition": lambda checkpoint: checkpoint.partition,
+            "table": lambda checkpoint: format_checkpoint(checkpoint.partition),
             "status": lambda checkpoint: _status(checkpoint.status),
             "worker": lambda checkpoint: checkpoint.worker,
             ">attempt": lambda checkpoint: checkpoint.attempt,
@@ -152,12 +168,25 @@ def _status(status: str) -> "Text":
 
 
 def _errors(attempts: "Sequence[results.Checkpoint | results.Attempt]") -> Iterator[Shown]:
-    return (styled((attempt.partition, "bold red"), f"  {attempt.error}") for attempt in attempts if attempt.error)
+    return (
+        styled((format_checkpoint(attempt.partition), "bold red"), f"  {attempt.error}")
+        for attempt in attempts
+        if attempt.error
+    )
 
 
-@command(app, "trigger", "siltstone cycle trigger --wait", "siltstone cycle trigger --trim --wait --timeout 10m")
+@command(
+    app,
+    "trigger",
+    "siltstone cycle trigger --wait",
+    "siltstone cycle trigger --table shop.orders --wait",
+    "siltstone cycle trigger --trim --wait --timeout 10m",
+)
 def trigger(
     shell: Shell,
+    table: Annotated[
+        list[str] | None, option("--table NAME", "Compact only this table now, also one that waits after a failure.")
+    ] = None,
     trim: Annotated[
         bool, option("--trim", "Afterwards forget compacted deltas that are past their retention.")
     ] = False,
@@ -172,7 +201,8 @@ def trigger(
     from siltstone.service import obstacle_to_cycles, service_status, trigger_cycle, wait_for_request
 
     opened = _database(shell, database, create=True)
-    request = trigger_cycle(opened, trim=trim, requester=_requester())
+    tables = None if table is None else [_table_name(shell, name) for name in table]
+    request = trigger_cycle(opened, trim=trim, requester=_requester(), tables=tables)
     obstacle = obstacle_to_cycles(service_status(opened))
     if obstacle is not None:
         shell.warning(obstacle)
@@ -198,7 +228,8 @@ def _request_text(request: "results.TriggerRequest", *, waited: bool) -> Iterato
     elif waited:
         yield f"Request {request.request_id} is not done yet; see `siltstone cycle status`."
     else:
-        what = "a cycle that trims" if request.trim else "a cycle"
+        what = "a cycle" if request.tables is None else f"a cycle of {', '.join(request.tables)}"
+        what = f"{what} that trims" if request.trim else what
         yield f"Asked for {what}, request {request.request_id}; `siltstone cycle status` shows when it runs."
 
 
@@ -229,18 +260,18 @@ def unfreeze(shell: Shell, database: DatabaseAddress = None) -> None:
     """Allow cycles again after a freeze."""
     from siltstone import service
 
-    changed = service.unfreeze(_database(shell, database))
+    changed = service.unfreeze(_database(shell, database), requester=_requester())
     sentence = "Cycles may begin again." if changed else "Cycles were not frozen; nothing to do."
     _emit_control(shell, "unfrozen", changed, sentence)
 
 
 @command(app, "disable", "siltstone cycle disable")
 def disable(shell: Shell, database: DatabaseAddress = None) -> None:
-    """Start no cycle until enabled again; one that runs is ended as FAILED."""
+    """Start no cycle until enabled again; one that runs is stopped."""
     from siltstone import service
 
     control = service.disable(_database(shell, database, create=True), requester=_requester())
-    sentence = "No cycle begins until `siltstone cycle enable`; one that runs is ended as FAILED."
+    sentence = "No cycle begins until `siltstone cycle enable`; one that runs is stopped."
     _emit_control(shell, "disabled", True, sentence, control)
 
 
@@ -249,9 +280,58 @@ def enable(shell: Shell, database: DatabaseAddress = None) -> None:
     """Undo `disable`."""
     from siltstone import service
 
-    changed = service.enable(_database(shell, database))
+    changed = service.enable(_database(shell, database), requester=_requester())
     sentence = "Cycles may begin again." if changed else "Cycles were not disabled; nothing to do."
     _emit_control(shell, "enabled", changed, sentence)
+
+
+@command(app, "pause", "siltstone cycle pause shop.orders")
+def pause(shell: Shell, table: Annotated[str, argument("TABLE", "A table.")], database: DatabaseAddress = None) -> None:
+    """Leave a table out of cycles until it is resumed; what is being compacted goes on."""
+    from siltstone import service
+
+    name = _table_name(shell, table)
+    paused = service.pause_table(_database(shell, database, create=True), name, requester=_requester())
+    shell.emit(paused, [f"No cycle compacts {name} until `siltstone cycle resume {name}`."])
+
+
+@command(app, "resume", "siltstone cycle resume shop.orders")
+def resume(
+    shell: Shell, table: Annotated[str, argument("TABLE", "A table.")], database: DatabaseAddress = None
+) -> None:
+    """Let cycles compact a table again."""
+    from siltstone import service
+
+    changed = service.resume_table(_database(shell, database), table, requester=_requester())
+    sentence = f"Cycles compact {table} again." if changed else f"{table} was not paused; nothing to do."
+    shell.emit({"table": table, "changed": changed}, [sentence])
+
+
+@command(app, "audit", "siltstone cycle audit", "siltstone cycle audit --limit 1000 --json")
+def audit(
+    shell: Shell,
+    limit: Annotated[int, option("--limit N", "At most N, newest first.", min=1)] = 50,
+    database: DatabaseAddress = None,
+) -> None:
+    """List who asked what of the service, newest first."""
+    from siltstone.service import audit_trail
+
+    entries = audit_trail(_database(shell, database), limit)
+    columns = {
+        "time (UTC)": lambda entry: format_time(entry.at),
+        "who": lambda entry: entry.requester,
+        "what": lambda entry: entry.action,
+        "about": lambda entry: entry.about,
+    }
+    shell.emit(entries, [grid_of(entries, columns) if entries else "Nobody has asked anything yet."])
+
+
+def _table_name(shell: Shell, name: str) -> str:
+    """Return the name of a table of the lake, where the lake can be reached from here. Raises: NotFoundError."""
+    from siltstone.lake import Lake
+
+    is_elsewhere = "://" not in shell.root and not Path(shell.root).is_dir()
+    return name if is_elsewhere else Lake(shell.root).table(name).name
 
 
 def _emit_control(
@@ -284,13 +364,14 @@ def _history_text(records: "Sequence[results.CycleRecord]") -> Iterator[Shown]:
         records,
         {
             ">cycle": lambda cycle: cycle.cycle_count,
-            "status": lambda cycle: _status(cycle.status),
+            "status": lambda cycle: _status(cycle.outcome),
             "started (UTC)": lambda cycle: format_time(cycle.start_time_ms),
             ">time": lambda cycle: format_duration(cycle.duration_ms),
             "reason": lambda cycle: cycle.trigger_reason,
             "leader": lambda cycle: cycle.leader,
+            ">tables": lambda cycle: cycle.tables,
+            ">failed": lambda cycle: cycle.failed_tables or "",
             ">partitions": lambda cycle: cycle.partitions,
-            ">failed": lambda cycle: cycle.failed + cycle.unfinished or "",
             ">rows": lambda cycle: format_number(cycle.rows),
             ">written": lambda cycle: format_bytes(cycle.written_bytes),
         },
@@ -315,14 +396,15 @@ def show(
 
 
 def _cycle_text(details: "results.CycleDetails") -> Iterator[Shown]:
-    yield styled((f"Cycle {details.cycle_count} ", "bold"), (details.status, _STYLES[details.status]))
+    outcome = details.status if details.record is None else details.record.outcome
+    yield styled((f"Cycle {details.cycle_count} ", "bold"), (outcome, _STYLES[outcome]))
     yield indented(new_facts(_cycle_facts(details)))
     if details.timeline:
         yield ""
         yield grid_of(
             details.timeline,
             {
-                "partition": lambda attempt: attempt.partition,
+                "table": lambda attempt: format_checkpoint(attempt.partition),
                 ">attempt": lambda attempt: attempt.attempt or "",
                 "status": lambda attempt: _status(attempt.status),
                 "worker": lambda attempt: attempt.worker,
@@ -347,6 +429,9 @@ def _cycle_facts(details: "results.CycleDetails") -> Iterator[tuple[str, str]]:
     if record is not None:
         ended = f"{record.completed} completed, {record.failed} failed, {record.unfinished} unfinished"
         yield "partitions", f"{ended}, {format_count(record.attempts, 'attempt')}"
+        if record.failed_tables:
+            yield "tables", _failed_tables(record)
+        yield "planning", f"took {format_duration(record.planning_ms)}"
         yield "work", f"{format_count(record.rounds, 'round')}, {_format_work(record)}"
         if record.trimmed_deltas is not None:
             yield "trimmed", format_count(record.trimmed_deltas, "delta")

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import TYPE_CHECKING, Annotated, Any, Concatenate, ParamSpec
 
 import typer
@@ -24,8 +25,8 @@ if TYPE_CHECKING:
 DEFAULT_ROOT = "./lake"
 ROOT_VARIABLE = "SILTSTONE_ROOT"
 DEBUG_VARIABLE = "SILTSTONE_DEBUG"
-_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
-_DURATION = re.compile(r"([0-9]+)\s*([smhdw])", re.IGNORECASE)
+_UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
+_DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*(ms|[smhdw])", re.IGNORECASE)
 
 
 def option(text: str, help: str, *aliases: str, **settings: Any) -> Any:
@@ -153,10 +154,11 @@ def examples(*lines: str) -> str:
 
 
 def parse_duration_ms(text: str, param_hint: str) -> int:
-    """Read a duration such as 90s, 15m, 12h, 7d or 2w, as milliseconds. Raises: typer.BadParameter."""
+    """Read a duration such as 200ms, 1.5s, 15m, 12h, 7d or 2w, as milliseconds. Raises: typer.BadParameter."""
     match = _DURATION.fullmatch(text.strip())
     if match is None:
         raise typer.BadParameter(
-            f"{text!r} is not a duration; write a number and a unit, e.g. 90s, 15m, 12h, 7d, 2w", param_hint=param_hint
+            f"{text!r} is not a duration; write a number and a unit, e.g. 200ms, 90s, 15m, 12h, 7d, 2w",
+            param_hint=param_hint,
         )
-    return int(match[1]) * _SECONDS[match[2].lower()] * 1000
+    return round(Decimal(match[1]) * _UNITS_MS[match[2].lower()])

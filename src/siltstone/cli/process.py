@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 from siltstone.cli.output import Output
 from siltstone.cli.parts import Shown, styled
 from siltstone.cli.spark import spark_settings
+from siltstone.errors import StorageError
 from siltstone.java import require_java
 from siltstone.lake import Lake
-from siltstone.service import LakeTables, Node, ServiceSettings, default_address, open_database
+from siltstone.service import Database, LakeTables, Node, ServiceSettings, default_address, open_database
 from siltstone.service.ingests import Ingests
 from siltstone.service.node import SparkStarter, stopping_signals, watch
 from siltstone.text import format_count, mask_secrets
@@ -21,6 +22,7 @@ from siltstone.text import format_count, mask_secrets
 if TYPE_CHECKING:
     from siltstone.rows.job import Engine
 
+_DATABASE_SECONDS = 5.0
 _log = logging.getLogger(__name__)
 
 
@@ -38,7 +40,10 @@ class ServeOptions:
     port: int = 8765
     allowed_hosts: Sequence[str] = ()
     token: str | None = field(default=None, repr=False)
+    read_token: str | None = field(default=None, repr=False)
     is_private: bool = False
+    # The files of a certificate and its key.
+    tls: tuple[str, str] | None = None
     settings: ServiceSettings = field(default_factory=ServiceSettings)
     grace_seconds: float = 10
     engine: "Engine | None" = None
@@ -64,8 +69,10 @@ def run_service(options: ServeOptions, output: Output, stopping: threading.Event
     lake = Lake(options.root)
     if "://" not in options.root and not Path(options.root).is_dir():
         output.warning(f"{lake.root}: no lake yet; its tables are compacted once they exist")
-    with contextlib.ExitStack() as cleanup:
-        database = open_database(options.database or default_address(lake.root))
+    with contextlib.ExitStack() as cleanup, stopping_signals(stopping):
+        database = _open_database(options.database or default_address(lake.root), stopping)
+        if database is None:
+            return True
         cleanup.callback(database.close)
         cleanup.callback(spark.stop)
         retention = options.settings.delta_retention_seconds
@@ -81,31 +88,46 @@ def run_service(options: ServeOptions, output: Output, stopping: threading.Event
                 database,
                 LakeReader(lake),
                 options.settings,
-                Access(options.token),
+                Access(options.token, options.read_token),
                 node.identity.name,
                 node.wake,
                 lambda: node.is_running and not stopping.is_set(),
                 options.is_private,
             )
-            web = WebServer(site, host=options.host, port=options.port, allowed_hosts=options.allowed_hosts)
+            web = WebServer(
+                site, host=options.host, port=options.port, allowed_hosts=options.allowed_hosts, tls=options.tls
+            )
             cleanup.callback(web.stop)
             web.start()
             parts["web"] = lambda: web.is_running
             address = web.address
-        with stopping_signals(stopping):
-            node.start()
-            cleanup.callback(node.stop, options.grace_seconds)
-            ingests = Ingests(lake, is_leading=lambda: node.leader.lease is not None)
-            ingests.start()
-            cleanup.callback(ingests.stop, options.grace_seconds)
-            parts["ingests"] = lambda: ingests.is_running
-            serving = Serving(node.identity.name, mask_secrets(lake.root), database.address, address, options.workers)
-            output.emit(serving, _serving_text(serving), one_line=True)
-            is_well = watch(parts, stopping)
-            stopping.set()
-            _log.info("stopping", extra={"node": node.identity.name})
-            cleanup.close()
+        node.start()
+        cleanup.callback(node.stop, options.grace_seconds)
+        ingests = Ingests(lake, is_leading=lambda: node.leader.lease is not None)
+        ingests.start()
+        cleanup.callback(ingests.stop, options.grace_seconds)
+        parts["ingests"] = lambda: ingests.is_running
+        serving = Serving(node.identity.name, mask_secrets(lake.root), database.address, address, options.workers)
+        output.emit(serving, _serving_text(serving), one_line=True)
+        is_well = watch(parts, stopping)
+        stopping.set()
+        _log.info("stopping", extra={"node": node.identity.name})
+        cleanup.close()
     return is_well
+
+
+def _open_database(address: str, stopping: threading.Event) -> Database | None:
+    """Open the database, and wait for one that does not answer as running nodes do; None where a signal came first.
+
+    Raises: InvalidInputError for an address that can never be right.
+    """
+    while True:
+        try:
+            return open_database(address)
+        except StorageError as error:
+            _log.warning("waiting for the database", extra={"reason": str(error)})
+        if stopping.wait(_DATABASE_SECONDS):
+            return None
 
 
 def _serving_text(serving: Serving) -> Iterator[Shown]:

@@ -43,6 +43,13 @@ def serve(
         ),
     ] = None,
     token_file: Annotated[str | None, option("--token-file PATH", "A file with the token.")] = None,
+    read_token_file: Annotated[
+        str | None, option("--read-token-file PATH", "A file with a token that only allows to look.")
+    ] = None,
+    tls_certificate: Annotated[
+        str | None, option("--tls-certificate PATH", "Serve by HTTPS, with this certificate (PEM).")
+    ] = None,
+    tls_key: Annotated[str | None, option("--tls-key PATH", "The key of the certificate (PEM).")] = None,
     private: Annotated[bool, option("--private", "Seeing pages, API and metrics needs the token, too.")] = False,
     interval: Annotated[str, option("--interval TIME", "From the start of a cycle to that of the next.")] = "15m",
     tick: Annotated[str, option("--tick TIME", "How often to check for work.")] = "5s",
@@ -53,6 +60,15 @@ def serve(
     ] = 1 << 30,
     backlog_age: Annotated[
         str | None, option("--backlog-age TIME", "Begin a cycle early when a delta has waited this long.")
+    ] = None,
+    quiet_hours: Annotated[
+        str | None, option("--quiet-hours HH:MM-HH:MM", "Begin no cycle by itself in these hours, in UTC.")
+    ] = None,
+    max_claims: Annotated[
+        int | None, option("--max-claims N", "Work on so many tables at once, on all nodes together.", min=1)
+    ] = None,
+    max_claimed_bytes: Annotated[
+        int | None, option("--max-claimed-bytes N", "Work on so many bytes of deltas at once, likewise.", min=1)
     ] = None,
     grace: Annotated[str, option("--grace TIME", "When stopping, wait this long for compactions.")] = "10s",
     log_format: Annotated[Literal["text", "json"], option("--log-format", "On standard error.")] = "text",
@@ -67,13 +83,15 @@ def serve(
     age = None if backlog_age is None else parse_duration_ms(backlog_age, "--backlog-age") / 1000
     if token is not None and token_file is not None:
         raise typer.BadParameter("use --token or --token-file, not both", param_hint="--token-file")
+    if (tls_certificate is None) != (tls_key is None):
+        raise typer.BadParameter("a certificate needs its key, and a key its certificate", param_hint="--tls-key")
     from siltstone.cli.process import ServeOptions, run_service
-    from siltstone.service import service_settings, set_up_logs
+    from siltstone.service import parse_quiet_hours, service_settings, set_up_logs
 
-    if token_file is not None:
+    if token_file is not None or read_token_file is not None:
         from siltstone.web.site import read_token
 
-        token = read_token(token_file)
+        token = token if token_file is None else read_token(token_file)
     set_up_logs(log_format, debug=shell.debug)
     options = ServeOptions(
         root=shell.root,
@@ -87,8 +105,17 @@ def serve(
         allowed_hosts=allowed_host or (),
         is_private=private,
         token=token,
+        read_token=None if read_token_file is None else read_token(read_token_file),
+        tls=None if tls_certificate is None or tls_key is None else (tls_certificate, tls_key),
         grace_seconds=seconds.pop("grace"),
-        settings=service_settings(**seconds, backlog_bytes=backlog_bytes or None, backlog_age=age),
+        settings=service_settings(
+            **seconds,
+            backlog_bytes=backlog_bytes or None,
+            backlog_age=age,
+            quiet_hours=None if quiet_hours is None else parse_quiet_hours(quiet_hours),
+            max_claims=max_claims,
+            max_claimed_bytes=max_claimed_bytes,
+        ),
     )
     if not run_service(options, shell):
         raise typer.Exit(1)

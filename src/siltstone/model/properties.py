@@ -296,6 +296,15 @@ SCHEMA_EVOLUTION: Property[str] = Property(
     read_by="writes",
     meaning="Whether a write may add columns and widen types; with `strict`, only `alter` may.",
 )
+PRIORITY: Property[int] = Property(
+    name="priority",
+    parse=_whole(0, 1000),
+    values="a whole number, from 0 to 1000",
+    default=0,
+    default_text="0",
+    read_by="the service",
+    meaning="Tables with a higher one are compacted first in a cycle.",
+)
 TOMBSTONE_RETENTION_SECONDS: Property[float] = Property(
     name="tombstone_retention_seconds",
     parse=_seconds,
@@ -359,6 +368,7 @@ TABLE_PROPERTIES: dict[str, Property[Any]] = {
         INGEST_SOURCE,
         INGEST_TIMES,
         KEEP_HISTORY,
+        PRIORITY,
         PUBLISH,
         PUBLISH_DELTA_CHANGES,
         PUBLISH_ICEBERG_VERSION,

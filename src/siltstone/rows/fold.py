@@ -16,7 +16,7 @@ from siltstone.log.horizon import new_round_name
 from siltstone.model import MergeEngine
 from siltstone.model.buckets import Bucket, CompactedFile
 from siltstone.objects import open_objects
-from siltstone.rows.columns import Flags, Integers, align, are_among, hash_keys
+from siltstone.rows.columns import Flags, Integers, align, are_among, hash_keys, rising_order
 from siltstone.rows.files import StoredFile
 from siltstone.rows.job import RoundJob
 from siltstone.rows.slices import by_data_file, slices_of
@@ -268,7 +268,7 @@ def _accepted(keys: Integers, ranks: Integers, current: Integers) -> Integers:
     """Return, in order, which rows are not older than all rows of their key before them."""
     if not len(keys):
         return keys
-    order = np.argsort(keys, kind="stable")
+    order = rising_order(keys)
     sorted_keys, sorted_ranks = keys[order], ranks[order]
     starts = np.flatnonzero(np.concatenate([[True], sorted_keys[1:] != sorted_keys[:-1]]))
     groups = np.repeat(np.arange(len(starts)), np.diff(np.append(starts, len(order))))
@@ -312,7 +312,7 @@ def split_tombstones(job: RoundJob, buckets: Sequence[Bucket], tombstones: pa.Ta
         return [tombstones]
     starts = np.array([bucket.first_hash for bucket in buckets], np.uint64)
     places = np.searchsorted(starts, hash_keys(tombstones, job.primary_keys), "right") - 1
-    ordered = tombstones.take(pa.array(np.argsort(places, kind="stable")))
+    ordered = tombstones.take(pa.array(rising_order(places)))
     counts = np.bincount(places, minlength=len(buckets))
     return [
         ordered.slice(end - count, count)

@@ -25,7 +25,7 @@ import numpy.typing as npt
 
 from siltstone.errors import CorruptionError, NotFoundError
 from siltstone.objects import local_path, open_objects
-from siltstone.rows.columns import Flags, Hashes, Integers
+from siltstone.rows.columns import Flags, Hashes, Integers, rising_order
 
 MAGIC = b"SILTPKI2"
 BLOCK_CELLS = 2048
@@ -396,7 +396,7 @@ def write_index(
 
     It is there once its writer is closed, which is handed to `close`.
     """
-    order = np.argsort(hashes)
+    order = rising_order(hashes)
     data = _encode(hashes[order], order)
     writer = open_objects(root).open_writer(path)
     writer.write(data)

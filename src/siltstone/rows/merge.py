@@ -23,6 +23,7 @@ from siltstone.rows.columns import (
     hash_ids,
     hash_keys,
     is_exact,
+    rising_order,
     sort_ranks,
 )
 from siltstone.rows.files import StoredFile
@@ -479,7 +480,7 @@ def _sorted_by_bucket(new: Integers, deltas: _Deltas, base_count: int) -> tuple[
     places = deltas.places[new - base_count]
     if deltas.bucket_count == 1:
         return new, places
-    order = np.argsort(places, kind="stable")
+    order = rising_order(places)
     return new[order], places[order]
 
 
@@ -529,7 +530,7 @@ def _history_change(job: RoundJob, given: _Input) -> Resolved:
         job, given.base.table, deltas.rows, np.concatenate([base_keys, delta_keys]), deltas.removals
     )
     places = np.concatenate([given.base_places, deltas.places])
-    order = np.argsort(places[change.new], kind="stable")
+    order = rising_order(places[change.new])
     return Resolved(
         given.stretch,
         given.files,

@@ -16,7 +16,17 @@ from siltstone.errors import CorruptionError
 from siltstone.model.buckets import HASH_BITS, Bucket, Buckets
 from siltstone.model.entities import IS_DELETED, REMOVALS
 from siltstone.model.properties import ROWS_KIND
-from siltstone.rows.columns import Flags, Hashes, Integers, align, equal_ids, hash_keys, hash_sequence, sort_ranks
+from siltstone.rows.columns import (
+    Flags,
+    Hashes,
+    Integers,
+    align,
+    equal_ids,
+    hash_keys,
+    hash_sequence,
+    rising_order,
+    sort_ranks,
+)
 from siltstone.rows.files import StoredFile
 from siltstone.rows.job import NOTHING_COMBINED, Combined, Part, ReadTask, RoundJob, Stretch
 from siltstone.storage.parquet import DAMAGE_ERRORS, open_parquet
@@ -200,7 +210,7 @@ def _split(
         hashes = hash_sequence(np.arange(first_row, first_row + table.num_rows))
     buckets = np.searchsorted(starts, hashes, "right") - 1
     kept = _combined(job, read, table, hashes)
-    order = np.argsort(buckets, kind="stable") if len(starts) > 1 else np.arange(table.num_rows)
+    order = rising_order(buckets) if len(starts) > 1 else np.arange(table.num_rows)
     order = order[kept[order]]
     removed = np.zeros(table.num_rows, np.bool_) if read.is_delete else np.asarray(table.column(REMOVAL))
     combined = _counted(buckets[~kept], removed[~kept])

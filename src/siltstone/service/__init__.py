@@ -10,15 +10,24 @@ from siltstone.service.controls import (
     freeze,
     get_request,
     obstacle_to_cycles,
+    pause_table,
+    resume_table,
     trigger_cycle,
     unfreeze,
     wait_for_request,
 )
 from siltstone.service.database import Database, default_address, open_database
-from siltstone.service.history import cycle_details, cycle_records, list_nodes, measured_status, service_status
+from siltstone.service.history import (
+    audit_trail,
+    cycle_details,
+    cycle_records,
+    list_nodes,
+    measured_status,
+    service_status,
+)
 from siltstone.service.lake_tables import LakeTables
 from siltstone.service.node import JsonFormatter, Node, TextFormatter, set_up_logs
-from siltstone.service.settings import ServiceSettings, service_settings
+from siltstone.service.settings import ServiceSettings, parse_quiet_hours, service_settings
 
 __all__ = [
     "Database",
@@ -27,6 +36,7 @@ __all__ = [
     "Node",
     "ServiceSettings",
     "TextFormatter",
+    "audit_trail",
     "cycle_details",
     "cycle_records",
     "default_address",
@@ -38,6 +48,9 @@ __all__ = [
     "measured_status",
     "obstacle_to_cycles",
     "open_database",
+    "parse_quiet_hours",
+    "pause_table",
+    "resume_table",
     "service_settings",
     "service_status",
     "set_up_logs",

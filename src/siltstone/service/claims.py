@@ -62,9 +62,11 @@ class Outcome:
 
 
 def claim_table(database: Database, owner: str, settings: ServiceSettings) -> Claim | None:
-    """Claim and return what is due of the table with the most to do that nobody works on, or None. Raises: StorageError.
+    """Claim and return what is due of one table, or None, also where as much is claimed as may be. Raises: StorageError.
 
-    That is all its partitions, or as many as one job takes, in the order of their names. What this owner has tried before
+    Tables of a higher priority come first, of these those with fewer claims in this cycle, so that a very large one does not
+    keep the others waiting, and of these the one with the most to do. Of a table that is all its partitions, or as many
+    as one job takes, in the order of their names. What this owner has tried before
     comes last, so that another worker may have it. Partitions that have failed are claimed with fewer others each time,
     and for the last time alone, so that one which kills its worker fails alone in the end.
     """
@@ -73,7 +75,9 @@ def claim_table(database: Database, owner: str, settings: ServiceSettings) -> Cl
 
 @in_transaction("claim a table")
 def _claim_table(transaction: Transaction, owner: str, settings: ServiceSettings, claim_id: str) -> Claim | None:
-    row = lock_manager(transaction, shared=True)
+    has_limits = settings.max_claims is not None or settings.max_claimed_bytes is not None
+    # Two that claim at the same time would each not see the other one's.
+    row = lock_manager(transaction, shared=not has_limits)
     if row is None or row.status != "STARTED":
         return None
     held = {"cycle": row.cycle_count, "status": "STARTED", "claim_id": claim_id}
@@ -85,6 +89,8 @@ def _claim_table(transaction: Transaction, owner: str, settings: ServiceSettings
     if "disable" in current_controls(transaction, now_ms):
         return None
     free = _find_free(transaction, row.cycle_count, owner, settings, now_ms)
+    if has_limits:
+        free = _within_limits(transaction, row.cycle_count, free, settings)
     if not free:
         return None
     status = checkpoint_status.c
@@ -122,13 +128,24 @@ def _find_free(
     is_due = (status.retry_at <= now_ms) | (status.changed_at > latest_ms(now_ms))
     is_tried: ColumnElement[int] = case((status.worker == owner, 1), else_=0)
     groups = transaction.execute(
-        select(status.table_name, status.failures, is_tried.label("is_tried"))
+        select(
+            status.table_name,
+            status.failures,
+            is_tried.label("is_tried"),
+            func.max(status.priority).label("priority"),
+            func.sum(status.backlog_bytes).label("bytes"),
+        )
         .filter_by(cycle=cycle, status="IDLE")
         .where(is_due)
         .group_by(status.table_name, status.failures, "is_tried")
-        .order_by("is_tried", func.sum(status.backlog_bytes).desc(), status.table_name, status.failures)
     ).all()
-    for group in groups:
+    claims = _count_claims(transaction, cycle)
+
+    def place(group: Row[Any]) -> tuple[object, ...]:
+        size, name = -(group.bytes or 0), group.table_name
+        return group.is_tried, -group.priority, claims.get(name, 0), size, name, group.failures
+
+    for group in sorted(groups, key=place):
         free = (
             select(checkpoint_status)
             .filter_by(cycle=cycle, status="IDLE", table_name=group.table_name, failures=group.failures)
@@ -142,6 +159,28 @@ def _find_free(
         if found:
             return _that_fit(found, settings.claim_bytes)
     return []
+
+
+def _count_claims(transaction: Transaction, cycle: int) -> dict[str, int]:
+    """Return how many claims each table has had in a cycle, but those that were handed back undone."""
+    status = checkpoint_status.c
+    counts = select(status.table_name, func.count(status.claim_id.distinct()).label("claims"))
+    rows = transaction.execute(counts.filter_by(cycle=cycle).where(status.status != "IDLE").group_by(status.table_name))
+    return {row.table_name: row.claims for row in rows}
+
+
+def _within_limits(
+    transaction: Transaction, cycle: int, free: Sequence[Row[Any]], settings: ServiceSettings
+) -> Sequence[Row[Any]]:
+    """Return as many of these partitions as may be claimed beside what is claimed; one at least where nothing is."""
+    claims = transaction.execute(select(func.count()).select_from(active_checkpoints)).scalar_one()
+    if settings.max_claims is not None and claims >= settings.max_claims:
+        return []
+    if settings.max_claimed_bytes is None or not claims:
+        return free if settings.max_claimed_bytes is None else _that_fit(free, settings.max_claimed_bytes)
+    started = select(func.sum(checkpoint_status.c.backlog_bytes)).filter_by(cycle=cycle, status="STARTED")
+    left = settings.max_claimed_bytes - int(transaction.execute(started).scalar() or 0)
+    return _that_fit(free, left) if free and free[0].backlog_bytes <= left else []
 
 
 def most_partitions(failures: int, settings: ServiceSettings) -> int:

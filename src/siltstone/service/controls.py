@@ -1,40 +1,57 @@
-"""What operators ask for: trigger a cycle, freeze, unfreeze, disable, enable."""
+"""What operators ask for: trigger a cycle, freeze, unfreeze, disable, enable, pause and resume a table; and who did."""
 
 import math
 import time
 import uuid
-from collections.abc import Callable
-from typing import Literal
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
 
-from sqlalchemy import delete, select
+import orjson
+from sqlalchemy import Row, delete, func, select
 
 from siltstone.errors import InvalidInputError, NotFoundError, StorageError
 from siltstone.service.database import Database, Transaction, in_transaction
-from siltstone.service.results import Control, ServiceStatus, TriggerRequest
-from siltstone.service.schema import controls, trigger_requests
+from siltstone.service.results import Control, Pause, ServiceStatus, TriggerRequest
+from siltstone.service.schema import audit, controls, pauses, trigger_requests
 from siltstone.service.settings import FREEZE_SECONDS, latest_ms, to_ms
+from siltstone.text import format_time
 
 ControlName = Literal["freeze", "disable"]
+_UNDONE: dict[ControlName, str] = {"freeze": "unfreeze", "disable": "enable"}
 _MAX_PENDING = 1000
 _POLL_SECONDS = 0.5
+# So many entries of the audit trail are kept.
+_AUDIT_LIMIT = 10_000
 
 
-def trigger_cycle(database: Database, *, trim: bool = False, requester: str = "") -> TriggerRequest:
+def trigger_cycle(
+    database: Database, *, trim: bool = False, requester: str = "", tables: Sequence[str] | None = None
+) -> TriggerRequest:
     """Ask for a cycle as soon as possible, one that also trims where `trim`; a running one queues it.
 
-    While the service is disabled or frozen, the request waits. Raises: StorageError, InvalidInputError.
+    With `tables` it is about these alone, unless one of all is due as well. While the service is disabled or frozen, the request
+    waits. Raises: StorageError, InvalidInputError, also for a table that is paused.
     """
-    return _add_request(database, uuid.uuid4().hex[:12], trim=trim, requester=requester)
+    return _add_request(database, uuid.uuid4().hex[:12], trim=trim, requester=requester, tables=tables)
 
 
 @in_transaction("request a cycle")
-def _add_request(transaction: Transaction, request_id: str, *, trim: bool, requester: str) -> TriggerRequest:
+def _add_request(
+    transaction: Transaction, request_id: str, *, trim: bool, requester: str, tables: Sequence[str] | None
+) -> TriggerRequest:
+    for name in tables or ():
+        paused = transaction.execute(select(pauses).filter_by(table_name=name)).first()
+        if paused is not None:
+            raise InvalidInputError(f"{name}: is paused; `siltstone cycle resume {name}` first")
     pending = select(trigger_requests.c.request_id).filter_by(state="PENDING")
     if len(transaction.execute(pending.limit(_MAX_PENDING)).all()) >= _MAX_PENDING:
         raise InvalidInputError(f"{_MAX_PENDING} trigger requests are waiting; is a service running?")
     now_ms = transaction.now_ms()
     values = {"requested_at": now_ms, "requester": requester, "trim": trim, "state": "PENDING"}
-    transaction.insert_if_absent(trigger_requests, request_id=request_id, **values)
+    named = None if tables is None else orjson.dumps(sorted(set(tables))).decode()
+    if transaction.insert_if_absent(trigger_requests, request_id=request_id, tables=named, **values):
+        about = "all tables" if tables is None else ", ".join(sorted(set(tables)))
+        record_action(transaction, "trigger and trim" if trim else "trigger", requester, about)
     return _read_request(transaction, request_id)
 
 
@@ -44,7 +61,11 @@ def _read_request(transaction: Transaction, request_id: str) -> TriggerRequest:
         row = transaction.execute(select(trigger_requests).filter_by(request_id=request_id)).first()
     if row is None:
         raise NotFoundError(f"unknown trigger request {request_id!r}; those of the last 100 cycles are kept")
-    return TriggerRequest(**row._mapping)
+    return _to_request(row)
+
+
+def _to_request(row: Row[Any]) -> TriggerRequest:
+    return TriggerRequest(**{**row._mapping, "tables": None if row.tables is None else orjson.loads(row.tables)})
 
 
 @in_transaction("read a trigger request", reads=True)
@@ -91,9 +112,9 @@ def freeze(database: Database, *, seconds: float = FREEZE_SECONDS, requester: st
     return _set(database, "freeze", requester, to_ms(seconds))
 
 
-def unfreeze(database: Database) -> bool:
+def unfreeze(database: Database, *, requester: str = "") -> bool:
     """Allow cycles again; return whether they were frozen. Raises: StorageError."""
-    return _clear(database, "freeze")
+    return _clear(database, "freeze", requester)
 
 
 def disable(database: Database, *, requester: str = "") -> Control:
@@ -101,9 +122,35 @@ def disable(database: Database, *, requester: str = "") -> Control:
     return _set(database, "disable", requester, None)
 
 
-def enable(database: Database) -> bool:
+def enable(database: Database, *, requester: str = "") -> bool:
     """Undo `disable`; return whether there was anything to undo. Raises: StorageError."""
-    return _clear(database, "disable")
+    return _clear(database, "disable", requester)
+
+
+@in_transaction("pause a table")
+def pause_table(transaction: Transaction, name: str, *, requester: str = "") -> Pause:
+    """Leave a table out of cycles until it is resumed; what is being compacted goes on. Raises: StorageError."""
+    now_ms = transaction.now_ms()
+    if transaction.insert_if_absent(pauses, table_name=name, paused_at=now_ms, requester=requester):
+        record_action(transaction, "pause", requester, name)
+    row = transaction.execute(select(pauses).filter_by(table_name=name)).one()
+    return Pause(row.table_name, row.paused_at, row.requester)
+
+
+@in_transaction("resume a table")
+def resume_table(transaction: Transaction, name: str, *, requester: str = "") -> bool:
+    """Let cycles compact a table again; return whether it was paused. Raises: StorageError."""
+    was_paused = transaction.execute(delete(pauses).filter_by(table_name=name)).rowcount > 0
+    if was_paused:
+        record_action(transaction, "resume", requester, name)
+    return was_paused
+
+
+def record_action(transaction: Transaction, action: str, requester: str, about: str = "") -> None:
+    """Note in the audit trail that somebody asked for something."""
+    transaction.execute(audit.insert().values(at=transaction.now_ms(), requester=requester, action=action, about=about))
+    newest: int | None = transaction.execute(select(func.max(audit.c.id))).scalar()
+    transaction.execute(delete(audit).where(audit.c.id <= (newest or 0) - _AUDIT_LIMIT))
 
 
 def current_controls(transaction: Transaction, now_ms: int) -> dict[str, Control]:
@@ -126,7 +173,7 @@ def pending_requests(transaction: Transaction) -> list[TriggerRequest]:
     """Return the requests that no cycle has taken up, oldest first."""
     pending = select(trigger_requests).filter_by(state="PENDING")
     rows = transaction.execute(pending.order_by(trigger_requests.c.requested_at, trigger_requests.c.request_id))
-    return [TriggerRequest(**row._mapping) for row in rows]
+    return [_to_request(row) for row in rows]
 
 
 def obstacle_to_cycles(status: ServiceStatus) -> str | None:
@@ -145,15 +192,19 @@ def _set(database: Database, name: ControlName, requester: str, for_ms: int | No
         now_ms = transaction.now_ms()
         control = Control(name, now_ms, None if for_ms is None else now_ms + for_ms, requester)
         transaction.insert_or_update(controls, [vars(control)])
+        until = "" if control.expires_at is None else f"until {format_time(control.expires_at)} UTC"
+        record_action(transaction, name, requester, until)
         return control
 
     return database.change(f"set {name}", change)
 
 
-def _clear(database: Database, name: ControlName) -> bool:
+def _clear(database: Database, name: ControlName, requester: str) -> bool:
     def change(transaction: Transaction) -> bool:
         was_set = name in current_controls(transaction, transaction.now_ms())
         transaction.execute(delete(controls).filter_by(name=name))
+        if was_set:
+            record_action(transaction, _UNDONE[name], requester)
         return was_set
 
     return database.change(f"clear {name}", change)

@@ -4,7 +4,7 @@ Those on a cycle lock the lease row, then the manager row, then others, and refu
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,9 +15,16 @@ from siltstone.errors import LeaseLostError
 from siltstone.service import schema
 from siltstone.service.controls import clear_expired, current_controls
 from siltstone.service.database import Transaction, in_transaction
+from siltstone.service.failures import choose_work, record_outcomes
 from siltstone.service.results import CycleRecord, FailedPartition, PendingPartition
 from siltstone.service.settings import ServiceSettings, latest_ms, to_ms
 
+# What is said of partitions that a cycle left when it ended before its time.
+_WHY_EARLY: Mapping[schema.FailureReason, str] = {
+    "disabled": "the service was disabled",
+    "stalled": "no worker claimed it in time",
+    "partitions": "",
+}
 _ERRORS_KEPT = 100
 _ERROR_CHARACTERS = 2000
 _log = logging.getLogger(__name__)
@@ -32,6 +39,14 @@ class Lease:
     acquired_at: int
     renewed_at: int
     lease_until: int
+
+
+@dataclass(frozen=True)
+class Begun:
+    """A cycle that has begun, and of how many partitions it is."""
+
+    cycle: int
+    partitions: int
 
 
 @in_transaction("take or renew the lead")
@@ -95,11 +110,19 @@ def bootstrap(transaction: Transaction, lease: Lease) -> None:
 
 @in_transaction("begin a cycle")
 def begin_cycle(
-    transaction: Transaction, lease: Lease, pending: Sequence[PendingPartition], reason: schema.TriggerReason, node: str
-) -> int | None:
-    """Begin a cycle over partitions, take up all waiting requests, and return its number. Raises: LeaseLostError, StorageError.
+    transaction: Transaction,
+    lease: Lease,
+    pending: Sequence[PendingPartition],
+    reason: schema.TriggerReason,
+    node: str,
+    *,
+    planning_ms: int = 0,
+    settings: ServiceSettings | None = None,
+) -> Begun | None:
+    """Begin a cycle over partitions, take up all waiting requests, and return it. Raises: LeaseLostError, StorageError.
 
-    None if one runs already, or if the service was disabled or frozen meanwhile.
+    Where all requests are about some tables and nothing else is due, it is about those alone. None if one runs already, or if
+    the service was disabled or frozen meanwhile.
     """
     now_ms = check_lead(transaction, lease)
     row = lock_manager(transaction)
@@ -110,24 +133,36 @@ def begin_cycle(
     cycle: int = max(row.cycle_count, _newest_cycle(transaction)) + 1
     transaction.execute(delete(schema.active_checkpoints))
     transaction.execute(delete(schema.checkpoint_status))
-    if pending:
-        rows = [_checkpoint_row(partition, cycle, now_ms) for partition in pending]
+    requests = _take_up_requests(transaction, cycle)
+    requested = {name for request in requests for name in orjson.loads(request.tables or "[]")}
+    is_of_all = any(request.tables is None for request in requests)
+    is_partial = reason == "request" and bool(requests) and not is_of_all
+    chosen = choose_work(transaction, pending, None if is_of_all else requested, now_ms)
+    if is_partial:
+        chosen = [partition for partition in chosen if partition.table in requested]
+    if chosen:
+        rows = [_checkpoint_row(partition, cycle, now_ms) for partition in chosen]
         transaction.connection.execute(schema.checkpoint_status.insert(), rows)
-    trims_after = _take_up_requests(transaction, cycle)
+    settings = settings or ServiceSettings()
     transaction.execute(
         schema.manager.update().values(
             status="STARTED",
             cycle_count=cycle,
             leader=node,
             trigger_reason=reason,
-            trims_after=trims_after,
+            failure_reason=None,
+            trims_after=any(request.trim for request in requests),
             trim_due=False,
-            last_started_at=now_ms,
+            # A cycle of some tables does not put off that of all.
+            last_started_at=row.last_started_at if is_partial else now_ms,
             started_at=now_ms,
             ended_at=None,
+            planning_ms=planning_ms,
+            interval_ms=to_ms(settings.interval_seconds),
+            quiet_hours=str(settings.quiet_hours) if settings.quiet_hours else None,
         )
     )
-    return cycle
+    return Begun(cycle, len(chosen))
 
 
 def _newest_cycle(transaction: Transaction) -> int:
@@ -144,20 +179,21 @@ def _checkpoint_row(pending: PendingPartition, cycle: int, now_ms: int) -> dict[
         "status": "FAILED" if is_broken else "IDLE",
         "backlog_deltas": pending.deltas,
         "backlog_bytes": pending.bytes,
+        "priority": pending.priority,
         "changed_at": now_ms,
         "ended_at": now_ms if is_broken else None,
         "error": cut_error(pending.problem),
     }
 
 
-def _take_up_requests(transaction: Transaction, cycle: int) -> bool:
-    """Let waiting requests belong to a cycle; return whether one asks for a trim."""
+def _take_up_requests(transaction: Transaction, cycle: int) -> Sequence[Row[Any]]:
+    """Let waiting requests belong to a cycle; return them."""
     pending = select(schema.trigger_requests).filter_by(state="PENDING").with_for_update()
     requests = transaction.execute(pending).all()
     for request in requests:
         taken_up = schema.trigger_requests.update().filter_by(request_id=request.request_id)
         transaction.execute(taken_up.values(state="RUNNING", cycle=cycle))
-    return any(request.trim for request in requests)
+    return requests
 
 
 def is_expired(now_ms: int, settings: ServiceSettings) -> ColumnElement[bool]:
@@ -225,7 +261,12 @@ def end_attempts(transaction: Transaction, claim: Row[Any], status: str, now_ms:
 
 @in_transaction("finish the cycle")
 def finish_cycle(
-    transaction: Transaction, lease: Lease, cycle: int, *, why_early: str | None = None
+    transaction: Transaction,
+    lease: Lease,
+    cycle: int,
+    *,
+    why_early: schema.FailureReason | None = None,
+    settings: ServiceSettings | None = None,
 ) -> CycleRecord | None:
     """End a cycle: COMPLETED if every checkpoint is, else FAILED. Its record enters the history in the same transaction.
 
@@ -237,21 +278,25 @@ def finish_cycle(
         return None
     checkpoints = transaction.execute(select(schema.checkpoint_status).filter_by(cycle=cycle)).all()
     record = _make_record(row, checkpoints, now_ms, why_early)
-    _end_open_attempts(transaction, checkpoints, now_ms, why_early)
+    _end_open_attempts(transaction, checkpoints, now_ms, None if why_early is None else _WHY_EARLY[why_early])
+    record_outcomes(transaction, checkpoints, settings or ServiceSettings(), row.started_at, now_ms)
     problems = orjson.dumps(record.failed_partitions).decode()
     transaction.execute(schema.cycle_history.insert().values(**{**vars(record), "failed_partitions": problems}))
     is_completed = record.status == "COMPLETED"
-    has_marks = _set_trim_marks(transaction, checkpoints)
+    is_stopped = record.outcome == "STOPPED"
+    _set_trim_marks(transaction, checkpoints)
     transaction.execute(
         schema.manager.update().values(
             status=record.status,
             ended_at=now_ms,
-            last_result=record.status,
-            # Also without new marks: deltas below old ones may have come to the end of their retention.
-            trim_due=is_completed or has_marks,
+            failure_reason=record.failure_reason,
+            last_result=row.last_result if is_stopped else record.status,
+            # Whatever came of the cycle: what was compacted may go, and deltas below old marks may be past their retention.
+            trim_due=True,
             last_completed_at=now_ms if is_completed else row.last_completed_at,
             completed_cycles=schema.manager.c.completed_cycles + int(is_completed),
-            failed_cycles=schema.manager.c.failed_cycles + int(not is_completed),
+            failed_cycles=schema.manager.c.failed_cycles + int(not is_completed and not is_stopped),
+            stopped_cycles=schema.manager.c.stopped_cycles + int(is_stopped),
             rows=schema.manager.c.rows + record.rows,
             input_bytes=schema.manager.c.input_bytes + record.input_bytes,
             written_bytes=schema.manager.c.written_bytes + record.written_bytes,
@@ -261,14 +306,20 @@ def finish_cycle(
     return record
 
 
-def _make_record(row: Row[Any], checkpoints: Sequence[Row[Any]], now_ms: int, why_early: str | None) -> CycleRecord:
+def _make_record(
+    row: Row[Any], checkpoints: Sequence[Row[Any]], now_ms: int, why_early: schema.FailureReason | None
+) -> CycleRecord:
     failed = [checkpoint for checkpoint in checkpoints if checkpoint.status == "FAILED"]
     unfinished = [checkpoint for checkpoint in checkpoints if checkpoint.status in ("IDLE", "STARTED")]
     problems = [FailedPartition(checkpoint.partition, checkpoint.error or "") for checkpoint in failed]
     problems += [
-        FailedPartition(checkpoint.partition, why_early or checkpoint.error or "not finished")
+        FailedPartition(
+            checkpoint.partition, _WHY_EARLY[why_early or "partitions"] or checkpoint.error or "not finished"
+        )
         for checkpoint in unfinished
     ]
+    # What was stopped is said to be so even where a partition had failed before: nobody can say what the rest would have done.
+    reason: schema.FailureReason = why_early if why_early and unfinished else "partitions"
     return CycleRecord(
         cycle_count=row.cycle_count,
         status="FAILED" if problems else "COMPLETED",
@@ -284,6 +335,10 @@ def _make_record(row: Row[Any], checkpoints: Sequence[Row[Any]], now_ms: int, wh
         attempts=sum(checkpoint.attempt for checkpoint in checkpoints),
         failed_partitions=problems[:_ERRORS_KEPT],
         trimmed_deltas=None,
+        tables=len({checkpoint.table_name for checkpoint in checkpoints}),
+        failed_tables=len({checkpoint.table_name for checkpoint in failed}),
+        planning_ms=row.planning_ms,
+        failure_reason=reason if problems else None,
         **{name: sum(getattr(checkpoint, name) for checkpoint in checkpoints) for name in schema.WORK},
     )
 
@@ -309,8 +364,8 @@ def _end_open_attempts(
     transaction.insert_or_update(schema.checkpoint_detail, untried)
 
 
-def _set_trim_marks(transaction: Transaction, checkpoints: Sequence[Row[Any]]) -> bool:
-    """Let what was compacted be trimmed, also where others failed; return whether there is any."""
+def _set_trim_marks(transaction: Transaction, checkpoints: Sequence[Row[Any]]) -> None:
+    """Let what was compacted be trimmed, also where others failed."""
     names = [column.name for column in schema.trim_marks.c]
     marks = [
         {name: getattr(row, name) for name in names}
@@ -318,12 +373,11 @@ def _set_trim_marks(transaction: Transaction, checkpoints: Sequence[Row[Any]]) -
         if row.status == "COMPLETED" and row.high_watermark is not None
     ]
     transaction.insert_or_update(schema.trim_marks, marks)
-    return bool(marks)
 
 
 def _answer_requests(transaction: Transaction, record: CycleRecord, now_ms: int) -> None:
     requests = schema.trigger_requests.update().filter_by(cycle=record.cycle_count, state="RUNNING")
-    if record.status == "COMPLETED":
+    if record.outcome != "STOPPED":
         transaction.execute(requests.filter_by(trim=True).values(state="TRIMMING", outcome=record.status))
     transaction.execute(requests.values(state="DONE", outcome=record.status, ended_at=now_ms))
 

@@ -46,6 +46,22 @@ _MIGRATION_LOCK = 5_117_570_423
 # What leads from a version of the tables to the next one.
 MIGRATIONS: dict[int, tuple[str, ...]] = {
     1: ("ALTER TABLE siltstone_leader_lease ADD COLUMN renewed_at BIGINT NOT NULL DEFAULT 0",),
+    2: (
+        *(
+            f"ALTER TABLE siltstone_{table} ADD COLUMN {column} BIGINT NOT NULL DEFAULT 0"
+            for table, columns in (
+                ("manager", ("stopped_cycles", "planning_ms")),
+                ("checkpoint_status", ("priority",)),
+                ("cycle_history", ("tables", "failed_tables", "planning_ms")),
+            )
+            for column in columns
+        ),
+        "ALTER TABLE siltstone_manager ADD COLUMN failure_reason VARCHAR(16)",
+        "ALTER TABLE siltstone_manager ADD COLUMN interval_ms BIGINT",
+        "ALTER TABLE siltstone_manager ADD COLUMN quiet_hours TEXT",
+        "ALTER TABLE siltstone_cycle_history ADD COLUMN failure_reason VARCHAR(16)",
+        "ALTER TABLE siltstone_trigger_requests ADD COLUMN tables TEXT",
+    ),
 }
 _log = logging.getLogger(__name__)
 
@@ -298,6 +314,8 @@ def _migrate(transaction: Transaction, address: str) -> None:
         for statement in MIGRATIONS[version]:
             connection.execute(text(statement))
     if before < tables.SCHEMA_VERSION:
+        # Those that are new with this version.
+        tables.metadata.create_all(connection)
         connection.execute(tables.schema.update().values(version=tables.SCHEMA_VERSION))
 
 

@@ -2,6 +2,7 @@
 
 import logging
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any, TypeVar
 
@@ -14,22 +15,27 @@ from siltstone.service import schema
 from siltstone.service.controls import current_controls, pending_requests
 from siltstone.service.cycles import Lease, check_lead, is_current, node_name
 from siltstone.service.database import Database, Transaction, in_transaction
+from siltstone.service.failures import read_failing, read_pauses
 from siltstone.service.results import (
     Attempt,
+    AuditEntry,
     Checkpoint,
     Control,
     CycleDetails,
     CycleRecord,
     FailedPartition,
+    FailingTable,
     LeaderInfo,
     NodeInfo,
     ServiceStatus,
     Totals,
 )
-from siltstone.service.settings import HISTORY_LIMIT, ServiceSettings, latest_ms, to_ms
+from siltstone.service.settings import HISTORY_LIMIT, QuietHours, ServiceSettings, latest_ms, parse_quiet_hours, to_ms
 
 T = TypeVar("T", Checkpoint, Attempt)
-_OF_MANAGER = ("status", "started_at", "ended_at", "trigger_reason", "last_completed_at")
+_OF_MANAGER = ("status", "started_at", "ended_at", "trigger_reason", "failure_reason", "last_completed_at")
+# So many problems are named in one sentence.
+_NAMED = 3
 _log = logging.getLogger(__name__)
 
 
@@ -79,17 +85,19 @@ def _prune(transaction: Transaction, lease: Lease) -> int:
 
 @in_transaction("read the status", reads=True)
 def service_status(transaction: Transaction, settings: ServiceSettings | None = None) -> ServiceStatus:
-    """Return all about now; without settings, it is not known when a cycle is due. Raises: StorageError."""
+    """Return all about now; without settings, a cycle is due by those of whoever began the last one. Raises: StorageError."""
     now_ms = transaction.now_ms()
     row = transaction.execute(select(schema.manager)).first()
     checkpoints = _checkpoints(transaction)
     counts = [checkpoint.status for checkpoint in checkpoints]
     controls = current_controls(transaction, now_ms)
     due_at = None
-    if row is not None and settings is not None and "disable" not in controls:
+    if row is not None and "disable" not in controls:
         due_at = _due_at(row, settings, controls.get("freeze"), now_ms)
     leader = _leader(transaction, now_ms)
-    problem = _health_problem(row, due_at, leader, now_ms)
+    failing, paused = read_failing(transaction), read_pauses(transaction)
+    counted = [table for table in failing if table.table not in paused]
+    problem = _overdue_problem(due_at, leader, now_ms) or _failure_problem(row, counted)
     return ServiceStatus(
         now_ms=now_ms,
         **{name: getattr(row, name, None) for name in _OF_MANAGER},
@@ -101,7 +109,11 @@ def service_status(transaction: Transaction, settings: ServiceSettings | None = 
         leader=leader,
         disabled=controls.get("disable"),
         frozen=controls.get("freeze"),
+        failing=failing,
+        paused=list(paused.values()),
         pending_requests=pending_requests(transaction),
+        tables=len({checkpoint.table for checkpoint in checkpoints}),
+        failed_tables=len({checkpoint.table for checkpoint in checkpoints if checkpoint.status == "FAILED"}),
         idle=counts.count("IDLE"),
         active=counts.count("STARTED"),
         completed=counts.count("COMPLETED"),
@@ -147,6 +159,13 @@ def cycle_details(transaction: Transaction, cycle: int) -> CycleDetails:
     )
 
 
+@in_transaction("read the audit trail", reads=True)
+def audit_trail(transaction: Transaction, limit: int = HISTORY_LIMIT) -> list[AuditEntry]:
+    """Return what operators asked of the service, newest first. Raises: StorageError."""
+    newest = select(schema.audit).order_by(schema.audit.c.id.desc()).limit(max(limit, 0))
+    return [AuditEntry(row.at, row.requester, row.action, row.about) for row in transaction.execute(newest)]
+
+
 @in_transaction("read the nodes", reads=True)
 def list_nodes(transaction: Transaction, settings: ServiceSettings | None = None) -> list[NodeInfo]:
     """Return the nodes of the last day by name, the newest process of a name first. Raises: StorageError."""
@@ -167,18 +186,34 @@ def list_nodes(transaction: Transaction, settings: ServiceSettings | None = None
     ]
 
 
-def _due_at(row: Row[Any], settings: ServiceSettings, freeze: Control | None, now_ms: int) -> int:
-    """Return when the cycle after the last one that began is due."""
+def _due_at(row: Row[Any], settings: ServiceSettings | None, freeze: Control | None, now_ms: int) -> int | None:
+    """Return when the cycle after the last one that began is due, or None where no leader has said how often."""
+    interval_ms = row.interval_ms if settings is None else to_ms(settings.interval_seconds)
+    if interval_ms is None:
+        return None
+    hours: QuietHours | None = parse_quiet_hours(row.quiet_hours) if row.quiet_hours else None
+    hours = hours if settings is None else settings.quiet_hours
     is_ahead = row.last_started_at > latest_ms(now_ms)
-    due_at: int = now_ms if is_ahead else row.last_started_at + to_ms(settings.interval_seconds)
-    return due_at if freeze is None or freeze.expires_at is None else max(due_at, freeze.expires_at)
+    due_at: int = now_ms if is_ahead else row.last_started_at + interval_ms
+    if freeze is not None and freeze.expires_at is not None:
+        due_at = max(due_at, freeze.expires_at)
+    return due_at if hours is None else hours.over_at(due_at)
 
 
-def _health_problem(row: Row[Any] | None, due_at: int | None, leader: LeaderInfo | None, now_ms: int) -> str | None:
+def _overdue_problem(due_at: int | None, leader: LeaderInfo | None, now_ms: int) -> str | None:
     if due_at is not None and due_at <= now_ms and (leader is None or not leader.is_current):
         last = "" if leader is None else f" (the last one was {leader.node})"
         return f"a cycle is overdue, and no node leads{last}; start one with `siltstone serve`"
-    return "the last cycle failed" if row is not None and row.last_result == "FAILED" else None
+    return None
+
+
+def _failure_problem(row: Row[Any] | None, failing: Sequence[FailingTable]) -> str | None:
+    if failing:
+        names = ", ".join(table.table for table in failing[:_NAMED])
+        more = f" and {len(failing) - _NAMED} more" if len(failing) > _NAMED else ""
+        return f"{'1 table fails' if len(failing) == 1 else f'{len(failing)} tables fail'}: {names}{more}"
+    is_stalled = row is not None and row.last_result == "FAILED" and row.failure_reason == "stalled"
+    return "the last cycle ended because no worker claimed what was left" if is_stalled else None
 
 
 def _leader(transaction: Transaction, now_ms: int) -> LeaderInfo | None:

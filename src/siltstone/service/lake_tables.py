@@ -11,6 +11,7 @@ from siltstone.errors import CorruptionError, NotFoundError, SiltstoneError
 from siltstone.lake import Lake, choose_engine
 from siltstone.log.state import Entry
 from siltstone.model import PartitionLocator, TableVersion
+from siltstone.model.properties import PRIORITY
 from siltstone.publish.outcomes import Published, PublishFailure
 from siltstone.publish.publications import publish_by_property
 from siltstone.rounds.events import Progress, TasksDone
@@ -71,7 +72,8 @@ class LakeTables:
                 work = read_work(table.name, root=self.lake.root, keep_alive=keep_alive, on_damage=on_damage)
                 for partition in work:
                     keep_following(partition)
-                pending += [_pending(table.name, partition) for partition in work if partition.is_waiting]
+                priority = PRIORITY.of(table.properties, table.name) if work else 0
+                pending += [_pending(table.name, partition, priority) for partition in work if partition.is_waiting]
                 pending += damaged
             except SiltstoneError as error:
                 if not isinstance(error, NotFoundError) or self._is_in_use(table.name):
@@ -211,7 +213,7 @@ def _result(ended: SessionResult) -> CheckpointResult:
     )
 
 
-def _pending(name: str, waiting: PartitionWork) -> PendingPartition:
+def _pending(name: str, waiting: PartitionWork, priority: int) -> PendingPartition:
     return PendingPartition(
         name=str(waiting.own),
         table=name,
@@ -219,4 +221,5 @@ def _pending(name: str, waiting: PartitionWork) -> PendingPartition:
         deltas=len(waiting.deltas),
         bytes=sum(delta.manifest.content_length for delta in waiting.deltas),
         oldest_at=min((delta.committed_at for delta in waiting.deltas), default=None),
+        priority=priority,
     )

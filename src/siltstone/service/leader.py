@@ -26,12 +26,22 @@ from siltstone.service.cycles import (
     take_lead,
 )
 from siltstone.service.database import Database, Transaction, in_transaction
+from siltstone.service.failures import skipped_tables
 from siltstone.service.history import prune_history
 from siltstone.service.results import CycleRecord, PendingPartition, Tables
 from siltstone.service.settings import ServiceSettings, latest_ms, to_ms
 
 TickAction = Literal["follows", "waits", "watches", "begun", "finished", "trimmed"]
-_OF_MANAGER = ("status", "last_started_at", "ended_at", "cycle_count", "started_at", "trims_after", "trim_due")
+_OF_MANAGER = (
+    "status",
+    "last_started_at",
+    "ended_at",
+    "cycle_count",
+    "started_at",
+    "trims_after",
+    "trim_due",
+    "failure_reason",
+)
 _log = logging.getLogger(__name__)
 
 
@@ -59,6 +69,9 @@ class Situation:
     started_at: int | None = None
     trims_after: bool = False
     trim_due: bool = False
+    failure_reason: schema.FailureReason | None = None
+    # Tables that are paused, or wait after a failure: their backlog begins no cycle.
+    skipped_tables: frozenset[str] = frozenset()
     # Of its checkpoints: whether some are left to do, are claimed, have expired; when one changed last.
     has_open: bool = False
     has_claims: bool = False
@@ -157,7 +170,7 @@ class Leader:
 
     def _watch(self, lease: Lease, situation: Situation) -> Tick:
         if situation.is_disabled:
-            return self._finish(lease, situation, "the service was disabled")
+            return self._finish(lease, situation, "disabled")
         evicted = []
         if situation.has_expired:
             evicted = evict_expired(self._database, lease, self._settings)
@@ -168,22 +181,33 @@ class Leader:
         times = (situation.changed_at, situation.started_at or 0, lease.acquired_at)
         moved_at = max((time_ms for time_ms in times if time_ms <= latest_ms(situation.now_ms)), default=0)
         if not situation.has_claims and situation.now_ms - moved_at > to_ms(self._settings.stall_seconds):
-            return self._finish(lease, situation, "no worker claimed it in time", evicted)
+            return self._finish(lease, situation, "stalled", evicted)
         return Tick("watches", evicted=evicted)
 
-    def _finish(self, lease: Lease, situation: Situation, why_early: str | None, evicted: Sequence[str] = ()) -> Tick:
-        record = finish_cycle(self._database, lease, situation.cycle_count, why_early=why_early)
+    def _finish(
+        self,
+        lease: Lease,
+        situation: Situation,
+        why_early: schema.FailureReason | None,
+        evicted: Sequence[str] = (),
+    ) -> Tick:
+        count = situation.cycle_count
+        record = finish_cycle(self._database, lease, count, why_early=why_early, settings=self._settings)
         if record is None:
             return Tick("watches", evicted=evicted)
-        counts = ("status", "duration_ms", "partitions", "completed", "failed", "unfinished", "rows")
+        counts = ("duration_ms", "tables", "failed_tables", "partitions", "completed", "failed", "unfinished", "rows")
         _log.log(
-            logging.INFO if record.status == "COMPLETED" else logging.ERROR,
+            logging.ERROR if record.outcome == "FAILED" else logging.INFO,
             "cycle finished",
-            extra={"cycle": record.cycle_count, **{name: getattr(record, name) for name in counts}},
+            extra={
+                "cycle": record.cycle_count,
+                "status": record.outcome,
+                **{name: getattr(record, name) for name in counts},
+            },
         )
         prune_history(self._database, lease)
         self._publish()
-        if record.status == "COMPLETED" and situation.trims_after:
+        if situation.trims_after and not situation.is_disabled:
             self._trim(lease)
         return Tick("finished", record=record, evicted=evicted)
 
@@ -203,6 +227,7 @@ class Leader:
 
     def _begin_if_due(self, lease: Lease, situation: Situation) -> Tick:
         work: list[PendingPartition] = []
+        planning_started = self._monotonic()
 
         def measure() -> Backlog | None:
             # Looking through all tables costs more than a tick may.
@@ -211,8 +236,9 @@ class Leader:
                 return None
             self._measured_at = situation.now_ms
             work[:] = self._tables.find_work(self._keep_alive)
-            times = [partition.oldest_at for partition in work if partition.oldest_at is not None]
-            return Backlog(sum(partition.bytes for partition in work), min(times, default=None))
+            due = [partition for partition in work if partition.table not in situation.skipped_tables]
+            times = [partition.oldest_at for partition in due if partition.oldest_at is not None]
+            return Backlog(sum(partition.bytes for partition in due), min(times, default=None))
 
         reason = decide(situation, self._settings, measure)
         if reason is None:
@@ -222,14 +248,17 @@ class Leader:
         pending = work or self._tables.find_work(self._keep_alive)
         # The longest work first.
         ordered = sorted(pending, key=lambda partition: (-partition.bytes, -partition.deltas, partition.name))
-        begun = begin_cycle(self._database, lease, ordered, reason, self._name)
+        planning_ms = to_ms(self._monotonic() - planning_started)
+        begun = begin_cycle(
+            self._database, lease, ordered, reason, self._name, planning_ms=planning_ms, settings=self._settings
+        )
         if begun is None:
             return Tick("waits")
         _log.info(
             "cycle begun",
-            extra={"cycle": begun, "reason": reason, "partitions": len(ordered), "node": self._name},
+            extra={"cycle": begun.cycle, "reason": reason, "partitions": begun.partitions, "node": self._name},
         )
-        return Tick("begun", begun=begun, partitions=len(ordered))
+        return Tick("begun", begun=begun.cycle, partitions=begun.partitions)
 
     def _trim(self, lease: Lease) -> None:
         """Trim all partitions up to their marks, and answer the requests that wait for it.
@@ -278,6 +307,7 @@ def _read_situation(transaction: Transaction, settings: ServiceSettings) -> Situ
         has_open="IDLE" in statuses or "STARTED" in statuses,
         has_claims=transaction.execute(claim).first() is not None,
         has_expired=transaction.execute(claim.where(is_expired(now_ms, settings))).first() is not None,
+        skipped_tables=skipped_tables(transaction, now_ms),
         changed_at=transaction.execute(select(func.max(schema.checkpoint_status.c.changed_at))).scalar() or 0,
         **{name: getattr(row, name) for name in _OF_MANAGER},
     )
@@ -292,11 +322,13 @@ def decide(
         return None
     if situation.has_requests:
         return "request"
+    if settings.quiet_hours is not None and settings.quiet_hours.is_quiet(now_ms):
+        return None
     if _is_past(situation.last_started_at, settings.interval_seconds, now_ms):
         return "interval"
-    # After a failure only the interval decides, or a partition that cannot be compacted would start cycles without end.
+    # After a cycle that nobody worked on only the interval decides, or there would be cycles without end.
     has_paused = situation.ended_at is None or _is_past(situation.ended_at, settings.min_pause_seconds, now_ms)
-    if situation.status == "FAILED" or not has_paused:
+    if situation.failure_reason == "stalled" or not has_paused:
         return None
     if settings.backlog_bytes is None and settings.backlog_age_seconds is None:
         return None

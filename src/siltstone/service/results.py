@@ -8,7 +8,7 @@ from siltstone.errors import SiltstoneError
 from siltstone.model import PartitionLocator
 from siltstone.publish.outcomes import Published, PublishFailure
 from siltstone.rounds.events import Progress
-from siltstone.service.schema import AttemptStatus, CheckpointStatus, CycleStatus, RequestState
+from siltstone.service.schema import AttemptStatus, CheckpointStatus, CycleStatus, FailureReason, RequestState
 
 KeepAlive = Callable[[], None]
 
@@ -24,6 +24,8 @@ class PendingPartition:
     bytes: int = 0
     oldest_at: int | None = None
     problem: str | None = None
+    # Of its table: those with more are compacted first.
+    priority: int = 0
 
 
 @dataclass(frozen=True)
@@ -100,11 +102,70 @@ class CycleRecord:
     rows: int
     input_bytes: int
     written_bytes: int
+    # Tables with something to do, and those of them with a partition that failed.
+    tables: int
+    failed_tables: int
+    planning_ms: int
+    failure_reason: FailureReason | None
+
+    @property
+    def outcome(self) -> str:
+        """The status, in a word for people: a cycle that somebody stopped has not failed."""
+        return outcome_of(self.status, self.failure_reason)
 
     @property
     def duration_ms(self) -> int:
         """From start to end; 0 where the clock was set back meanwhile."""
         return max(self.end_time_ms - self.start_time_ms, 0)
+
+
+def outcome_of(status: str, failure_reason: str | None) -> str:
+    """Return a cycle's status, or STOPPED where it ended because the service was disabled."""
+    return "STOPPED" if status == "FAILED" and failure_reason == "disabled" else status
+
+
+@dataclass(frozen=True)
+class FailingPartition:
+    """A partition whose last checkpoint failed, in how many cycles in a row, and when the next one tries again."""
+
+    partition: str
+    error: str
+    failures: int
+    cycle: int
+    failed_at: int
+    retry_at: int
+
+
+@dataclass(frozen=True)
+class FailingTable:
+    """A table with partitions whose last checkpoint failed."""
+
+    table: str
+    partitions: Sequence[FailingPartition]
+
+    @property
+    def error(self) -> str:
+        """What one of them failed with."""
+        return self.partitions[0].error
+
+
+@dataclass(frozen=True)
+class Pause:
+    """A table that no cycle compacts until it is resumed."""
+
+    table: str
+    paused_at: int
+    requester: str
+
+
+@dataclass(frozen=True)
+class AuditEntry:
+    """What somebody asked of the service, and when."""
+
+    at: int
+    requester: str
+    action: str
+    about: str
 
 
 @dataclass(frozen=True)
@@ -183,6 +244,8 @@ class TriggerRequest:
     cycle: int | None
     outcome: CycleStatus | None
     ended_at: int | None
+    # The tables it is about; None for all.
+    tables: Sequence[str] | None = None
 
     @property
     def is_done(self) -> bool:
@@ -217,6 +280,7 @@ class Totals:
 
     completed_cycles: int
     failed_cycles: int
+    stopped_cycles: int
     evictions: int
     rows: int
     input_bytes: int
@@ -235,7 +299,8 @@ class ServiceStatus:
     ended_at: int | None
     trigger_reason: str | None
     cycle_leader: str | None
-    # False after a FAILED cycle, until one is COMPLETED; and while one is overdue and nobody leads. The problem says which.
+    failure_reason: FailureReason | None
+    # False while a table fails, after a cycle that nobody worked on, and while one is overdue and nobody leads.
     is_healthy: bool
     health_problem: str | None
     last_completed_at: int | None
@@ -244,13 +309,23 @@ class ServiceStatus:
     leader: LeaderInfo | None
     disabled: Control | None
     frozen: Control | None
+    failing: Sequence[FailingTable]
+    paused: Sequence[Pause]
     pending_requests: Sequence[TriggerRequest]
+    # Of the current or last cycle: tables with something to do, those of them that failed, and partitions by status.
+    tables: int
+    failed_tables: int
     idle: int
     active: int
     completed: int
     failed: int
     checkpoints: Sequence[Checkpoint]
     totals: Totals
+
+    @property
+    def outcome(self) -> str | None:
+        """The status, in a word for people: a cycle that somebody stopped has not failed."""
+        return None if self.status is None else outcome_of(self.status, self.failure_reason)
 
     @property
     def is_running(self) -> bool:

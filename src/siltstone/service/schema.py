@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 from sqlalchemy import BigInteger, Boolean, Column, Index, Integer, MetaData, String, Table, Text
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 SINGLETON = 1
 # What a number of these tables can be at most.
 MAX_NUMBER = (1 << 63) - 1
@@ -17,6 +17,8 @@ CheckpointStatus = Literal["IDLE", "STARTED", "COMPLETED", "FAILED"]
 AttemptStatus = Literal["IDLE", "STARTED", "COMPLETED", "FAILED", "EXPIRED", "ABANDONED"]
 RequestState = Literal["PENDING", "RUNNING", "TRIMMING", "DONE"]
 TriggerReason = Literal["request", "interval", "backlog_bytes", "backlog_age"]
+FailureReason = Literal["disabled", "stalled", "partitions"]
+"""Why a cycle is FAILED: it was stopped, nobody claimed what was left, or partitions of it failed."""
 
 metadata = MetaData()
 
@@ -61,9 +63,15 @@ manager = Table(
     # The interval is counted from here: the start of the newest cycle, or the first time there was a leader.
     *_numbers("last_started_at"),
     *_optional_numbers("started_at", "ended_at", "last_completed_at"),
+    # Of the last cycle that nobody stopped: health goes by it.
     Column("last_result", String(16)),
     # Totals since the beginning, for metrics: the history forgets.
     *_counters("completed_cycles", "failed_cycles", "evictions", "rows", "input_bytes", "written_bytes"),
+    *_counters("stopped_cycles", "planning_ms"),
+    Column("failure_reason", String(16)),
+    # The leader's settings, for those who ask the database when the next cycle is due.
+    *_optional_numbers("interval_ms"),
+    *_optional_texts("quiet_hours"),
 )
 
 checkpoint_status = Table(
@@ -82,6 +90,7 @@ checkpoint_status = Table(
     *_optional_texts("error"),
     *_optional_numbers("high_watermark"),
     *_counters(*WORK),
+    *_counters("priority"),
 )
 
 # Claims: one row for each, with the first of its partitions and the attempt at that.
@@ -129,6 +138,11 @@ cycle_history = Table(
     *_texts("failed_partitions"),
     *_optional_numbers("trimmed_deltas"),
     *_counters(*WORK),
+    # Tables with something to do, and those of them with a partition that failed.
+    *_counters("tables", "failed_tables"),
+    # How long it took to find out what there is to do.
+    *_counters("planning_ms"),
+    Column("failure_reason", String(16)),
 )
 
 trim_marks = Table(
@@ -137,6 +151,33 @@ trim_marks = Table(
     *_texts("partition", primary_key=True),
     *_texts("locator"),
     *_numbers("cycle", "high_watermark"),
+)
+
+# Partitions whose last checkpoint failed: how many cycles in a row, and when the next one tries again.
+failures = Table(
+    "siltstone_failures",
+    metadata,
+    *_texts("partition", primary_key=True),
+    *_texts("table_name"),
+    *_numbers("cycle", "failures", "failed_at", "retry_at"),
+    *_texts("error"),
+)
+
+pauses = Table(
+    "siltstone_pauses",
+    metadata,
+    *_texts("table_name", primary_key=True),
+    *_numbers("paused_at"),
+    *_texts("requester"),
+)
+
+# What operators asked of the service, newest last.
+audit = Table(
+    "siltstone_audit",
+    metadata,
+    Column("id", Integer, primary_key=True, autoincrement=True),
+    *_numbers("at"),
+    *_texts("requester", "action", "about"),
 )
 
 controls = Table(
@@ -159,6 +200,8 @@ trigger_requests = Table(
     *_optional_numbers("cycle"),
     *_optional_texts("outcome"),
     *_optional_numbers("ended_at"),
+    # A JSON list of the tables that it is about; NULL for all.
+    *_optional_texts("tables"),
 )
 
 nodes = Table(

@@ -5,6 +5,7 @@ amount: nobody can wait until it is as late again. So a lease that begins ahead 
 a moment that lies ahead is due.
 """
 
+import re
 from dataclasses import dataclass, fields
 
 from siltstone.errors import InvalidInputError
@@ -16,6 +17,46 @@ HISTORY_LIMIT = 100
 _HEARTBEAT_SECONDS = 5.0
 # Clocks are corrected by a little all the time, and another server after a failover may be a little behind.
 _TOLERANCE_MS = 1_000
+_MINUTE_MS = 60_000
+_DAY_MINUTES = 24 * 60
+_HOURS = re.compile(r"([01]?\d|2[0-3]):([0-5]\d)-([01]?\d|2[0-3]):([0-5]\d)")
+
+
+@dataclass(frozen=True)
+class QuietHours:
+    """The time of day in which no cycle begins by itself, in minutes after midnight UTC; it may go over midnight."""
+
+    begin: int
+    end: int
+
+    def __str__(self) -> str:
+        return f"{self.begin // 60:02}:{self.begin % 60:02}-{self.end // 60:02}:{self.end % 60:02}"
+
+    def is_quiet(self, now_ms: int) -> bool:
+        """Return whether a time is in it."""
+        return (now_ms // _MINUTE_MS - self.begin) % _DAY_MINUTES < (self.end - self.begin) % _DAY_MINUTES
+
+    def over_at(self, time_ms: int) -> int:
+        """Return when it is over, for a time in it; else that time."""
+        if not self.is_quiet(time_ms):
+            return time_ms
+        minutes = time_ms // _MINUTE_MS
+        return (minutes + (self.end - minutes) % _DAY_MINUTES) * _MINUTE_MS
+
+
+def parse_quiet_hours(text: str) -> QuietHours:
+    """Read hours such as `08:00-18:30`, in UTC. Raises: InvalidInputError."""
+    match = _HOURS.fullmatch(text.strip())
+    if match is None:
+        raise InvalidInputError(
+            f"quiet hours {text!r} are no time of day; write e.g. 08:00-18:30 or 22:00-06:00, in UTC"
+        )
+    hours = QuietHours(int(match[1]) * 60 + int(match[2]), int(match[3]) * 60 + int(match[4]))
+    if hours.begin == hours.end:
+        raise InvalidInputError(
+            f"quiet hours {text!r} begin when they end; use `siltstone cycle disable` to stop all cycles"
+        )
+    return hours
 
 
 @dataclass(frozen=True)
@@ -39,12 +80,18 @@ class ServiceSettings:
     # So often a partition is tried within one cycle.
     max_attempts: int = 3
     retry_pause_seconds: float = 5
+    # A partition that fails in cycle after cycle is left alone for ever more intervals, but no longer than this.
+    max_backoff_seconds: float = 6 * 3600
+    # So many claims, and bytes of their deltas, are worked on at the same time at most, by all nodes together.
+    max_claims: int | None = None
+    max_claimed_bytes: int | None = None
     worker_poll_seconds: float = 2
     # Uncompacted deltas of all tables that trigger a cycle before its time; None never does.
     backlog_bytes: int | None = 1 << 30
     backlog_age_seconds: float | None = None
     backlog_check_seconds: float = 60
     min_pause_seconds: float = 60
+    quiet_hours: QuietHours | None = None
     # Compacted deltas are kept this long; a table's property `delta_retention_seconds` overrides it.
     delta_retention_seconds: float = 7 * DAY_SECONDS
 
@@ -52,6 +99,8 @@ class ServiceSettings:
         may_be_zero = {"min_pause_seconds", "retry_pause_seconds", "delta_retention_seconds", "backlog_check_seconds"}
         for field in fields(self):
             value = getattr(self, field.name)
+            if isinstance(value, QuietHours):
+                continue
             if value is not None and (value < 0 or (value == 0 and field.name not in may_be_zero)):
                 raise InvalidInputError(f"{field.name} is {value}; use a positive number")
         if self.heartbeat_seconds * 2 > self.claim_lease_seconds:
@@ -74,6 +123,9 @@ def service_settings(
     lease: float = 60,
     backlog_bytes: int | None = None,
     backlog_age: float | None = None,
+    quiet_hours: QuietHours | None = None,
+    max_claims: int | None = None,
+    max_claimed_bytes: int | None = None,
 ) -> ServiceSettings:
     """Return the settings for these seconds; a leader is given up sooner than a worker. Raises: InvalidInputError."""
     heartbeat = _HEARTBEAT_SECONDS if tick >= _HEARTBEAT_SECONDS else max(tick, 0.2)
@@ -87,6 +139,9 @@ def service_settings(
         backlog_bytes=backlog_bytes,
         backlog_age_seconds=backlog_age,
         delta_retention_seconds=retention,
+        quiet_hours=quiet_hours,
+        max_claims=max_claims,
+        max_claimed_bytes=max_claimed_bytes,
     )
 
 

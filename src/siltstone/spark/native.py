@@ -10,8 +10,9 @@ import re
 import threading
 import uuid
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
+from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -61,7 +62,9 @@ def read_files(
     # A column of this name hides the one in which Spark has a row's file and position.
     room = 0 if _METADATA in map(str.lower, schema.names) else _most_rows(spark)
     whole, groups, left = list[Slices](), list[dict[int, Slices]](), list[CompactedFile]()
-    for slices in by_data_file(files):
+    by_file = list(by_data_file(files))
+    numbering = _choose_numbering(by_file)
+    for slices in by_file:
         file = slices[0]
         if not StoredFile.together(root, slices).has_dead:
             whole.append(slices)
@@ -71,29 +74,54 @@ def read_files(
             left += slices
             continue
         # Two files of one number would lose each other's rows. There is hardly ever more than one group.
-        group = next((each for each in groups if _number(file) not in each), None)
+        number = numbering.number(file)
+        group = next((each for each in groups if number not in each), None)
         if group is None:
             groups.append(group := {})
-        group[_number(file)] = slices
-    beside = _read_beside(whole, groups[0]) if groups else []
-    whole = [slices for slices in whole if not beside or _number(slices[0]) in groups[0]]
+        group[number] = slices
+    beside = _read_beside(whole, groups[0], numbering) if groups else []
+    whole = [slices for slices in whole if not beside or numbering.number(slices[0]) in groups[0]]
 
     def read(chosen: Iterable[Slices]) -> DataFrame:
         return spark.read.schema(schema).parquet(*(paths[slices[0].uri] for slices in chosen))
 
     frames = [read(whole)] if whole else []
     for group in groups:
-        with_dead = list(group.values())
-        frames.append(_without_dead(read([*with_dead, *beside]), _dead_chunks(spark, root, with_dead)))
+        chunks = _dead_chunks(spark, root, group)
+        frames.append(_without_dead(read([*group.values(), *beside]), chunks, numbering))
         beside = []
     return frames, left
 
 
-def _read_beside(whole: list[Slices], with_dead: dict[int, Slices]) -> list[Slices]:
+@dataclass(frozen=True)
+class _Numbering:
+    """A number for each file, 32 bits with a sign, that the JVM finds out as well: of a file that we know, or of a row's."""
+
+    number: Callable[[CompactedFile], int]
+    column: Callable[[], Column]
+
+
+def _choose_numbering(files: Sequence[Slices]) -> _Numbering:
+    """Return the sizes of files as their numbers; where two have the same, hashes of their names, which take longer."""
+    sizes = {slices[0].stored_length for slices in files}
+    is_unique = len(sizes) == len(files) and max(sizes, default=0) < 1 << (_FILE_BITS - 1)
+    return _BY_SIZE if is_unique else _BY_NAME
+
+
+def _name_number(file: CompactedFile) -> int:
+    number = zlib.crc32(file.uri.rpartition("/")[2].encode())
+    return number - (1 << _FILE_BITS) if number >> (_FILE_BITS - 1) else number
+
+
+_BY_SIZE = _Numbering(lambda file: file.stored_length, lambda: sf.col(f"{_METADATA}.file_size"))
+_BY_NAME = _Numbering(_name_number, lambda: sf.crc32(sf.col(f"{_METADATA}.file_name").cast("binary")))
+
+
+def _read_beside(whole: list[Slices], with_dead: dict[int, Slices], numbering: _Numbering) -> list[Slices]:
     """Return files to read with those that have dead rows: to look for a few rows in vain is quicker than one more scan."""
     if _row_count(whole) * _LEAST_PART > _row_count(with_dead.values()):
         return []
-    return [slices for slices in whole if _number(slices[0]) not in with_dead]
+    return [slices for slices in whole if numbering.number(slices[0]) not in with_dead]
 
 
 def _row_count(files: Iterable[Slices]) -> int:
@@ -117,9 +145,9 @@ def _find_paths(spark: SparkSession, root: str, files: Sequence[CompactedFile]) 
     return paths if is_reached else None
 
 
-def _without_dead(rows: DataFrame, chunks: DataFrame) -> DataFrame:
+def _without_dead(rows: DataFrame, chunks: DataFrame, numbering: _Numbering) -> DataFrame:
     """Leave out the rows whose bits are set in the chunk that their file and position lead to."""
-    number = sf.crc32(sf.col(f"{_METADATA}.file_name").cast("binary"))
+    number = numbering.column()
     position = sf.col(f"{_METADATA}.row_index")
     chunk = sf.shiftleft(number, _FILE_BITS).bitwiseOR(sf.shiftright(position, _log2(CHUNK_ROWS)))
     is_dead = (chunk == sf.col(_CHUNK)) & (_bit(sf.col(_BITS), position.bitwiseAND(CHUNK_ROWS - 1)) == 1)
@@ -165,22 +193,25 @@ def _log2(power: int) -> int:
     return power.bit_length() - 1
 
 
-def _dead_chunks(spark: SparkSession, root: str, files: list[Slices]) -> DataFrame:
+def _dead_chunks(spark: SparkSession, root: str, group: dict[int, Slices]) -> DataFrame:
     """Return the chunks that have dead rows. Executors make them, but those of a few files sooner than that they are asked."""
     schema = f"{_CHUNK} long, {_BITS} array<long>"
+    files = list(group.items())
     if len(files) <= _FEW_FILES:
-        return spark.createDataFrame(pa.Table.from_batches([dead_chunks(root, file) for file in files]), schema)
+        return spark.createDataFrame(pa.Table.from_batches([dead_chunks(root, *file) for file in files]), schema)
 
     def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for number in batch.column("id").to_pylist():
-                yield dead_chunks(root, files[number])
+                yield dead_chunks(root, *files[number])
 
     return spark.range(len(files)).mapInArrow(with_access(root, read), schema)
 
 
-def dead_chunks(root: str, slices: Slices) -> pa.RecordBatch:
-    """Return the chunks of a file that have rows which are dead, or in none of the slices: a number, and a bit for each row.
+def dead_chunks(root: str, file: int, slices: Slices) -> pa.RecordBatch:
+    """Return the chunks of a file, by its number, that have rows which are dead, or in none of the slices.
+
+    A chunk has a number, and a bit for each row.
 
     Raises: CorruptionError.
     """
@@ -188,7 +219,7 @@ def dead_chunks(root: str, slices: Slices) -> pa.RecordBatch:
     size = CHUNK_ROWS // _WORD_ROWS
     chunks = {number: words[number * size : (number + 1) * size] for number in range(-(-len(words) // size))}
     found = {number: bits for number, bits in chunks.items() if bits.any()}
-    numbers = [_number(slices[0]) << _FILE_BITS | number for number in found]
+    numbers = [file << _FILE_BITS | number for number in found]
     return pa.record_batch(
         {
             _CHUNK: pa.array(numbers, pa.int64()),
@@ -203,12 +234,6 @@ def _words(stored: StoredFile) -> "np.ndarray[tuple[int], np.dtype[np.int64]]":
     dead = np.zeros(-(-len(live) // _WORD_ROWS) * _WORD_ROWS, np.bool_)
     np.logical_not(live, out=dead[: len(live)])
     return np.packbits(dead, bitorder="little").view("<i8")
-
-
-def _number(file: CompactedFile) -> int:
-    """Return the number that the JVM computes for a file: signed, as it is there."""
-    number = zlib.crc32(file.uri.rpartition("/")[2].encode())
-    return number - (1 << _FILE_BITS) if number >> (_FILE_BITS - 1) else number
 
 
 def _most_rows(spark: SparkSession) -> int:

@@ -6,6 +6,7 @@ In JSON, times are milliseconds since 1970 and sizes are bytes. Every form must 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Annotated, Literal
+from urllib.parse import quote
 
 from fastapi import APIRouter, Body, Depends, Form, HTTPException, Path, Query, Request
 from fastapi.exceptions import RequestValidationError
@@ -20,6 +21,7 @@ from siltstone.ingest.drop_log import IngestReport
 from siltstone.publish.outcomes import Publication
 from siltstone.service import (
     Database,
+    audit_trail,
     controls,
     cycle_details,
     cycle_records,
@@ -28,27 +30,37 @@ from siltstone.service import (
     service_status,
 )
 from siltstone.service.results import (
+    AuditEntry,
     Control,
     CycleDetails,
     CycleRecord,
     NodeInfo,
+    Pause,
     ServiceStatus,
     Totals,
     TriggerRequest,
 )
 from siltstone.service.settings import FREEZE_SECONDS, HISTORY_LIMIT
 from siltstone.table.report import TableDetails, TableReport
-from siltstone.web.pages import SiteHere, may_control, reader, set_cookie, show, site_of
-from siltstone.web.site import SESSION_COOKIE, VISIT_COOKIE, Site, is_from_elsewhere
+from siltstone.web.pages import SiteHere, bearer_role, client_of, may_control, reader, set_cookie, show, site_of
+from siltstone.web.site import CONTROL, SESSION_COOKIE, VISIT_COOKIE, Site, is_from_elsewhere
 
 # What each button does for a requester, and the notice that says so.
 ACTIONS: Mapping[str, tuple[Callable[[Database, str, float], object], str]] = {
     "trigger": (lambda database, who, _: controls.trigger_cycle(database, requester=who), "triggered"),
     "trim": (lambda database, who, _: controls.trigger_cycle(database, trim=True, requester=who), "trimming"),
     "freeze": (lambda database, who, seconds: controls.freeze(database, seconds=seconds, requester=who), "frozen"),
-    "unfreeze": (lambda database, *_: controls.unfreeze(database), "unfrozen"),
+    "unfreeze": (lambda database, who, _: controls.unfreeze(database, requester=who), "unfrozen"),
     "disable": (lambda database, who, _: controls.disable(database, requester=who), "disabled"),
-    "enable": (lambda database, *_: controls.enable(database), "enabled"),
+    "enable": (lambda database, who, _: controls.enable(database, requester=who), "enabled"),
+}
+TABLE_ACTIONS: Mapping[str, tuple[Callable[[Database, str, str], object], str]] = {
+    "compact": (
+        lambda database, name, who: controls.trigger_cycle(database, tables=[name], requester=who),
+        "triggered",
+    ),
+    "pause": (lambda database, name, who: controls.pause_table(database, name, requester=who), "paused"),
+    "resume": (lambda database, name, who: controls.resume_table(database, name, requester=who), "resumed"),
 }
 # What the page offers: 30 minutes, 2 hours, 8 hours, 1 day.
 _FREEZES = ("1800", "7200", "28800", "86400")
@@ -78,13 +90,28 @@ def control(request: Request, action: str, site: SiteHere, seconds: Annotated[st
     return RedirectResponse(f"/?done={notice}", 303)
 
 
+@router.post("/tables/{name}/{action}")
+def control_table(request: Request, name: str, action: str, site: SiteHere) -> Response:
+    """Do with a table what a button says."""
+    if not may_control(request):
+        return RedirectResponse("/login", 303)
+    if action not in TABLE_ACTIONS:
+        raise HTTPException(404, "Unknown control.")
+    site.lake.table(name)
+    do, notice = TABLE_ACTIONS[action]
+    do(site.database, name, web_requester(request))
+    site.wake()
+    return RedirectResponse(f"/tables/{quote(name)}?done={notice}", 303)
+
+
 @router.post("/login")
 def login(request: Request, site: SiteHere, token: Annotated[str, Form()] = "") -> Response:
-    """Let a browser in that shows the token."""
-    if not site.access.is_token(token.strip()):
+    """Let a browser in that shows a token. Raises: TooManyTriesError."""
+    role = site.access.role_of(token.strip(), client_of(request))
+    if role is None:
         return show(request, "login.html", code=401, is_wrong=True)
     response = RedirectResponse("/?done=logged-in", 303)
-    set_cookie(request, response, SESSION_COOKIE, site.access.new_session())
+    set_cookie(request, response, SESSION_COOKIE, site.access.new_session(role))
     return response
 
 
@@ -107,7 +134,8 @@ def show_login(request: Request) -> HTMLResponse:
 
 def web_requester(request: Request) -> str:
     """Return who asked, for others to see."""
-    return f"web from {request.client.host}" if request.client else "web"
+    way = "api" if request.url.path.startswith("/api/") else "web"
+    return f"{way} from {client_of(request)}" if request.client else way
 
 
 def trusted_program(request: Request) -> None:
@@ -118,8 +146,11 @@ def trusted_program(request: Request) -> None:
     if not is_json:
         raise HTTPException(415, "Send Content-Type: application/json, also without a body.")
     access = site_of(request).access
-    if access.needs_token and not access.is_bearer(request.headers.get("authorization", "")):
+    role = bearer_role(request) if access.needs_token else CONTROL
+    if role is None:
         raise HTTPException(401, "Send Authorization: Bearer with the token.", {"WWW-Authenticate": "Bearer"})
+    if role != CONTROL:
+        raise HTTPException(403, "This token is for reading; the controls need the other one.")
 
 
 def known_parameters(request: Request) -> None:
@@ -207,6 +238,12 @@ def nodes(site: SiteHere) -> list[NodeInfo]:
     return list_nodes(site.database, site.settings)
 
 
+@reading.get("/audit", summary="Who asked what of the service")
+def audit(site: SiteHere, limit: Annotated[int, Query(ge=1, le=10_000)] = HISTORY_LIMIT) -> list[AuditEntry]:
+    """What operators asked of the service by commands, pages and this API, newest first."""
+    return audit_trail(site.database, limit)
+
+
 @reading.get("/requests/{request_id}", summary="A trigger request")
 def request_state(site: SiteHere, request_id: str) -> TriggerRequest:
     """What became of a request for a cycle: PENDING, RUNNING, TRIMMING or DONE, then with its outcome."""
@@ -232,27 +269,57 @@ def freeze(request: Request, site: SiteHere, details: Annotated[FreezeDetails | 
 
 
 @steering.post("/unfreeze", summary="Unfreeze")
-def unfreeze(site: SiteHere, details: Annotated[Nothing | None, Body()] = None) -> bool:
+def unfreeze(request: Request, site: SiteHere, details: Annotated[Nothing | None, Body()] = None) -> bool:
     """Allow cycles again; return whether they were frozen."""
-    was_frozen = controls.unfreeze(site.database)
+    was_frozen = controls.unfreeze(site.database, requester=web_requester(request))
     site.wake()
     return was_frozen
 
 
 @steering.post("/disable", summary="Disable")
 def disable(request: Request, site: SiteHere, details: Annotated[Nothing | None, Body()] = None) -> Control:
-    """Start no cycle until enabled again; one that runs is ended as FAILED."""
+    """Start no cycle until enabled again; one that runs is stopped: it is FAILED, with the reason `disabled`."""
     disablement = controls.disable(site.database, requester=web_requester(request))
     site.wake()
     return disablement
 
 
 @steering.post("/enable", summary="Enable")
-def enable(site: SiteHere, details: Annotated[Nothing | None, Body()] = None) -> bool:
+def enable(request: Request, site: SiteHere, details: Annotated[Nothing | None, Body()] = None) -> bool:
     """Undo a disablement; return whether there was one."""
-    was_disabled = controls.enable(site.database)
+    was_disabled = controls.enable(site.database, requester=web_requester(request))
     site.wake()
     return was_disabled
+
+
+@steering.post("/tables/{name}/compact", summary="Compact a table now", status_code=202)
+def compact_table(
+    request: Request, site: SiteHere, name: str, details: Annotated[Nothing | None, Body()] = None
+) -> TriggerRequest:
+    """Ask for a cycle of this table alone as soon as possible, also where it waits after a failure."""
+    site.lake.table(name)
+    queued = controls.trigger_cycle(site.database, tables=[name], requester=web_requester(request))
+    site.wake()
+    return queued
+
+
+@steering.post("/tables/{name}/pause", summary="Pause a table")
+def pause_table(
+    request: Request, site: SiteHere, name: str, details: Annotated[Nothing | None, Body()] = None
+) -> Pause:
+    """Leave a table out of cycles until it is resumed; what is being compacted goes on."""
+    site.lake.table(name)
+    return controls.pause_table(site.database, name, requester=web_requester(request))
+
+
+@steering.post("/tables/{name}/resume", summary="Resume a table")
+def resume_table(
+    request: Request, site: SiteHere, name: str, details: Annotated[Nothing | None, Body()] = None
+) -> bool:
+    """Let cycles compact a table again; return whether it was paused."""
+    was_paused = controls.resume_table(site.database, name, requester=web_requester(request))
+    site.wake()
+    return was_paused
 
 
 _log = logging.getLogger(__name__)
@@ -311,19 +378,28 @@ def _of_cycles(status: ServiceStatus, newest: Sequence[CycleRecord]) -> Iterator
     if status.last_completed_at is not None:
         since = max(status.now_ms - status.last_completed_at, 0) / 1000
         yield _gauge("siltstone_cycle_since_completed_seconds", "Time since a cycle was COMPLETED.", since)
-    about_health = "0 after a FAILED cycle, until one is COMPLETED, and while one is overdue and nobody leads."
+    about_health = "0 while a table fails, after a cycle nobody worked on, and while one is overdue and nobody leads."
     yield _gauge("siltstone_healthy", about_health, status.is_healthy)
     yield _gauge("siltstone_disabled", "1 while cycles are disabled.", status.disabled is not None)
     yield _gauge("siltstone_frozen", "1 while cycles are frozen.", status.frozen is not None)
     yield _gauge("siltstone_requests_pending", "Cycles asked for and not begun.", len(status.pending_requests))
     counts = {name: getattr(status, name) for name in ("idle", "active", "completed", "failed")}
     yield _labelled("siltstone_checkpoints", "Partitions of the current or last cycle.", "status", counts)
+    yield _gauge(
+        "siltstone_leaders", "1 while a node holds the lease.", bool(status.leader and status.leader.is_current)
+    )
+    yield _gauge("siltstone_tables_failing", "Tables whose last checkpoint failed.", len(status.failing))
+    yield _gauge("siltstone_tables_paused", "Tables that are paused.", len(status.paused))
+    failures = {table.table: table.partitions[0].failures for table in status.failing}
+    about_failures = "Cycles in a row in which a table failed; only of those that fail."
+    yield _labelled("siltstone_table_failures", about_failures, "table", failures)
 
 
 def _of_totals(totals: Totals) -> Iterator[Metric]:
     cycles = CounterMetricFamily("siltstone_cycles", "Finished cycles.", labels=["status"])
     cycles.add_metric(["COMPLETED"], totals.completed_cycles)
     cycles.add_metric(["FAILED"], totals.failed_cycles)
+    cycles.add_metric(["STOPPED"], totals.stopped_cycles)
     yield cycles
     yield CounterMetricFamily("siltstone_evictions", "Claims taken from dead or stuck workers.", totals.evictions)
     yield CounterMetricFamily("siltstone_compacted_rows", "Rows of deltas that cycles have compacted.", totals.rows)
@@ -335,7 +411,6 @@ def _of_nodes(nodes: Sequence[NodeInfo]) -> Iterator[Metric]:
     alive = [node for node in nodes if node.is_alive]
     yield _gauge("siltstone_nodes_alive", "Nodes seen lately.", len(alive))
     yield _gauge("siltstone_workers_alive", "Nodes seen lately that compact.", sum(node.is_worker for node in alive))
-    yield _gauge("siltstone_leaders", "1 while a node leads.", sum(node.is_leader for node in alive))
 
 
 def _of_tables(tables: Sequence[TableReport], now_ms: int) -> Iterator[Metric]:

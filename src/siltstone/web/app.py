@@ -4,6 +4,7 @@ import asyncio
 import ipaddress
 import logging
 import socket
+import ssl
 import threading
 from collections.abc import Collection, Sequence
 from http import HTTPStatus
@@ -25,7 +26,7 @@ from siltstone.errors import InvalidInputError, NotFoundError, SiltstoneError, S
 from siltstone.service import service_status
 from siltstone.web import api, iceberg_catalog, pages
 from siltstone.web.api import render_metrics
-from siltstone.web.site import Site
+from siltstone.web.site import TRIES_SECONDS, Site, TooManyTriesError
 
 LOOPBACK_HOSTS = ("localhost", "127.0.0.1", "[::1]")
 _EVERYWHERE = ("0.0.0.0", "::")  # noqa: S104 - known, not bound
@@ -65,16 +66,29 @@ _ANSWERS: tuple[tuple[type[Exception], int, str], ...] = (
 
 
 class WebServer:
-    """The pages of a site at an address. Raises: InvalidInputError where the address needs a token, or is taken."""
+    """The pages of a site at an address; with `tls`, the files of a certificate and its key, by HTTPS.
 
-    def __init__(self, site: Site, *, host: str, port: int, allowed_hosts: Sequence[str] = ()) -> None:
+    Raises: InvalidInputError where the address needs a token, or is taken, or the certificate is none.
+    """
+
+    def __init__(
+        self,
+        site: Site,
+        *,
+        host: str,
+        port: int,
+        allowed_hosts: Sequence[str] = (),
+        tls: tuple[str, str] | None = None,
+    ) -> None:
         check_address(host, has_token=site.access.needs_token)
         if site.is_private and not site.access.needs_token:
             raise InvalidInputError("pages cannot be private without a token; use --token-file or SILTSTONE_TOKEN")
+        if tls is not None:
+            check_certificate(*tls)
         self._socket = bind(host, port)
         hosts = {*LOOPBACK_HOSTS, host_name(host), *map(host_name, allowed_hosts)} if is_loopback(host) else None
         shown = socket.gethostname() if host in _EVERYWHERE else f"[{host}]" if ":" in host else host
-        self.address = f"http://{shown}:{self._socket.getsockname()[1]}/"
+        self.address = f"{'http' if tls is None else 'https'}://{shown}:{self._socket.getsockname()[1]}/"
         self._server = uvicorn.Server(
             uvicorn.Config(
                 create_app(site, hosts=hosts),
@@ -88,6 +102,8 @@ class WebServer:
                 timeout_keep_alive=KEEP_ALIVE_SECONDS,
                 timeout_graceful_shutdown=3,
                 h11_max_incomplete_event_size=64 * 1024,
+                ssl_certfile=None if tls is None else tls[0],
+                ssl_keyfile=None if tls is None else tls[1],
             )
         )
         self._thread = threading.Thread(target=self._run, name="siltstone-web", daemon=True)
@@ -123,6 +139,18 @@ def check_address(host: str, *, has_token: bool) -> None:
             f"{host}: others reach this address, and could use the controls; use --token-file or SILTSTONE_TOKEN, "
             "or stay at 127.0.0.1"
         )
+
+
+def check_certificate(certificate: str, key: str) -> None:
+    """Refuse what is no certificate with its key. Raises: InvalidInputError."""
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key)
+    except FileNotFoundError as error:
+        raise InvalidInputError(f"{certificate} or {key}: no such file; name a certificate and its key") from error
+    except (ssl.SSLError, OSError) as error:
+        raise InvalidInputError(
+            f"{certificate} and {key}: are no certificate with its key ({error.strerror or error}); use two PEM files"
+        ) from error
 
 
 def is_loopback(host: str) -> bool:
@@ -170,6 +198,7 @@ def create_app(site: Site, *, hosts: Collection[str] | None = None) -> ASGIApp:
     app.mount("/static", StaticFiles(directory=pages.STATIC), name="static")
     app.add_exception_handler(HTTPException, _refused)
     app.add_exception_handler(RequestValidationError, _misunderstood)
+    app.add_exception_handler(TooManyTriesError, _tried_too_often)
     app.add_exception_handler(SiltstoneError, _failed)
     app.add_exception_handler(Exception, _failed)
 
@@ -216,6 +245,12 @@ def _misunderstood(request: Request, error: Exception) -> Response:
         is_unknown = problem["type"] == "extra_forbidden"
         complaints.add(f"Unknown {name}; see /api/openapi.json." if is_unknown else f"Check {name}.")
     return _answer(request, 422, " ".join(sorted(complaints)))
+
+
+def _tried_too_often(request: Request, error: Exception) -> Response:
+    _log.warning("too many wrong tokens", extra={"path": request.url.path, "reason": str(error)})
+    headers = {"Retry-After": str(round(TRIES_SECONDS))}
+    return _answer(request, 429, "Too many wrong tokens from your address. Wait five minutes, then try again.", headers)
 
 
 def _failed(request: Request, error: Exception) -> Response:

@@ -14,7 +14,7 @@ from siltstone import __version__, text
 from siltstone.service import cycle_details, cycle_records, list_nodes, service_status
 from siltstone.service.results import Attempt, CycleDetails, CycleRecord
 from siltstone.table.report import TableRound
-from siltstone.web.site import SESSION_COOKIE, SESSION_SECONDS, VISIT_COOKIE, Site
+from siltstone.web.site import CONTROL, SESSION_COOKIE, SESSION_SECONDS, VISIT_COOKIE, Role, Site
 
 STATIC = Path(__file__).parent / "static"
 # Charts are bars in a box of this size, which pages stretch as they like.
@@ -27,6 +27,7 @@ STATUS_WORDS = {
     "STARTED": "running",
     "COMPLETED": "completed",
     "FAILED": "failed",
+    "STOPPED": "stopped",
     "EXPIRED": "expired",
     "ABANDONED": "handed back",
 }
@@ -56,6 +57,7 @@ FILTERS: dict[str, Callable[..., str]] = {
     "reason": lambda reason: REASON_WORDS.get(reason, str(reason)),
     "of": text.format_count,
     "partition": text.format_partition,
+    "checkpoint": text.format_checkpoint,
 }
 NOTICES = {
     "triggered": "A cycle was asked for; it begins as soon as possible.",
@@ -64,6 +66,8 @@ NOTICES = {
     "unfrozen": "Cycles may begin again.",
     "disabled": "Cycles are disabled until they are enabled again.",
     "enabled": "Cycles may begin again.",
+    "paused": "No cycle compacts this table until it is resumed.",
+    "resumed": "Cycles compact this table again.",
     "logged-in": "You are logged in.",
     "logged-out": "You are logged out.",
 }
@@ -102,15 +106,27 @@ SiteHere = Annotated[Site, Depends(site_of)]
 def may_control(request: Request) -> bool:
     """Return whether this browser may use the controls."""
     access = site_of(request).access
-    return not access.needs_token or access.is_session(request.cookies.get(SESSION_COOKIE, ""))
+    return not access.needs_token or _session_role(request) == CONTROL
 
 
 def may_read(request: Request) -> bool:
-    """Return whether this browser or program may see what goes on."""
+    """Return whether this browser or program may see what goes on. Raises: TooManyTriesError."""
     site = site_of(request)
-    return (
-        not site.is_private or may_control(request) or site.access.is_bearer(request.headers.get("authorization", ""))
-    )
+    return not site.is_private or _session_role(request) is not None or bearer_role(request) is not None
+
+
+def bearer_role(request: Request) -> Role | None:
+    """Return what the token that a program sends allows. Raises: TooManyTriesError."""
+    return site_of(request).access.bearer_role(request.headers.get("authorization", ""), client_of(request))
+
+
+def client_of(request: Request) -> str:
+    """Return the address of who asks."""
+    return request.client.host if request.client else ""
+
+
+def _session_role(request: Request) -> Role | None:
+    return site_of(request).access.session_role(request.cookies.get(SESSION_COOKIE, ""))
 
 
 def reader(request: Request) -> None:
@@ -193,7 +209,7 @@ def tables(request: Request, site: SiteHere) -> HTMLResponse:
 def table(request: Request, name: str, site: SiteHere) -> HTMLResponse:
     """Show one table: its rounds, its sizes over time, its buckets."""
     details = site.lake.table(name)
-    now_ms = service_status(site.database, site.settings).now_ms
+    status = service_status(site.database, site.settings)
     return show(
         request,
         "table.html",
@@ -203,7 +219,9 @@ def table(request: Request, name: str, site: SiteHere) -> HTMLResponse:
         publications=site.lake.publications(name),
         sizes=size_chart(details.rounds),
         rows=rows_chart(details.rounds),
-        now_ms=now_ms,
+        failing=next((failing for failing in status.failing if failing.table == name), None),
+        pause=next((pause for pause in status.paused if pause.table == name), None),
+        now_ms=status.now_ms,
     )
 
 
@@ -265,8 +283,8 @@ def history_chart(records: Sequence[CycleRecord]) -> Chart | None:
     columns = [
         Column(
             record.duration_ms,
-            record.status.lower(),
-            f"Cycle {record.cycle_count}: {format_status(record.status)} in {format_short(record.duration_ms)}",
+            record.outcome.lower(),
+            f"Cycle {record.cycle_count}: {format_status(record.outcome)} in {format_short(record.duration_ms)}",
             f"/cycles/{record.cycle_count}",
         )
         for record in reversed(records)

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 from urllib.parse import urlsplit
 
 from siltstone.errors import CorruptionError, InvalidInputError, NotFoundError
@@ -31,8 +31,19 @@ MIN_TOKEN_LENGTH = 16
 SESSION_COOKIE = "siltstone_session"
 VISIT_COOKIE = "siltstone_visit"
 SESSION_SECONDS = 12 * 3600
+# So many wrong tokens of one client within so long are answered; then it has to wait.
+MAX_TRIES = 10
+TRIES_SECONDS = 300.0
+_MAX_CLIENTS = 10_000
+Role = Literal["control", "read"]
+CONTROL: Role = "control"
+READ: Role = "read"
 _VISIT_LENGTH = 32
 _log = logging.getLogger(__name__)
+
+
+class TooManyTriesError(Exception):
+    """A client has shown too many wrong tokens, and has to wait."""
 
 
 def read_token(path: str) -> str:
@@ -47,45 +58,84 @@ def read_token(path: str) -> str:
 
 
 class Access:
-    """The keys of one process; without a token, whoever reaches the address may use the controls."""
+    """The keys of one process; without a token, whoever reaches the address may use the controls.
 
-    def __init__(self, token: str | None = None, *, now: Callable[[], float] = time.time) -> None:
-        if token is not None and len(token) < MIN_TOKEN_LENGTH:
-            raise InvalidInputError(
-                f"the token has {len(token)} characters; use at least {MIN_TOKEN_LENGTH}, e.g. from "
-                "`python -c 'import secrets; print(secrets.token_urlsafe())'`"
-            )
+    Who shows the token may use the controls; who shows the `read_token` may only look.
+    """
+
+    def __init__(
+        self,
+        token: str | None = None,
+        read_token: str | None = None,
+        *,
+        now: Callable[[], float] = time.time,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        for each in (token, read_token):
+            if each is not None and len(each) < MIN_TOKEN_LENGTH:
+                raise InvalidInputError(
+                    f"the token has {len(each)} characters; use at least {MIN_TOKEN_LENGTH}, e.g. from "
+                    "`python -c 'import secrets; print(secrets.token_urlsafe())'`"
+                )
+        if read_token is not None and (token is None or token == read_token):
+            raise InvalidInputError("a token for reading needs another one for the controls; use --token-file, too")
         self._token = token
+        self._read_token = read_token
         self._secret = secrets.token_bytes(32)
         self._now = now
+        self._monotonic = monotonic
+        # When each client has shown wrong tokens lately; those that did so last are at the end.
+        self._wrong: dict[str, list[float]] = {}
+        self._lock = threading.Lock()
 
     @property
     def needs_token(self) -> bool:
         """Whether the controls need the token."""
         return self._token is not None
 
-    def is_token(self, text: str) -> bool:
-        """Return whether this is the token, in a time that does not depend on it."""
-        if self._token is None:
-            return False
-        digests = [hashlib.sha256(token.encode("utf-8", "replace")).digest() for token in (text, self._token)]
-        return hmac.compare_digest(*digests)
+    def role_of(self, text: str, client: str) -> Role | None:
+        """Return what a token allows, in a time that does not depend on it; None for a wrong one.
 
-    def is_bearer(self, header: str) -> bool:
-        """Return whether an Authorization header has the token."""
+        A client that has shown too many wrong ones is not answered for a while. Raises: TooManyTriesError.
+        """
+        now = self._monotonic()
+        with self._lock:
+            tries = [each for each in self._wrong.get(client, ()) if now - each < TRIES_SECONDS]
+            if len(tries) >= MAX_TRIES:
+                raise TooManyTriesError(f"{client} has shown {MAX_TRIES} wrong tokens")
+        role: Role | None = None
+        for known, allowed in ((self._read_token, READ), (self._token, CONTROL)):
+            digests = [hashlib.sha256(each.encode("utf-8", "replace")).digest() for each in (text, known or "")]
+            if hmac.compare_digest(*digests) and known is not None:
+                role = allowed
+        if role is None:
+            self._note_wrong(client, [*tries, now])
+        return role
+
+    def _note_wrong(self, client: str, tries: list[float]) -> None:
+        with self._lock:
+            self._wrong.pop(client, None)
+            self._wrong[client] = tries
+            if len(self._wrong) > _MAX_CLIENTS:
+                self._wrong.pop(next(iter(self._wrong)))
+
+    def bearer_role(self, header: str, client: str) -> Role | None:
+        """Return what the token in an Authorization header allows. Raises: TooManyTriesError."""
         scheme, _, value = header.partition(" ")
-        return scheme.lower() == "bearer" and self.is_token(value.strip())
+        return self.role_of(value.strip(), client) if scheme.lower() == "bearer" and self.needs_token else None
 
-    def new_session(self) -> str:
-        """Return the cookie of a browser that has shown the token."""
-        claim = f"{int(self._now()) + SESSION_SECONDS}.{secrets.token_hex(8)}"
+    def new_session(self, role: Role = CONTROL) -> str:
+        """Return the cookie of a browser that has shown a token."""
+        claim = f"{int(self._now()) + SESSION_SECONDS}.{role}.{secrets.token_hex(8)}"
         return f"{claim}.{self._sign('session', claim)}"
 
-    def is_session(self, cookie: str) -> bool:
-        """Return whether a cookie is a session of ours that has not run out."""
+    def session_role(self, cookie: str) -> Role | None:
+        """Return what a session allows, or None where it is none of ours, or has run out."""
         claim, _, signature = cookie.rpartition(".")
-        is_ours = hmac.compare_digest(signature.encode(), self._sign("session", claim).encode())
-        return is_ours and int(claim.partition(".")[0]) > self._now()
+        if not hmac.compare_digest(signature.encode(), self._sign("session", claim).encode()):
+            return None
+        until, role, _ = claim.split(".")
+        return (CONTROL if role == CONTROL else READ) if int(until) > self._now() else None
 
     def visit(self, cookie: str) -> str:
         """Return the cookie that forms are tied to: the one a browser has, or a new one."""

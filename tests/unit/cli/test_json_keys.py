@@ -325,6 +325,9 @@ def record_cycles(keys: Recorder) -> None:
     keys("cycle", "enable", *idle, when="not disabled")
     keys("cycle", "unfreeze", *idle)
     keys("cycle", "unfreeze", *idle, when="not frozen")
+    keys("cycle", "pause", "shop.orders", *idle)
+    keys("cycle", "resume", "shop.orders", *idle)
+    keys("cycle", "audit", *idle)
     keys("cycle", "history", *idle)
     cli("write", "shop.orders", cli.file("more.csv", csv_of(range(20, 30), "dan")))
     limit = f"{LIMIT_SECONDS}s"

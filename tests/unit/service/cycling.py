@@ -111,6 +111,7 @@ class FakeTables:
     partitions: dict[str, FakePartition] = field(default_factory=dict)
     errors: dict[str, list[Exception]] = field(default_factory=dict)
     problems: dict[str, str] = field(default_factory=dict)
+    priorities: dict[str, int] = field(default_factory=dict)
     compactions: list[str] = field(default_factory=list)
     # How many partitions were compacted together each time.
     jobs: list[int] = field(default_factory=list)
@@ -130,6 +131,7 @@ class FakeTables:
                 deltas=each.position - each.watermark,
                 bytes=(each.position - each.watermark) * each.bytes_each,
                 oldest_at=each.oldest_at,
+                priority=self.priorities.get(name, 0),
             )
             for name, each in self.partitions.items()
             if each.position > each.watermark

@@ -1,5 +1,6 @@
 """Opening the database: addresses, versions, clock, and failures of the database."""
 
+import re
 import threading
 import time
 from pathlib import Path
@@ -11,8 +12,9 @@ from sqlalchemy.engine import make_url
 from siltstone.errors import InvalidInputError, StorageError
 from siltstone.service import database as databases
 from siltstone.service import schema as tables
-from siltstone.service.cycles import take_lead
+from siltstone.service.cycles import begin_cycle, bootstrap, finish_cycle, take_lead
 from siltstone.service.database import Database, Transaction, default_address, open_database
+from siltstone.service.history import service_status
 from siltstone.service.schema import SCHEMA_VERSION, controls, schema
 
 
@@ -157,13 +159,44 @@ def test_tables_of_an_older_version_are_migrated_once(tmp_path: Path, monkeypatc
         assert found == SCHEMA_VERSION + 1
 
 
+def downgrade(database: Database, version: int) -> None:
+    """Make the tables those of an earlier version."""
+    added = re.compile(r"ALTER TABLE (\w+) ADD COLUMN (\w+)")
+    with database.engine.begin() as connection:
+        for number in range(version, SCHEMA_VERSION):
+            for statement in databases.MIGRATIONS[number]:
+                table, column = added.match(statement).groups()  # type: ignore[union-attr]
+                connection.execute(text(f"ALTER TABLE {table} DROP COLUMN {column}"))
+        for new in (tables.failures, tables.pauses, tables.audit):
+            new.drop(connection)
+        connection.execute(schema.update().values(version=version))
+
+
+@pytest.mark.parametrize("version", range(1, SCHEMA_VERSION))
+def test_tables_of_every_earlier_version_become_those_of_this_one(tmp_path: Path, version: int) -> None:
+    address = f"sqlite:///{tmp_path}/service.db"
+    opened = open_database(address)
+    lease = take_lead(opened, "one#1", 45_000)
+    assert lease is not None
+    bootstrap(opened, lease)
+    downgrade(opened, version)
+    opened.close()
+    migrated = open_database(address)
+    lease = take_lead(migrated, "one#1", 45_000)
+    assert lease is not None
+    assert begin_cycle(migrated, lease, [], "interval", "one") is not None
+    record = finish_cycle(migrated, lease, 1)
+    assert record is not None
+    assert record.status == "COMPLETED"
+    assert service_status(migrated).is_healthy
+    migrated.close()
+
+
 def test_a_lease_of_the_first_version_of_the_tables_still_holds(tmp_path: Path) -> None:
     address = f"sqlite:///{tmp_path}/service.db"
     opened = open_database(address)
     assert take_lead(opened, "one#1", 45_000) is not None
-    with opened.engine.begin() as connection:
-        connection.execute(text("ALTER TABLE siltstone_leader_lease DROP COLUMN renewed_at"))
-        connection.execute(schema.update().values(version=1))
+    downgrade(opened, 1)
     opened.close()
     migrated = open_database(address)
     assert take_lead(migrated, "other#1", 45_000) is None

@@ -6,6 +6,7 @@ import pytest
 
 from siltstone.errors import InvalidInputError
 from siltstone.service.leader import Backlog, Situation, decide
+from siltstone.service.schema import FailureReason
 from siltstone.service.settings import ServiceSettings
 
 NOW = 10_000_000
@@ -62,9 +63,15 @@ def test_a_backlog_waits_for_the_pause_after_the_last_cycle() -> None:
     assert decided(replace(QUIET, ended_at=None, status="IDLE"), much) == "backlog_bytes"
 
 
-def test_after_a_failure_a_backlog_waits_for_the_interval() -> None:
-    assert decided(replace(QUIET, status="FAILED"), Backlog(10**9, 0)) is None
-    assert decided(replace(QUIET, status="FAILED", last_started_at=0), Backlog(10**9, 0)) == "interval"
+def test_after_a_cycle_that_nobody_worked_on_a_backlog_waits_for_the_interval() -> None:
+    stalled = replace(QUIET, status="FAILED", failure_reason="stalled")
+    assert decided(stalled, Backlog(10**9, 0)) is None
+    assert decided(replace(stalled, last_started_at=0), Backlog(10**9, 0)) == "interval"
+
+
+@pytest.mark.parametrize("reason", ["partitions", "disabled"])
+def test_after_other_failures_a_backlog_begins_a_cycle(reason: FailureReason) -> None:
+    assert decided(replace(QUIET, status="FAILED", failure_reason=reason), Backlog(10**9, 0)) == "backlog_bytes"
 
 
 def test_the_backlog_is_measured_only_where_it_decides() -> None:

@@ -16,6 +16,7 @@ from siltstone.web.site import Access, LakeReader, Site
 from tests.unit.rounds.compaction import make_table, rows
 
 TOKEN = "a-long-enough-token-for-tests"
+READ_TOKEN = "another-token-that-only-reads"
 HERE = "http://127.0.0.1:8765"
 
 
@@ -58,13 +59,18 @@ class Service:
         self.leader.tick()
 
     def browser(
-        self, *, token: str | None = None, is_private: bool = False, raise_server_exceptions: bool = True
+        self,
+        *,
+        token: str | None = None,
+        read_token: str | None = None,
+        is_private: bool = False,
+        raise_server_exceptions: bool = True,
     ) -> "Browser":
         site = Site(
             self.database,
             LakeReader(siltstone.open(self.root), monotonic=self.tick),
             self.settings,
-            Access(token),
+            Access(token, read_token),
             node="node",
             wake=self.wake,
             is_alive=lambda: self.is_alive,

@@ -53,7 +53,7 @@ def test_a_request_can_be_followed(service: Service) -> None:
 def test_controls(service: Service) -> None:
     browser = service.browser()
     assert browser.post("/api/freeze", json={"seconds": 60}).json()["name"] == "freeze"
-    assert browser.get("/api/status").json()["frozen"]["requester"] == "web from testclient"
+    assert browser.get("/api/status").json()["frozen"]["requester"] == "api from testclient"
     assert browser.post("/api/unfreeze", headers=JSON).json() is True
     assert browser.post("/api/unfreeze", headers=JSON).json() is False
     assert browser.post("/api/disable", headers=JSON).json()["expires_at"] is None
@@ -146,6 +146,7 @@ def test_the_api_describes_itself(service: Service) -> None:
     assert set(described["paths"]) == {
         "/api/status", "/api/cycles", "/api/cycles/{cycle}", "/api/tables", "/api/tables/{name}",
         "/api/tables/{name}/ingests", "/api/tables/{name}/published", "/api/nodes",
+        "/api/tables/{name}/compact", "/api/tables/{name}/pause", "/api/tables/{name}/resume", "/api/audit",
         "/api/requests/{request_id}", "/api/trigger", "/api/freeze", "/api/unfreeze", "/api/disable", "/api/enable",
     }  # fmt: skip
     assert "ServiceStatus" in described["components"]["schemas"]
@@ -189,7 +190,7 @@ def test_metrics_of_cycles_survive_a_lake_that_does_not_answer(
     monkeypatch.setattr("siltstone.lake.Lake.report", fail)
     found = metrics(service.browser())
     assert "siltstone_cycle_running" in found
-    assert not any("table" in name for name in found)
+    assert not any(name.startswith("siltstone_table_") for name in found)
     answer = service.browser(raise_server_exceptions=False).get("/tables")
     assert answer.status_code == 503
     assert "secret" not in answer.text

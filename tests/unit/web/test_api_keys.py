@@ -31,6 +31,11 @@ def record(service: Service, drops: Path) -> dict[str, Shape]:
         shapes[f"POST /api/{path}"] = shape_of(browser.post(f"/api/{path}", headers=JSON).json())
         if path in ("freeze", "disable"):
             shapes[f"GET /api/status after {path}"] = shape_of(browser.get("/api/status").json())
+    for path in ("pause", "resume", "compact"):
+        shapes[f"POST /api/tables/NAME/{path}"] = shape_of(
+            browser.post(f"/api/tables/shop.orders/{path}", headers=JSON).json()
+        )
+    shapes["GET /api/audit"] = shape_of(browser.get("/api/audit").json())
     for path in (
         "status",
         "cycles",

@@ -23,7 +23,9 @@ def test_a_service_that_has_done_nothing_yet_has_pages(service: Service) -> None
     assert "No service is leading" in page
     assert "No cycle has finished yet." in page
     assert "never" in browser.page("/tables")
-    assert "No round has compacted this table yet." in browser.page("/tables/shop.orders")
+    assert "No round has compacted this table yet: it is compacted in the next cycle." in browser.page(
+        "/tables/shop.orders"
+    )
 
 
 def test_the_current_cycle_is_shown_with_its_partitions_and_workers(service: Service) -> None:

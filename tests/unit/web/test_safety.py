@@ -3,22 +3,26 @@
 import http.client
 import logging
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from siltstone.errors import InvalidInputError
 from siltstone.service import service_status
-from siltstone.web.app import MAX_REQUEST_BYTES, WebServer, check_address, host_name, is_loopback
+from siltstone.web.app import MAX_REQUEST_BYTES, WebServer, check_address, check_certificate, host_name, is_loopback
 from siltstone.web.site import (
+    MAX_TRIES,
     SESSION_COOKIE,
     SESSION_SECONDS,
+    TRIES_SECONDS,
     VISIT_COOKIE,
     Access,
     LakeReader,
     Site,
+    TooManyTriesError,
     is_from_elsewhere,
 )
-from tests.unit.web.serving import HERE, TOKEN, Service
+from tests.unit.web.serving import HERE, READ_TOKEN, TOKEN, Service
 
 JSON = {"Content-Type": "application/json"}
 
@@ -101,6 +105,52 @@ class TestForms:
         assert "SameSite=strict" in cookie
 
 
+class TestTables:
+    def test_a_table_is_compacted_now_paused_and_resumed_by_its_own_page(self, service: Service) -> None:
+        browser = service.browser()
+        page = "/tables/shop.orders"
+        assert browser.press(f"{page}/compact", page) == 303
+        (request,) = service_status(service.database).pending_requests
+        assert request.tables == ["shop.orders"]
+        assert browser.press(f"{page}/pause", page) == 303
+        assert ">Resume<" in browser.page(page)
+        assert browser.press(f"{page}/compact", page) == 400, "it is paused"
+        assert browser.press(f"{page}/resume", page) == 303
+        assert ">Pause<" in browser.page(page)
+        assert service.wakings == 3
+
+    def test_what_is_no_table_or_no_control_does_nothing(self, service: Service) -> None:
+        browser = service.browser()
+        assert browser.press("/tables/shop.nothing/pause") == 404
+        assert browser.press("/tables/shop.orders/explode") == 404
+        assert not service_status(service.database).paused
+
+    def test_without_the_token_there_are_no_buttons(self, service: Service) -> None:
+        browser = service.browser(token=TOKEN)
+        assert "Compact now" not in browser.page("/tables/shop.orders")
+        assert browser.press("/tables/shop.orders/pause", "/login") == 303
+        assert not service_status(service.database).paused
+
+    def test_programs_do_the_same_and_who_did_is_kept(self, service: Service) -> None:
+        browser = service.browser()
+        for action in ("compact", "pause", "resume"):
+            assert browser.post(f"/api/tables/shop.orders/{action}", headers=JSON).status_code in (200, 202)
+        assert browser.post("/api/tables/shop.nothing/pause", headers=JSON).status_code == 404
+        entries = browser.get("/api/audit").json()
+        assert [entry["action"] for entry in entries] == ["resume", "pause", "trigger"]
+        assert {entry["about"] for entry in entries} == {"shop.orders"}
+        assert all(entry["requester"].startswith("api from ") for entry in entries)
+
+
+class TestCertificate:
+    def test_what_is_none_is_refused(self, tmp_path: Path) -> None:
+        with pytest.raises(InvalidInputError, match="no such file"):
+            check_certificate(str(tmp_path / "a.pem"), str(tmp_path / "b.pem"))
+        (tmp_path / "a.pem").write_text("not a certificate")
+        with pytest.raises(InvalidInputError, match="no certificate with its key"):
+            check_certificate(str(tmp_path / "a.pem"), str(tmp_path / "a.pem"))
+
+
 class TestToken:
     def test_without_logging_in_the_controls_are_not_there(self, service: Service) -> None:
         browser = service.browser(token=TOKEN)
@@ -122,18 +172,58 @@ class TestToken:
     @pytest.mark.parametrize("session", ["", "x", "..", "9999999999.ab.cd", "é.é.é", "9" * 5000])
     def test_a_session_that_is_not_ours_is_none(self, service: Service, session: str) -> None:
         access = Access(TOKEN)
-        assert not access.is_session(session)
+        assert access.session_role(session) is None
         claim, _, signature = access.new_session().rpartition(".")
-        assert not access.is_session(f"9{claim}.{signature}")
-        assert not Access(TOKEN).is_session(f"{claim}.{signature}"), "another process"
+        assert access.session_role(f"9{claim}.{signature}") is None
+        assert Access(TOKEN).session_role(f"{claim}.{signature}") is None, "another process"
+
+    def test_the_token_for_reading_reads_and_controls_nothing(self, service: Service) -> None:
+        browser = service.browser(token=TOKEN, read_token=READ_TOKEN, is_private=True)
+        assert browser.get("/tables").status_code == 401
+        assert browser.get("/api/status", headers={"Authorization": f"Bearer {READ_TOKEN}"}).status_code == 200
+        headers = {**JSON, "Authorization": f"Bearer {READ_TOKEN}"}
+        answer = browser.post("/api/trigger", headers=headers)
+        assert (answer.status_code, answer.json()["error"]["message"]) == (
+            403,
+            "This token is for reading; the controls need the other one.",
+        )
+        assert browser.press("/login", "/login", token=READ_TOKEN) == 303
+        assert "Trigger a cycle" not in browser.page("/")
+        assert browser.press("/controls/trigger", "/login") == 303
+        assert asked_for(service) == 0
+
+    @pytest.mark.parametrize("token", [None, READ_TOKEN])
+    def test_a_token_for_reading_needs_another_one_for_the_controls(self, token: str | None) -> None:
+        with pytest.raises(InvalidInputError, match="needs another one for the controls"):
+            Access(token, READ_TOKEN)
+
+    def test_who_shows_wrong_tokens_again_and_again_has_to_wait(self, service: Service) -> None:
+        browser = service.browser(token=TOKEN)
+        for _ in range(MAX_TRIES):
+            assert browser.press("/login", "/login", token="wrong") == 401
+        assert browser.press("/login", "/login", token=TOKEN) == 429, "the right one is not told from a wrong one"
+        answer = browser.post("/api/trigger", headers={**JSON, "Authorization": f"Bearer {TOKEN}"})
+        assert (answer.status_code, answer.headers["retry-after"]) == (429, "300")
+        assert "Too many wrong tokens" in answer.text
+
+    def test_wrong_tokens_are_forgotten_and_those_of_others_do_not_count(self) -> None:
+        now = [0.0]
+        access = Access(TOKEN, monotonic=lambda: now[0])
+        for _ in range(MAX_TRIES):
+            assert access.role_of("wrong", "10.0.0.1") is None
+        with pytest.raises(TooManyTriesError):
+            access.role_of(TOKEN, "10.0.0.1")
+        assert access.role_of(TOKEN, "10.0.0.2") == "control"
+        now[0] += TRIES_SECONDS
+        assert access.role_of(TOKEN, "10.0.0.1") == "control"
 
     def test_a_session_runs_out(self) -> None:
         now = [1000.0]
         access = Access(TOKEN, now=lambda: now[0])
         session = access.new_session()
-        assert access.is_session(session)
+        assert access.session_role(session) == "control"
         now[0] += SESSION_SECONDS
-        assert not access.is_session(session)
+        assert access.session_role(session) is None
 
     def test_programs_send_it_as_bearer(self, service: Service) -> None:
         browser = service.browser(token=TOKEN)
