@@ -11,7 +11,7 @@ from siltstone.objects import open_objects
 from siltstone.publish.delta import publish_delta, unpublish_delta
 from siltstone.publish.delta_log import DeltaLog
 from siltstone.publish.delta_state import DeltaState
-from siltstone.publish.failures import note_failure, read_failure
+from siltstone.publish.failure_notes import note_failure, read_failure
 from siltstone.publish.iceberg import publish_iceberg, unpublish_iceberg
 from siltstone.publish.iceberg_state import FOLDER as ICEBERG_FOLDER
 from siltstone.publish.iceberg_state import IcebergState, read_state

@@ -17,7 +17,7 @@ from siltstone.objects import open_objects
 from siltstone.publish.change_files import CHANGE_FOLDER
 from siltstone.publish.delta_log import LOG_FOLDER, UNPUBLISH, DeltaLog
 from siltstone.publish.delta_state import DeltaState
-from siltstone.publish.failures import FAILURE_FOLDER, failure_paths
+from siltstone.publish.failure_notes import FAILURE_FOLDER, failure_paths
 from siltstone.publish.first_versions import is_announced
 from siltstone.publish.iceberg_state import FOLDER as ICEBERG_FOLDER
 from siltstone.publish.iceberg_state import IcebergState, Metadata, commit_nothing, list_versions, read_state
