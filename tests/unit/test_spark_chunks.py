@@ -10,7 +10,6 @@ from siltstone.rows.files import StoredFile
 from siltstone.spark import native
 from tests.unit.rounds.compaction import compact, make_table, rows
 
-
 SIZES = (("a", 100), ("b", 200), ("c", 100))
 
 
