@@ -38,7 +38,6 @@ FILES = 4
 # How each constant is named in the results, and in words.
 WORDS = {
     "change_us": "CPU of a changed row, µs",
-    "bucket_ms": "CPU of a touched bucket, ms",
     "rewrite_mb_per_second": "bytes rewritten in a CPU second, MB",
     "row_bytes": "bytes of a compacted row",
     "index_bytes": "bytes of the key index for a row",
@@ -143,8 +142,7 @@ def measure(folder: Path, rows: int, buckets: int, runs: int) -> dict[str, float
     found["delta_bytes"], found["shuffled_bytes"] = few.delta_and_shuffled_bytes(few_changes)
     many = Rounds(spark, folder, "many", rows, rows // buckets)
     more = many.buckets - few.buckets
-    found["bucket_ms"] = 1e3 * (many.cpu_seconds(few_changes, runs) - base) / more
-    found["base_seconds"] = base - found["change_us"] * few_changes / 1e6 - found["bucket_ms"] * few.buckets / 1e3
+    found["base_seconds"] = base - found["change_us"] * few_changes / 1e6
     more_bytes = many.driver_bytes(few_changes) - few.driver_bytes(few_changes)
     found["driver_bucket_kb"] = max(0.0, more_bytes / more / 1e3)
     cpu, size = few.rewrite()

@@ -17,7 +17,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import constants
+from benchmarks import constants, growth
 from siltstone.rows.choice import small_files
 from siltstone.rows.job import Settings, bucket_rows
 
@@ -57,9 +57,11 @@ class Constants:
     @classmethod
     def measured(cls) -> "Constants":
         found = constants.load()
-        growth = json.loads((RESULTS / "growth.json").read_text(encoding="utf-8"))["sizes"]
+        sizes = json.loads((RESULTS / "growth.json").read_text(encoding="utf-8"))["sizes"]
         *_, written = json.loads((RESULTS / "scale.json").read_text(encoding="utf-8"))["rounds"]
-        bucket = found["bucket_ms"] / 1e3
+        # Of so many buckets that no noise hides it.
+        *_, wide = json.loads((RESULTS / "wide.json").read_text(encoding="utf-8"))
+        bucket = wide["ms_a_bucket"] / 1e3
         return cls(
             row=found["row_bytes"],
             index=found["index_bytes"],
@@ -69,7 +71,7 @@ class Constants:
             page=1024 * written["completion_kb"] / written["pages"],
             change_seconds=found["change_us"] / 1e6,
             bucket_seconds=bucket,
-            stored_row_seconds=stored_row_seconds(growth[0], growth[-1], bucket),
+            stored_row_seconds=stored_row_seconds(sizes[0], sizes[-1], bucket),
             base_seconds=found["base_seconds"],
             rewritten_a_second=found["rewrite_mb_per_second"] * 1e6,
             driver_bucket=found["driver_bucket_kb"] * 1e3,
@@ -80,9 +82,10 @@ class Constants:
 def stored_row_seconds(small: dict[str, Any], large: dict[str, Any], bucket_seconds: float) -> float:
     """Return what a row costs that lies in a touched bucket and does not change.
 
-    It is what the larger table took more for the same changes, but for its buckets, divided by the rows that it has more.
+    It is what the larger table took more for the same changes in one process, where noise is least, but for its buckets, divided by
+    the rows that it has more.
     """
-    more: float = large["on Spark"][1] - small["on Spark"][1]
+    more: float = large[growth.LOCAL][1] - small[growth.LOCAL][1]
     more -= (large["buckets"] - small["buckets"]) * bucket_seconds
     return float(max(0, more / max(large["rows"] - small["rows"], 1)))
 

@@ -1,7 +1,6 @@
 """Change events on their way into tables: read from files, decoded, and committed, all of a table's in one commit."""
 
 import dataclasses
-import hashlib
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,13 +18,13 @@ from siltstone.cdc.changes import Decimals, TimeUnit
 from siltstone.cdc.dms import read_csv
 from siltstone.cdc.event_lines import concat
 from siltstone.cdc.source_tables import Layout, by_table, layout_of
-from siltstone.errors import InputWarning, InvalidInputError, StorageError
+from siltstone.errors import InputWarning, InvalidInputError
 from siltstone.ingest.drop_options import TakenRows
 from siltstone.ingest.dry_run import sum_up, written_before
 from siltstone.ingest.file_rows import Report, open_bytes, silent
+from siltstone.ingest.rejects import put_aside
 from siltstone.model import Delta, Idempotency, TableRules, TableVersion
 from siltstone.model.properties import KIND, ROWS_KIND
-from siltstone.objects import canonical_root, open_objects
 from siltstone.storage import object_store as storage
 from siltstone.storage.interface import StreamLike
 from siltstone.table.explain import explain_key
@@ -338,26 +337,16 @@ def _put_aside(decoded: Decoded, name: str, options: ChangeOptions, files: Chang
                 "aside with --rejects DIR"
             )
         decoded.refuse_rejects(name)
-    lines = [
-        orjson.dumps(
-            {
-                "table": name,
-                "place": str(each.line) if files is None else files.place(each.line),
-                "reason": each.reason,
-                "event": each.event.decode(errors="replace").rstrip(),
-            }
-        )
+    rejects: list[dict[str, object]] = [
+        {
+            "table": name,
+            "place": str(each.line) if files is None else files.place(each.line),
+            "reason": each.reason,
+            "event": each.event.decode(errors="replace").rstrip(),
+        }
         for each in decoded.rejects
     ]
-    text = b"\n".join(lines) + b"\n"
-    folder = canonical_root(options.rejects or "")
-    file = f"{name}-{hashlib.sha256(text).hexdigest()[:16]}.jsonl"
-    if not options.dry_run:
-        try:
-            open_objects(folder).replace(file, text)
-        except StorageError as error:
-            raise InvalidInputError(f"{folder}: rejects cannot be written ({error}); name a folder") from error
-    return f"{folder}/{file}"
+    return put_aside(options.rejects or "", name, rejects, dry_run=options.dry_run)
 
 
 def _check(decoded: Decoded, version: TableVersion, name: str) -> None:

@@ -11,44 +11,48 @@ from siltstone.documents.commit import (
     complete_up_to,
     documents_destination,
     hold_documents,
-    import_rows,
     latest_ms,
     now_ms,
     write_files,
     write_updates,
 )
-from siltstone.documents.expand import naming, recent_changes
+from siltstone.documents.expand import naming
+from siltstone.documents.feed import DocumentChanges, open_document_changes
+from siltstone.documents.imports import Given, Import, ImportResult, given_documents
 from siltstone.documents.intake import (
     ChangeIdLike,
     DeltaLike,
-    ImportResult,
     KeyLike,
     Update,
     UpdateLike,
     check_key,
     checked_updates,
-    imported_rows,
     table_updates,
 )
-from siltstone.documents.language import Json
+from siltstone.documents.language import Condition, Json
 from siltstone.documents.read import (
     DOCUMENT_SCHEMA,
-    HistoryEntry,
-    TimelineEvent,
-    history_of,
+    files_with,
     job_of,
-    read_documents,
+    pushed_dataset,
     resolved,
     scan_tables,
     scanned_documents,
     snapshot_of,
-    timeline_of,
     to_document,
 )
 from siltstone.documents.record import check_change_id
 from siltstone.documents.schema import KEY, SCHEMA, StoredRow, condition_name
+from siltstone.documents.timeline import (
+    HISTORY_SCHEMA,
+    HistoryEntry,
+    TimelineEvent,
+    history_of,
+    history_tables,
+    timeline_of,
+)
 from siltstone.errors import InvalidInputError, NotFoundError
-from siltstone.ingest.document_lines import read_objects
+from siltstone.ingest.document_lines import read_lines, read_objects
 from siltstone.ingest.drop_options import TakenRows
 from siltstone.lake import EngineName, Lake, Table, choose_engine
 from siltstone.log.inspect import Finding
@@ -58,6 +62,7 @@ from siltstone.model.properties import (
     DOCUMENTS_KIND,
     DOCUMENTS_NAME,
     FULL_CONSISTENCY_DELAY_MS,
+    HISTORY_RETENTION_SECONDS,
     KEEP_HISTORY,
     KIND,
     MAX_DELAY_MS,
@@ -67,7 +72,10 @@ from siltstone.model.rounds import RoundCompletion
 from siltstone.rounds.events import Progress
 from siltstone.rounds.request import TableRequest
 from siltstone.rounds.session import SessionResult, compact_table
+from siltstone.table.change_feed import Images
 from siltstone.table.completion import Destination, Hold, delay_of, list_holds, release_hold
+from siltstone.table.consumers import Consumer
+from siltstone.table.round_bounds import Bound
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -94,14 +102,14 @@ def create_document_table(
     name: str,
     *,
     full_consistency_delay: float | datetime.timedelta = DEFAULT_DELAY_MS / 1000,
-    keep_history: bool = False,
+    keep_history: bool | datetime.timedelta = False,
     description: str = "",
     properties: Mapping[str, str] | None = None,
 ) -> "DocumentTable":
     """Create a table of documents. Raises: AlreadyExistsError, InvalidInputError.
 
     Changes may carry times as far back as the delay, in seconds; older ones are complete, and compacted. With
-    `keep_history`, compaction keeps each delta that it absorbs, see `DocumentTable.history`.
+    `keep_history`, compaction keeps each delta that it absorbs, forever or for so long, see `DocumentTable.history`.
     """
     delay = full_consistency_delay
     delay_ms = round((delay.total_seconds() if isinstance(delay, datetime.timedelta) else delay) * 1000)
@@ -114,7 +122,7 @@ def create_document_table(
         description=description,
         properties={
             ROW_GROUP_ROWS.name: str(_ROW_GROUP_ROWS),
-            **({KEEP_HISTORY.name: "true"} if keep_history else {}),
+            **_history_properties(keep_history),
             **(properties or {}),
         },
         reserved_properties={
@@ -125,6 +133,13 @@ def create_document_table(
         root=lake.root,
     )
     return DocumentTable(lake, version.locator.table_locator.full_name)
+
+
+def _history_properties(keep_history: bool | datetime.timedelta) -> dict[str, str]:
+    if isinstance(keep_history, datetime.timedelta):
+        seconds = keep_history.total_seconds()
+        return {KEEP_HISTORY.name: "true", HISTORY_RETENTION_SECONDS.name: f"{seconds:.15g}"}
+    return {KEEP_HISTORY.name: "true"} if keep_history else {}
 
 
 class DocumentTable:
@@ -212,18 +227,55 @@ class DocumentTable:
         return TakenRows(len(updates), None)
 
     def import_documents(
-        self, documents: Iterable[Mapping[str, object]], *, skip_existing: bool = False, dry_run: bool = False
+        self,
+        documents: Iterable[Mapping[str, object]],
+        *,
+        skip_existing: bool = False,
+        rejects: str | None = None,
+        dry_run: bool = False,
+        progress: Callable[[str], None] = lambda _: None,
     ) -> ImportResult:
-        """Bring in documents of another store with their past, as one commit: deltas and compaction records of any time.
+        """Bring in documents of another store with their past: deltas and compaction records of any time.
 
-        Each is `{"key": …, "deltas": [{"id", "delta", "tags"}], "compactions": […]}`; legacy records, whose content is
-        in the delta at their cutoff, are converted when they are compacted. A document is imported only where nothing
-        is stored of it. Raises: InvalidInputError, AlreadyExistsError where something is and `skip_existing` does not
-        say to leave it out; then nothing is written.
+        Each is `{"key": …, "deltas": [{"id", "delta", "tags"}], "compactions": […], "history": […]}`, or has `cells` in the
+        encoding of that store. Legacy records, whose content is in the delta at their cutoff, are converted when they are
+        compacted. A document is imported only where nothing is stored of it; the same ones again are known, so that an
+        import that died goes on. Each 10,000 documents are one commit. What does not fit is put into a file in the folder
+        `rejects`. Raises: InvalidInputError without `rejects`; AlreadyExistsError where something else is stored of a document
+        and neither that nor `skip_existing` says what to do. Nothing is written of that batch then, nor after it.
         """
-        return import_rows(
-            self.name, imported_rows(documents), skip_existing=skip_existing, dry_run=dry_run, root=self.lake.root
-        )
+        return self._import(given_documents(documents), skip_existing, rejects, dry_run, progress)
+
+    def import_file(
+        self,
+        file: str,
+        *,
+        skip_existing: bool = False,
+        rejects: str | None = None,
+        dry_run: bool = False,
+        progress: Callable[[str], None] = lambda _: None,
+    ) -> ImportResult:
+        """Import the documents of a file of JSON lines, or of standard input for `-`; see `import_documents`."""
+        lines = read_lines(file, '{"key": …, "deltas": […], "compactions": […]}')
+        given = (Given(line.place, line.value, line.text) for line in lines)
+        return self._import(given, skip_existing, rejects, dry_run, progress)
+
+    def _import(
+        self,
+        given: Iterable[Given],
+        skip_existing: bool,
+        rejects: str | None,
+        dry_run: bool,
+        progress: Callable[[str], None],
+    ) -> ImportResult:
+        return Import(
+            self.name,
+            skip_existing=skip_existing,
+            dry_run=dry_run,
+            rejects=rejects,
+            progress=progress,
+            root=self.lake.root,
+        ).run(given)
 
     def get(self, key: KeyLike) -> Document:
         """Return a document, also one that is deleted or was never written, as `~deleted` and `~version` tell.
@@ -249,28 +301,76 @@ class DocumentTable:
         return ChangeStatus("redundant" if expansion.is_redundant(wanted) else "resolved", document)
 
     def timeline(self, key: KeyLike) -> list[TimelineEvent]:
-        """Return all that is stored of a document, by time: deltas, compactions, and which deltas are redundant, why.
+        """Return all that is known of a document, by time: deltas with what they made of it, and compactions.
 
-        Raises: CorruptionError.
+        Also deltas that only history has. Raises: CorruptionError.
         """
-        row = self._stored(key).row
-        return timeline_of(row, resolved(self.name, row))
+        stored = self._stored(key)
+        with naming(self.name, stored.row):
+            return timeline_of(stored, resolved(self.name, stored.row))
 
     def history(self, key: KeyLike) -> list[HistoryEntry]:
         """Return the changes of a document by time, with the version and the content after each.
 
-        The table must keep its history. What was absorbed before it did, or was too large to keep, is missing, as the
-        versions tell. Raises: InvalidInputError where it does not keep it, CorruptionError.
+        The table must keep its history. What was absorbed before it did, was too large to keep, or is past its retention, is
+        missing, as the versions tell. Raises: InvalidInputError where it does not keep it, CorruptionError.
         """
+        self._check_history()
+        return history_of(self.name, self._stored(key))
+
+    def _check_history(self) -> None:
         if not KEEP_HISTORY.of(self.table.properties, self.name):
             raise InvalidInputError(
                 f"{self.name}: keeps no history, so deltas that are compacted are gone; set the property "
                 f"{KEEP_HISTORY.name}=true to keep those that are compacted from then on"
             )
-        stored = self._stored(key)
-        with naming(self.name, stored.row):
-            recent = recent_changes(stored.row)
-        return history_of([*stored.archived, *recent])
+
+    def files_of(self, key: KeyLike) -> list[str]:
+        """Return the paths, under the root, of all files that have anything of a document, in whatever state it is there.
+
+        These are deltas, and compacted files of all rounds that are kept: with deltas, records, and what history keeps.
+        Raises: CorruptionError.
+        """
+        return files_with(self.name, check_key(key), root=self.lake.root)
+
+    def changes(
+        self,
+        after: Bound | None = None,
+        upto: Bound | None = None,
+        *,
+        where: str | Condition | None = None,
+        tags: Iterable[str] = (),
+        without_tags: Iterable[str] = (),
+        images: Images = "both",
+        consumer: str | None = None,
+    ) -> DocumentChanges:
+        """Return the changes of documents after a position up to another, in the order of commits, without redundant ones.
+
+        Each has the document after it, and before it unless `images` is `after`. Bounds are stream positions, times, or `round:12`; by default from the
+        beginning up to the newest position. With `where`, only changes of documents that meet a condition before or after them;
+        with `tags`, only those that have one of them, and with `without_tags`, only those that have none. A `consumer` goes on
+        after what it acknowledged; call `acknowledge` when all of them are taken.
+        Raises: InvalidInputError, NotFoundError where deltas of that time are trimmed, CorruptionError.
+        """
+        return open_document_changes(
+            self.name,
+            after,
+            upto,
+            where=where,
+            tags=tags,
+            without_tags=without_tags,
+            images=images,
+            consumer=consumer,
+            root=self.lake.root,
+        )
+
+    def consumers(self) -> list[Consumer]:
+        """Return who takes changes under a name, and how far each one is. Raises: CorruptionError."""
+        return self.table.consumers()
+
+    def remove_consumer(self, name: str) -> None:
+        """Forget a consumer of changes, so that nothing is kept for it any more. Raises: NotFoundError."""
+        self.table.remove_consumer(name)
 
     def scan(
         self, spark: "SparkSession | None" = None, *, hold: Hold | str | None = None, include_deleted: bool = False
@@ -289,26 +389,36 @@ class DocumentTable:
         for table in tables:
             yield from scanned_documents(table, name)
 
-    def to_dataset(self) -> "PushedDataset":
+    def to_dataset(self, *, history: bool = False) -> "PushedDataset":
         """Return all documents that are there now as an Arrow data set, with the columns that `to_spark` has.
 
-        An engine such as DuckDB reads what it wants of it. Raises: CorruptionError.
+        With `history`, one row a change instead, see `history`. An engine such as DuckDB reads what it wants of it.
+        Raises: InvalidInputError, CorruptionError.
         """
-        from siltstone.table.dataset import PushedDataset
-
         job = job_of(self.name, root=self.lake.root)
-        return PushedDataset(DOCUMENT_SCHEMA, lambda columns, where: read_documents(job, columns, where))
+        if history:
+            self._check_history()
+            return pushed_dataset(HISTORY_SCHEMA, lambda: history_tables(job))
+        return pushed_dataset(DOCUMENT_SCHEMA, lambda: scan_tables(job, None, include_deleted=False))
 
     def to_spark(
-        self, spark: "SparkSession", *, hold: Hold | str | None = None, include_deleted: bool = False
+        self,
+        spark: "SparkSession",
+        *,
+        hold: Hold | str | None = None,
+        include_deleted: bool = False,
+        history: bool = False,
     ) -> "DataFrame":
         """Return a data frame with one row a document: key, content as JSON, version, signature, deleted and times.
 
         In SQL, `get_json_object(content, '$.path')` or `parse_json(content)` look into it. With a hold, documents are as
-        they were at its time. Raises: InvalidInputError, CorruptionError.
+        they were at its time. With `history`, one row a change, with the content after it. Raises: InvalidInputError, CorruptionError.
         """
-        from siltstone.spark.frames import documents_on_spark
+        from siltstone.spark.frames import documents_on_spark, history_on_spark
 
+        if history:
+            self._check_history()
+            return history_on_spark(spark, job_of(self.name, root=self.lake.root))
         held = self._hold(hold)
         return documents_on_spark(
             spark, job_of(self.name, held, root=self.lake.root), hold=held, include_deleted=include_deleted

@@ -35,8 +35,12 @@ from siltstone.ingest.drops import Drops
 from siltstone.ingest.dry_run import Written, plan_write, sum_up, written_before
 from siltstone.ingest.file_rows import Format, Report, open_rows, silent
 from siltstone.log.inspect import Finding, KeyedLog, verify_log
+from siltstone.maintenance.backup import BackupReport, back_up
+from siltstone.maintenance.clone import CloneReport, clone_table
+from siltstone.maintenance.erasure import ErasureReport, erase_key
 from siltstone.maintenance.fsck import check_deltas, check_drop_logs, check_partition, check_registered
 from siltstone.maintenance.recovery import PartitionRepair, repair, roll_back
+from siltstone.maintenance.restore import restore
 from siltstone.maintenance.vacuum import (
     DROPPED_RETENTION_MS,
     ORPHAN_GRACE_MS,
@@ -61,7 +65,7 @@ from siltstone.model import (
     TableVersion,
 )
 from siltstone.model.locators import did_you_mean, split_table_name
-from siltstone.model.properties import KIND, PUBLISH, ROWS_KIND
+from siltstone.model.properties import DOCUMENTS_KIND, KIND, PUBLISH, ROWS_KIND
 from siltstone.model.rounds import RoundCompletion
 from siltstone.model.schema import describe_type, schema_from_json
 from siltstone.objects import canonical_root, local_folder, open_objects
@@ -122,6 +126,7 @@ from siltstone.table.report import (
 from siltstone.table.round_bounds import Bound
 from siltstone.table.scan import Scan, Where, look_up, open_scan
 from siltstone.table.snapshot import Moment, TableSnapshot, take_snapshot
+from siltstone.table.tags import Tag, add_tag, check_tags, find_tag, list_tags, remove_tag
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -137,6 +142,8 @@ EngineName = Literal["spark", "local"]
 WriteMode = Literal["append", "overwrite"]
 Partitions: TypeAlias = Sequence[Mapping[str, object]] | Literal["present"] | None
 """What an overwrite replaces: partitions by their values, those that the rows belong to, or None, the table."""
+HISTORY_SUFFIX = "$history"
+"""What SQL calls the history of a table of documents by: `shop."reviews$history"`."""
 SchemaLike: TypeAlias = pa.Schema | Mapping[str, str] | Sequence[Mapping[str, object]]
 
 
@@ -338,14 +345,14 @@ class Lake:
         name: str,
         *,
         full_consistency_delay: "float | datetime.timedelta" = 300,
-        keep_history: bool = False,
+        keep_history: "bool | datetime.timedelta" = False,
         description: str = "",
         properties: Mapping[str, str] | None = None,
     ) -> "DocumentTable":
         """Create a table of JSON documents, and its namespace where that is missing.
 
         Changes may carry times as far back as the delay, in seconds; what is older is complete, and compacted. With
-        `keep_history`, compaction keeps each delta that it absorbs, see `DocumentTable.history`.
+        `keep_history`, compaction keeps each delta that it absorbs, forever or for so long, see `DocumentTable.history`.
         Raises: AlreadyExistsError, InvalidInputError.
         """
         from siltstone.document_table import create_document_table
@@ -426,7 +433,7 @@ class Lake:
         """Return a SELECT over tables of the lake, which DuckDB runs in this process when its rows are asked for.
 
         Tables are named with their namespace, e.g. `select status, sum(amount) from shop.orders group by status`; those of
-        documents have the columns that `DocumentTable.to_spark` has. Each table is read as it is at this moment, as compacted,
+        documents have the columns that `DocumentTable.to_spark` has, and, where they keep it, a history: `shop."reviews$history"`. Each table is read as it is at this moment, as compacted,
         with the deltas that wait if `fresh`, or `as_of` a time, or a position by table: `{"shop.orders": 12}`. Within
         the query, `shop.orders AT (VERSION => 12)` and `AT (TIMESTAMP => '2024-05-01T08:00:00Z')` say the same of one table.
         Only what reads is run: no files, no settings, no network.
@@ -435,9 +442,10 @@ class Lake:
         from siltstone.table.query import open_query
 
         def open_table(name: str, moment: Moment | None) -> "QueryTable":
-            table = self._table_of_any_case(name)
+            own_name = name.removesuffix(HISTORY_SUFFIX)
+            table = self._table_of_any_case(own_name)
             given = as_of.get(table.name) if isinstance(as_of, Mapping) else as_of
-            return table.for_query(given if moment is None else moment, fresh=fresh)
+            return table.for_query(given if moment is None else moment, fresh=fresh, history=own_name != name)
 
         opened = open_query(query, open_table, self._guess)
         names = {table.name for table in opened.tables}
@@ -460,6 +468,47 @@ class Lake:
             if len(alike) != 1:
                 raise
             return self.table(alike[0])
+
+    def clone_table(
+        self,
+        source: str,
+        name: str,
+        *,
+        as_of: Moment | None = None,
+        dry_run: bool = False,
+        progress: Report = silent,
+    ) -> CloneReport:
+        """Create a table with the columns, rules and rows of another, without copying them on local disk; see `clone_table`."""
+        return clone_table(
+            self._full_name(source), name, as_of=as_of, dry_run=dry_run, progress=progress, root=self.root
+        )
+
+    def backup(
+        self,
+        target: str | os.PathLike[str],
+        *,
+        tables: Sequence[str] | None = None,
+        check: bool = False,
+        dry_run: bool = False,
+        progress: Report = silent,
+    ) -> BackupReport:
+        """Copy some tables, by default all, to another root, but for files that earlier backups have there; see `back_up`."""
+        return back_up(self.root, os.fspath(target), tables=tables, check=check, dry_run=dry_run, progress=progress)
+
+    def restore(
+        self,
+        source: str | os.PathLike[str],
+        *,
+        number: int | None = None,
+        tables: Sequence[str] | None = None,
+        check: bool = False,
+        dry_run: bool = False,
+        progress: Report = silent,
+    ) -> BackupReport:
+        """Make this lake, which must be empty, what a lake was when a backup of it was made; see `restore`."""
+        return restore(
+            os.fspath(source), self.root, number=number, tables=tables, check=check, dry_run=dry_run, progress=progress
+        )
 
     def drop_table(self, name: str) -> None:
         """Drop a table; its files stay until they are vacuumed. Raises: NotFoundError."""
@@ -1012,8 +1061,8 @@ class Table:
         """Return the rounds of all partitions in numbers, oldest first; a damaged one has its problem."""
         return read_rounds(self.name, root=self.lake.root)
 
-    def snapshot(self, *, as_of: "int | datetime.datetime | None" = None, fresh: bool = False) -> TableSnapshot:
-        """Return what the table is at one position: as compacted furthest, the newest one if `fresh`, or as of one or a time.
+    def snapshot(self, *, as_of: Moment | None = None, fresh: bool = False) -> TableSnapshot:
+        """Return what the table is at one position: as compacted furthest, the newest one if `fresh`, or as of one, a time or a tag.
 
         It is one state of all partitions: where rounds have not come that far, it has the deltas that they lack. A table
         that was compacted on behalf of another one has a position in the stream of that one.
@@ -1021,14 +1070,22 @@ class Table:
         """
         return take_snapshot(self.name, as_of=as_of, fresh=fresh, root=self.lake.root)
 
-    def for_query(self, moment: Moment | None, *, fresh: bool = False) -> "QueryTable":
-        """Return the table as a query reads it: at a moment, or as it is. Raises: as `snapshot`."""
+    @property
+    def holds_documents(self) -> bool:
+        """Whether it is a table of documents; see `Lake.document_table`."""
+        return KIND.of(self.properties, self.name) == DOCUMENTS_KIND
+
+    def for_query(self, moment: Moment | None, *, fresh: bool = False, history: bool = False) -> "QueryTable":
+        """Return the table as a query reads it: at a moment, or as it is; or the history of documents. Raises: as `snapshot`."""
         from siltstone.table.query import QueryTable
 
         if KIND.of(self.properties, self.name) != ROWS_KIND:
             if moment is not None:
                 raise InvalidInputError(f"{self.name}: is a table of documents, which SQL reads as they are now only")
-            return QueryTable(self.name, None, self.lake.document_table(self.name).to_dataset())
+            name = f"{self.name}{HISTORY_SUFFIX}" if history else self.name
+            return QueryTable(name, None, self.lake.document_table(self.name).to_dataset(history=history))
+        if history:
+            raise InvalidInputError(f"{self.name}: is a table of rows; {HISTORY_SUFFIX} is for those of documents")
         snapshot = self.snapshot(as_of=moment, fresh=fresh)
         newer = snapshot.newer if moment is None and not fresh else 0
         return QueryTable(self.name, moment, snapshot.scan().to_dataset(), newer)
@@ -1039,7 +1096,7 @@ class Table:
         where: Where | None = None,
         *,
         fresh: bool = False,
-        as_of: "int | datetime.datetime | None" = None,
+        as_of: Moment | None = None,
         current_only: bool = False,
         valid_at: object = None,
     ) -> Scan:
@@ -1093,6 +1150,24 @@ class Table:
             root=self.lake.root,
         )
 
+    def tag(
+        self, name: str, *, as_of: Moment | None = None, round_id: int | None = None, overwrite: bool = False
+    ) -> Tag:
+        """Give a name to a state of the table, which is kept from then on and can be read `as_of` that name; see `add_tag`."""
+        return add_tag(self.name, name, as_of=as_of, round_id=round_id, overwrite=overwrite, root=self.lake.root)
+
+    def tags(self) -> list[Tag]:
+        """Return the tags of the table by name. Raises: CorruptionError."""
+        return list_tags(self.name, root=self.lake.root)
+
+    def find_tag(self, name: str) -> Tag:
+        """Return a tag by its name. Raises: NotFoundError."""
+        return find_tag(self.name, name, catalog.version_folder(self.name, root=self.lake.root), root=self.lake.root)
+
+    def untag(self, name: str) -> Tag:
+        """Forget a tag; its files go with the next vacuum, unless something else names them. Raises: NotFoundError."""
+        return remove_tag(self.name, name, root=self.lake.root)
+
     def consumers(self) -> list[Consumer]:
         """Return who takes changes under a name, and how far each one is in each partition. Raises: CorruptionError."""
         return list_consumers(self._destinations())
@@ -1105,7 +1180,7 @@ class Table:
         self,
         columns: Sequence[str] | None = None,
         *,
-        as_of: "int | datetime.datetime | None" = None,
+        as_of: Moment | None = None,
         include_uncompacted: bool = False,
         current_only: bool = False,
     ) -> pa.RecordBatchReader:
@@ -1116,7 +1191,7 @@ class Table:
         self,
         columns: Sequence[str] | None = None,
         *,
-        as_of: "int | datetime.datetime | None" = None,
+        as_of: Moment | None = None,
         include_uncompacted: bool = False,
         current_only: bool = False,
     ) -> pa.Table:
@@ -1128,7 +1203,7 @@ class Table:
         spark: "SparkSession",
         columns: Sequence[str] | None = None,
         *,
-        as_of: "int | datetime.datetime | None" = None,
+        as_of: Moment | None = None,
         include_uncompacted: bool = False,
         current_only: bool = False,
     ) -> "DataFrame":
@@ -1174,6 +1249,7 @@ class Table:
         findings += check_deltas(root, self.deltas(), deep=deep)
         for destination in self._destinations():
             findings += check_partition(destination, deep=deep)
+        findings += check_tags(root, folder)
         return [*findings, *check_publications(self.name, root=root)]
 
     def vacuum(
@@ -1194,6 +1270,12 @@ class Table:
             confirm_time=confirm_time,
             dry_run=dry_run,
         )
+
+    def erase(
+        self, key: Mapping[str, object], *, force: bool = False, dry_run: bool = False, progress: Report = silent
+    ) -> ErasureReport:
+        """Remove a primary key from all that there is of the table, and prove that nothing is left; see `erase_key`."""
+        return erase_key(self.name, key, force=force, dry_run=dry_run, progress=progress, root=self.lake.root)
 
     def rollback(
         self, round_id: int, *, partition_values: Sequence[PartitionValue] = (), dry_run: bool = False

@@ -3,6 +3,7 @@
 import dataclasses
 import threading
 from collections import Counter
+from typing import Any
 
 import pytest
 from sqlalchemy import delete, insert, update
@@ -628,7 +629,7 @@ def test_a_heartbeat_without_its_row_does_no_harm(world: World) -> None:
 # Claims of several partitions
 
 
-def with_partitions(world: World, count: int, **chosen: int) -> list[str]:
+def with_partitions(world: World, count: int, **chosen: Any) -> list[str]:
     """Let a world have one table with so many partitions."""
     world.settings = dataclasses.replace(world.settings, **chosen)
     world.tables.partitions.clear()

@@ -138,6 +138,12 @@ def test_rounds_on_spark_keep_history_and_convert_imported_legacy_records(spark:
         (3, {"n": 1}),
         (4, {"n": 1, "m": 2}),
     ]
+    history = (
+        written.docs.to_spark(spark, history=True).toArrow().sort_by([("key", "ascending"), ("version", "ascending")])
+    )
+    expected = written.docs.to_dataset(history=True).scanner().to_table()
+    assert history.to_pylist() == expected.sort_by([("key", "ascending"), ("version", "ascending")]).to_pylist()
+    assert history.num_rows == 62
     assert written.docs.fsck(deep=True) == []
 
 

@@ -65,6 +65,22 @@ def test_options_are_honoured_and_filters_hold(spark_either_way: SparkSession, t
         same_rows(rows(load(spark, table, **option)), table.to_arrow(include_uncompacted=True).to_pylist())
 
 
+def test_tags_clones_and_what_an_erasure_left_are_read(spark: SparkSession, table: siltstone.Table) -> None:
+    tagged = table.to_arrow(as_of=3).to_pylist()
+    table.tag("kept", as_of=3)
+    table.compact(spark=spark)
+    table.vacuum(retention_ms=0, orphan_grace_ms=0)
+    same_rows(rows(load(spark, table, as_of="kept")), tagged)
+    table.lake.clone_table(table.name, "shop.twin", as_of="kept")
+    twin = table.lake.table("shop.twin")
+    twin.erase({"id": 20})
+    expected = [row for row in tagged if row["id"] != 20]
+    same_rows(rows(load(spark, twin, fresh="true")), expected)
+    twin.compact(spark=spark)
+    for frame in (load(spark, twin), twin.to_spark(spark)):
+        same_rows(rows(frame), expected)
+
+
 def test_versions_of_a_table_that_keeps_history_are_chosen_by_options(spark: SparkSession, local_root: str) -> None:
     made = siltstone.open(local_root).create_table(
         "shop.prices",

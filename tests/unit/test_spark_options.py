@@ -44,7 +44,7 @@ PLACE = {"root": "memory://options", "path": "shop.orders"}
         ({**PLACE, "include_uncompcted": "true"}, "did you mean include_uncompacted"),
         ({**PLACE, "mergeschema": "true"}, "unknown option mergeschema; use root, table, columns, as_of, fresh"),
         ({**PLACE, "paths": '["a.b", "c.d"]'}, "unknown option paths"),
-        ({**PLACE, "as_of": "yesterday"}, "'yesterday' is neither a position nor a time"),
+        ({**PLACE, "as_of": "5 days"}, "'5 days' is neither a position, nor a time, nor a tag"),
         ({**PLACE, "as_of": "-1"}, "'-1' is neither"),
         ({**PLACE, "fresh": "yes"}, "fresh is 'yes'; use true or false"),
         ({**PLACE, "fresh": "true", "include_uncompacted": "false"}, "fresh is 'true' and also 'false'"),

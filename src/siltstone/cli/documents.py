@@ -18,7 +18,7 @@ from siltstone.text import format_count, format_duration, format_iso_time, forma
 
 if TYPE_CHECKING:
     from siltstone.document_table import Document
-    from siltstone.documents.read import HistoryEntry, TimelineEvent
+    from siltstone.documents.timeline import Difference, HistoryEntry, TimelineEvent
     from siltstone.table.completion import Hold
 
 CasesFile = Annotated[
@@ -43,15 +43,21 @@ def create(
     keep_history: Annotated[
         bool, option("--keep-history", "Keep each delta that compaction absorbs, for `documents history`.")
     ] = False,
+    retention: Annotated[
+        str | None, option("--history-retention TIME", "Keep them for so long only, e.g. 90d.")
+    ] = None,
     description: Annotated[str, option("--description TEXT", "What it is for.")] = "",
 ) -> None:
     """Create a table of JSON documents."""
     delay_ms = parse_duration_ms(delay, "--full-consistency-delay")
+    kept: bool | datetime.timedelta = keep_history
+    if retention is not None:
+        kept = datetime.timedelta(milliseconds=parse_duration_ms(retention, "--history-retention"))
     docs = shell.lake.create_document_table(
-        name, full_consistency_delay=delay_ms / 1000, keep_history=keep_history, description=description
+        name, full_consistency_delay=delay_ms / 1000, keep_history=kept, description=description
     )
     sentence = f"created {docs.name}, a table of documents; changes may be {format_duration(delay_ms)} old when written"
-    fields = {"table": docs.name, "full_consistency_delay_ms": delay_ms, "keep_history": keep_history}
+    fields = {"table": docs.name, "full_consistency_delay_ms": delay_ms, "keep_history": kept is not False}
     _emit_done(shell, sentence, fields)
 
 
@@ -93,30 +99,36 @@ def update(
     "import",
     "siltstone documents import shop.reviews old-store.jsonl --dry-run",
     "siltstone documents import shop.reviews old-store.jsonl --skip-existing",
+    "siltstone documents import shop.reviews cells.jsonl --rejects bad",
 )
 def import_(
     shell: Shell,
     name: TableName,
     file: Annotated[str, argument("FILE", "JSON lines, one a document; - for stdin.")],
     skip_existing: Annotated[bool, option("--skip-existing", "Skip documents that are stored already.")] = False,
+    rejects: Annotated[
+        str | None, option("--rejects DIR", "Put documents that do not fit there, with the reason, and go on.")
+    ] = None,
     dry_run: Annotated[bool, option("--dry-run", "Check them and show what would be imported.")] = False,
 ) -> None:
-    """Bring in documents of another store with their past, as one commit.
+    """Bring in documents of another store with their past; 10,000 are one commit. The same again adds nothing.
 
     A line is {"key": text, "deltas": [{"id", "delta", "tags"}], "compactions": [{"id", "count", "first", "cutoff",
-    "cutoff_signature", "last_content_mutation", "last_mutation", "compacted_delta", "last_tags"}]}. A record without
-    compacted_delta is a legacy one: its content is the delta at its cutoff.
+    "cutoff_signature", "last_content_mutation", "last_mutation", "compacted_delta", "last_tags"}], "history": [{"id",
+    "version", "delta", "tags", "content"}]}. A record without compacted_delta is a legacy one: its content is the delta at
+    its cutoff. Or it is {"key": text, "cells": {id: value}}, with values as the store itself has them (D1, D2, D3, C1, H1).
     """
-    from siltstone.ingest.document_lines import read_objects
-
     docs = shell.lake.document_table(name)
-    documents = read_objects(file, '{"key": …, "deltas": […], "compactions": […]}')
-    done = docs.import_documents(documents, skip_existing=skip_existing, dry_run=dry_run)
-    verb = "would import" if dry_run else "imported"
-    skipped = f"; {format_count(done.skipped, 'document')} left out, stored already" if done.skipped else ""
-    sentence = f"{verb} {format_count(done.imported, 'document')} into {name}{skipped}"
-    fields = {"table": name, "imported": done.imported, "skipped": done.skipped, "dry_run": dry_run}
-    _emit_done(shell, sentence, fields)
+    with shell.progress(f"Reading {file}") as progress:
+        done = docs.import_file(file, skip_existing=skip_existing, rejects=rejects, dry_run=dry_run, progress=progress)
+    parts = [f"{'would import' if dry_run else 'imported'} {format_count(done.imported, 'document')} into {name}"]
+    if done.repeated:
+        parts.append(f"{format_count(done.repeated, 'document')} imported before")
+    if done.skipped:
+        parts.append(f"{format_count(done.skipped, 'document')} left out, stored already")
+    if done.rejected:
+        parts.append(f"{format_count(done.rejected, 'document')} put aside in {', '.join(done.rejects_files)}")
+    _emit_done(shell, "; ".join(parts), {"table": name, **done._asdict(), "dry_run": dry_run})
 
 
 @command(
@@ -152,19 +164,44 @@ def _documents_text(documents: "Iterable[Document]") -> Iterator[Shown]:
 
 @command(app, "timeline", "siltstone documents timeline shop.reviews r17")
 def timeline(shell: Shell, name: TableName, key: Annotated[str, argument("KEY", "The document.")]) -> None:
-    """Show all that is stored of a document: deltas, compactions, and which deltas are redundant and why."""
+    """Show what happened to a document: each delta, what it changed, the content after it and where it stands; compactions.
+
+    A delta is waiting, compacted (a compaction has absorbed it, and it is stored still), or in history only.
+    """
     events = shell.lake.document_table(name).timeline(key)
     shell.emit(events, _timeline_text(key, events), one_line=True)
 
 
 def _timeline_text(key: str, events: "Sequence[TimelineEvent]") -> Iterator[Shown]:
     for event in events:
-        mark = "redundant" if event.is_redundant else "owned" if event.is_owned else event.kind
-        yield Line(f"{event.at}  {event.change_id}  {mark:<10}  {event.delta}{_tags(event.tags)}")
-        if event.note:
-            yield Line(f"{'':26}{event.note}")
+        version = "" if event.version is None else f"version {event.version}"
+        what = "compaction" if event.kind == "compaction" else f"{event.delta}{_tags(event.tags)}"
+        yield Line(f"{event.at}  {event.change_id}  {event.state:<9}  {version:<10}  {what}")
+        for line in _event_lines(event):
+            yield Line(f"{'':26}{line}")
     if not events:
         yield Line(f"nothing was written to {key}")
+
+
+def _event_lines(event: "TimelineEvent") -> Iterator[str]:
+    from siltstone.documents.language import value_text
+
+    if event.note:
+        yield event.note
+    yield from map(_difference_text, event.differences or ())
+    if event.version is None:
+        yield "the content after it is not known any more"
+    elif not event.is_redundant:
+        yield f"= {'deleted' if event.content is None else value_text(event.content)}"
+
+
+def _difference_text(difference: "Difference") -> str:
+    from siltstone.documents.language import value_text
+
+    place, before, after = ".".join(difference.path), value_text(difference.before), value_text(difference.after)
+    if difference.kind == "added":
+        return f"+ {place}: {after}"
+    return f"- {place}: {before}" if difference.kind == "removed" else f"~ {place}: {before} -> {after}"
 
 
 @command(
@@ -172,13 +209,26 @@ def _timeline_text(key: str, events: "Sequence[TimelineEvent]") -> Iterator[Show
     "history",
     "siltstone documents history shop.reviews r17",
     "siltstone documents history shop.reviews r17 --json | jq '.[].version'",
+    "siltstone documents history shop.reviews > changes.jsonl",
 )
-def history(shell: Shell, name: TableName, key: Annotated[str, argument("KEY", "The document.")]) -> None:
+def history(
+    shell: Shell,
+    name: TableName,
+    key: Annotated[str | None, argument("KEY", "The document.  [default: all, as JSON lines in no order]")] = None,
+) -> None:
     """Show every change of a document with the version and the content after it, also those that are compacted.
 
     The table must keep its history: `documents create --keep-history`, or `table alter --set keep_history=true`.
     """
-    entries = shell.lake.document_table(name).history(key)
+    docs = shell.lake.document_table(name)
+    if key is None:
+        from siltstone.ingest.export import plain_rows
+
+        for batch in docs.to_dataset(history=True).scanner().to_batches():
+            for row in plain_rows(batch):
+                _print(_dumps(row))
+        return
+    entries = docs.history(key)
     shell.emit(entries, _history_text(key, entries), one_line=True)
 
 

@@ -1,5 +1,6 @@
 """`siltstone changes` and `consumers`: what changed between rounds, and who takes it under a name."""
 
+import itertools
 import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
@@ -9,12 +10,13 @@ import orjson
 import typer
 
 from siltstone.cli.options import DryRun, Shell, TableName, command, option
-from siltstone.cli.parts import Note, Shown, new_console, new_grid
+from siltstone.cli.parts import Line, Note, Shown, new_console, new_grid
 from siltstone.cli.rows import SHOWN_ROWS, limited, parse_names, rows_text
 from siltstone.errors import InvalidInputError
 from siltstone.text import format_bytes, format_count, format_time
 
 if TYPE_CHECKING:
+    from siltstone.documents.feed import DocumentChanges
     from siltstone.table.change_feed import Changes
     from siltstone.table.consumers import Consumer
 
@@ -29,6 +31,7 @@ app = typer.Typer()
     "siltstone changes shop.orders --after 12 --upto 20",
     "siltstone changes shop.orders --after 2024-05-01T08:00:00Z --format debezium --output orders.jsonl",
     "siltstone changes shop.orders --consumer billing --json | ./bill",
+    """siltstone changes shop.reviews --consumer search --where '{..,"stars":ge(4)}' --json | ./index""",
 )
 def changes(
     shell: Shell,
@@ -47,16 +50,37 @@ def changes(
         str | None, option("--consumer NAME", "Go on after what NAME acknowledged; acknowledge when all is out.")
     ] = None,
     format: Annotated[FeedFormat | None, option("--format", "What is written; by default by the file's name.")] = None,
+    where: Annotated[
+        str | None, option("--where CONDITION", "Of documents: only those that meet it before or after the change.")
+    ] = None,
+    tags: Annotated[list[str] | None, option("--tag TAG", "Of documents: only changes with one of these tags.")] = None,
+    without_tags: Annotated[
+        list[str] | None, option("--without-tag TAG", "Of documents: only changes with none of these tags.")
+    ] = None,
     to_file: Annotated[str | None, option("--output FILE", "Write to a file.", "-o")] = None,
     overwrite: Annotated[bool, option("--overwrite", "Replace the --output file if it exists.")] = False,
 ) -> None:
-    """Show what changed in a table between rounds: each row as it was before, and as it is after."""
+    """Show what changed in a table between rounds: each row as it was before, and as it is after.
+
+    Of documents, it is every change but redundant ones, in the order of commits, compacted or not.
+    """
     if consumer is not None and to_file is None and not shell.json and format in (None, "table"):
         raise typer.BadParameter(
             "goes with --json, --format jsonl, --format debezium or --output", param_hint="--consumer"
         )
     if to_file is not None and format == "table":
         raise typer.BadParameter("a table is shown, not written; use jsonl or debezium", param_hint="--format")
+    if shell.lake.table(name).holds_documents:
+        if columns or every_round or on_rebase == "error" or format == "debezium":
+            hint = "--columns, --every-round, --on-rebase, --format debezium"
+            raise typer.BadParameter("goes with tables of rows; changes of documents have one form", param_hint=hint)
+        documents = shell.lake.document_table(name).changes(
+            after, upto, where=where, tags=tags or (), without_tags=without_tags or (), images=images, consumer=consumer
+        )
+        _show_documents(shell, documents, to_file, format, overwrite=overwrite)
+        return
+    if where or tags or without_tags:
+        raise typer.BadParameter("is for tables of documents", param_hint="--where, --tag, --without-tag")
     feed = shell.lake.table(name).changes(
         after,
         upto,
@@ -77,6 +101,51 @@ def changes(
     if consumer is not None:
         sys.stdout.flush()
         feed.acknowledge()
+
+
+def _show_documents(
+    shell: Shell, feed: "DocumentChanges", path: str | None, format: FeedFormat | None, *, overwrite: bool
+) -> None:
+    """Show the changes of documents, or write them to a file; then acknowledge them for a consumer."""
+    from siltstone.ingest.export import check_output, check_place, replacing, write_rows
+
+    if path is None:
+        lines = (orjson.dumps(fields).decode() + "\n" for fields in feed.to_fields())
+        sys.stdout.writelines(lines) if format == "jsonl" else shell.emit_lines(feed.to_fields(), _documents_text(feed))
+        sys.stdout.flush()
+    else:
+        if format == "jsonl":
+            check_place(path, overwrite=overwrite)
+            with replacing(path) as unfinished:
+                fields = (orjson.dumps(each, option=orjson.OPT_APPEND_NEWLINE) for each in feed.to_fields())
+                count, size = _write_lines(unfinished, fields), os.path.getsize(unfinished)
+        else:
+            file_format = check_output(path, overwrite=overwrite)
+            count, size = write_rows(feed.to_batches(), feed.schema, path, file_format)
+        result = {"table": feed.name, "file": path, "rows": count, "bytes": size}
+        told = f"{feed.name}: wrote {format_count(count, 'change')} to {path} ({format_bytes(size)})."
+        shell.emit({**result, "after": feed.after, "upto": feed.upto}, [told, _document_span(feed)])
+    if feed.consumer is not None:
+        feed.acknowledge()
+
+
+def _documents_text(feed: "DocumentChanges") -> Iterator[Shown]:
+    shown = list(itertools.islice(feed, SHOWN_ROWS + 1))
+    for change in shown[:SHOWN_ROWS]:
+        tags = "".join(f"  #{tag}" for tag in change.tags)
+        delta = "(whole document)" if change.delta is None else change.delta
+        yield Line(
+            f"{change.position:>8}  {change.change_type:<6}  {change.key}  version {change.version}  {delta}{tags}"
+        )
+    if len(shown) > SHOWN_ROWS:
+        yield Note(f"{SHOWN_ROWS} changes, and more; --json shows all, --output FILE writes all.")
+    yield _document_span(feed)
+
+
+def _document_span(feed: "DocumentChanges") -> Note:
+    if feed.after == feed.upto:
+        return Note(f"{feed.name}: nothing was committed since position {feed.after}.")
+    return Note(f"{feed.name}: after position {feed.after} up to {feed.upto}.")
 
 
 def _lines(feed: "Changes", format: Literal["jsonl", "debezium"]) -> Iterator[bytes]:

@@ -15,7 +15,23 @@ import typer
 from typer.core import TyperGroup
 
 from siltstone import __version__
-from siltstone.cli import cycles, documents, feed, ingest, logs, maintenance, publish, rounds, rows, serve, sql, tables
+from siltstone.cli import (
+    backups,
+    cycles,
+    documents,
+    erasure,
+    feed,
+    ingest,
+    logs,
+    maintenance,
+    publish,
+    rounds,
+    rows,
+    serve,
+    sql,
+    tables,
+    tags,
+)
 from siltstone.cli.options import DEFAULT_ROOT, ROOT_VARIABLE, Debug, Json, Shell, examples, option, shell_of
 from siltstone.errors import SiltstoneError, SiltstoneWarning
 from siltstone.text import mask_secrets
@@ -101,7 +117,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog=examples("siltstone table create shop.orders --key order_id --from orders.csv --write"),
 )
-for commands in (rows, sql, feed, ingest, rounds, publish, maintenance, serve):
+for commands in (rows, sql, feed, ingest, rounds, publish, tags, backups, erasure, maintenance, serve):
     app.add_typer(commands.app)
 app.add_typer(tables.app, name="table")
 app.add_typer(documents.app, name="documents")

@@ -73,7 +73,7 @@ def read(
     shell: Shell,
     name: TableName,
     as_of: Annotated[
-        str | None, option("--as-of WHEN", "A stream position, or an ISO 8601 time (UTC without a zone).")
+        str | None, option("--as-of WHEN", "A stream position, an ISO 8601 time (UTC without a zone), or a tag.")
     ] = None,
     fresh: Annotated[
         bool, option("--fresh", "Also take the deltas since the last round into account.", "--include-uncompacted")
@@ -227,7 +227,7 @@ def to_cell(value: Any) -> "Text":
 @command(app, "lookup", "siltstone lookup shop.orders order_id=17")
 def lookup(shell: Shell, name: TableName, key: KeyArgument = None, null: NullOption = None) -> None:
     """Find the compacted row of a primary key by its index, reading a few pages of it only."""
-    pairs = _key_of(key, null)
+    pairs = key_of(key, null)
     from siltstone.table.explain import parse_key
     from siltstone.table.scan import read_key
 
@@ -255,7 +255,7 @@ def _lookup_text(
 )
 def explain_key(shell: Shell, name: TableName, key: KeyArgument = None, null: NullOption = None) -> None:
     """Show every delta that touched a key, in order, what each one did, and why the row is what it is."""
-    pairs = _key_of(key, null)
+    pairs = key_of(key, null)
     from siltstone.table.explain import parse_key
 
     table = shell.lake.table(name)
@@ -265,7 +265,8 @@ def explain_key(shell: Shell, name: TableName, key: KeyArgument = None, null: Nu
     shell.emit(explanations, _explanations_text(explanations, f"{name}: no delta has {format_pairs(pairs)}."))
 
 
-def _key_of(key: list[str] | None, null: list[str] | None) -> dict[str, str | None]:
+def key_of(key: list[str] | None, null: list[str] | None) -> dict[str, str | None]:
+    """Read the value of each key column, None where it is null. Raises: typer.BadParameter."""
     pairs: dict[str, str | None] = {**parse_pairs(key, "KEY=VALUE...")}
     for column in parse_names(null):
         if column in pairs:

@@ -28,7 +28,9 @@ def sql(
     query: Annotated[str, argument("QUERY", "One SELECT, in DuckDB's SQL; - reads it from standard input.")],
     as_of: Annotated[
         list[str] | None,
-        option("--as-of [TABLE=]WHEN", "A time (UTC without a zone) for all tables; of one table also a position."),
+        option(
+            "--as-of [TABLE=]WHEN", "A time (UTC without a zone) or a tag for all tables; of one table also a position."
+        ),
     ] = None,
     fresh: Annotated[bool, option("--fresh", "Also take the deltas since the last round into account.")] = False,
     limit: Annotated[int | None, option("--limit N", f"At most N rows; as text {SHOWN_ROWS}, else all.", min=1)] = None,

@@ -9,22 +9,20 @@ import pyarrow as pa
 
 from siltstone import clock
 from siltstone.catalog import main as catalog
-from siltstone.clock import describe_skew, is_skewed
 from siltstone.documents import groups
-from siltstone.documents.intake import ImportResult, Update, check_complete, new_updates, with_ids
+from siltstone.documents.intake import Update, new_updates, with_ids
 from siltstone.documents.read import check_known, snapshot_of
 from siltstone.documents.recent import list_keys
-from siltstone.documents.record import Row, new_change_id, order_key, to_iso_time, to_ms
+from siltstone.documents.record import new_change_id, order_key, to_iso_time, to_ms
 from siltstone.documents.schema import (
     KEY,
     changes_of,
     grouped,
     hash_changes,
-    stored_table,
     stored_updates,
 )
 from siltstone.errors import AlreadyExistsError, ConflictError, InvalidInputError
-from siltstone.model import DEFAULT_STREAM, Delta, Idempotency, ManifestEntry, PartitionLocator, StreamLocator
+from siltstone.model import Delta, Idempotency, ManifestEntry, PartitionLocator, StreamLocator
 from siltstone.model.properties import CLOSED_BEFORE_MS
 from siltstone.objects import open_objects
 from siltstone.storage import object_store as storage
@@ -34,7 +32,6 @@ from siltstone.table.completion import (
     Destination,
     Hold,
     add_hold,
-    close_stream,
     closed_before,
     delay_of,
     locate_compacted,
@@ -191,45 +188,6 @@ def _count_repeats(name: str, files: Sequence[ManifestEntry], root: str) -> int:
         for row in read_data_file(root, file).filter(pa.array(np.isin(own, suspects))).to_pylist()
     ]
     return len(updates) - len(new_updates(name, updates, changes_of(grouped(stored, snapshot.name))))
-
-
-def import_rows(name: str, rows: Sequence[Row], *, skip_existing: bool, dry_run: bool, root: str) -> ImportResult:
-    """Commit documents of which nothing is stored. Raises: InvalidInputError, AlreadyExistsError."""
-    if not rows:
-        return ImportResult(0, 0)
-    check_complete(rows, complete_up_to(name, root=root))
-    fresh = _unknown(name, rows, skip_existing, root)
-
-    def stage(stream: StreamLog) -> Staged[int]:
-        check_complete(rows, closed_before(catalog.get_table_version(name, root=root).properties) or 0)
-        unknown = _unknown(name, rows, skip_existing, root)
-        return Staged(storage.stage_deltas(stored_table(unknown), stream, type="append", root=root), None, len(unknown))
-
-    imported = len(fresh)
-    if fresh and not dry_run:
-        # Where this machine's clock and the store's differ, the stream is not closed.
-        skew_ms = open_objects(root).skew_ms()
-        if skew_ms is not None and is_skewed(skew_ms):
-            raise InvalidInputError(
-                f"{name}: after an import no earlier changes are accepted, and what is earlier is not sure: "
-                f"{describe_skew(skew_ms, root)}"
-            )
-        version = catalog.get_table_version(name, root=root)
-        stream = StreamLocator(**version.locator, stream=DEFAULT_STREAM)
-        close_stream(version, stream, now_ms(root), root=root)
-        imported = commit_changes(name, stage, root=root)
-    return ImportResult(imported, len(rows) - imported)
-
-
-def _unknown(name: str, rows: Sequence[Row], skip_existing: bool, root: str) -> list[Row]:
-    """Return the rows of documents of which nothing is stored. Raises: AlreadyExistsError."""
-    existing = snapshot_of(name, root=root).keys_among([row.key for row in rows])
-    if existing and not skip_existing:
-        raise AlreadyExistsError(
-            f"{name}: document {min(existing)!r}{f' and {len(existing) - 1} more' if len(existing) > 1 else ''} cannot be "
-            "imported, since something is stored of it already; leave out what is there, or import into a new table"
-        )
-    return [row for row in rows if row.key not in existing]
 
 
 def hold_documents(name: str, *, since_ms: int, until_ms: int, reason: str, root: str) -> Hold:

@@ -137,6 +137,13 @@ def expand(
     return pass_.result(None if ctl is None else time_bound(ctl + 1))
 
 
+def state_of(row: Row) -> "Resolver":
+    """Return the state of a document after all its deltas, from which others can go on. Raises: as `resolve`."""
+    pass_ = _Pass(row, time_bound(BEFORE_ALL_MS), time_bound(BEFORE_ALL_MS), None)
+    pass_.resolve_rest()
+    return pass_.resolver
+
+
 def recent_changes(row: Row) -> list[ArchivedChange]:
     """Return the changes that no record has absorbed, as history keeps them. Raises: InvalidInputError, CorruptionError."""
     archive = ArchiveBuilder(is_bounded=False)
@@ -420,7 +427,10 @@ class ArchiveBuilder:
             self.changes.clear()
             return
         distinct = tuple(sorted(set(tags or ())))
-        self.changes.append(ArchivedChange(change_id, state.version, delta, distinct, state.content_text()))
+        is_redundant = state.redundant[-1:] == [change_id]
+        self.changes.append(
+            ArchivedChange(change_id, state.version, delta, distinct, state.content_text(), is_redundant)
+        )
 
     def archived(self, record: CompactionRecord | None) -> tuple[ArchivedChange, ...]:
         """Return the changes that a record absorbed, none if they are too large together."""
@@ -429,7 +439,7 @@ class ArchiveBuilder:
         compacted_bytes = len((record.compacted_delta or "").encode())
         if self._bytes + len(self.changes) * compacted_bytes >= MAX_ARCHIVE_BYTES:
             return ()
-        return tuple(self.changes)
+        return tuple(change._replace(record_id=record.change_id) for change in self.changes)
 
 
 def effective_record(records: Sequence[CompactionRecord]) -> tuple[CompactionRecord | None, list[CompactionRecord]]:

@@ -2,7 +2,7 @@
 
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, TypeVar
 
 from siltstone.documents.expand import expand, resolve
 from siltstone.documents.language.deltas import (
@@ -18,6 +18,7 @@ from siltstone.documents.language.deltas import (
 from siltstone.documents.language.parser import parse_delta
 from siltstone.documents.language.values import RESERVED, UNDEFINED, checked, value_text
 from siltstone.documents.record import (
+    ArchivedChange,
     Change,
     CompactionRecord,
     Row,
@@ -28,7 +29,7 @@ from siltstone.documents.record import (
     to_iso_time,
     to_ms,
 )
-from siltstone.errors import AlreadyExistsError, CorruptionError, InvalidInputError
+from siltstone.errors import AlreadyExistsError, InvalidInputError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -54,7 +55,7 @@ Stored: TypeAlias = tuple[str, Sequence[str] | None]
 WRITTEN: Final = ("key", "change_id", "delta", "tags")
 """The columns of an update; all others are of compaction records."""
 
-_DOCUMENT_FIELDS: Final = ("key", "deltas", "compactions")
+_DOCUMENT_FIELDS: Final = ("key", "deltas", "compactions", "history")
 _SHOWN: Final = 60
 _T = TypeVar("_T")
 
@@ -208,34 +209,6 @@ def _tagged(text: str, tags: Sequence[str] | None) -> str:
     return " ".join([f"{text:.60}", *(f"#{tag}" for tag in tags or ())])
 
 
-class ImportResult(NamedTuple):
-    """How many documents were imported, and how many left out because something was stored of them."""
-
-    imported: int
-    skipped: int
-
-
-def imported_rows(documents: Iterable[Mapping[str, object]]) -> list[Row]:
-    """Check documents of another store: `{"key": …, "deltas": […], "compactions": […]}`, as `documents expand` reads them.
-
-    Records of no deltas are left out, since they never count. Raises: InvalidInputError that names the wrong one.
-    """
-    rows: dict[str, Row] = {}
-    for number, document in enumerate(documents, 1):
-        where = f"document {number}"
-        if not isinstance(document, Mapping):
-            raise InvalidInputError(f"{where}: {document!r:.60} is not a map of key, deltas and compactions")
-        where = f"{where}, key {document.get('key')!r:.60}"
-        try:
-            row = _checked_row(document)
-        except (InvalidInputError, CorruptionError) as error:
-            raise InvalidInputError(f"{where}: {error}") from error
-        if row.key in rows:
-            raise InvalidInputError(f"{where}: occurs twice; put all its deltas and records into one")
-        rows[row.key] = row
-    return list(rows.values())
-
-
 def check_complete(rows: Iterable[Row], closed_ms: int) -> None:
     """Check that records stand for nothing that can still be written. Raises: InvalidInputError."""
     for row in rows:
@@ -248,10 +221,14 @@ def check_complete(rows: Iterable[Row], closed_ms: int) -> None:
                 )
 
 
-def _checked_row(document: Mapping[str, object]) -> Row:
+def checked_row(document: Mapping[str, object]) -> Row:
+    """Check a document of another store: `{"key": …, "deltas": […], "compactions": […]}`, as `documents expand` reads them.
+
+    Records of no deltas are left out, since they never count. Raises: InvalidInputError, CorruptionError.
+    """
     unknown = [name for name in document if name not in _DOCUMENT_FIELDS]
     if unknown:
-        raise InvalidInputError(f"unknown field {unknown[0]!r}; use {', '.join(_DOCUMENT_FIELDS)}")
+        raise InvalidInputError(f"unknown field {unknown[0]!r}; use {', '.join(_DOCUMENT_FIELDS)}, or key and cells")
     unchecked = _Fields(dict(document)).row()
     row = Row(
         [Change(change_id, delta_text(delta), check_tags(tags or ())) for change_id, delta, tags in unchecked.changes],
@@ -260,14 +237,25 @@ def _checked_row(document: Mapping[str, object]) -> Row:
     )
     if not row.changes and not row.records:
         raise InvalidInputError("has neither deltas nor compactions; leave it out")
-    for kind, parts in (("change", row.changes), ("record", row.records)):
-        ids: set[str] = set()
-        for id_, *_ in parts:
-            if id_ in ids:
-                raise InvalidInputError(f"{kind} {id_} occurs twice; keep one")
-            ids.add(id_)
+    _check_ids("change", row.changes)
+    _check_ids("record", row.records)
     resolve(row)
     return row
+
+
+def checked_history(document: Mapping[str, object]) -> list[ArchivedChange]:
+    """Check what another store has kept of the history of a document. Raises: InvalidInputError."""
+    archived = _Fields(dict(document)).history()
+    _check_ids("change in history", archived)
+    return archived
+
+
+def _check_ids(kind: str, parts: Iterable[tuple[Any, ...]]) -> None:
+    ids: set[str] = set()
+    for id_, *_ in parts:
+        if id_ in ids:
+            raise InvalidInputError(f"{kind} {id_} occurs twice; keep one")
+        ids.add(id_)
 
 
 def _checked_record(record: CompactionRecord) -> CompactionRecord:
@@ -340,6 +328,20 @@ class _Fields:
             [fields.record() for fields in self._objects("compactions")],
         )
 
+    def history(self) -> list[ArchivedChange]:
+        """Return the changes of a document that records have absorbed, each with the content after it."""
+        return [fields.archived() for fields in self._objects("history")]
+
+    def archived(self) -> ArchivedChange:
+        change, version, content = self.change(), self.integer("version"), self.values.get("content")
+        if content is not None and not isinstance(content, dict):
+            raise self._wrong("content", "a map, or null where the document was deleted")
+        if version < 1:
+            raise self._wrong("version", "1 or more")
+        text = None if content is None else delta_text(content)
+        tags = check_tags(change.tags or ())
+        return ArchivedChange(change.change_id, version, delta_text(change.delta), tags, text)
+
     def change(self) -> Change:
         delta = self.values.get("delta")
         # A map that is not written as text can only be meant as a literal.
@@ -371,7 +373,9 @@ class _Fields:
     def integer(self, name: str) -> int:
         value = self.values.get(name)
         if type(value) is not int:
-            raise self._wrong(name, f"a whole number{'' if name == 'count' else ' of milliseconds since 1970'}")
+            raise self._wrong(
+                name, f"a whole number{'' if name in ('count', 'version') else ' of milliseconds since 1970'}"
+            )
         return value
 
     def text(self, name: str, default: str | None = None) -> str:

@@ -8,11 +8,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from siltstone.documents.expand import BEFORE_ALL_MS, Expansion, expand, naming
-from siltstone.documents.record import ArchivedChange, CompactionRecord, change_id_at, order_key
+from siltstone.documents.record import ArchivedChange, CompactionRecord, change_id_at, order_key, to_ms
 from siltstone.documents.schema import KEY, SCHEMA, StoredRow, archive_rows, condition_name, grouped, record_rows
 from siltstone.errors import InvalidInputError
 from siltstone.model.buckets import Bucket
-from siltstone.model.properties import DOCUMENTS_KIND, KEEP_HISTORY, ROWS_KIND
+from siltstone.model.properties import (
+    DOCUMENTS_KIND,
+    FOREVER_SECONDS,
+    HISTORY_RETENTION_SECONDS,
+    KEEP_HISTORY,
+    ROWS_KIND,
+)
 from siltstone.model.rounds import Accounting
 from siltstone.rows import merge
 from siltstone.rows.absorb import Change, Marks
@@ -23,6 +29,10 @@ from siltstone.rows.slices import StretchFiles
 from siltstone.table.completion import delay_of
 
 _LIGHT = pa.schema([SCHEMA.field(name) for name in (KEY, "count")])
+_KEPT_SINCE = pa.schema([SCHEMA.field(name) for name in ("change_id", "cutoff")])
+_NONE: Integers = np.zeros(0, np.int64)
+# A bucket drops what is past the retention of history at most so many times within it: each time, all of it is read.
+_HISTORY_STEPS = 10
 _SEQUENCE_BITS = 14
 _NODE_BITS = 48
 # The lowest bit of a node's first byte says that it is not a network card's address.
@@ -40,9 +50,11 @@ def resolve_documents(job: RoundJob, stretch: Stretch, files: StretchFiles) -> l
 def _bucket_change(job: RoundJob, bucket: Bucket, stored: Sequence[StoredFile], parts: Sequence[Part]) -> Change:
     new = arrived_rows(parts)
     is_visited = job.visits(bucket)
-    rows = [file_rows.others for file_rows in split_rows(stored, new)] if is_visited else _touched(job, stored, new)
+    split = split_rows(stored, new) if is_visited else [FileRows(_NONE, own) for own in _touched(job, stored, new)]
+    rows = [file_rows.others for file_rows in split]
     read = [file.read_rows(own, SCHEMA) for file, own in zip(stored, rows, strict=True) if len(own)]
     pass_ = _Pass(job, sum(map(len, rows)) + new.num_rows)
+    expired = [pass_.expired(file, file_rows.archived) for file, file_rows in zip(stored, split, strict=True)]
     for document in grouped(pa.concat_tables([*read, new]), condition_name(job.properties, job.table)):
         pass_.expand(document)
     *dead, gone = np.split(pass_.is_gone, np.cumsum([len(own) for own in rows]))
@@ -50,13 +62,13 @@ def _bucket_change(job: RoundJob, bucket: Bucket, stored: Sequence[StoredFile], 
     # Rows of one document beside each other, in their order: a reader then finds them in one place.
     kept = kept.take(pa.array(np.argsort(hash_keys(kept, [KEY]), kind="stable")))
     return Change(
-        dead=[own[flags] for own, flags in zip(rows, dead, strict=True)],
+        dead=[np.union1d(own[flags], old) for own, flags, old in zip(rows, dead, expired, strict=True)],
         rows=pa.concat_tables([kept, record_rows(pass_.records), archive_rows(pass_.archived)]),
         accounting=Accounting(
             base_rows=bucket.live_count,
             delta_rows=new.num_rows,
             added_rows=len(pass_.records) + len(pass_.archived),
-            deleted_rows=int(pass_.is_gone.sum()) - pass_.duplicates,
+            deleted_rows=int(pass_.is_gone.sum()) - pass_.duplicates + sum(map(len, expired)),
             duplicate_rows=pass_.duplicates,
         ),
         marks=pass_.marks(bucket, is_whole=is_visited),
@@ -79,10 +91,11 @@ def _touched(job: RoundJob, stored: Sequence[StoredFile], new: pa.Table) -> list
 
 
 class FileRows(NamedTuple):
-    """The live rows of a file: of documents that are just one record, and of all others. Archived rows are in neither."""
+    """The live rows of a file: of documents that are just one record, of all others, and those that history keeps."""
 
     single_records: Integers
     others: Integers
+    archived: Integers = _NONE
 
 
 def split_rows(stored: Sequence[StoredFile], new: pa.Table) -> list[FileRows]:
@@ -95,7 +108,7 @@ def split_rows(stored: Sequence[StoredFile], new: pa.Table) -> list[FileRows]:
     split = []
     for rows, table, own, flags in zip(live, light, ids[:-1], current[:-1], strict=True):
         is_single = np.asarray(table.column("count").is_valid()) & (sizes[own] == 1)
-        split.append(FileRows(rows[flags & is_single], rows[flags & ~is_single]))
+        split.append(FileRows(rows[flags & is_single], rows[flags & ~is_single], rows[~flags]))
     return split
 
 
@@ -117,6 +130,7 @@ class _Pass:
         self._is_held = False
         self.is_gone = np.zeros(row_count, np.bool_)
         self._keeps_history = KEEP_HISTORY.of(job.properties, job.table)
+        self._history_ms = round(HISTORY_RETENTION_SECONDS.of(job.properties, job.table) * 1000)
         self.records: list[tuple[str, CompactionRecord]] = []
         self.archived: list[tuple[str, ArchivedChange]] = []
         self.duplicates = 0
@@ -138,6 +152,8 @@ class _Pass:
         if result.write is not None:
             self.records.append((row.key, result.write))
             self.archived += [(row.key, change) for change in result.archived]
+            if result.archived:
+                self._keep_history(to_ms(result.write.change_id))
         if result.delete:
             self._delete(stored, result)
         if result.due_ms is not None:
@@ -151,6 +167,23 @@ class _Pass:
         cutoff = order_key(result.base.cutoff) if result.base is not None and result.base.cutoff is not None else ""
         changes = zip(stored.changes, [change[0] for change in stored.row.changes], strict=True)
         self.is_gone[[position for position, id_ in changes if id_ in doomed and order_key(id_) <= cutoff]] = True
+
+    def expired(self, file: StoredFile, archived: Integers) -> Integers:
+        """Return those of a file's rows of history that are past their retention, and note when others will be."""
+        if not len(archived) or self._history_ms >= FOREVER_SECONDS * 1000:
+            return _NONE
+        columns = file.read_rows(archived, _KEPT_SINCE)
+        ids = pc.coalesce(columns.column("cutoff"), columns.column("change_id")).to_pylist()
+        since_ms = np.array([to_ms(id_) for id_ in ids], np.int64)
+        is_expired = since_ms + self._history_ms <= self._job.due_ms
+        if not is_expired.all():
+            self._keep_history(int(since_ms[~is_expired].min()))
+        return archived[is_expired]
+
+    def _keep_history(self, since_ms: int) -> None:
+        if self._history_ms < FOREVER_SECONDS * 1000:
+            due_ms = since_ms + self._history_ms + self._history_ms // _HISTORY_STEPS
+            self._due_at = _earlier(self._due_at, due_ms)
 
     def _remember(self, due_ms: int) -> None:
         if due_ms <= self._closed_ms and self._job.hold_floor_ms is not None:

@@ -1,9 +1,9 @@
 """Reading documents: by the primary key index or bucket by bucket, as of now or of an earlier time."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from typing import Final, Literal, NamedTuple
+from dataclasses import dataclass, field
+from typing import Final
 
 import numpy as np
 import orjson
@@ -14,7 +14,6 @@ from siltstone.catalog import main as catalog
 from siltstone.documents import recent
 from siltstone.documents.expand import TIMES, Expansion, effective_record, naming, resolve
 from siltstone.documents.intake import ChangeKey, Stored, Update
-from siltstone.documents.language.parser import parse_value
 from siltstone.documents.language.values import (
     DELETED,
     ID,
@@ -28,7 +27,6 @@ from siltstone.documents.merge import split_rows
 from siltstone.documents.record import (
     EPOCH_MS,
     TICKS_PER_MS,
-    ArchivedChange,
     CompactionRecord,
     Row,
     iso_time,
@@ -58,11 +56,13 @@ from siltstone.rows.columns import Hashes, Integers, align, hash_keys
 from siltstone.rows.files import StoredFile
 from siltstone.rows.job import RoundJob
 from siltstone.storage.parquet import read_data_file
-from siltstone.table.completion import Hold, closed_before, get_round, locate_compacted
+from siltstone.table.completion import Hold, closed_before, get_round, list_rounds, locate_compacted, read_kept
+from siltstone.table.dataset import PushedDataset
 from siltstone.table.followers import read_source
 from siltstone.table.jobs import Keys, merging_job
-from siltstone.table.snapshot import take_snapshot
+from siltstone.table.snapshot import TableSnapshot, take_snapshot
 
+_KEY_ONLY: Final = pa.schema([SCHEMA.field(KEY)])
 _BATCH_KEYS: Final = 1000
 _MANY_KEYS: Final = 100
 _READERS: Final = 4
@@ -73,7 +73,7 @@ _PLACE_VALUES: Final = 16 ** np.arange(len(_TIME_DIGITS) - 1, -1, -1, dtype=np.i
 _HEX_VALUES: Final = np.zeros(256, np.int64)
 _HEX_VALUES[list(b"0123456789abcdef")] = range(16)
 # Spark takes no other unit than microseconds.
-_TIME: Final = pa.timestamp("us", "UTC")
+TIME: Final = pa.timestamp("us", "UTC")
 DOCUMENT_SCHEMA: Final = pa.schema(
     [
         pa.field(KEY, pa.string(), nullable=False),
@@ -81,9 +81,9 @@ DOCUMENT_SCHEMA: Final = pa.schema(
         pa.field("version", pa.int64(), nullable=False),
         pa.field("signature", pa.string(), nullable=False),
         pa.field("deleted", pa.bool_(), nullable=False),
-        pa.field("first_update_at", _TIME),
-        pa.field("last_update_at", _TIME),
-        pa.field("last_mutate_at", _TIME),
+        pa.field("first_update_at", TIME),
+        pa.field("last_update_at", TIME),
+        pa.field("last_mutate_at", TIME),
     ]
 )
 """One row a document: its content as JSON, null where it is deleted, and what is known about it."""
@@ -99,6 +99,8 @@ class Snapshot:
     folder: str = ""
     completion: RoundCompletion | None = None
     deltas: Sequence[Delta] = ()
+    # What was read before of deltas and files.
+    memory: recent.RecentDeltas = field(default_factory=lambda: recent.recent_deltas)
 
     def documents(self, keys: Iterable[str]) -> dict[str, StoredRow]:
         """Return all that is stored of documents, by key; nothing where nothing was written. Raises: CorruptionError."""
@@ -108,7 +110,7 @@ class Snapshot:
             for table in self._compacted(_keys_table(wanted[start : start + _BATCH_KEYS]), SCHEMA):
                 for row in rows_in(table):
                     rows[row[0]].append(row)
-        for key, own in recent.recent_deltas.rows_of(self.root, self.folder, self.deltas, wanted).items():
+        for key, own in self.memory.rows_of(self.root, self.folder, self.deltas, wanted).items():
             rows[key] += own
         nothing = StoredRow(Row((), ()), [], [], [], [])
         return {
@@ -127,9 +129,9 @@ class Snapshot:
 
     def keys_among(self, keys: Sequence[str]) -> set[str]:
         """Return the keys of which anything is stored. Raises: CorruptionError."""
-        tables = self._compacted(_keys_table(keys), pa.schema([SCHEMA.field(KEY)]))
+        tables = self._compacted(_keys_table(keys), _KEY_ONLY)
         compacted = {key for table in tables for key in table.column(KEY).to_pylist()}
-        return compacted | recent.recent_deltas.rows_of(self.root, self.folder, self.deltas, keys).keys()
+        return compacted | self.memory.rows_of(self.root, self.folder, self.deltas, keys).keys()
 
     def changes_among(self, hashes: Hashes) -> pa.Table:
         """Return the rows whose key and change id have one of these hashes, see `hash_changes`. Raises: CorruptionError."""
@@ -152,14 +154,14 @@ class Snapshot:
         """Yield the rows of some documents that are compacted, file by file."""
 
         def read(file: CompactedFile, hashes: Hashes) -> pa.Table:
-            stored = StoredFile(self.root, file, recent.recent_deltas.known_files)
+            stored = StoredFile(self.root, file, self.memory.known_files)
             rows = stored.live_among(stored.find(hashes)[0])
             if not len(rows):
                 return schema.empty_table()
             table = stored.read_rows(rows, schema)
             return table.filter(pc.is_in(table.column(KEY), keys_table.column(KEY)))
 
-        found = list(self._files_with(np.unique(hash_keys(keys_table, [KEY]))))
+        found = list(self.files_by_hash(np.unique(hash_keys(keys_table, [KEY]))))
         if keys_table.num_rows < _MANY_KEYS or len(found) < 2:
             yield from (read(*each) for each in found)
             return
@@ -167,7 +169,7 @@ class Snapshot:
         with ThreadPoolExecutor(_READERS) as pool:
             yield from pool.map(read, *zip(*found, strict=True))
 
-    def _files_with(self, hashes: Hashes) -> Iterator[tuple[CompactedFile, Hashes]]:
+    def files_by_hash(self, hashes: Hashes) -> Iterator[tuple[CompactedFile, Hashes]]:
         """Yield the compacted files that may have some hashes, each with those of its bucket."""
         if self.completion is None:
             return
@@ -191,6 +193,31 @@ def snapshot_of(name: str, *, root: str) -> Snapshot:
     return Snapshot(root, known_as)
 
 
+def files_with(name: str, key: str, *, root: str) -> list[str]:
+    """Return all files that have a row of a document, dead rows and rows of history among them, by the paths under the root.
+
+    They are the deltas that are not trimmed, and the compacted files of all rounds that are kept.
+    Raises: NotFoundError, CorruptionError.
+    """
+    wanted = _keys_table([key])
+    found: dict[str, None] = {}
+    for delta in catalog.list_deltas(name, root=root):
+        for entry in delta.manifest.entries:
+            if pc.any(pc.equal(read_data_file(root, entry, [KEY]).column(KEY), key)).as_py():
+                found[entry.uri] = None
+    stream = catalog.delta_stream(name, root=root)
+    destination = locate_compacted(PartitionLocator(**stream, partition_values=[]), root=root)
+    for round_entry in list_rounds(destination):
+        completion = read_kept(destination, round_entry)
+        snapshot = Snapshot(root, name, destination.folder, completion)
+        for file, hashes in snapshot.files_by_hash(hash_keys(wanted, [KEY])):
+            stored = StoredFile(root, file)
+            rows = stored.find(hashes)[0]
+            if len(rows) and key in stored.read_rows(rows, _KEY_ONLY).column(KEY).to_pylist():
+                found[file.uri] = None
+    return list(found)
+
+
 def to_document(expansion: Expansion, row: Row) -> dict[str, Json]:
     """Return the document of a row: content, then intrinsics over it. The inner values are shared with `expansion`.
 
@@ -200,8 +227,8 @@ def to_document(expansion: Expansion, row: Row) -> dict[str, Json]:
     document: dict[str, Json] = dict(expansion.content) if isinstance(expansion.content, dict) else {}
     document |= {ID: row.key, TABLE: row.table, VERSION: expansion.version}
     document |= {SIGNATURE: expansion.signature, DELETED: expansion.deleted}
-    for name, field in TIMES.items():
-        change_id = getattr(expansion, field)
+    for name, attribute in TIMES.items():
+        change_id = getattr(expansion, attribute)
         if change_id is not None:
             document[name] = to_iso_time(change_id)
     return document
@@ -227,68 +254,6 @@ def _iso_times(times: pa.ChunkedArray) -> list[str | None]:
     if not times.null_count:
         return texts
     return [text if is_valid else None for text, is_valid in zip(texts, times.is_valid().to_pylist(), strict=True)]
-
-
-class TimelineEvent(NamedTuple):
-    """One row of a document's history. `note` says why a delta is redundant, or what a compaction stands for."""
-
-    kind: Literal["delta", "compaction"]
-    change_id: str
-    at: str
-    delta: str
-    tags: tuple[str, ...]
-    is_redundant: bool
-    is_owned: bool
-    note: str
-
-
-def timeline_of(row: Row, expansion: Expansion) -> list[TimelineEvent]:
-    """Return the deltas and records of a row, by time."""
-    events = [_delta_event(*change, expansion) for change in row.changes]
-    events += [_record_event(record, is_in_effect=record is expansion.base) for record in row.records]
-    return sorted(events, key=lambda event: (order_key(event.change_id), event.kind))
-
-
-def _record_event(record: CompactionRecord, *, is_in_effect: bool) -> TimelineEvent:
-    state = "in effect" if is_in_effect else "obsolete"
-    note = f"{state}: stands for {record.count} deltas up to {record.cutoff}"
-    at, text, tags = to_iso_time(record.change_id), record.compacted_delta or "", tuple(record.last_tags or ())
-    return TimelineEvent("compaction", record.change_id, at, text, tags, False, False, note)
-
-
-def _delta_event(change_id: str, text: str, tags: Sequence[str] | None, expansion: Expansion) -> TimelineEvent:
-    base = expansion.base
-    is_owned = base is not None and base.cutoff is not None and order_key(change_id) <= order_key(base.cutoff)
-    is_redundant = change_id in expansion.redundant
-    note = ""
-    if is_owned and base is not None:
-        note = f"owned by compaction {base.change_id}"
-        if is_redundant:
-            note += f", after its last mutation {base.last_mutation}"
-    elif is_redundant:
-        note = "leaves content and tags as they were"
-    at = to_iso_time(change_id)
-    return TimelineEvent("delta", change_id, at, text, tuple(tags or ()), is_redundant, is_owned, note)
-
-
-class HistoryEntry(NamedTuple):
-    """One change of a document, with the version and the content after it; content None means deleted."""
-
-    change_id: str
-    at: str
-    version: int
-    delta: str
-    tags: tuple[str, ...]
-    content: dict[str, Json] | None
-
-
-def history_of(changes: Iterable[ArchivedChange]) -> list[HistoryEntry]:
-    """Return changes by time, each once."""
-    distinct = {change.change_id: change for change in changes}
-    return [
-        HistoryEntry(id_, to_iso_time(id_), version, delta, tags, None if content is None else parse_value(content))  # type: ignore[arg-type]
-        for id_, version, delta, tags, content in sorted(distinct.values(), key=lambda change: order_key(change[0]))
-    ]
 
 
 def row_as_of(row: Row, time_ms: int) -> Row:
@@ -338,20 +303,28 @@ def job_of(name: str, hold: Hold | None = None, *, root: str) -> RoundJob:
     Raises: NotFoundError, CorruptionError.
     """
     table = take_snapshot(name, fresh=True, root=root)
+    if hold is None or not hold.keeps_state:
+        return job_at(table)
     version = table.version
     own = PartitionLocator(**version.locator, stream=DEFAULT_STREAM, partition_values=[])
     destination = locate_compacted(own, root=root)
-    base, deltas = next(((partition.completion, partition.waiting) for partition in table.partitions), (None, ()))
-    if hold is not None and hold.keeps_state:
-        base = None if hold.round_id is None else get_round(destination, hold.round_id)
-        source = read_source(own, after=hold.high_watermark, root=root)
-        if source.trimmed_position > hold.high_watermark:
-            raise CorruptionError(
-                f"{own}: deltas up to {source.trimmed_position} are trimmed, but hold {hold.hold_id} needs all after "
-                f"{hold.high_watermark}; make a new one"
-            )
-        deltas = tuple(source.between(hold.high_watermark, hold.stream_position))
+    base = None if hold.round_id is None else get_round(destination, hold.round_id)
+    source = read_source(own, after=hold.high_watermark, root=root)
+    if source.trimmed_position > hold.high_watermark:
+        raise CorruptionError(
+            f"{own}: deltas up to {source.trimmed_position} are trimmed, but hold {hold.hold_id} needs all after "
+            f"{hold.high_watermark}; make a new one"
+        )
+    deltas = tuple(source.between(hold.high_watermark, hold.stream_position))
     return merging_job(destination, base, deltas, Keys((KEY,)), version, version)
+
+
+def job_at(table: TableSnapshot) -> RoundJob:
+    """Return what a round would have to do from a state of the table. Raises: NotFoundError, CorruptionError."""
+    version = table.version
+    own = PartitionLocator(**version.locator, stream=DEFAULT_STREAM, partition_values=[])
+    base, deltas = next(((partition.completion, partition.waiting) for partition in table.partitions), (None, ()))
+    return merging_job(locate_compacted(own, root=table.root), base, deltas, Keys((KEY,)), version, version)
 
 
 def resolved(table: str, row: Row) -> Expansion:
@@ -458,10 +431,10 @@ def _times_of(change_ids: pa.ChunkedArray) -> pa.Array:
     ids = change_ids.to_pylist()
     text = np.frombuffer("".join(id_ or _NO_ID for id_ in ids).encode(), np.uint8)
     if len(text) != len(ids) * len(_NO_ID):
-        return pa.array([_time_of(id_) for id_ in ids], pa.int64()).cast(_TIME)
+        return pa.array([_time_of(id_) for id_ in ids], pa.int64()).cast(TIME)
     ticks = _HEX_VALUES[text.reshape(-1, len(_NO_ID))[:, _TIME_DIGITS]] @ _PLACE_VALUES
     times = (ticks // TICKS_PER_MS - EPOCH_MS) * 1000
-    return pa.array(times, mask=np.array([id_ is None for id_ in ids], np.bool_)).cast(_TIME)
+    return pa.array(times, mask=np.array([id_ is None for id_ in ids], np.bool_)).cast(TIME)
 
 
 def _time_of(change_id: str | None) -> int | None:
@@ -495,10 +468,13 @@ def scan_tables(job: RoundJob, hold: Hold | None, *, include_deleted: bool) -> I
         yield from bucket_documents(job, number, new, hold=hold, include_deleted=include_deleted)
 
 
-def read_documents(job: RoundJob, columns: Sequence[str] | None, where: pc.Expression | None) -> pa.RecordBatchReader:
-    """Return a reader of some columns of the documents that a filter leaves, None for all, bucket by bucket."""
-    names = DOCUMENT_SCHEMA.names if columns is None else list(columns)
-    tables = scan_tables(job, None, include_deleted=False)
-    chosen = (table if where is None else table.filter(where) for table in tables)
-    batches = (batch for table in chosen for batch in table.select(names).to_batches())
-    return pa.RecordBatchReader.from_batches(pa.schema([DOCUMENT_SCHEMA.field(name) for name in names]), batches)
+def pushed_dataset(schema: pa.Schema, tables: Callable[[], Iterable[pa.Table]]) -> PushedDataset:
+    """Return tables of one schema as a data set; an engine reads some columns of the rows that its filter leaves."""
+
+    def read(columns: Sequence[str] | None, where: pc.Expression | None) -> pa.RecordBatchReader:
+        names = schema.names if columns is None else list(columns)
+        chosen = (table if where is None else table.filter(where) for table in tables())
+        batches = (batch for table in chosen for batch in table.select(names).to_batches())
+        return pa.RecordBatchReader.from_batches(pa.schema([schema.field(name) for name in names]), batches)
+
+    return PushedDataset(schema, read)

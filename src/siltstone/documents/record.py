@@ -61,13 +61,23 @@ class Row(NamedTuple):
 
 
 class ArchivedChange(NamedTuple):
-    """A change that a compaction absorbed, with the version and the content after it; content None means deleted."""
+    """A change that a compaction absorbed, with the version and the content after it; content None means deleted.
+
+    `record_id` is the record that absorbed it. What programs from before have kept says neither that, nor `is_redundant`.
+    """
 
     change_id: str
     version: int
     delta: str
     tags: tuple[str, ...]
     content: str | None
+    is_redundant: bool | None = None
+    record_id: str | None = None
+
+    @property
+    def kept_since_ms(self) -> int:
+        """When it came into history; where that is not known, when the change was made."""
+        return to_ms(self.record_id or self.change_id)
 
 
 def check_change_id(change_id: str | uuid.UUID) -> str:

@@ -108,7 +108,10 @@ def group(rows: Sequence[DocumentRow], name: str, positions: Iterable[int] | Non
             duplicates.append(position)
         else:
             kept = orjson.loads(text)
-            archived[change_id] = ArchivedChange(change_id, -count, kept["delta"], tuple(tags or ()), kept["content"])
+            own_tags, is_redundant, record_id = tuple(tags or ()), kept.get("redundant"), rest[1]
+            archived[change_id] = ArchivedChange(
+                change_id, -count, kept["delta"], own_tags, kept["content"], is_redundant, record_id
+            )
     row = Row(list(changes.values()), list(records.values()), rows[0][0], name)
     return StoredRow(row, change_places, record_places, duplicates, list(archived.values()))
 
@@ -143,9 +146,12 @@ def archive_rows(changes: Sequence[tuple[str, ArchivedChange]]) -> pa.Table:
         {
             KEY: key,
             "change_id": change.change_id,
-            "delta": orjson.dumps({"delta": change.delta, "content": change.content}).decode(),
+            "delta": orjson.dumps(
+                {"delta": change.delta, "content": change.content, "redundant": change.is_redundant}
+            ).decode(),
             "tags": list(change.tags),
             "count": -change.version,
+            "cutoff": change.record_id,
         }
         for key, change in changes
     ]

@@ -5,6 +5,7 @@ import io
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import orjson
 
@@ -34,20 +35,37 @@ def open_lines(file: str) -> Iterator[tuple[Iterator[bytes], str]]:
         raise InvalidInputError(f"{file}: {error.strerror or error}; give a file that can be read") from error
 
 
-def read_objects(file: str, form: str) -> Iterator[dict[str, object]]:
-    """Yield the JSON object on each line; `form` is an example for messages. Raises: InvalidInputError."""
+class JsonLine(NamedTuple):
+    """A line of a file: where it is, the JSON object on it, or why there is none, and its text."""
+
+    place: str
+    value: dict[str, object] | InvalidInputError
+    text: str
+
+
+def read_lines(file: str, form: str) -> Iterator[JsonLine]:
+    """Yield the lines that are not empty; `form` is an example for messages. Raises: InvalidInputError."""
     with open_lines(file) as (lines, name):
         for number, line in enumerate(lines, 1):
-            if not line.strip():
-                continue
-            try:
-                value = orjson.loads(line)
-            except orjson.JSONDecodeError as error:
-                problem = f"not valid JSON ({error}); write {form} on a line"
-                raise InvalidInputError(f"{name}, line {number}: {problem}") from error
-            if not isinstance(value, dict):
-                raise InvalidInputError(f"{name}, line {number}: not a JSON object; write {form}")
-            yield value
+            if line.strip():
+                text = line.decode(errors="replace").rstrip("\r\n")
+                yield JsonLine(f"{name}, line {number}", _object_of(line, form), text)
+
+
+def _object_of(line: bytes, form: str) -> dict[str, object] | InvalidInputError:
+    try:
+        value = orjson.loads(line)
+    except orjson.JSONDecodeError as error:
+        return InvalidInputError(f"not valid JSON ({error}); write {form} on a line")
+    return value if isinstance(value, dict) else InvalidInputError(f"not a JSON object; write {form}")
+
+
+def read_objects(file: str, form: str) -> Iterator[dict[str, object]]:
+    """Yield the JSON object on each line; `form` is an example for messages. Raises: InvalidInputError."""
+    for line in read_lines(file, form):
+        if isinstance(line.value, InvalidInputError):
+            raise InvalidInputError(f"{line.place}: {line.value}") from line.value.__cause__
+        yield line.value
 
 
 def read_cases(file: str) -> Iterator[bytes]:

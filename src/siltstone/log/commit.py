@@ -29,7 +29,7 @@ from siltstone.errors import (
     StorageError,
 )
 from siltstone.log import wire
-from siltstone.log.state import Entry, LogReader, LogState, anchor_of, encode_entry
+from siltstone.log.state import ANCHOR_INTERVAL, Entry, LogReader, LogState, anchor_of, encode_entry
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -39,6 +39,7 @@ Changes = Mapping[str, Entry | None]
 MAX_STEP_MS = 24 * 3600 * 1000
 CONFIRM_TIME = "confirm time"
 CONFIRMED_KEY = "confirmed"
+FORGOTTEN_KEY = "forgotten"
 _ATTEMPTS = 200
 _PUT_ATTEMPTS = 5
 _LOGS_LIMIT = 1024
@@ -207,6 +208,19 @@ class CommitLog(LogReader):
             self._write_checkpoint()
             self._clean_up()
             return self._state.checkpoint_id
+
+    def forget_earlier(self) -> None:
+        """Delete all batches and checkpoints up to now, so that nothing is left of entries that were removed or replaced.
+
+        For that, the log goes on to the next anchor, and a checkpoint sums it up. Raises: as `commit`.
+        """
+        with self._lock:
+            self._refresh()
+            first_kept = anchor_of(self._state.batch_id) + ANCHOR_INTERVAL
+            while self._state.batch_id < first_kept:
+                self.commit("forget", lambda state: {FORGOTTEN_KEY: {"batch": state.batch_id + 1}})
+            self._write_checkpoint()
+            self._delete_before(first_kept, self.listing())
 
     def _create(self, batch: _NewBatch) -> bool:
         """Create the batch; return False if another writer has its number. A lost answer is resolved by reading back."""

@@ -494,7 +494,10 @@ class LogReader(BatchFolder):
             return
         before_ms = self.objects.now_ms() - CLEANUP_DELAY_MS
         young = [file.batch_id for file in listing.files if file.modified_ms > before_ms]
-        keep_from = anchor_of(min([checkpoints[-2], *young]))
+        self._delete_before(anchor_of(min([checkpoints[-2], *young])), listing)
+
+    def _delete_before(self, keep_from: int, listing: BatchListing) -> None:
+        """Delete all files before an anchor that a checkpoint has made superfluous."""
         old = [file for file in listing.files if file.batch_id < keep_from]
         anchors = [file for file in old if file.batch_id == anchor_of(file.batch_id) and not file.is_compact]
         for anchor in anchors:

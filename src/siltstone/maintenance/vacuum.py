@@ -2,14 +2,14 @@
 
 import errno
 import itertools
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
 from siltstone.errors import CommitUnknownError, CorruptionError, StorageError
 from siltstone.ingest.drop_log import is_drop_log
 from siltstone.log.batches import MAX_BATCH_ID, batch_id_from_name
-from siltstone.log.commit import CONFIRMED_KEY, Commit, CommitLog, commit_log
+from siltstone.log.commit import CONFIRMED_KEY, FORGOTTEN_KEY, Commit, CommitLog, commit_log
 from siltstone.log.horizon import HORIZON_KEY, WORK_PREFIX, began_at, raise_horizon
 from siltstone.log.proof import refuse_unproven
 from siltstone.log.state import LogState
@@ -27,6 +27,7 @@ from siltstone.storage.layout import (
     version_log,
 )
 from siltstone.table.completion import (
+    CONSUMER_PREFIX,
     CURRENT_KEY,
     HOLD_PREFIX,
     ROUND_PREFIX,
@@ -37,10 +38,9 @@ from siltstone.table.completion import (
     list_rounds,
     read_completion,
 )
-from siltstone.table.consumers import CONSUMER_PREFIX, rounds_kept_for_consumers
-from siltstone.table.followers import (
-    refuse_lost_commits,
-)
+from siltstone.table.consumers import rounds_kept_for_consumers
+from siltstone.table.followers import refuse_lost_commits
+from siltstone.table.tags import mark_sweep, named_by_tags, tagged_rounds
 
 DAY_MS = 24 * 3600 * 1000
 ROUND_RETENTION_MS = 7 * DAY_MS
@@ -73,20 +73,23 @@ def vacuum(
     orphan_grace_ms: int = ORPHAN_GRACE_MS,
     confirm_time: bool = False,
     dry_run: bool = False,
+    at_once: Callable[[str], bool] = lambda path: False,
 ) -> VacuumReport:
     """Forget rounds past the retention, then remove files of a table version that nothing readable names.
 
     All that is compacted into the version's folder counts, from whatever source, and all streams of its deltas. The
     current round stays, however old. Files younger than the grace stay too: a write or a round may be about to name
     them. Whoever wrote the others, and might still be about to name them, is refused from now on: see `horizon`. What a
-    writer on local disk left behind half written is removed, too. Symbolic links are neither followed nor removed. On a
+    writer on local disk left behind half written is removed, too. No grace is for files that are to go `at_once`. Symbolic links are neither followed nor removed. On a
     full disk, a reserve is given up, so that there is room for the commits that this takes.
     Raises: CorruptionError; then nothing is removed.
     """
     is_confirmed = confirm_time and not dry_run
     if is_confirmed:
         version_log(root, folder).confirm_time()
-    run = partial(_vacuum, root, folder, retention_ms, orphan_grace_ms, is_confirmed=is_confirmed, dry_run=dry_run)
+    run = partial(
+        _vacuum, root, folder, retention_ms, orphan_grace_ms, at_once, is_confirmed=is_confirmed, dry_run=dry_run
+    )
     try:
         report = run()
     except (StorageError, CommitUnknownError) as error:
@@ -107,24 +110,34 @@ def _is_out_of_space(error: BaseException | None) -> bool:
 
 
 def _vacuum(
-    root: str, folder: str, retention_ms: int, orphan_grace_ms: int, *, is_confirmed: bool, dry_run: bool
+    root: str,
+    folder: str,
+    retention_ms: int,
+    orphan_grace_ms: int,
+    at_once: Callable[[str], bool],
+    *,
+    is_confirmed: bool,
+    dry_run: bool,
 ) -> VacuumReport:
     log = version_log(root, folder)
     now_ms = log.expiry_ms(is_confirmed=is_confirmed)
-    sweep = _Sweep(root, folder, now_ms - orphan_grace_ms)
+    sweep = _Sweep(root, folder, now_ms - orphan_grace_ms, at_once)
     refuse_unproven(log)
     expiring: dict[str, list[int]] = {}
+    tagged = tagged_rounds(root, folder)
     for destination in sweep.destinations:
         refuse_unproven(destination.log)
         current = current_entry(destination)
         if current is not None:
             refuse_lost_commits(current, destination.locator, root=root)
         # Everything is read before anything is forgotten: a damaged completion file stops the vacuum here.
-        expiring[destination.folder] = _expired_rounds(destination, now_ms - retention_ms, now_ms)
+        kept = tagged.get(destination.folder.rpartition("/")[2], set())
+        expired = _expired_rounds(destination, now_ms - retention_ms, now_ms)
+        expiring[destination.folder] = [round_id for round_id in expired if round_id not in kept]
         _named_by_rounds(destination, [])
     report = VacuumReport(dry_run, skipped_links=sweep.leftovers.links, unsure_time=log.time_warning(now_ms))
     published = PublishedVersions(root, folder, now_ms - max(retention_ms, 0), now_ms)
-    named = sweep.named_by_deltas | published.named()
+    named = sweep.named_by_deltas | published.named() | named_by_tags(root, folder)
     for destination in sweep.destinations:
         expired = expiring[destination.folder]
         if expired and not dry_run:
@@ -145,11 +158,12 @@ def _refused(sweep: "_Sweep", doomed: Sequence[ObjectInfo], published: Published
     """Refuse whoever could still name files, and return those that nobody named before."""
     if doomed:
         published.fence()
+        mark_sweep(sweep.root, sweep.folder)
     horizons: dict[str, int] = {}
     for log, files in sweep.by_log(doomed).items():
         horizon = 1 + max(began_at(file.path).batch_id for file in files)
         horizons |= dict.fromkeys((file.path for file in files), raise_horizon(log, horizon))
-    named = _named_by_deltas(sweep.root, sweep.folder) | published.named()
+    named = _named_by_deltas(sweep.root, sweep.folder) | published.named() | named_by_tags(sweep.root, sweep.folder)
     for destination in sweep.destinations:
         named |= _named_by_rounds(destination, [])
     return [
@@ -162,10 +176,11 @@ def _refused(sweep: "_Sweep", doomed: Sequence[ObjectInfo], published: Published
 class _Sweep:
     """What is in the folder of a table version, listed once, before any log says what is named."""
 
-    def __init__(self, root: str, folder: str, before_ms: int) -> None:
+    def __init__(self, root: str, folder: str, before_ms: int, at_once: Callable[[str], bool]) -> None:
         self.root = root
         self.folder = folder
         self._before_ms = before_ms
+        self._at_once = at_once
         self.leftovers = find_leftovers(root, folder)
         self.listed = open_objects(root).list_objects(folder, recursive=True)
         self.named_by_deltas = _named_by_deltas(root, folder)
@@ -202,7 +217,8 @@ class _Sweep:
         return [
             file
             for file in [*unnamed, *self.leftovers.half_written]
-            if file.modified_ms <= self._before_ms and not self.leftovers.are_beyond_a_link(file.path)
+            if (file.modified_ms <= self._before_ms or self._at_once(file.path))
+            and not self.leftovers.are_beyond_a_link(file.path)
         ]
 
 
@@ -234,7 +250,7 @@ def _is_foreign(destination: Destination) -> bool:
     """Return whether a log holds anything but rounds, so that what its entries name is not known here."""
     keys = destination.log.read(lambda state: state.keys())
     own, prefixes = (
-        (CURRENT_KEY, COMMIT_KEY, HORIZON_KEY, CONFIRMED_KEY),
+        (CURRENT_KEY, COMMIT_KEY, HORIZON_KEY, CONFIRMED_KEY, FORGOTTEN_KEY),
         (ROUND_PREFIX, HOLD_PREFIX, WORK_PREFIX, CONSUMER_PREFIX),
     )
     return any(key not in own and not key.startswith(prefixes) for key in keys)

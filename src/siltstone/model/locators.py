@@ -44,6 +44,13 @@ def check_namespace(name: str) -> str:
     return name
 
 
+def check_tag(name: str) -> str:
+    """Return `name` if it may name a tag: one that no position and no time can be taken for. Raises: InvalidInputError."""
+    if not check_name(name, "tag")[0].isalpha():
+        raise InvalidInputError(f"tag {name!r} is not allowed: start with a letter, so that it is no position or time")
+    return name
+
+
 def split_table_name(name: str) -> tuple[str, str]:
     """Split `namespace.table`. Raises: InvalidInputError."""
     namespace, dot, table = name.partition(".") if isinstance(name, str) else ("", "", "")

@@ -118,8 +118,8 @@ FEED_MAX_LAG_SECONDS: Property[float] = Property(
     values=f"seconds, 0 or more, or `{FOREVER}`",
     default=14.0 * 24 * 3600,
     default_text="1209600 (14 days)",
-    read_by="consumers of changes, and `siltstone vacuum`",
-    meaning="How long a vacuum keeps rounds for a consumer that has not acknowledged them.",
+    read_by="consumers of changes, `siltstone vacuum` and the service's trimming",
+    meaning="How long a vacuum keeps rounds, and the service deltas of documents, for a consumer that has not acknowledged them.",
 )
 HISTORY_TRACK: Property[tuple[str, ...] | None] = Property(
     name="history.track",
@@ -138,6 +138,15 @@ KEEP_HISTORY: Property[bool] = Property(
     default_text="`false`",
     read_by="compaction of documents",
     meaning="Whether each delta that compaction absorbs is kept, with the document after it, for `history`.",
+)
+HISTORY_RETENTION_SECONDS: Property[float] = Property(
+    name="history_retention_seconds",
+    parse=_seconds,
+    values=f"seconds, 0 or more, or `{FOREVER}`",
+    default=FOREVER_SECONDS,
+    default_text=f"`{FOREVER}`",
+    read_by="compaction of documents",
+    meaning="In a table that keeps history, how long a delta is kept in it after it was compacted.",
 )
 INGEST_SOURCE: Property[str | None] = Property(
     name="ingest.source",
@@ -353,6 +362,7 @@ TABLE_PROPERTIES: dict[str, Property[Any]] = {
     for declared in (
         DELTA_RETENTION_SECONDS,
         FEED_MAX_LAG_SECONDS,
+        HISTORY_RETENTION_SECONDS,
         HISTORY_TRACK,
         INGEST_CREATE,
         INGEST_DECIMALS,

@@ -14,6 +14,7 @@ from pyspark.sql.types import StructType
 
 from siltstone.documents.merge import arrived_rows
 from siltstone.documents.read import DOCUMENT_SCHEMA, bucket_documents
+from siltstone.documents.timeline import HISTORY_SCHEMA, bucket_history
 from siltstone.model.buckets import CompactedFile
 from siltstone.rows.columns import align
 from siltstone.rows.job import RoundJob, Stretch
@@ -166,6 +167,15 @@ def documents_on_spark(
             yield from table.to_batches()
 
     return map_buckets(spark, job, range(len(job.buckets)), resolve, spark_schema(DOCUMENT_SCHEMA))
+
+
+def history_on_spark(spark: SparkSession, job: RoundJob) -> DataFrame:
+    """Return the changes of all documents, one a row, as history has them, with those that wait."""
+
+    def read(stretch: Stretch) -> Iterator[pa.RecordBatch]:
+        yield from bucket_history(job, stretch.numbers[0], arrived_rows(stretch.parts)).to_batches()
+
+    return map_buckets(spark, job, range(len(job.buckets)), read, spark_schema(HISTORY_SCHEMA))
 
 
 def spark_schema(schema: pa.Schema) -> StructType:

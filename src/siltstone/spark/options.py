@@ -6,7 +6,6 @@ query, whose first column may come from another table of ours, and carry the opt
 """
 
 import dataclasses
-import datetime
 import json
 import os
 from collections.abc import Mapping, Sequence
@@ -22,7 +21,7 @@ from siltstone.errors import InvalidInputError
 from siltstone.model import DeltaType, Idempotency, Overwrite
 from siltstone.model.locators import did_you_mean, split_table_name
 from siltstone.objects import canonical_root
-from siltstone.table.snapshot import parse_moment
+from siltstone.table.snapshot import Moment, parse_moment
 
 FORMAT = "siltstone"
 NAMES = ("root", "table", "columns", "as_of", "fresh", "current_only", "valid_at")
@@ -53,7 +52,7 @@ class ReadOptions:
     root: str
     table: str
     columns: tuple[str, ...] | None = None
-    as_of: int | datetime.datetime | None = None
+    as_of: Moment | None = None
     fresh: bool = False
     current_only: bool = False
     valid_at: str | None = None

@@ -217,9 +217,7 @@ def open_changes(
     snapshot = _newest(name, root)
     version = snapshot.version
     if KIND.of(version.properties, name) != ROWS_KIND:
-        raise InvalidInputError(
-            f"{name}: is a table of documents, whose changes are its deltas; see `documents timeline`"
-        )
+        raise InvalidInputError(f"{name}: is a table of documents; use lake.document_table({name!r}).changes")
     for what, given, choices in (("images", images, Images), ("on_rebase", on_rebase, OnRebase)):
         if given not in get_args(choices):
             raise InvalidInputError(f"{name}: unknown {what} {given!r}; use {' or '.join(get_args(choices))}")

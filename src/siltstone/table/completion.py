@@ -2,7 +2,7 @@
 
 import uuid
 import zlib
-from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from functools import cached_property, partial
 from typing import NamedTuple, TypeAlias
@@ -29,6 +29,9 @@ from siltstone.storage import object_store as storage
 CURRENT_KEY = "round"
 ROUND_PREFIX = "round/"
 HOLD_PREFIX = "hold/"
+CONSUMER_PREFIX = "feed/"
+DELTAS_AFTER = "deltas_after"
+"""Of a consumer's entry, the position after which it needs deltas; only those of documents do."""
 # About what a completion takes in memory: buckets of one page, or so much for each page.
 _COMPLETION_BYTES = 1 << 18
 _PAGE_BYTES = 2048
@@ -246,10 +249,12 @@ def commit_round(
     *,
     needs: Collection[int] = (),
     holds: Sequence[Entry] | None = None,
+    more: Callable[[LogState], Changes] = lambda state: {},
 ) -> None:
     """Make a round real, if the one it was planned on is still the current one and those it `needs` still there.
 
-    With `holds`, also only if these are still all holds that there are. Raises: ConflictError.
+    With `holds`, also only if these are still all holds that there are. What `more` returns of the log's state is changed by the
+    same commit. Raises: ConflictError.
     """
     entry: Entry = {
         "round_id": completion.round_id,
@@ -284,7 +289,7 @@ def commit_round(
             raise ConflictError(
                 f"{destination.locator}: holds changed while round {completion.round_id} was under way; plan again"
             )
-        return {CURRENT_KEY: entry, f"{ROUND_PREFIX}{completion.round_id}": entry}
+        return {CURRENT_KEY: entry, f"{ROUND_PREFIX}{completion.round_id}": entry, **more(state)}
 
     destination.log.commit("round", prepare)
 
@@ -466,8 +471,14 @@ def hold_floor(holds: Sequence[Hold], now_ms: int) -> int | None:
 
 
 def held_watermark(destination: Destination, now_ms: int) -> int | None:
-    """Return the position after which deltas are needed by states that holds keep, None where there are none."""
+    """Return the position after which deltas are needed, by states that holds keep and by consumers, None where none are."""
     kept = [hold.high_watermark for hold in list_holds(destination) if hold.keeps_state and hold.until_ms > now_ms]
+    consumers = destination.log.recall(lambda state: state.scan(CONSUMER_PREFIX))
+    kept += [
+        int(entry[DELTAS_AFTER])
+        for entry in consumers
+        if DELTAS_AFTER in entry and int(entry["acknowledged_at"]) + int(entry["max_lag_ms"]) > now_ms
+    ]
     return min(kept, default=None)
 
 

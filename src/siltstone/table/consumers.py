@@ -4,7 +4,7 @@ Each partition's log has an entry for each consumer: the last round that it ackn
 after it are kept. It is in the same log as the rounds, so that a vacuum cannot forget a round while somebody begins to need it.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -15,11 +15,10 @@ from siltstone.model import TableVersion
 from siltstone.model.locators import check_name, did_you_mean
 from siltstone.model.properties import FEED_MAX_LAG_SECONDS
 from siltstone.objects import open_objects
-from siltstone.table.completion import ROUND_PREFIX, Destination, read_state
+from siltstone.table.completion import CONSUMER_PREFIX, DELTAS_AFTER, ROUND_PREFIX, Destination, read_state
 from siltstone.table.scan import destination_of
 from siltstone.table.snapshot import TableSnapshot
 
-CONSUMER_PREFIX = "feed/"
 # Who finds nothing new says that it is there still so many times within its lag, not each time that it asks.
 _RENEWALS = 100
 
@@ -60,32 +59,71 @@ def acknowledge(
     `expected` is the round that it had acknowledged before. Raises: ConflictError where that is another one by now, or the
     round was vacuumed.
     """
+
+    def taken(state: LogState) -> Entry:
+        entry = state.get(f"{ROUND_PREFIX}{round_id}")
+        if entry is None:
+            raise ConflictError(f"{destination.locator}: round {round_id} was vacuumed meanwhile; begin anew")
+        return {"round_id": round_id, "high_watermark": entry["high_watermark"]}
+
+    _acknowledge(destination, name, "round_id", expected, version, taken)
+
+
+def acknowledged_position(destination: Destination, name: str) -> int | None:
+    """Return the last position that a consumer of changes of documents acknowledged. Raises: InvalidInputError."""
+    key = f"{CONSUMER_PREFIX}{check_name(name, 'consumer')}"
+    entry = destination.log.read(lambda state: state.get(key))
+    return None if entry is None else int(entry["high_watermark"])
+
+
+def acknowledge_position(
+    destination: Destination, name: str, position: int, expected: int | None, version: TableVersion
+) -> None:
+    """Note that a consumer of changes of documents has taken all up to a position.
+
+    What they were then is told by the newest round up to it and the deltas since: both are kept for it, and all that
+    come after. Raises: ConflictError where it acknowledged another position than `expected` meanwhile.
+    """
+
+    def taken(state: LogState) -> Entry:
+        rounds = [each for each in state.scan(ROUND_PREFIX) if int(each["high_watermark"]) <= position]
+        newest = max(rounds, key=lambda each: int(each["round_id"]), default={"round_id": 0, "high_watermark": 0})
+        return {
+            "round_id": int(newest["round_id"]),
+            "high_watermark": position,
+            DELTAS_AFTER: int(newest["high_watermark"]),
+        }
+
+    _acknowledge(destination, name, "high_watermark", expected, version, taken)
+
+
+def _acknowledge(
+    destination: Destination,
+    name: str,
+    place: str,
+    expected: int | None,
+    version: TableVersion,
+    taken: Callable[[LogState], Entry],
+) -> None:
+    """Note what a consumer has taken, if the place that it had acknowledged before is the one that is expected."""
     key = f"{CONSUMER_PREFIX}{check_name(name, 'consumer')}"
     lag_ms = round(FEED_MAX_LAG_SECONDS.of(version.properties, version.locator) * 1000)
     now_ms = open_objects(destination.root).now_ms()
 
     def prepare(state: LogState) -> Changes:
         before = state.get(key)
-        found = None if before is None else int(before["round_id"])
+        found = None if before is None else int(before[place])
         if found != expected:
+            what = "round" if place == "round_id" else "position"
             raise ConflictError(
-                f"{destination.locator}: consumer {name!r} had acknowledged round {expected}, but has acknowledged round "
+                f"{destination.locator}: consumer {name!r} had acknowledged {what} {expected}, but has acknowledged {what} "
                 f"{found} meanwhile; let one process at a time use the name"
             )
-        if before is not None and found == round_id and now_ms - int(before["acknowledged_at"]) < lag_ms // _RENEWALS:
+        now_taken = taken(state)
+        is_same = before is not None and all(before.get(field) == value for field, value in now_taken.items())
+        if before is not None and is_same and now_ms - int(before["acknowledged_at"]) < lag_ms // _RENEWALS:
             return {}
-        entry = state.get(f"{ROUND_PREFIX}{round_id}")
-        if entry is None:
-            raise ConflictError(f"{destination.locator}: round {round_id} was vacuumed meanwhile; begin anew")
-        return {
-            key: {
-                "consumer": name,
-                "round_id": round_id,
-                "high_watermark": entry["high_watermark"],
-                "acknowledged_at": now_ms,
-                "max_lag_ms": lag_ms,
-            }
-        }
+        return {key: {"consumer": name, **now_taken, "acknowledged_at": now_ms, "max_lag_ms": lag_ms}}
 
     destination.log.commit("acknowledge", prepare)
 

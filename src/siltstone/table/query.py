@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from siltstone.errors import InvalidInputError, NotFoundError, NotInstalledError, SiltstoneError, require_packages
-from siltstone.model.locators import split_table_name
 from siltstone.table.dataset import PushedDataset
 from siltstone.table.snapshot import Moment
 from siltstone.table.statement import RESERVED_SCHEMAS, VIEWS, Statement, View, quoted
@@ -54,7 +53,8 @@ class QueryTable:
     @property
     def own_view(self) -> View:
         """A view by the table's own name."""
-        return View(*split_table_name(self.name))
+        namespace, _, table = self.name.partition(".")
+        return View(namespace, table)
 
 
 @dataclass(frozen=True)

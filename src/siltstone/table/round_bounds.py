@@ -16,9 +16,10 @@ from siltstone.storage.interface import StreamState
 from siltstone.table.completion import Destination, list_rounds
 from siltstone.table.scan import destination_of
 from siltstone.table.snapshot import PartitionSnapshot, TableSnapshot, parse_moment
+from siltstone.table.tags import rounds_of_tag
 
 Bound: TypeAlias = int | str | datetime.datetime | Mapping[str, int]
-"""A stream position; a time; `round:12`, where a table has one partition; or the round of each partition, by its id.
+"""A stream position; a time; a tag; `round:12`, where a table has one partition; or the round of each partition, by its id.
 
 As text also a position, an ISO 8601 time, or an object with the rounds in JSON.
 """
@@ -53,7 +54,7 @@ def parse_bound(text: str) -> Bound:
         return parse_moment(text)
     except InvalidInputError as error:
         raise InvalidInputError(
-            f"{text!r} is neither a position, nor a time, nor a round; write e.g. 120, 2024-05-01T08:00:00Z or round:12"
+            f"{text!r} is neither a position, nor a time, a tag or a round; write e.g. 120, 2024-05-01T08:00:00Z or round:12"
         ) from error
 
 
@@ -160,6 +161,8 @@ def _resolved(
 ) -> _Rounds:
     """Return the round of each partition that a bound stands for, and none before `starts`."""
     bound = parse_bound(bound) if isinstance(bound, str) else bound
+    if isinstance(bound, str) and not _ROUND.fullmatch(bound):
+        bound = rounds_of_tag(snapshot.name, bound, root=snapshot.root)
     if isinstance(bound, str):
         if len(members) > 1:
             raise InvalidInputError(

@@ -1,5 +1,6 @@
 """A table at one moment, as one value: its version, a position of each stream that it follows, rounds, and what waits."""
 
+import contextlib
 import datetime
 import re
 from collections import defaultdict
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 from siltstone.errors import CorruptionError, InvalidInputError, NotFoundError
 from siltstone.log.state import Entry, LogState
 from siltstone.model import Delta, PartitionLocator, PartitionValue, StreamLocator, TableVersion
-from siltstone.model.locators import check_position, split_table_name
+from siltstone.model.locators import check_position, check_tag, split_table_name
 from siltstone.model.rounds import RoundCompletion
 from siltstone.storage import object_store as storage
 from siltstone.storage.interface import StreamLog, StreamState
@@ -29,19 +30,21 @@ from siltstone.table.followers import refuse_end_before
 if TYPE_CHECKING:
     from siltstone.table.scan import Scan, Where
 
-Moment = int | datetime.datetime
-"""A stream position, or the time by which deltas were committed."""
+Moment = int | datetime.datetime | str
+"""A stream position, the time by which deltas were committed, or a tag; as text any of them."""
 
 
 def parse_moment(text: str) -> Moment:
-    """Read a stream position or an ISO 8601 time, in UTC where it has no zone. Raises: InvalidInputError."""
+    """Read a stream position, an ISO 8601 time, in UTC where it has no zone, or the name of a tag. Raises: InvalidInputError."""
     if re.fullmatch(r"[0-9]+", text, re.ASCII):
         return int(text)
     try:
         time = datetime.datetime.fromisoformat(text)
     except ValueError as error:
+        with contextlib.suppress(InvalidInputError):
+            return check_tag(text)
         raise InvalidInputError(
-            f"{text!r} is neither a position nor a time; write e.g. 120 or 2024-05-01T08:00:00Z"
+            f"{text!r} is neither a position, nor a time, nor a tag; write e.g. 120, 2024-05-01T08:00:00Z or release-7"
         ) from error
     return time.replace(tzinfo=time.tzinfo or datetime.UTC)
 
@@ -147,11 +150,17 @@ def take_snapshot(
 ) -> TableSnapshot:
     """Return a table as compacted: at the highest watermark of its partitions, in each stream that it follows.
 
-    `fresh` is at the newest position instead, `as_of` at the one given, or at the newest one that was committed by a time.
+    `fresh` is at the newest position instead, `as_of` at the one given, at the newest one that was committed by a time, or what a
+    tag names.
     With `choose`, it has the partitions that are chosen only, and no more logs are read than say what those are. Of
     completions that are `kept`, none is read again.
     Raises: NotFoundError, InvalidInputError, CorruptionError.
     """
+    as_of = parse_moment(as_of) if isinstance(as_of, str) else as_of
+    if isinstance(as_of, str):
+        from siltstone.table.tags import tagged_snapshot
+
+        return tagged_snapshot(name, as_of, choose, root=root)
     if as_of is not None and not isinstance(as_of, datetime.datetime):
         check_position(as_of, f"{name}: position")
     rounds = _KnownRounds(storage.find_stream(*split_table_name(name), root=root), _Wanted(as_of, fresh), choose)
@@ -176,7 +185,7 @@ def take_snapshot(
 class _Wanted(NamedTuple):
     """Which position of a stream is asked for."""
 
-    as_of: Moment | None
+    as_of: int | datetime.datetime | None
     is_fresh: bool
 
     @property

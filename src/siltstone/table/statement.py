@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import orjson
 
 from siltstone.errors import InvalidInputError
+from siltstone.model.locators import check_tag
 from siltstone.table.snapshot import Moment, parse_moment
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ VIEWS = "siltstone"
 """The schema of views that cannot have the name of their table."""
 RESERVED_SCHEMAS = {"information_schema", "main", "memory", "pg_catalog", VIEWS, "system", "temp"}
 """Names that mean something else where a namespace would stand, in lower case."""
-_UNITS = {"VERSION": "VERSION => 120", "TIMESTAMP": "TIMESTAMP => '2024-05-01T08:00:00Z'"}
+_UNITS = ("VERSION => 120", "VERSION => 'release-7'", "TIMESTAMP => '2024-05-01T08:00:00Z'")
 
 
 @dataclass(frozen=True)
@@ -131,12 +132,16 @@ class Statement:
         value, unit = self._value(self._deparsed(asked)), clause["unit"].upper()
         if unit == "VERSION" and isinstance(value, int) and not isinstance(value, bool):
             return value
+        if unit == "VERSION" and isinstance(value, str):
+            return check_tag(value)
         if unit == "TIMESTAMP" and isinstance(value, str | datetime.date):
             moment = parse_moment(value if isinstance(value, str) else value.isoformat())
             if isinstance(moment, datetime.datetime):
                 return moment
-        examples = " or ".join(f"AT ({example})" for example in _UNITS.values())
-        raise InvalidInputError(f"SQL: AT ({unit} => {value!r}) is no position or time of a table; write {examples}")
+        examples = " or ".join(f"AT ({example})" for example in _UNITS)
+        raise InvalidInputError(
+            f"SQL: AT ({unit} => {value!r}) is no position, tag or time of a table; write {examples}"
+        )
 
 
 _ONLY_READS = "only a SELECT is run, which reads; nothing is written, attached, installed or set"

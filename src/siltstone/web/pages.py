@@ -15,6 +15,7 @@ from siltstone.service import cycle_details, cycle_records, list_nodes, service_
 from siltstone.service.results import Attempt, CycleDetails, CycleRecord
 from siltstone.table.report import TableRound
 from siltstone.web.site import CONTROL, SESSION_COOKIE, SESSION_SECONDS, VISIT_COOKIE, Role, Site
+from siltstone.web.table_list import choose_tables
 
 STATIC = Path(__file__).parent / "static"
 # Charts are bars in a box of this size, which pages stretch as they like.
@@ -199,10 +200,13 @@ def cycle(request: Request, cycle: int, site: SiteHere) -> HTMLResponse:
 
 
 @router.get("/tables")
-def tables(request: Request, site: SiteHere) -> HTMLResponse:
-    """Show all tables."""
-    now_ms = service_status(site.database, site.settings).now_ms
-    return show(request, "tables.html", tables=site.lake.tables(), now_ms=now_ms)
+def tables(request: Request, site: SiteHere, q: str = "", order: str = "", page: int = 1) -> HTMLResponse:
+    """Show the tables with a text in their names, in an order, a page of them at a time."""
+    status = service_status(site.database, site.settings)
+    failing = {failing.table for failing in status.failing}
+    chosen = choose_tables(site.lake.tables(), failing, text=q, order=order, page=page)
+    paused = {pause.table for pause in status.paused}
+    return show(request, "tables.html", list=chosen, failing=failing, paused=paused, now_ms=status.now_ms)
 
 
 @router.get("/tables/{name}")

@@ -89,7 +89,7 @@ def test_positions_that_are_none(changed_orders: Cli) -> None:
         "compact", "shop.orders", "--high-watermark", "9"
     )
     assert "--to" in changed_orders.misused("rollback", "shop.orders", "--to", "first")
-    assert "neither a position nor a time" in changed_orders.fails("read", "shop.orders", "--as-of", "soon")
+    assert "there is no tag 'soon'" in changed_orders.fails("read", "shop.orders", "--as-of", "soon")
 
 
 def test_a_position_before_the_watermark(changed_orders: Cli) -> None:

@@ -27,6 +27,7 @@ MAPS = (
     "bucket_actions",
     "compacted_row",
     "content",
+    "content_before",
     "key",
     "properties",
     "rounds",
@@ -210,6 +211,28 @@ def record_publish(keys: Recorder) -> None:
     cli("table", "alter", "shop.sales", "--unset", "publish")
 
 
+def record_keep(keys: Recorder) -> None:
+    """Tag, clone, back up, restore and erase."""
+    place, other = (str(keys.cli.folder / name) for name in ("safe", "restored"))
+    keys("tags", "shop.orders", when="none")
+    keys("tag", "shop.orders", "good", "--as-of", "1")
+    keys("tag", "shop.orders", "good", "--replace")
+    keys("tags", "shop.orders")
+    keys("clone", "shop.orders", "shop.twin", "--dry-run")
+    keys("clone", "shop.orders", "shop.twin", "--as-of", "good")
+    keys("untag", "shop.orders", "good", "--dry-run")
+    keys("untag", "shop.orders", "good")
+    keys("backups", place, when="none")
+    keys("backup", place, "--table", "shop.twin", "--dry-run")
+    keys("backup", place, "--table", "shop.twin", "--check")
+    keys("backups", place)
+    keys("restore", place, "--root", other, "--dry-run")
+    keys("restore", place, "--root", other)
+    keys("erase", "shop.twin", "order_id=1", "--dry-run")
+    keys("erase", "shop.twin", "order_id=1", "--yes")
+    keys.cli("table", "drop", "shop.twin", "--yes")
+
+
 def record_maintenance(keys: Recorder) -> None:
     cli = keys.cli
     keys("fsck", "shop.orders")
@@ -244,6 +267,10 @@ def record_documents(keys: Recorder) -> None:
     keys("documents", "get", "shop.reviews", "r1", "--change", done["change_id"])
     keys("documents", "timeline", "shop.reviews", "r1")
     keys("documents", "history", "shop.reviews", "r1")
+    keys("documents", "history", "shop.reviews", lines=True, when="all documents")
+    keys("changes", "shop.reviews", "--consumer", "search", lines=True, when="documents")
+    keys("changes", "shop.reviews", "--output", str(cli.folder / "reviews.changes.jsonl"), when="documents, to a file")
+    keys("consumers", "shop.reviews", when="documents")
     keys("explain-key", "shop.reviews", "key=r1", when="documents", exit_code=1)
     keys("plan", "shop.reviews", when="documents")
     keys("documents", "compact", "shop.reviews")
@@ -390,6 +417,7 @@ SCENARIOS: list[Callable[[Recorder], None]] = [
     record_ingest,
     record_partitions,
     record_publish,
+    record_keep,
     record_maintenance,
     record_documents,
     record_deltas_of_documents,

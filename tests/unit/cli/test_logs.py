@@ -80,7 +80,7 @@ def test_compact_without_retention_keeps_every_entry(cli: Cli, events: Path) -> 
 def test_wrong_paths_and_durations_are_told(cli: Cli, events: Path) -> None:
     assert "nosuch" in cli.fails("log", "show", str(events / "nosuch"))
     assert "nosuch" in cli.fails("log", "files", str(events / "nosuch"))
-    for wrong in ("7", "d", "-1d", "1.5h", "7 years", ""):
+    for wrong in ("7", "d", "-1d", "1.h", "7 years", ""):
         assert "--retention" in cli.misused("log", "compact", str(events), "--retention", wrong)
 
 

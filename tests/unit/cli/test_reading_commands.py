@@ -51,7 +51,7 @@ def test_read_as_of_a_position_or_a_time(changed_orders: Cli) -> None:
     time = datetime.datetime.fromtimestamp(deltas[1].committed_at / 1000, datetime.UTC)
     assert len(lines(changed_orders, "--as-of", time.isoformat())) == 102
     assert len(lines(changed_orders, "--as-of", time.replace(tzinfo=None).isoformat())) == 102
-    assert "neither a position nor a time" in changed_orders.fails("read", "shop.orders", "--as-of", "yesterday")
+    assert "neither a position, nor a time" in changed_orders.fails("read", "shop.orders", "--as-of", "5 days")
 
 
 def test_read_chosen_columns_where_others_tell_which_rows(changed_orders: Cli) -> None:

@@ -48,7 +48,7 @@ def test_moments_files_and_standard_input(orders: Cli) -> None:
     count = "select count(*) n from shop.orders"
     for as_of, expected in (("1", 30), ("2", 31), ("shop.orders=1", 30), ("shop.orders=2999-01-01", 31)):
         assert orders.json("sql", "-", "--as-of", as_of, input=count) == {"n": expected}
-    assert "'x' is neither a position nor a time" in orders.fails("sql", count, "--as-of", "shop.orders=x")
+    assert "there is no tag 'x'" in orders.fails("sql", count, "--as-of", "shop.orders=x")
     assert "is not of the form name=value" in orders.misused("sql", count, "--as-of", "1", "--as-of", "2")
     path = str(orders.folder / "out.csv")
     assert orders.json("sql", count, "--fresh", "--output", path)["rows"] == 1

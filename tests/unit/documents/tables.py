@@ -106,6 +106,21 @@ class Written:
                 for change, state in zip(ordered, states, strict=True)
             ]
 
+    def check_timelines(self, *, is_whole: bool) -> None:
+        """Check that all that a timeline knows of a document is true, and that it has every change if it must."""
+        for key, changes in self.changes.items():
+            ordered = sorted(changes, key=lambda change: order_key(change.change_id))
+            events = {event.change_id: event for event in self.docs.timeline(key) if event.kind == "delta"}
+            assert events.keys() <= {change.change_id for change in ordered}
+            for count, change in enumerate(ordered, 1):
+                state, event = resolve(Row(ordered[:count], (), key, NAME)), events.get(change.change_id)
+                content = None if state.deleted else state.content
+                assert event is not None or not is_whole
+                if event is not None and event.version is not None:
+                    assert (event.version, event.content) == (count, content)
+                    # What is known of the content is known of its being redundant, unless the change before is gone.
+                    assert event.is_redundant <= (change.change_id in state.redundant)
+
     def check(self, keys: Iterable[str] = ()) -> None:
         """Check that all documents are what they must be, by key and all at once."""
         wanted = sorted({*self.changes, *keys})
@@ -127,7 +142,8 @@ def make(root: str, delay: float = DELAY, **more: Any) -> Written:
 
 def kinds(docs: siltstone.DocumentTable, key: str) -> str:
     """What is stored of a document, by time: d for a delta, C for a compaction."""
-    return "".join("d" if event.kind == "delta" else "C" for event in docs.timeline(key))
+    stored = [event for event in docs.timeline(key) if event.state != "history"]
+    return "".join("d" if event.kind == "delta" else "C" for event in stored)
 
 
 def completion_of(docs: siltstone.DocumentTable) -> RoundCompletion:

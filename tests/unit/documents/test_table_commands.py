@@ -35,8 +35,9 @@ def test_a_document_is_updated_and_shown(cli: Cli) -> None:
     first, second = cli.json("documents", "timeline", "shop.reviews", "r1")
     assert (first["change_id"], second["tags"]) == (done["change_id"], ["edit", "etl"])
     shown = cli("documents", "timeline", "shop.reviews", "r1").stdout
-    assert f'{done["change_id"]}  delta       {{"stars":4}}\n' in shown
+    assert f'{done["change_id"]}  waiting    version 1   {{"stars":4}}\n' in shown
     assert '{..,"stars":5}  #edit #etl\n' in shown
+    assert "~ stars: 4 -> 5\n" in shown
 
 
 def test_many_updates_come_from_a_file_or_standard_input_as_one_commit(cli: Cli) -> None:
@@ -132,13 +133,19 @@ def test_documents_of_another_store_are_imported_from_lines(cli: Cli) -> None:
         "table": "shop.reviews",
         "imported": 1,
         "skipped": 0,
+        "repeated": 0,
+        "rejected": 0,
+        "rejects_files": [],
         "dry_run": True,
     }
     assert cli("documents", "get", "shop.reviews", "old").stdout.count('"~version": 0') == 1
     assert "imported 1 document into shop.reviews" in cli("documents", "import", "shop.reviews", file).stdout
-    assert "something is stored of it already" in cli.fails("documents", "import", "shop.reviews", file)
-    again = cli("documents", "import", "shop.reviews", "-", "--skip-existing", input=line).stdout
-    assert "imported 0 documents into shop.reviews; 1 document left out" in again
+    again = cli("documents", "import", "shop.reviews", "-", input=line).stdout
+    assert "imported 0 documents into shop.reviews; 1 document imported before" in again
+    other = cli.file("other.jsonl", line.replace('{"n": 1}', '"~"').replace(change_id(-90_000), change_id(-80_000)))
+    assert "something is stored of it already" in cli.fails("documents", "import", "shop.reviews", other)
+    skipped = cli("documents", "import", "shop.reviews", other, "--skip-existing").stdout
+    assert "imported 0 documents into shop.reviews; 1 document left out" in skipped
     assert cli("documents", "get", "shop.reviews", "old").stdout.count('"~version": 1') == 1
     assert "line 1: not a JSON object" in cli.fails("documents", "import", "shop.reviews", "-", input="[]")
     assert "No such file" in cli.fails("documents", "import", "shop.reviews", "nowhere.jsonl")

@@ -79,9 +79,11 @@ def test_bounds_are_positions_rounds_or_times_and_the_result_says_which_rounds(t
 
 
 def test_what_cannot_be_a_bound_is_refused(table: siltstone.Table) -> None:
-    for wrong in ("yesterday", "{", '{"_": -1}', -1, {"nowhere": 3}):
+    for wrong in ("5 days", "{", '{"_": -1}', -1, {"nowhere": 3}):
         with pytest.raises(InvalidInputError):
             table.changes(wrong)
+    with pytest.raises(NotFoundError, match="there is no tag 'yesterday'"):
+        table.changes("yesterday")
     with pytest.raises(NotFoundError, match="there is no round 9 yet; the newest one is 3"):
         table.changes("round:9")
     with pytest.raises(InvalidInputError, match="round 1 is before round 2"):

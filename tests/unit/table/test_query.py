@@ -130,7 +130,12 @@ def test_as_of_is_said_for_a_table_or_within_the_query(lake: siltstone.Lake) -> 
     [
         ("from shop.orders, shop.customers", 1, "a position is that of one table"),
         ("from shop.orders", {"shop.order": 1}, "does not read shop.order; did you mean shop.orders"),
-        ("from shop.orders AT (VERSION => 'x')", None, r"write AT \(VERSION => 120\) or AT \(TIMESTAMP"),
+        (
+            "from shop.orders AT (VERSION => 1.5)",
+            None,
+            r"write AT \(VERSION => 120\) or AT \(VERSION => 'release-7'\) or AT \(TIMESTAMP",
+        ),
+        ("from shop.orders AT (VERSION => '../x')", None, "tag '../x' is not allowed"),
         ("from shop.orders AT (TIMESTAMP => 3)", None, r"write AT \(VERSION => 120\)"),
     ],
 )

@@ -11,7 +11,7 @@
     const button = document.getElementById("theme");
     if (!button) return;
     button.hidden = false;
-    button.setAttribute("aria-pressed", String(isDark()));
+    button.textContent = isDark() ? "Light theme" : "Dark theme";
   };
   apply();
   document.addEventListener("DOMContentLoaded", () => {
