@@ -216,6 +216,16 @@ def test_a_vacuum_keeps_the_changes_of_the_newest_version_and_of_those_within_it
     assert not change_files(table)
 
 
+def test_a_key_that_is_erased_is_not_left_in_files_of_changes(table: siltstone.Table) -> None:
+    step(table, range(10), "a")
+    table.publish()
+    step(table, range(3), "b", MAJOR)
+    table.publish()
+    report = table.erase({"id": 1})
+    assert (report.left_files, report.published_again) == ([], ["delta"])
+    assert not change_files(table)
+
+
 def test_a_file_of_changes_that_is_missing_is_found(table: siltstone.Table) -> None:
     step(table, range(10), "a")
     table.publish()
