@@ -23,6 +23,7 @@ ALL = {
     "serving": ["--serving", "--documents", "1000000", "--updates", "10000"],
     "spark_reads": [],
     "streams": [],
+    "publish": [],
     "cdc": [],
     "parquet_reads": [],
 }

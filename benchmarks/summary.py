@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks import compaction as c
-from benchmarks import constants, format_merge, growth, spark_reads
+from benchmarks import constants, format_merge, growth, publish, spark_reads
 
 RESULTS = Path(__file__).parent / "results"
 Found = dict[str, Any]
@@ -75,6 +75,18 @@ def _parts(found: Found) -> float:
     return float(many / few)
 
 
+def _published(name: str) -> Callable[[Found], float]:
+    return lambda found: float(found["many files"]["delta"][name])
+
+
+def _published_round(kind: str) -> Callable[[Found], float]:
+    def ratio(found: Found) -> float:
+        minor = found["large rounds"][publish.MINOR]
+        return float(minor[f"{kind}_seconds"] / minor["round_seconds"])
+
+    return ratio
+
+
 ROUND_OF_TEN = "a round that changes 10 buckets"
 PLAN_OF_TEN = "a plan of a round that changes 10 buckets"
 NOTHING = "a plan that finds nothing to do"
@@ -108,6 +120,9 @@ AIMS: list[tuple[str, str, Callable[[Any], float], str, float, str]] = [
     ),
     ("get_many of 1,000", "document_serving", _serving(0, "get_many of 1,000, s"), "<=", 0.2, "s"),
     ("full scan, documents a CPU second", "document_serving", _serving(0, "scan, documents a CPU second"), ">=", 100_000, ""),
+    ("ten of 10,000 files published, actions", "publish", _published("file_actions"), "<=", 20, ""),
+    ("ten of 10,000 files published, beyond reading", "publish", _published("beyond_ms"), "<=", 50, "ms"),
+    *((f"publishing as {kind} / minor round", "publish", _published_round(kind), "<=", 0.05, "") for kind in publish.FORMATS),
     ("durable updates a second, 8 threads", "document_serving",
      lambda found: found["updates"]["8 threads"]["updates a second"], ">=", 2000, ""),
 ]  # fmt: skip

@@ -1,8 +1,8 @@
 """Reads Delta Lake and Iceberg tables with their own code on Spark, for whoever asks: a line of JSON in, a line that begins with `answer:` out.
 
 It runs in an environment of its own, whose Spark is a release that both have jars for: `python spark_reader.py JARS`. A request has a
-`format`, a `path` and a file for the rows, `out`; or `sql` for a statement, in which `{table}` stands for the path. With `changes`,
-a range of versions, it is answered with the table's change data feed.
+`format`, a `path` and a file for the rows, `out`; or `sql` for a statement, in which `{table}` stands for the path, and `out` if it has rows.
+With `changes`, a range of versions, it is answered with the table's change data feed. `settings` are made before.
 """
 
 import json
@@ -30,7 +30,9 @@ def start(jars: str) -> SparkSession:
 
 
 def read(spark: SparkSession, request: dict[str, Any]) -> DataFrame:
-    """Return the rows of a table, perhaps of an older version, or what changed between two."""
+    """Return the rows of a table, perhaps of an older version, or what changed between two; or those of a statement."""
+    if "sql" in request:
+        return spark.sql(request["sql"].replace("{table}", f"{request['format']}.`{request['path']}`"))
     reader = spark.read.format(request["format"])
     if "changes" in request:
         first, last = request["changes"]
@@ -43,10 +45,11 @@ def read(spark: SparkSession, request: dict[str, Any]) -> DataFrame:
 
 def answer(spark: SparkSession, request: dict[str, Any]) -> dict[str, Any]:
     """Do what is asked for."""
-    if "sql" in request:
-        spark.sql(request["sql"].replace("{table}", f"{request['format']}.`{request['path']}`")).collect()
-        return {"rows": 0}
+    for name, value in request.get("settings", {}).items():
+        spark.conf.set(name, value)
     rows = read(spark, request).toArrow()
+    if "out" not in request:
+        return {"rows": rows.num_rows}
     with pa.OSFile(request["out"], "wb") as file, pa.ipc.new_file(file, rows.schema) as writer:
         writer.write_table(rows)
     return {"rows": rows.num_rows}

@@ -5,19 +5,24 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
+import deltalake
 import pyarrow as pa
 import pytest
+from pyiceberg.table import StaticTable
 from typer.testing import CliRunner
 
 import siltstone
 from siltstone.cli.main import app
 from siltstone.errors import AccessDeniedError, InvalidInputError, StorageError
 from siltstone.objects import open_objects
+from siltstone.publish.comparison import difference
 from siltstone.storage import object_store
 from siltstone.testing import CHECKS
 from siltstone.testing.storage_conformance import Check
 from tests.integration.s3_proxy import proxy_to
 from tests.integration.s3_servers import ACCESS_KEY, BUCKET, REGION, SECRET_KEY, gateway, gateway_environment
+from tests.unit.publish.foreign import images
+from tests.unit.rounds.compaction import MAJOR, MINOR, compact
 
 pytestmark = pytest.mark.integration
 
@@ -149,6 +154,38 @@ def test_a_profile_that_does_not_exist_is_named(environment: pytest.MonkeyPatch)
     environment.setenv("AWS_PROFILE", "nobody")
     with pytest.raises(InvalidInputError, match=r"AWS profile 'nobody' is neither in"):
         siltstone.open(new_root()).tables()
+
+
+def test_a_table_that_is_published_on_s3_is_read_from_there_by_others(
+    environment: pytest.MonkeyPatch, endpoint: str
+) -> None:
+    feed = {"publish.delta.change_feed": "true"}
+    lake = siltstone.open(new_root())
+    table = lake.create_table("shop.orders", schema=SCHEMA, primary_keys=["id"], properties=feed)
+    rounds: dict[str, int] = {}
+    options = {**gateway_environment(endpoint), "AWS_ALLOW_HTTP": "true"}
+    for number, settings in enumerate((MINOR, MINOR, MAJOR)):
+        table.write(pa.table({"id": range(number, 10), "v": [f"{number}"] * (10 - number)}))
+        compact(table, settings)
+        delta, iceberg = table.publish("delta"), table.publish("iceberg")
+        opened = deltalake.DeltaTable(delta.address, storage_options=options)
+        found = pa.table(deltalake.QueryBuilder().register("rows", opened).execute("SELECT * FROM rows"))
+        assert difference(table.to_arrow(), found, ["id"]) == ""
+        changed = pa.table(opened.load_cdf(starting_version=delta.version))
+        ours = table.changes(after=rounds, upto=delta.rounds).to_arrow()
+        assert images(changed, ["id", "v"], kinds=False) == images(ours, ["id", "v"], kinds=False)
+        rounds = delta.rounds
+        access = {"s3.access-key-id": ACCESS_KEY, "s3.secret-access-key": SECRET_KEY}
+        static = StaticTable.from_metadata(
+            f"{iceberg.address}/metadata/v{iceberg.version}.metadata.json",
+            {"s3.endpoint": endpoint, "s3.region": REGION, **access},
+        )
+        assert difference(table.to_arrow(), static.scan().to_arrow(), ["id"]) == ""
+    table.vacuum(retention_ms=0, orphan_grace_ms=0)
+    assert table.fsck() == []
+    assert table.unpublish() == ["delta", "iceberg"]
+    left = [info.path for info in open_objects(table.lake.root).list_objects("tables", recursive=True)]
+    assert not [path for path in left if path.endswith(".begun")]
 
 
 def test_doctor_refuses_a_store_that_ignores_the_condition_of_a_write(

@@ -149,7 +149,7 @@ def test_namespaces_take_only_properties_of_the_users_own(local_root: str) -> No
 def test_names_have_one_style() -> None:
     for name in TABLE_PROPERTIES:
         assert re.fullmatch(
-            r"(siltstone\.(documents\.)?|feed\.|ingest\.|history\.|publish\.iceberg\.)?[a-z]+(_[a-z]+)*", name
+            r"(siltstone\.(documents\.)?|feed\.|ingest\.|history\.|publish\.(delta|iceberg)\.)?[a-z]+(_[a-z]+)*", name
         ), name
 
 

@@ -249,7 +249,12 @@ def _published_facts(publications: "Sequence[Publication]") -> Iterator[tuple[st
     for published in publications:
         behind = published.behind_rounds
         lag = f"{format_count(behind, 'round')} behind" if behind else "has all that is compacted"
-        yield f"published as {published.format}", f"version {published.version}, {lag}"
+        if published.oldest_unpublished_at is not None:
+            lag += f" since {format_time(published.oldest_unpublished_at)} UTC"
+        version = "not published yet" if published.version is None else f"version {published.version}"
+        yield f"published as {published.format}", f"{version}, {lag}"
+        if published.error is not None:
+            yield "not published", published.error
 
 
 def _roles(column: str, nullable: bool, table: "TableDescription") -> str:

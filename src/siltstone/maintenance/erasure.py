@@ -245,7 +245,8 @@ class _Erasure:
         """Return in which formats the table is to be published in the end: as it is now, and as an erasure found it that was stopped."""
         noted = self._log.read(lambda state: state.get(ERASURE_KEY)) or {}
         is_published = bool(self._dirty) or bool(noted)
-        now = [each.format for each in read_publications(self._name, root=self._root)] if is_published else []
+        found = read_publications(self._name, root=self._root) if is_published else []
+        now = [each.format for each in found if each.version is not None]
         return sorted({*noted.get("formats", ()), *now})
 
     def _note_formats(self, formats: Sequence[str]) -> None:

@@ -268,6 +268,15 @@ PUBLISH: Property[tuple[str, ...]] = Property(
     read_by="compaction and the service",
     meaning="The formats in which the table is published after each compaction, for readers of other systems.",
 )
+PUBLISH_DELTA_CHANGES: Property[bool] = Property(
+    name="publish.delta.change_feed",
+    parse=lambda text: _one_of("true", "false")(text) == "true",
+    values="`true` or `false`",
+    default=False,
+    default_text="`false`",
+    read_by="publishing as Delta Lake",
+    meaning="Whether published versions have a change data feed. Those of rounds that rewrite files then have files of their changes.",
+)
 PUBLISH_ICEBERG_VERSION: Property[int] = Property(
     name="publish.iceberg.format_version",
     parse=_whole(2, 3),
@@ -371,6 +380,7 @@ TABLE_PROPERTIES: dict[str, Property[Any]] = {
         KEEP_HISTORY,
         PRIORITY,
         PUBLISH,
+        PUBLISH_DELTA_CHANGES,
         PUBLISH_ICEBERG_VERSION,
         ROW_GROUP_ROWS,
         SCHEMA_EVOLUTION,

@@ -2,6 +2,7 @@
 
 import importlib
 import importlib.util
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -76,8 +77,11 @@ def _read_pyiceberg(address: str, version: int) -> pa.Table:
 
 
 def _read_polars_iceberg(address: str, version: int) -> pa.Table:
-    frame: Any = importlib.import_module("polars").scan_iceberg(_metadata_of(address, version)).collect()
-    rows: pa.Table = frame.to_arrow()
+    polars = importlib.import_module("polars")
+    with warnings.catch_warnings():
+        # How to read more quickly does not matter here.
+        warnings.simplefilter("ignore", polars.exceptions.PerformanceWarning)
+        rows: pa.Table = polars.scan_iceberg(_metadata_of(address, version)).collect().to_arrow()
     return rows
 
 

@@ -4,6 +4,7 @@ One create-if-absent of `_delta_log/N.json` is the commit. Which round of each p
 publishing the same rounds again does nothing, whoever died in between, and of two publishers one finds its work done.
 """
 
+import contextlib
 import dataclasses
 import time
 import uuid
@@ -12,28 +13,35 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from siltstone.catalog import main as catalog
-from siltstone.errors import AlreadyExistsError, ConflictError, CorruptionError
+from siltstone.errors import AlreadyExistsError, ConflictError, CorruptionError, NotFoundError
 from siltstone.model import COMPACTED_STREAM
 from siltstone.model.schema import schema_of
 from siltstone.objects import open_objects
+from siltstone.publish.change_files import changes_to_write, write_change_files
 from siltstone.publish.cut import Target, are_kept, rounds_of, take_cut_for
 from siltstone.publish.delta_log import ENGINE, UNPUBLISH, DeltaLog
 from siltstone.publish.delta_schema import (
+    CHANGE_FEED,
     COLUMN_MAPPING,
     DELETION_VECTORS,
+    FEED_SETTING,
     LOCK_FEATURE,
+    READER_FEATURES,
     TIMESTAMP_NTZ,
     describe,
+    has_change_feed,
     loosened,
     partition_texts,
     statistics_text,
     table_id,
 )
 from siltstone.publish.delta_state import APP_PREFIX, Action, DeltaState, remove_action
+from siltstone.publish.first_versions import announced
 from siltstone.publish.live_files import LiveFile, PartitionChange, Vector, changes_since
 from siltstone.publish.outcomes import Published
 from siltstone.publish.statistics import read_statistics
 from siltstone.rows.vectors import LENGTH_BYTES, frame
+from siltstone.table.change_feed import Changes
 from siltstone.table.snapshot import TableSnapshot
 
 _ATTEMPTS = 20
@@ -42,14 +50,19 @@ _READERS = 8
 
 @dataclass
 class _Plan:
-    """The actions of one version, but for what says who commits it, and the dead rows that have no object yet."""
+    """The actions of one version, but for what says who commits it; and dead rows and changes that have no object yet."""
 
     now_ms: int
     actions: list[Action] = field(default_factory=list)
     unwritten: list[tuple[Action, LiveFile]] = field(default_factory=list)
+    unwritten_changes: Changes | None = None
+    written: list[str] = field(default_factory=list)
     added: int = 0
     removed: int = 0
     changes_rows: bool = False
+    # None where there are no rounds in it.
+    tells_changes: bool | None = None
+    is_new: bool = False
 
     def remove(self, add: Action, *, changes_rows: bool) -> Action:
         """Return the action that takes back what another one added."""
@@ -69,24 +82,29 @@ def publish_delta(name: str, *, replace: bool = False, root: str) -> Published:
     for _ in range(_ATTEMPTS):
         # The state comes first: what it has was compacted before, so that the snapshot cannot be older.
         state = log.read()
-        target = Target(folder, f"{root}/{folder}", state.foreign, replaces=replace)
-        snapshot = take_cut_for(name, target, root=root)
-        try:
-            plan = _plan(state, snapshot, folder)
-        except CorruptionError:
-            # A vacuum may have forgotten the rounds meanwhile, and removed what they name.
-            if log.read().version == state.version and are_kept(snapshot):
-                raise
-            continue
-        is_new = bool(plan.actions) or state.foreign is not None
-        if is_new and not _commit(log, state, plan, snapshot):
-            continue
-        log.keep_checkpoints(state)
-        seconds = time.perf_counter() - started
-        return Published(
-            name, "delta", target.address, state.version, is_new, state.rounds, plan.added, plan.removed, seconds
-        )
+        is_first = not state.is_published
+        with announced(root, log.path(state.version + 1)) if is_first else contextlib.nullcontext():
+            target = Target(folder, f"{root}/{folder}", state.foreign, replaces=replace)
+            plan = _publish(log, state, take_cut_for(name, target, root=root))
+        if plan is not None:
+            log.keep_checkpoints(state)
+            seconds = time.perf_counter() - started
+            counts = (plan.added, plan.removed, seconds)
+            return Published(name, "delta", target.address, state.version, plan.is_new, state.rounds, *counts)
     raise ConflictError(f"{name}: others published {_ATTEMPTS} times meanwhile; try again")
+
+
+def _publish(log: DeltaLog, state: DeltaState, snapshot: TableSnapshot) -> _Plan | None:
+    """Commit what is new of a cut, and return what that is; None where others were first, or the cut was forgotten meanwhile."""
+    try:
+        plan = _plan(state, snapshot, log.folder)
+        plan.is_new = bool(plan.actions) or state.foreign is not None
+        return plan if not plan.is_new or _commit(log, state, plan, snapshot) else None
+    except (CorruptionError, NotFoundError):
+        # A vacuum may have forgotten the rounds meanwhile, and removed what they name.
+        if log.read().version == state.version and are_kept(snapshot):
+            raise
+        return None
 
 
 def _plan(state: DeltaState, snapshot: TableSnapshot, folder: str) -> _Plan:
@@ -108,28 +126,50 @@ def _plan(state: DeltaState, snapshot: TableSnapshot, folder: str) -> _Plan:
             app = f"{APP_PREFIX}{change.partition_id}"
             actions.append({"txn": {"appId": app, "version": change.round_id, "lastUpdated": plan.now_ms}})
     plan.changes_rows = any(change.changes_rows for change in changes)
+    if changes:
+        plan.tells_changes = _tells_changes(plan, published, snapshot, changes)
     has_dead = any(file.dead_count for change in changes for file in change.files)
-    plan.actions = [*_table_actions(state, snapshot, folder, plan.now_ms, has_dead=has_dead), *actions]
+    plan.actions = [*_table_actions(plan, state, snapshot, folder, has_dead=has_dead), *actions]
     return plan
 
 
+def _tells_changes(
+    plan: _Plan, published: DeltaState, snapshot: TableSnapshot, changes: Sequence[PartitionChange]
+) -> bool:
+    """Return whether readers can be told what changed, and let it be written where the data files do not tell it."""
+    if not has_change_feed(snapshot.name, snapshot.version):
+        return False
+    # Of files with dead rows that only come or only go, delta-rs takes the dead rows for those that changed.
+    is_misread = any(change.changes_rows and _has_unpaired_vector(change) for change in changes)
+    is_known = published.is_published and published.foreign is None
+    if is_known and (is_misread or any(change.moves_rows for change in changes)):
+        plan.unwritten_changes = changes_to_write(snapshot, published.rounds, changes)
+    return not is_misread or plan.unwritten_changes is not None
+
+
+def _has_unpaired_vector(change: PartitionChange) -> bool:
+    come = any(file.dead_count and file.uri not in change.previous for file in change.files)
+    return come or any(change.previous[uri].vector is not None for uri in change.removed)
+
+
 def _table_actions(
-    state: DeltaState, snapshot: TableSnapshot, folder: str, now_ms: int, *, has_dead: bool
+    plan: _Plan, state: DeltaState, snapshot: TableSnapshot, folder: str, *, has_dead: bool
 ) -> Iterator[Action]:
     """Yield what a reader has to know, and how the table is described, where that is news."""
     described = describe(snapshot.name, snapshot.version)
-    before = state.protocol or {}
-    features = {*before.get("writerFeatures", ()), *described.features, *([DELETION_VECTORS] if has_dead else ())}
-    features -= {LOCK_FEATURE}
+    feed = _feed_setting(plan, state, is_wanted=CHANGE_FEED in described.features)
+    before = {*(state.protocol or {}).get("writerFeatures", ())}
+    features = before | described.features | ({DELETION_VECTORS} if has_dead else set())
+    features -= {LOCK_FEATURE, *(() if feed or CHANGE_FEED in before else (CHANGE_FEED,))}
     protocol: Action = {"minReaderVersion": 1, "minWriterVersion": 7}
     if features & {DELETION_VECTORS, TIMESTAMP_NTZ}:
-        protocol |= {"minReaderVersion": 3, "readerFeatures": sorted(features)}
+        protocol |= {"minReaderVersion": 3, "readerFeatures": sorted(features & READER_FEATURES)}
     elif COLUMN_MAPPING in features:
         protocol["minReaderVersion"] = 2
     protocol["writerFeatures"] = sorted({*features, LOCK_FEATURE})
     if protocol != state.protocol:
         yield {"protocol": protocol}
-    configuration = {**described.configuration}
+    configuration = {**described.configuration, **feed}
     if DELETION_VECTORS in features:
         configuration["delta.enableDeletionVectors"] = "true"
     metadata = {
@@ -139,10 +179,21 @@ def _table_actions(
         "schemaString": described.schema,
         "partitionColumns": described.partition_columns,
         "configuration": configuration,
-        "createdTime": now_ms if state.metadata is None else state.metadata.get("createdTime", now_ms),
+        "createdTime": plan.now_ms if state.metadata is None else state.metadata.get("createdTime", plan.now_ms),
     }
     if metadata != state.metadata:
         yield {"metaData": metadata}
+
+
+def _feed_setting(plan: _Plan, state: DeltaState, *, is_wanted: bool) -> dict[str, str]:
+    """Return the setting by which a version has a change data feed. It changes only with versions of rounds."""
+    before = None if state.metadata is None else state.metadata["configuration"].get(FEED_SETTING)
+    if plan.tells_changes is None and state.metadata is not None:
+        return {} if before is None else {FEED_SETTING: before}
+    if plan.tells_changes or (plan.tells_changes is None and is_wanted):
+        return {FEED_SETTING: "true"}
+    # Where it is not there at all, delta-rs does not notice.
+    return {FEED_SETTING: "false"} if is_wanted or before is not None else {}
 
 
 def _file_actions(
@@ -193,24 +244,49 @@ def _new_statistics(state: DeltaState, snapshot: TableSnapshot, changes: Iterabl
 def _commit(log: DeltaLog, state: DeltaState, plan: _Plan, snapshot: TableSnapshot) -> bool:
     """Commit a version, and bring the state to it; return whether nobody else was first."""
     objects = open_objects(log.root)
-    vectors = f"{log.folder}/deletion_vector_{uuid.uuid4()}.bin"
-    if plan.unwritten:
-        data, places = frame([file.dead for _, file in plan.unwritten if file.dead is not None])
-        objects.create(vectors, data)
-        for (add, file), place in zip(plan.unwritten, places, strict=True):
-            vector = Vector(vectors, place.start - LENGTH_BYTES, place.length, file.dead_count)
-            add["deletionVector"] = state.vector_action(vector)
+    _write_vectors(plan, state, log)
+    _write_changes(plan, state, snapshot)
     version = state.version + 1
     actions = [_commit_info(plan, snapshot, replaces=state.foreign is not None), *plan.actions]
     try:
         log.commit(version, actions)
     except AlreadyExistsError:
-        if plan.unwritten:
-            objects.delete([vectors])
+        objects.delete(plan.written)
         return False
     state.apply(actions)
     state.version, state.is_unpublished, state.committed_ms = version, False, objects.now_ms()
     return True
+
+
+def _write_vectors(plan: _Plan, state: DeltaState, log: DeltaLog) -> None:
+    """Write dead rows that have no object yet into one."""
+    if not plan.unwritten:
+        return
+    path = f"{log.folder}/deletion_vector_{uuid.uuid4()}.bin"
+    data, places = frame([file.dead for _, file in plan.unwritten if file.dead is not None])
+    open_objects(log.root).create(path, data)
+    plan.written.append(path)
+    for (add, file), place in zip(plan.unwritten, places, strict=True):
+        vector = Vector(path, place.start - LENGTH_BYTES, place.length, file.dead_count)
+        add["deletionVector"] = state.vector_action(vector)
+
+
+def _write_changes(plan: _Plan, state: DeltaState, snapshot: TableSnapshot) -> None:
+    """Write the changes of rows that data files do not tell."""
+    if plan.unwritten_changes is None:
+        return
+    version = snapshot.version.as_in_files()
+    for file in write_change_files(plan.unwritten_changes, snapshot, state.folder):
+        plan.written.append(file.uri)
+        values = partition_texts(snapshot.name, version, file.partition_values)
+        cdc = {"path": state.path_of(file.uri), "partitionValues": values, "size": file.size, "dataChange": False}
+        plan.actions.append({"cdc": cdc})
+    if not any("cdc" in action for action in plan.actions):
+        # Without such a file, readers would take what only moved for changes.
+        plan.changes_rows = False
+        for action in plan.actions:
+            for kind in action.keys() & {"add", "remove"}:
+                action[kind]["dataChange"] = False
 
 
 def _commit_info(plan: _Plan, snapshot: TableSnapshot, *, replaces: bool) -> Action:

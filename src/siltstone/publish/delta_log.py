@@ -83,6 +83,11 @@ class DeltaLog:
         """Return where a commit or checkpoint is."""
         return f"{self.folder}/{LOG_FOLDER}/{version:020d}.{ending}"
 
+    @property
+    def hint_path(self) -> str:
+        """Where it is said which checkpoint is the newest."""
+        return f"{self.folder}/{LOG_FOLDER}/_last_checkpoint"
+
     def list_files(self) -> LogFiles:
         """Return what is in the log."""
         files = LogFiles({}, {}, self._objects.list_objects(f"{self.folder}/{LOG_FOLDER}"))
@@ -173,8 +178,7 @@ class DeltaLog:
         """Delete commits and checkpoints of earlier versions, and what points to them."""
         files = self.list_files()
         old = [info for each in (files.checkpoints, files.commits) for number, info in each.items() if number < version]
-        hint = f"{self.folder}/{LOG_FOLDER}/_last_checkpoint"
-        self._objects.delete([hint, *(info.path for info in old)])
+        self._objects.delete([self.hint_path, *(info.path for info in old)])
 
     def keep_checkpoints(self, state: DeltaState) -> None:
         """Write a checkpoint where one is due, or readers cannot start without. A failure is logged: the next publish tries again."""
@@ -202,7 +206,7 @@ class DeltaLog:
         except AlreadyExistsError:
             return
         hint = {"version": state.version, "size": len(rows) + len(adds), "sizeInBytes": len(data)}
-        self._objects.replace(f"{self.folder}/{LOG_FOLDER}/_last_checkpoint", orjson.dumps(hint))
+        self._objects.replace(self.hint_path, orjson.dumps(hint))
         state.checkpoint_version = state.version
 
 

@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from siltstone.errors import InvalidInputError
 from siltstone.model import PartitionValue, TableVersion
+from siltstone.model.properties import PUBLISH_DELTA_CHANGES
 from siltstone.model.schema import SchemaField, schema_of
 from siltstone.publish.statistics import Bound, FileStatistics
 
@@ -20,6 +21,11 @@ LOCK_FEATURE = "siltstone"
 DELETION_VECTORS = "deletionVectors"
 COLUMN_MAPPING = "columnMapping"
 TIMESTAMP_NTZ = "timestampNtz"
+CHANGE_FEED = "changeDataFeed"
+FEED_SETTING = "delta.enableChangeDataFeed"
+READER_FEATURES = frozenset({DELETION_VECTORS, COLUMN_MAPPING, TIMESTAMP_NTZ})
+# Columns that a reader of changes adds; a table that has one of them has no change data feed.
+_CHANGE_COLUMNS = {"_change_type", "_commit_version", "_commit_timestamp"}
 _SIMPLE = {
     pa.bool_(): "boolean",
     pa.int8(): "byte",
@@ -44,7 +50,7 @@ _NESTED_IDS = 1 << 12
 
 
 class Description(NamedTuple):
-    """What the metadata of a published version say of a table, and which features a reader needs for it."""
+    """What the metadata of a published version say of a table, and which features it needs for that."""
 
     name: str
     schema: str
@@ -71,8 +77,19 @@ def describe(name: str, version: TableVersion) -> Description:
             "delta.columnMapping.maxColumnId": str(max(types.last_id, version.last_column_id)),
         }
     features = ({COLUMN_MAPPING} if is_mapped else set()) | ({TIMESTAMP_NTZ} if types.has_local_times else set())
+    if has_change_feed(name, version):
+        features.add(CHANGE_FEED)
     schema = orjson.dumps({"type": "struct", "fields": fields}).decode()
     return Description(name, schema, list(version.partition_keys), configuration, frozenset(features))
+
+
+def has_change_feed(name: str, version: TableVersion) -> bool:
+    """Return whether versions are to tell what changed: the property is on, and no column is in the way.
+
+    Raises: InvalidInputError.
+    """
+    names = {name.lower() for column in version.fields for name in (column.name, column.name_in_files)}
+    return PUBLISH_DELTA_CHANGES.of(version.properties, name) and not names & _CHANGE_COLUMNS
 
 
 class _Types:

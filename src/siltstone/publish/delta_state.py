@@ -114,6 +114,10 @@ class DeltaState:
             named |= {self.uri_of(action["path"])} | (set() if vector is None else {vector.uri})
         return named
 
+    def change_files(self, actions: Iterable[Action]) -> set[str]:
+        """Return the files of changes that the actions of a version name."""
+        return {self.uri_of(action["cdc"]["path"]) for action in actions if "cdc" in action}
+
     def apply(self, actions: Sequence[Action]) -> None:
         """Take over the actions of the next version."""
         for action in actions:

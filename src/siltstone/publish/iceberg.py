@@ -6,6 +6,7 @@ so that publishing the same rounds again does nothing, whoever died in between, 
 Each partition has manifests of its own. A version writes those anew in which something changes, and names the others as they are.
 """
 
+import contextlib
 import io
 import logging
 import secrets
@@ -34,6 +35,7 @@ from siltstone.model.properties import PUBLISH_ICEBERG_VERSION
 from siltstone.model.schema import schema_of
 from siltstone.objects import open_objects
 from siltstone.publish.cut import Target, are_kept, rounds_of, take_cut_for
+from siltstone.publish.first_versions import announced
 from siltstone.publish.iceberg_manifest import (
     ADDED,
     DATA,
@@ -54,7 +56,16 @@ from siltstone.publish.iceberg_schema import (
     partition_value,
     value_bytes,
 )
-from siltstone.publish.iceberg_state import FOLDER, ROUNDS, WRITE_ID, IcebergState, Metadata, list_versions, read_state
+from siltstone.publish.iceberg_state import (
+    FOLDER,
+    ROUNDS,
+    WRITE_ID,
+    IcebergState,
+    Metadata,
+    commit_nothing,
+    list_versions,
+    read_state,
+)
 from siltstone.publish.live_files import LiveFile, PartitionChange, changes_since, read_published
 from siltstone.publish.outcomes import Published
 from siltstone.publish.puffin import Blob, write_puffin
@@ -84,23 +95,30 @@ def publish_iceberg(name: str, *, replace: bool = False, root: str) -> Published
     for _ in range(_ATTEMPTS):
         # The state comes first: what it has was compacted before, so that the snapshot cannot be older.
         state = read_state(root, folder)
-        target = Target(folder, state.location, state.foreign, replaces=replace)
-        snapshot = take_cut_for(name, target, root=root)
-        try:
-            publish = _Publish(_comparable(state), snapshot)
-            is_new = publish.is_needed(state)
-            if is_new and not publish.commit(state):
-                continue
-        except (CorruptionError, NotFoundError):
-            # A vacuum may have forgotten the rounds meanwhile, and removed what they name.
-            if read_state(root, folder).version == state.version and are_kept(snapshot):
-                raise
-            continue
-        _write_hint(state)
-        seconds = time.perf_counter() - started
-        counts = (publish.added, publish.removed) if is_new else (0, 0)
-        return Published(name, "iceberg", state.location, state.version, is_new, {**state.rounds}, *counts, seconds)
+        is_first = not state.is_published
+        with announced(root, state.path(state.version + 1)) if is_first else contextlib.nullcontext():
+            target = Target(folder, state.location, state.foreign, replaces=replace)
+            published = _publish(state, take_cut_for(name, target, root=root))
+        if published is not None:
+            _write_hint(state)
+            counts = (published.is_new, {**state.rounds}, published.added, published.removed)
+            return Published(
+                name, "iceberg", state.location, state.version, *counts, seconds=time.perf_counter() - started
+            )
     raise ConflictError(f"{name}: others published {_ATTEMPTS} times meanwhile; try again")
+
+
+def _publish(state: IcebergState, snapshot: TableSnapshot) -> "_Publish | None":
+    """Commit what is new of a cut, and return what that is; None where others were first, or the cut was forgotten meanwhile."""
+    try:
+        publish = _Publish(_comparable(state), snapshot)
+        publish.is_new = publish.is_needed(state)
+        return publish if not publish.is_new or publish.commit(state) else None
+    except (CorruptionError, NotFoundError):
+        # A vacuum may have forgotten the rounds meanwhile, and removed what they name.
+        if read_state(state.root, state.folder).version == state.version and are_kept(snapshot):
+            raise
+        return None
 
 
 def read_metadata(name: str, *, root: str) -> tuple[str, Metadata] | None:
@@ -142,6 +160,7 @@ class _Publish:
         # Where some partitions are compacted further by now, the newest state of all in files may be an older one.
         is_older = any(rounds.get(partition, number) < number for partition, number in state.rounds.items())
         self._changes = [] if is_older else [*changes_since(state, snapshot, state.folder)]
+        self.is_new = False
         self.added = sum(len(change.files) for change in self._changes)
         self.removed = sum(len(change.removed) for change in self._changes)
 
@@ -561,7 +580,7 @@ def unpublish_iceberg(name: str, *, root: str) -> bool:
             was_published = True
         if was_published:
             try:
-                objects.create(state.path(newest + 1), orjson.dumps({"siltstone": "unpublished"}))
+                commit_nothing(state)
             except AlreadyExistsError:
                 continue
             newest += 1

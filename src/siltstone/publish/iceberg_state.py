@@ -227,3 +227,8 @@ def read_state(root: str, folder: str) -> IcebergState:
             if state.snapshot is not None and WRITE_ID not in state.snapshot["summary"]:
                 state.foreign = f"version {state.version} was written by others"
         return state
+
+
+def commit_nothing(state: IcebergState) -> None:
+    """Make the next version one that is no table. Raises: AlreadyExistsError."""
+    open_objects(state.root).create(state.path(state.version + 1), orjson.dumps({"siltstone": "unpublished"}))

@@ -34,6 +34,8 @@ from siltstone.table.completion import Destination, compacted_partition, get_rou
 from siltstone.table.snapshot import PartitionSnapshot, TableSnapshot
 
 _Flags = npt.NDArray[np.bool_]
+_Slices = dict[str, list[CompactedFile]]
+"""Slices in buckets, by their data files."""
 
 
 class Vector(NamedTuple):
@@ -93,7 +95,7 @@ class PartitionChange:
     """What is to be published of a partition: files that are new or have other dead rows, and files that are gone.
 
     `previous` has those of the files that were published before. `changes_rows` is false where the rounds since have only
-    arranged the same rows anew.
+    arranged the same rows anew. `moves_rows` is true where, beside what changed, rows may be in another file than before.
     """
 
     partition_id: str
@@ -102,6 +104,7 @@ class PartitionChange:
     removed: tuple[str, ...]
     previous: Mapping[str, PublishedFile]
     changes_rows: bool = True
+    moves_rows: bool = False
 
 
 def changes_since(published: PublishedState, snapshot: TableSnapshot, folder: str) -> Iterator[PartitionChange]:
@@ -138,7 +141,7 @@ class _PartitionDiff:
     def change(self) -> PartitionChange:
         base = self._base()
         if base is None:
-            before: dict[str, list[CompactedFile]] = {}
+            before: _Slices = {}
             now = _by_data_file(self._completion.buckets)
             candidates = [*now, *self._published.uris_in(self._partition.folder)]
         else:
@@ -160,6 +163,7 @@ class _PartitionDiff:
             tuple(removed),
             previous,
             base is None or self._changes_rows(base),
+            base is not None and (base.origin != self._completion.origin or _moves_rows(before, now)),
         )
 
     def _base(self) -> RoundCompletion | None:
@@ -271,8 +275,16 @@ def read_published(root: str, vector: Vector) -> BitMap64:
     return dead
 
 
-def _by_data_file(buckets: Iterable[Bucket]) -> dict[str, list[CompactedFile]]:
-    slices: dict[str, list[CompactedFile]] = {}
+def _moves_rows(before: _Slices, now: _Slices) -> bool:
+    """Return whether a file that is only in one of two states has rows that may be in another file of the other.
+
+    Rows are carried over into newer files; after a rollback, those are the ones that were there before.
+    """
+    return any(file.carried_rows != 0 for uri in before.keys() ^ now.keys() for file in before.get(uri) or now[uri])
+
+
+def _by_data_file(buckets: Iterable[Bucket]) -> _Slices:
+    slices: _Slices = {}
     for bucket in buckets:
         for file in bucket.files:
             slices.setdefault(file.uri, []).append(file)

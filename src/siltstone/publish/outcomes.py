@@ -20,16 +20,23 @@ class Published:
 
 @dataclass(frozen=True)
 class Publication:
-    """A table in a format: where, its newest version, the rounds that it has, and how many rounds came since."""
+    """A table in a format: where, its newest version, the rounds that it has, and how many rounds came since, from when on.
+
+    Without a `version`, the table is to be published, but was not yet, or what was published cannot be read. `error` is
+    why the last publish failed, `failed_at` when, where none has made up for it.
+    """
 
     table: str
     format: str
     address: str
-    version: int
-    published_at: int
+    version: int | None
+    published_at: int | None
     rounds: dict[str, int]
     behind_rounds: int
+    oldest_unpublished_at: int | None
     files: int
+    error: str | None = None
+    failed_at: int | None = None
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,6 @@
 """Publishing in any of the formats there are: what `Table.publish`, the service and the command line call."""
 
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 
 from siltstone.catalog import main as catalog
@@ -9,9 +10,13 @@ from siltstone.model.properties import PUBLISH, PUBLISH_FORMATS
 from siltstone.objects import open_objects
 from siltstone.publish.delta import publish_delta, unpublish_delta
 from siltstone.publish.delta_log import DeltaLog
+from siltstone.publish.delta_state import DeltaState
+from siltstone.publish.failure_notes import note_failure, read_failure
 from siltstone.publish.iceberg import publish_iceberg, unpublish_iceberg
-from siltstone.publish.iceberg_state import read_state
+from siltstone.publish.iceberg_state import FOLDER as ICEBERG_FOLDER
+from siltstone.publish.iceberg_state import IcebergState, read_state
 from siltstone.publish.outcomes import Publication, Published, PublishFailure
+from siltstone.table.completion import list_rounds
 from siltstone.table.followers import read_own
 
 _PUBLISHERS: dict[str, Callable[..., Published]] = {"delta": publish_delta, "iceberg": publish_iceberg}
@@ -26,7 +31,12 @@ def publish(name: str, format: str, *, replace: bool = False, root: str) -> Publ
         raise InvalidInputError(
             f"{name}: unknown format {format!r} to publish as; there is {', '.join(PUBLISH_FORMATS)}"
         )
-    return _PUBLISHERS[format](name, replace=replace, root=root)
+    try:
+        return _PUBLISHERS[format](name, replace=replace, root=root)
+    except SiltstoneError as error:
+        with contextlib.suppress(SiltstoneError):
+            note_failure(root, catalog.version_folder(name, root=root), format, error)
+        raise
 
 
 def publish_by_property(name: str, *, root: str) -> list[Published | PublishFailure]:
@@ -46,27 +56,45 @@ def publish_by_property(name: str, *, root: str) -> list[Published | PublishFail
 
 
 def read_publications(name: str, *, root: str) -> list[Publication]:
-    """Return in which formats a table is published now. Raises: NotFoundError, CorruptionError."""
+    """Return in which formats a table is published, or is to be by its property. Raises: NotFoundError, CorruptionError."""
+    wanted = PUBLISH.of(catalog.get_table_version(name, root=root).properties, name)
     folder = catalog.version_folder(name, root=root)
-    delta, iceberg = DeltaLog(root, folder).read(), read_state(root, folder)
     found = []
-    if delta.is_published:
-        behind = _rounds_behind(name, delta.rounds, root)
-        counts = (delta.version, delta.committed_ms, delta.rounds, behind, delta.file_count)
-        found.append(Publication(name, "delta", f"{root}/{folder}", *counts))
-    if iceberg.is_published:
-        rounds = {**iceberg.rounds}
-        behind = _rounds_behind(name, rounds, root)
-        counts = (iceberg.version, iceberg.committed_ms, rounds, behind, iceberg.file_count)
-        found.append(Publication(name, "iceberg", iceberg.location, *counts))
+    for known, address in {"delta": f"{root}/{folder}", "iceberg": f"{root}/{folder}/{ICEBERG_FOLDER}"}.items():
+        state, files, error = _state_of(root, folder, known)
+        if not state.is_published and error is None and known not in wanted:
+            continue
+        version, published_at, failed_at = None, None, None
+        if state.is_published:
+            version, published_at = state.version, state.committed_ms
+        behind, since = _rounds_behind(name, state.rounds, root)
+        if error is None and (behind or not state.is_published):
+            error, failed_at = read_failure(root, folder, known, published_at or 0)
+        counts = ({**state.rounds}, behind, since, files)
+        found.append(Publication(name, known, address, version, published_at, *counts, error, failed_at))
     return found
 
 
-def _rounds_behind(name: str, rounds: Mapping[str, int], root: str) -> int:
-    """Return how many rounds came since those that were published."""
-    partitions = read_own(name, root=root).partitions
-    newest = [(each.own.partition_id, each.state.round_id or 0) for each in partitions]
-    return sum(max(0, number - rounds.get(partition, 0)) for partition, number in newest)
+def _state_of(root: str, folder: str, format: str) -> tuple[DeltaState | IcebergState, int, str | None]:
+    """Return what is published in a format, how many files that are, and what is damaged, if anything."""
+    try:
+        state = DeltaLog(root, folder).read() if format == "delta" else read_state(root, folder)
+        return state, state.file_count, None
+    except CorruptionError as error:
+        return DeltaState(folder), 0, str(error)
+
+
+def _rounds_behind(name: str, rounds: Mapping[str, int], root: str) -> tuple[int, int | None]:
+    """Return how many rounds came since those that were published, and when the first of them that is known did."""
+    count, times = 0, []
+    for partition in read_own(name, root=root).partitions:
+        published = rounds.get(partition.own.partition_id, 0)
+        newer = (partition.state.round_id or 0) - published
+        if newer > 0:
+            count += newer
+            entries = list_rounds(partition.destination)
+            times += [int(entry["completed_at"]) for entry in entries if int(entry["round_id"]) > published]
+    return count, min(times, default=None)
 
 
 def unpublish(name: str, *, root: str) -> list[str]:
@@ -79,15 +107,17 @@ def check_publications(name: str, *, root: str) -> Sequence[Finding]:
     """Check that all that is published is there, as large as it was."""
     folder = catalog.version_folder(name, root=root)
     action = f"run siltstone unpublish {name}, then siltstone publish {name}"
+    log = DeltaLog(root, folder)
     try:
-        delta, iceberg = DeltaLog(root, folder).read(), read_state(root, folder)
+        delta, iceberg = log.read(), read_state(root, folder)
         expected: dict[str, tuple[int | None, str]] = {}
         if iceberg.is_published:
             expected |= {uri: (size, f"version {iceberg.version} as iceberg") for uri, size in iceberg.sizes().items()}
         if delta.is_published:
             adds = delta.adds(delta.uri_of(path) for path in delta.all_adds().field("path").to_pylist())
             of = f"version {delta.version} as delta"
-            expected |= dict.fromkeys(delta.named(adds.values()), (None, of))
+            named = delta.named(adds.values()) | delta.change_files(log.read_commit(delta.version))
+            expected |= dict.fromkeys(named, (None, of))
             expected |= {uri: (add["size"], of) for uri, add in adds.items()}
     except CorruptionError as error:
         return [Finding("published", folder, str(error), action)]

@@ -14,15 +14,20 @@ import orjson
 
 from siltstone.errors import AlreadyExistsError
 from siltstone.objects import open_objects
-from siltstone.publish.delta_log import LOG_FOLDER, DeltaLog
+from siltstone.publish.change_files import CHANGE_FOLDER
+from siltstone.publish.delta_log import LOG_FOLDER, UNPUBLISH, DeltaLog
 from siltstone.publish.delta_state import DeltaState
+from siltstone.publish.failure_notes import FAILURE_FOLDER, failure_paths
+from siltstone.publish.first_versions import is_announced
 from siltstone.publish.iceberg_state import FOLDER as ICEBERG_FOLDER
-from siltstone.publish.iceberg_state import IcebergState, Metadata, list_versions, read_state
+from siltstone.publish.iceberg_state import IcebergState, Metadata, commit_nothing, list_versions, read_state
 
 VACUUM = "VACUUM START"
 LOG_RETENTION_MS = 30 * 24 * 3600 * 1000
 _State = TypeVar("_State", DeltaState, IcebergState)
-_OWN = re.compile(rf"({LOG_FOLDER}/[^/]+|{ICEBERG_FOLDER}/.+|deletion_vector_[0-9a-f-]{{36}}\.bin)\Z")
+_OWN = re.compile(
+    rf"(({LOG_FOLDER}|{CHANGE_FOLDER}|{FAILURE_FOLDER})/[^/]+|{ICEBERG_FOLDER}/.+|deletion_vector_[0-9a-f-]{{36}}\.bin)\Z"
+)
 
 
 def is_publication(path: str, folder: str) -> bool:
@@ -43,7 +48,7 @@ class PublishedVersions(NamedTuple):
 
         That includes what describes them, but for old commits that checkpoints sum up. Raises: CorruptionError.
         """
-        return self._named_by_delta() | self._named_by_iceberg()
+        return self._named_by_delta() | self._named_by_iceberg() | failure_paths(self.folder)
 
     def _named_by_delta(self) -> set[str]:
         log = DeltaLog(self.root, self.folder)
@@ -53,10 +58,22 @@ class PublishedVersions(NamedTuple):
         adds = state.adds(state.uri_of(path) for path in state.all_adds().field("path").to_pylist())
         old_ms = min(self.since_ms, self.now_ms - LOG_RETENTION_MS)
         named = state.named(adds.values()) | _named_by_log(log, state, old_ms)
-        for version, info in log.list_files().commits.items():
-            if info.modified_ms > self.since_ms and not state.is_unpublished:
-                removes = [action["remove"] for action in log.read_commit(version) if "remove" in action]
-                named |= state.named(removes)
+        return named if state.is_unpublished else named | self._named_by_commits(log, state)
+
+    def _named_by_commits(self, log: DeltaLog, state: DeltaState) -> set[str]:
+        """Return what versions name that were replaced since then, and the changes of those and of the newest one."""
+        named = set()
+        replaced_ms: int | None = None
+        for version, info in sorted(log.list_files().commits.items(), reverse=True):
+            is_kept = replaced_ms is None or replaced_ms > self.since_ms
+            actions = log.read_commit(version) if is_kept or info.modified_ms > self.since_ms else []
+            if info.modified_ms > self.since_ms:
+                named |= state.named(action["remove"] for action in actions if "remove" in action)
+            if is_kept:
+                named |= state.change_files(actions)
+            # What a fence follows is still the newest.
+            if not any(action.get("commitInfo", {}).get("operation") == VACUUM for action in actions):
+                replaced_ms = info.modified_ms
         return named
 
     def _named_by_iceberg(self) -> set[str]:
@@ -70,20 +87,29 @@ class PublishedVersions(NamedTuple):
         return named
 
     def fence(self) -> None:
-        """Refuse what publishers have planned so far, if the table is published: they plan again.
+        """Refuse what publishers have planned so far, if the table is published, or about to be: they plan again.
 
         What is no longer kept of an Iceberg table is forgotten by its metadata, too. Raises: CorruptionError.
         """
         log = DeltaLog(self.root, self.folder)
-        _until_committed(log.read, lambda state: log.commit_alone(state, VACUUM))
+
+        def fence(state: DeltaState) -> None:
+            if state.is_published:
+                log.commit_alone(state, VACUUM)
+            elif is_announced(self.root, log.path(state.version + 1)):
+                log.commit_alone(state, UNPUBLISH)
 
         def forget(state: IcebergState) -> None:
-            assert state.metadata is not None
+            if state.metadata is None:
+                if is_announced(self.root, state.path(state.version + 1)):
+                    commit_nothing(state)
+                return
             metadata = {**state.metadata, "snapshots": kept_snapshots(state.metadata, self.since_ms)}
             ids = {snapshot["snapshot-id"] for snapshot in metadata["snapshots"]}
             metadata["snapshot-log"] = [each for each in metadata["snapshot-log"] if each["snapshot-id"] in ids]
             open_objects(self.root).create(state.path(state.version + 1), orjson.dumps(metadata))
 
+        _until_committed(log.read, fence)
         _until_committed(lambda: read_state(self.root, self.folder), forget)
 
 
@@ -94,15 +120,13 @@ def _named_by_log(log: DeltaLog, state: DeltaState, before_ms: int) -> set[str]:
     checkpoints = sorted(version for version in files.checkpoints if version <= state.version)
     first = checkpoints[-2] if len(checkpoints) > 1 else 0
     versions = [*files.commits.items(), *files.checkpoints.items()]
-    old = {info.path for version, info in versions if version < first and info.modified_ms <= before_ms}
-    return {info.path for info in files.objects} - old
+    kept = {info.path for version, info in versions if version >= first or info.modified_ms > before_ms}
+    return kept | {log.hint_path}
 
 
 def _until_committed(read: Callable[[], _State], commit: Callable[[_State], None]) -> None:
     while True:
         state = read()
-        if not state.is_published:
-            return
         try:
             commit(state)
         except AlreadyExistsError:

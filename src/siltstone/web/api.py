@@ -18,6 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from siltstone.errors import SiltstoneError
 from siltstone.ingest.drop_log import IngestReport
+from siltstone.publish.outcomes import Publication
 from siltstone.service import (
     Database,
     audit_trail,
@@ -224,6 +225,13 @@ def ingests(site: SiteHere, name: str) -> list[IngestReport]:
     return site.lake.ingests(name)
 
 
+@reading.get("/tables/{name}/published", summary="Formats that a table is published in")
+def published(site: SiteHere, name: str) -> list[Publication]:
+    """The formats that the table's property `publish` names: version, rounds that came since, and why the last publish failed."""
+    site.lake.table(name)
+    return site.lake.publications(name)
+
+
 @reading.get("/nodes", summary="The nodes")
 def nodes(site: SiteHere) -> list[NodeInfo]:
     """The nodes of the last day."""
@@ -349,6 +357,7 @@ def render_metrics(site: Site) -> bytes:
     ]
     try:
         metrics += _of_tables(site.lake.tables(), status.now_ms)
+        metrics += _of_publications(site.lake.publications(), status.now_ms)
         skews_ms["store"] = site.lake.skew_ms()
     except SiltstoneError as error:
         _log.warning("metrics of tables left out", extra={"reason": str(error)})
@@ -417,6 +426,24 @@ def _of_tables(tables: Sequence[TableReport], now_ms: int) -> Iterator[Metric]:
     for key, about in _TABLE_GAUGES.items():
         values = {table.name: getattr(table, key) for table in reports if getattr(table, key) is not None}
         yield _labelled(f"siltstone_table_{key}", about, "table", values)
+
+
+def _of_publications(publications: Sequence[Publication], now_ms: int) -> Iterator[Metric]:
+    """Yield how far each table is published, in each of the formats that its property names."""
+    behind_ms = [
+        0 if each.oldest_unpublished_at is None else max(now_ms - each.oldest_unpublished_at, 0)
+        for each in publications
+    ]
+    gauges: dict[str, tuple[str, Sequence[float]]] = {
+        "lag_rounds": ("Rounds that came since the published version.", [each.behind_rounds for each in publications]),
+        "lag_seconds": ("Age of the oldest round that is not published, else 0.", [ms / 1000 for ms in behind_ms]),
+        "failed": ("1 where the last publish failed.", [each.error is not None for each in publications]),
+    }
+    for name, (about, values) in gauges.items():
+        gauge = GaugeMetricFamily(f"siltstone_table_publish_{name}", about, labels=["table", "format"])
+        for each, value in zip(publications, values, strict=True):
+            gauge.add_metric([each.table, each.format], float(value))
+        yield gauge
 
 
 def _gauge(name: str, help: str, value: float) -> Metric:

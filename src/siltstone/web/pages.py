@@ -220,6 +220,7 @@ def table(request: Request, name: str, site: SiteHere) -> HTMLResponse:
         details=details,
         table=details.overview,
         ingests=site.lake.ingests(name),
+        publications=site.lake.publications(name),
         sizes=size_chart(details.rounds),
         rows=rows_chart(details.rounds),
         failing=next((failing for failing in status.failing if failing.table == name), None),

@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 from siltstone.errors import CorruptionError, InvalidInputError, NotFoundError
 from siltstone.ingest.drop_log import IngestReport
 from siltstone.lake import Lake, Table
+from siltstone.publish.outcomes import Publication
 from siltstone.service import Database, ServiceSettings
 from siltstone.table.report import TableDetails, TableReport
 from siltstone.text import format_partition, mask_secrets
@@ -193,6 +194,7 @@ class LakeReader:
         self._tables = _Kept(lambda: [_in_our_words(table) for table in lake.report()], monotonic)
         self._details: dict[str, _Kept[TableDetails]] = {}
         self._ingests: dict[str, _Kept[list[IngestReport]]] = {}
+        self._publications = _Kept(self._read_publications, monotonic)
         self._lock = threading.Lock()
 
     def tables(self) -> list[TableReport]:
@@ -241,6 +243,22 @@ class LakeReader:
                 self._ingests.clear()
             kept = self._ingests.setdefault(name, _Kept(lambda: self._read_ingests(name), self._monotonic))
         return kept.get()
+
+    def publications(self, name: str | None = None) -> list[Publication]:
+        """Return how far tables are published in the formats that their properties name, all or one. Raises: StorageError."""
+        return [each for each in self._publications.get() if name is None or each.table == name]
+
+    def _read_publications(self) -> list[Publication]:
+        found: list[Publication] = []
+        for table in self._lake.tables():
+            try:
+                found += table.published() if table.publish_formats() else []
+            except (CorruptionError, InvalidInputError, NotFoundError) as error:
+                _log.warning("published versions not readable", extra={"table": table.name, "reason": str(error)})
+        return [
+            replace(each, address=mask_secrets(each.address), error=each.error and mask_secrets(each.error))
+            for each in found
+        ]
 
     def _read_ingests(self, name: str) -> list[IngestReport]:
         try:

@@ -4,6 +4,7 @@ import contextlib
 import datetime
 import json
 import threading
+import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from decimal import Decimal
@@ -282,6 +283,15 @@ def test_bounds_of_long_text_are_cut_so_that_all_of_it_is_between_them(
 ) -> None:
     assert bound_bytes(pa.string(), text, is_upper=False) == least
     assert bound_bytes(pa.string(), text, is_upper=True) == greatest
+
+
+def test_a_check_does_not_warn_of_what_readers_could_do_better(table: siltstone.Table) -> None:
+    step(table, range(10), "a")
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always", pl.exceptions.PerformanceWarning)
+        checks = {check.reader: check.state for check in table.check_published(table.publish("iceberg"))}
+    assert (checks["pyiceberg"], checks["polars"]) == ("equal", "equal")
+    assert not [each for each in warned if issubclass(each.category, pl.exceptions.PerformanceWarning)]
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """A publish that dies, meets others, or lags behind a vacuum: each state is published once, and what is published is readable."""
 
 import contextlib
+import os
 import shutil
 import threading
 from collections.abc import Callable
@@ -18,6 +19,8 @@ from tests.unit.publish.test_delta import SMALL, step
 from tests.unit.rounds.compaction import make_table, rows
 
 LAG = 2
+# Whether first publishes are disturbed at every call, which takes a minute.
+EVERY_CALL = "SILTSTONE_EVERY_CALL" in os.environ
 
 
 @pytest.fixture(scope="module")
@@ -32,10 +35,10 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> str:
     return folder
 
 
-def copied(template: str, root: str) -> siltstone.Table:
-    """Return the table in a copy of that lake: all paths are relative."""
+def copied(template: str, root: str, name: str = "shop.orders") -> siltstone.Table:
+    """Return a table in a copy of a lake: all paths are relative."""
     shutil.copytree(template, root)
-    return siltstone.open(root).table("shop.orders")
+    return siltstone.open(root).table(name)
 
 
 def test_the_version_that_is_prepared_needs_a_vector_of_its_own(local_root: str, template: str) -> None:
@@ -119,11 +122,14 @@ def test_a_vacuum_with_a_retention_keeps_what_replaced_versions_name(local_root:
 
 def test_a_vacuum_removes_what_a_dead_publisher_left(local_root: str, template: str) -> None:
     table = copied(template, local_root)
-    orphan = folder_of(table) / "deletion_vector_00000000-0000-4000-8000-000000000000.bin"
-    orphan.write_bytes(b"x")
-    assert table.vacuum().removed_files == [], "it is too young"
+    name = "deletion_vector_00000000-0000-4000-8000-000000000000.bin"
+    # What Spark leaves when it is refused, too.
+    names = (name, f".{name}.crc", f"_delta_log/.{0:020d}.json.crc", f"_delta_log/.{9:020d}.json.a-b.tmp")
+    for name in names:
+        (folder_of(table) / name).write_bytes(b"x")
+    assert table.vacuum().removed_files == [], "they are too young"
     table.vacuum(orphan_grace_ms=0)
-    assert not orphan.exists()
+    assert not [name for name in names if (folder_of(table) / name).exists()]
     table.publish()
     same_as(table, table.to_arrow())
 
@@ -150,6 +156,80 @@ def test_a_vacuum_at_any_moment_of_a_publish_leaves_no_version_without_its_files
         table.publish()
         same_as(table, table.to_arrow(), polars=False)
     assert calls > 5
+
+
+@pytest.fixture(scope="module")
+def unpublished(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A lake with a table that was never published, and an older one that was taken back."""
+    folder = str(tmp_path_factory.mktemp("unpublished"))
+    for name in ("shop.orders", "shop.returns"):
+        table = make_table(folder, name)
+        step(table, range(16), "first", SMALL)
+        step(table, range(0, 16, 2), "second", SMALL)
+    table.publish("delta")
+    table.publish("iceberg")
+    table.unpublish()
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("name", "format"), [("shop.orders", "delta"), ("shop.orders", "iceberg"), ("shop.returns", "delta")]
+)
+def test_a_vacuum_at_any_moment_of_a_first_publish_leaves_no_version_without_its_files(
+    new_root: Callable[[str], str], unpublished: str, name: str, format: str
+) -> None:
+    table = copied(unpublished, new_root("local"), name)
+    with faults(table.lake.root) as store:
+        table.publish(format)
+    # Every call with the variable; else each that writes, and some of the others.
+    for at_call, call in enumerate(store.history, 1):
+        if not (EVERY_CALL or call.startswith("create ") or at_call % 6 == 0):
+            continue
+        table = copied(unpublished, new_root("local"), name)
+
+        def others(table: siltstone.Table = table) -> None:
+            other = siltstone.open(table.lake.root).table(table.name)
+            step(other, range(16), "meanwhile", SMALL)
+            other.vacuum(retention_ms=0, orphan_grace_ms=0)
+
+        with faults(table.lake.root, at_call=at_call, kind="meet", act=others):
+            table.publish(format)
+        assert table.fsck() == [], call
+        table.publish(format)
+        table.vacuum(retention_ms=0, orphan_grace_ms=0)
+        assert table.fsck() == []
+        assert not list(folder_of(table).rglob("*.begun"))
+        if format == "delta":
+            same_as(table, table.to_arrow(), polars=False)
+
+
+@pytest.mark.parametrize("kind", FAULT_KINDS if EVERY_CALL else ("lose", "kill"))
+def test_a_first_publish_that_fails_at_any_call_is_done_again_once(
+    new_root: Callable[[str], str], kind: FaultKind, unpublished: str
+) -> None:
+    at_call = calls = 0
+    while at_call <= calls:
+        at_call += 1
+        table = copied(unpublished, new_root("local"))
+        with faults(table.lake.root, at_call=at_call, kind=kind) as store, contextlib.suppress(StorageError, Killed):
+            table.publish()
+        calls = max(calls, store.calls)
+        forget_logs(table.lake.root)
+        # What a publisher left that died is refused, and goes.
+        table.vacuum(orphan_grace_ms=0)
+        assert table.publish().version in (0, 1)
+        same_as(table, table.to_arrow(), polars=False)
+        table.vacuum(orphan_grace_ms=0)
+        assert not list(folder_of(table).rglob("*.begun"))
+    assert calls > 5
+
+
+def test_a_vacuum_makes_no_log_where_nobody_publishes(local_root: str, unpublished: str) -> None:
+    table = copied(unpublished, local_root)
+    step(table, range(16), "more", SMALL)
+    assert table.vacuum(retention_ms=0, orphan_grace_ms=0).removed_files
+    assert not (folder_of(table) / "_delta_log").exists()
+    assert not (folder_of(table) / "iceberg").exists()
 
 
 def test_a_failed_publish_does_not_fail_the_round_and_the_next_one_makes_up_for_it(local_root: str) -> None:

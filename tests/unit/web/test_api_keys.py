@@ -16,7 +16,8 @@ def record(service: Service, drops: Path) -> dict[str, Shape]:
     """Return the shape of every answer, of a lake with partitions, a failure, a backlog and controls."""
     browser = service.browser()
     register_node(service.database, NodeIdentity("node"), is_worker=True)
-    table = make_table(service.root, "shop.days", partition_keys=["v"], primary_keys=["v", "id"])
+    published = {"publish": "delta"}
+    table = make_table(service.root, "shop.days", partition_keys=["v"], primary_keys=["v", "id"], properties=published)
     for number in range(2):
         service.write(number)
         table.write(rows([number], "a").set_column(1, "v", [["a"]]))
@@ -44,6 +45,7 @@ def record(service: Service, drops: Path) -> dict[str, Shape]:
         "tables/shop.orders",
         "tables/shop.days",
         "tables/shop.days/ingests",
+        "tables/shop.days/published",
         "nodes",
     ):
         shapes[f"GET /api/{path}"] = shape_of(browser.get(f"/api/{path}").json())

@@ -241,3 +241,33 @@ def test_a_table_shows_the_folders_that_files_are_taken_from(service: Service, t
     assert (report["files"], report["rejected"], report["waiting_files"]) == (1, 1, 0)
     assert "c.csv" in report["error"]
     assert browser.get("/api/tables/shop.nothing/ingests").status_code == 404
+
+
+def test_a_table_shows_how_far_it_is_published_and_why_it_is_not(service: Service) -> None:
+    browser = service.browser()
+    service.write(1)
+    service.run_cycle()
+    assert "Published" not in browser.page("/tables/shop.orders")
+    table = siltstone.open(service.root).table("shop.orders")
+    table.alter(properties={"publish": "delta"}, add_columns={"<opens>": "time"})
+    service.write(2)
+    service.run_cycle()
+    page = browser.page("/tables/shop.orders")
+    assert "Not published as delta: shop.orders: &lt;opens&gt; has a type that Delta Lake does not have" in page
+    (report,) = browser.get("/api/tables/shop.orders/published").json()
+    assert (report["version"], report["behind_rounds"]) == (None, 2)
+    assert report["oldest_unpublished_at"] is not None
+    assert 'siltstone_table_publish_lag_rounds{format="delta",table="shop.orders"} 2.0' in browser.page("/metrics")
+    assert 'siltstone_table_publish_failed{format="delta",table="shop.orders"} 1.0' in browser.page("/metrics")
+    table.alter(drop_columns=["<opens>"])
+    service.run_cycle()
+    browser = service.browser()
+    page = browser.page("/tables/shop.orders")
+    assert "Published" in page
+    assert "Not published" not in page
+    (report,) = browser.get("/api/tables/shop.orders/published").json()
+    assert (report["version"], report["behind_rounds"], report["error"]) == (0, 0, None)
+    metrics = browser.page("/metrics")
+    for name in ("lag_rounds", "lag_seconds", "failed"):
+        assert f'siltstone_table_publish_{name}{{format="delta",table="shop.orders"}} 0.0' in metrics
+    assert browser.get("/api/tables/shop.nothing/published").status_code == 404
