@@ -104,7 +104,7 @@ benchmark: java venv ## Measure, write the results to benchmarks/results, and pr
 benchmark-kills: java venv ## Let a table grow on a cluster while executors are killed: make benchmark-kills ARGS="--minutes 30"
 	$(BIN)/python -m benchmarks.lost_executors $(ARGS)
 
-figures: venv ## Put the results of the benchmarks into README.md and docs/scale.md
+figures: venv ## Put the results of the benchmarks into README.md, docs/numbers.md and docs/scale.md
 	$(BIN)/python -m benchmarks.figures
 
 benchmark-aws: venv ## Measure reads of Parquet files in S3: make benchmark-aws FILES=s3://bucket/file.parquet

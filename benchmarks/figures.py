@@ -1,4 +1,4 @@
-"""The figures of README.md and docs/scale.md, made from benchmarks/results, so that none is typed.
+"""The figures of README.md, docs/numbers.md and docs/scale.md, made from benchmarks/results, so that none is typed.
 
 `python -m benchmarks.figures [--check]` replaces what stands between `<!-- figures: NAME -->` and `<!-- end of figures -->`, or tells with 1
 which pages are not what the results say.
@@ -17,7 +17,7 @@ from benchmarks.format_merge import WAYS
 from benchmarks.summary import Found, Results, read_results
 
 PROJECT = Path(__file__).parents[1]
-PAGES = ("README.md", "docs/scale.md")
+PAGES = ("README.md", "docs/numbers.md", "docs/scale.md")
 BLOCK = re.compile(r"(<!-- figures: (\w+) -->\n).*?(<!-- end of figures -->)", re.DOTALL)
 CORES = 64
 WIDTH = 120

@@ -51,3 +51,27 @@ def test_every_make_target_and_file_that_is_named_exists() -> None:
         assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
     for link in re.findall(r"\]\(([^)]+)\)", README):
         assert (PROJECT / link).exists(), link
+
+
+@pytest.mark.parametrize("page", sorted((PROJECT / "docs").glob("**/*.md")), ids=lambda page: page.name)
+def test_links_of_pages_lead_to_files_and_headings(page: Path) -> None:
+    for link in re.findall(r"\]\(([^)\s]+)\)", page.read_text()):
+        if "://" in link:
+            continue
+        path, _, anchor = link.partition("#")
+        target = (page.parent / path).resolve() if path else page
+        assert target.exists(), link
+        if anchor:
+            heads = re.findall(r"^#+ (.*)$", target.read_text(), re.MULTILINE)
+            anchors = {re.sub(r"[^\w\- ]", "", head.lower()).replace(" ", "-") for head in heads}
+            assert anchor in anchors, link
+
+
+def test_every_page_is_in_the_index() -> None:
+    index = (PROJECT / "docs/README.md").read_text()
+    for page in (PROJECT / "docs").glob("*.md"):
+        assert page.name == "README.md" or f"]({page.name}" in index, page.name
+
+
+def test_the_readme_is_short() -> None:
+    assert len(README.splitlines()) < 200

@@ -12,6 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from siltstone.cli.main import app
 from siltstone.errors import CorruptionError
 from siltstone.service import controls
+from tests.unit.rounds.compaction import make_table, rows
 from tests.unit.web.conftest import service as service
 from tests.unit.web.serving import Service
 
@@ -27,6 +28,7 @@ def load(name: str) -> Any:
 
 def exported(service: Service) -> set[str]:
     """The names of all metrics of a service in which a table fails, and another one is paused."""
+    make_table(service.root, "shop.days", properties={"publish": "delta"}).write(rows([1], "v"))
     service.write(1)
     service.run_cycle()
     service.write(2)
