@@ -107,7 +107,8 @@ def erase_key(
             return report
         if report.obstacles and not force:
             raise ConflictError(
-                f"{name}: {'; '.join(report.obstacles)}: these keep states that hold the key. Remove them, or force it"
+                f"{name}: states that hold the key are kept by {'; '.join(report.obstacles)}; remove what keeps them, or "
+                "use --force (force=True), which does"
             )
         erasure.run()
         progress(f"Searching {name} again")

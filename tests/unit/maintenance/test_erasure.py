@@ -120,7 +120,7 @@ def test_what_keeps_a_state_stops_it_unless_it_is_forced(new_root: NewRoot) -> N
     table.changes(upto="round:1", consumer="slow").acknowledge()
     before = holding(table.lake.root)
     assert table.erase({"who": WHO}, dry_run=True).obstacles == ["tag old", "consumer slow at round 1"]
-    with pytest.raises(ConflictError, match="tag old; consumer slow at round 1: these keep states that hold the key"):
+    with pytest.raises(ConflictError, match="that hold the key are kept by tag old; consumer slow at round 1; remove"):
         table.erase({"who": WHO})
     assert holding(table.lake.root) == before
     assert table.erase({"who": WHO}, force=True).removed_tags == ["old"]
