@@ -35,6 +35,8 @@ SETTINGS = ServiceSettings(
     retry_pause_seconds=0,
     min_pause_seconds=0.2,
     backlog_bytes=None,
+    # What fails in a simulation is disturbed, and must be done soon after.
+    max_backoff_seconds=1,
     delta_retention_seconds=3600,
 )
 _TURNS = 12
