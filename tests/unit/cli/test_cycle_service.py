@@ -10,12 +10,21 @@ from pathlib import Path
 
 import pytest
 
+from siltstone.cli import process
 from siltstone.cli.output import Output
 from siltstone.cli.process import ServeOptions, Serving, run_service
-from siltstone.errors import InvalidInputError
+from siltstone.errors import InvalidInputError, StorageError
 from siltstone.log.commit import forget_logs
 from siltstone.rows.merge import run_here
-from siltstone.service import JsonFormatter, TextFormatter, controls, list_nodes, open_database, service_settings
+from siltstone.service import (
+    Database,
+    JsonFormatter,
+    TextFormatter,
+    controls,
+    list_nodes,
+    open_database,
+    service_settings,
+)
 from siltstone.web.site import read_token
 from tests.unit.cli.command_line import Cli
 from tests.unit.rounds.compaction import make_table, rows
@@ -131,3 +140,24 @@ def test_logs_have_fields_and_no_secrets(formatter: logging.Formatter) -> None:
         assert json.loads(first)["cycle"] == 7
     else:
         assert "info    opened postgresql://silt:***@db/x cycle=7" in first
+
+
+def test_a_node_waits_for_a_database_that_does_not_answer_until_it_is_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failures = [StorageError("the database is down")] * 2
+
+    def open_later(address: str) -> Database:
+        if failures:
+            raise failures.pop()
+        return open_database(address)
+
+    monkeypatch.setattr(process, "open_database", open_later)
+    monkeypatch.setattr(process, "_DATABASE_SECONDS", 0)
+    stopping = threading.Event()
+    opened = process._open_database(f"sqlite:///{tmp_path}/service.db", stopping)
+    assert opened is not None
+    opened.close()
+    failures.append(StorageError("the database is down"))
+    stopping.set()
+    assert process._open_database(f"sqlite:///{tmp_path}/service.db", stopping) is None

@@ -1,12 +1,20 @@
 """Who may do what: tokens, sessions, forms of other sites, hosts, sizes, and what browsers are told to refuse."""
 
+import datetime
 import http.client
+import ipaddress
 import logging
+import ssl
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
 
+import siltstone
 from siltstone.errors import InvalidInputError
 from siltstone.service import service_status
 from siltstone.web.app import MAX_REQUEST_BYTES, WebServer, check_address, check_certificate, host_name, is_loopback
@@ -142,7 +150,40 @@ class TestTables:
         assert all(entry["requester"].startswith("api from ") for entry in entries)
 
 
+def write_certificate(folder: Path) -> tuple[str, str]:
+    """Write a certificate for 127.0.0.1 that nobody has signed, and its key; return where they are."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "127.0.0.1")])
+    day = datetime.timedelta(days=1)
+    now = datetime.datetime.now(datetime.UTC)
+    certificate = (
+        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
+        .not_valid_before(now - day)
+        .not_valid_after(now + day)
+        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    pem = serialization.Encoding.PEM
+    private = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    (folder / "certificate.pem").write_bytes(certificate.public_bytes(pem))
+    (folder / "key.pem").write_bytes(key.private_bytes(pem, *private))
+    return str(folder / "certificate.pem"), str(folder / "key.pem")
+
+
 class TestCertificate:
+    def test_pages_are_served_by_https(self, service: Service, tmp_path: Path) -> None:
+        files = write_certificate(tmp_path)
+        site = Site(service.database, LakeReader(siltstone.open(service.root)))
+        server = WebServer(site, host="127.0.0.1", port=0, tls=files)
+        server.start()
+        try:
+            assert server.address.startswith("https://127.0.0.1:")
+            trusting = ssl.create_default_context(cafile=files[0])
+            with urllib.request.urlopen(f"{server.address}healthz", context=trusting) as answer:
+                assert answer.read() == b"ok\n"
+        finally:
+            server.stop()
+
     def test_what_is_none_is_refused(self, tmp_path: Path) -> None:
         with pytest.raises(InvalidInputError, match="no such file"):
             check_certificate(str(tmp_path / "a.pem"), str(tmp_path / "b.pem"))
