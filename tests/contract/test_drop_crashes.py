@@ -8,12 +8,14 @@ import uuid
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
 import siltstone
 from siltstone.errors import SiltstoneError
+from siltstone.ingest.drop_log import Batch, DropLog, FileKey, KnownFile
+from siltstone.ingest.drop_options import DropOptions
 from siltstone.objects import open_objects
 from siltstone.storage import object_store as storage
 from siltstone.testing import FaultKind, Killed, faults
@@ -148,6 +150,36 @@ def test_another_process_may_take_the_same_files_between_any_two_calls(
         assert others
         assert ids_of(table) == list(range(FILES)), f"call {at_call}"
         assert names_in(folder) == ALL_MOVED, f"call {at_call}"
+
+
+@pytest.mark.parametrize("done", ["move", "delete"])
+def test_files_stay_that_another_process_has_only_listed(
+    make_table: Callable[[str], siltstone.Table],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    done: Literal["move", "delete"],
+) -> None:
+    table, folder = make_table(f"memory://{uuid.uuid4().hex}"), tmp_path / "drops"
+    folder.mkdir()
+    for number in range(FILES):
+        drop(folder, f"{number}.jsonl", json.dumps({"id": number}))
+    options = DropOptions(done=done)
+    other = table.open_drops(folder, options, source_id="orders")
+    known = DropLog.known
+
+    def list_and_die(log: DropLog, newest: Batch | None) -> dict[FileKey, KnownFile]:
+        """Let the other one list all files in the log after this one has read which batch is the newest."""
+        monkeypatch.setattr(DropLog, "known", known)
+        look = other._looks.look(newest, waits=True)
+        assert other._begin(newest, look, look.ready) is not None
+        return known(log, newest)
+
+    monkeypatch.setattr(DropLog, "known", list_and_die)
+    table.open_drops(folder, options, source_id="orders").take()
+    assert names_in(folder) == [f"{number}.jsonl" for number in range(FILES)]
+    table.open_drops(folder, options, source_id="orders").take()
+    assert ids_of(table) == list(range(FILES))
+    assert not list(folder.glob("*.jsonl"))
 
 
 TAKER = """

@@ -126,7 +126,7 @@ class Drops:
             if not ready or is_stopping():
                 break
             begun = self._begin(newest, look, ready)
-        self._tidy(look)
+        self._tidy(look, -1 if newest is None else newest.batch_id)
         self._keep_status([*look.unsettled, *ready])
         return dataclasses.replace(done, waiting_files=len(look.unsettled) + len(ready))
 
@@ -297,11 +297,14 @@ class Drops:
         files = {entry.uri: entry.record_count for delta in deltas for entry in delta.manifest.entries}
         return TakenRows(sum(files.values()), position)
 
-    def _tidy(self, look: Look) -> None:
-        """Move or delete the files that are taken; what a crash left is done now. Raises: StorageError."""
+    def _tidy(self, look: Look, last_ended: int) -> None:
+        """Move or delete the files that are taken; what a crash left is done now. Raises: StorageError.
+
+        Those of a batch that another process has begun since are listed, and not yet written: they stay.
+        """
         for file in look.listed:
             known = look.known.get(file_key(file))
-            if known is None:
+            if known is None or known.batch_id > last_ended:
                 continue
             if not known.is_taken and self._options.quarantine:
                 self._folder.move(file, self._looks.rejects, str(known.batch_id))
