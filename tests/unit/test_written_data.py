@@ -79,8 +79,12 @@ class TestPositions:
         table.write(rows([1]))
         if position == 0:
             return  # before all deltas, and so a place to read and compact up to
+        if isinstance(position, str):
+            assert table.to_arrow(as_of="1").num_rows == 1, (
+                "what is read may be named by a text: a position, a time or a tag"
+            )
         for call in (
-            lambda: table.to_arrow(as_of=position),
+            *([] if isinstance(position, str) else [lambda: table.to_arrow(as_of=position)]),
             lambda: table.compact(to=position),
             lambda: table.compact(high_watermark=position),
             lambda: compact(table, last_stream_position=position),
