@@ -53,7 +53,7 @@ class Begun:
 def take_lead(transaction: Transaction, holder: str, lease_ms: int) -> Lease | None:
     """Take or renew the lead, and return the term, or None if another node leads. Raises: StorageError.
 
-    A holder that overslept its lease gets a new term, so that nothing it began before can still be committed.
+    A holder whose lease had run out gets a new term, so that nothing it began before can still be committed.
     """
     row = transaction.execute(select(schema.leader_lease).with_for_update()).one()
     now_ms = transaction.now_ms()
