@@ -40,8 +40,44 @@ SPARKS = ("4.1", "4.2", "4.3")
 _ONE_PYTHON = "3.12"
 _CONNECT_PACKAGES = ("grpcio==1.85.1", "grpcio-status==1.85.1", "googleapis-common-protos==1.76.0")
 _LOWEST_EXTRAS = ("aws", "iceberg", "service", "sql")
-_UNIT_TESTS = ("tests/unit",)
-_SPARK_TESTS = ("tests/spark",)
+# One or several of all that is done on Spark: a combination is to take two minutes.
+_SPARK_TESTS = (
+    "tests/spark/test_compaction.py",
+    "tests/spark/test_document_tables.py",
+    "tests/spark/test_hanging_jobs.py",
+    "tests/spark/test_many_partitions.py",
+    "tests/spark/test_models_in_spark.py",
+    "tests/spark/test_types.py",
+    "tests/spark/test_changes.py::test_a_stream_of_a_feed_makes_another_table_the_same",
+    "tests/spark/test_format.py::test_options_are_honoured_and_filters_hold",
+    "tests/spark/test_format.py::test_tables_created_in_sql_are_read_and_wrong_options_are_refused",
+    "tests/spark/test_format.py::test_a_data_frame_is_written_as_one_commit_under_the_options_that_a_write_has",
+    "tests/spark/test_format.py::test_an_overwrite_replaces_the_table_or_the_partitions_that_rows_belong_to",
+    "tests/spark/test_format.py::test_filters_mean_what_they_mean_to_spark_with_and_without_push_down",
+    "tests/spark/test_frames.py::test_executors_write_one_delta_that_the_driver_commits",
+    "tests/spark/test_frames.py::test_compacted_rows_come_back_as_a_frame_and_by_format",
+    "tests/spark/test_frames.py::test_frames_can_include_what_is_not_compacted_and_show_older_states",
+    "tests/spark/test_frames.py::test_exactly_the_dead_rows_are_left_out",
+    "tests/spark/test_log_interop.py::test_spark_goes_on_with_a_log_that_we_began",
+    "tests/spark/test_log_interop.py::test_we_go_on_with_a_log_that_spark_began_and_spark_after_us",
+    "tests/spark/test_streams.py::test_a_batch_is_written_once_by_a_function_of_three_lines",
+    "tests/spark/test_streams.py::test_a_stream_of_change_events_is_the_table_of_the_source",
+    "tests/spark/test_streams.py::test_documents_take_streams",
+)
+# What meets other packages: files, stores, numbers and times, pages, commands and databases.
+_UNIT_TESTS = (
+    "tests/unit/cdc",
+    "tests/unit/cli/test_table_commands.py",
+    "tests/unit/documents/test_language.py",
+    "tests/unit/log",
+    "tests/unit/publish/test_delta.py",
+    "tests/unit/rows/test_fold.py",
+    "tests/unit/service/test_database.py",
+    "tests/unit/table/test_where.py",
+    "tests/unit/test_objects.py",
+    "tests/unit/test_written_data.py",
+    "tests/unit/web/test_pages.py",
+)
 _ASK_VERSIONS = """
 import importlib.metadata, json, platform, siltstone, siltstone.java
 names = ("pyspark", "pyarrow", "pandas", "numpy", "obstore")
@@ -201,10 +237,8 @@ def find_versions(combination: Combination, python: Path) -> dict[str, str]:
 
 def test_command(combination: Combination, python: Path, report: Path) -> list[str | Path]:
     """Return the command that runs the tests of a combination."""
-    pytest: list[str | Path] = [python, "-m", "pytest", f"--junitxml={report}"]
-    if combination.kind == "connect":
-        return [*pytest, "--connect", *_SPARK_TESTS]
-    return [*pytest, "-n", "2", "-m", "not integration", *_SPARK_TESTS, *_UNIT_TESTS]
+    pytest: list[str | Path] = [python, "-m", "pytest", "-n", "2", f"--junitxml={report}", *_SPARK_TESTS]
+    return [*pytest, "--connect"] if combination.kind == "connect" else [*pytest, *_UNIT_TESTS]
 
 
 def run_tests(combination: Combination, python: Path) -> tuple[int, int, list[str]]:

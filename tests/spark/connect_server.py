@@ -14,8 +14,8 @@ _SETTINGS = {
 
 def main() -> None:
     session = local_session("siltstone-connect", cores=2, conf=_SETTINGS, is_short=True)
-    jvm: Any = session._jvm
-    print(f"sc://127.0.0.1:{jvm.org.apache.spark.sql.connect.service.SparkConnectService.localPort()}", flush=True)
+    service: Any = getattr(session._jvm, "org.apache.spark.sql.connect.service.SparkConnectService$")
+    print(f"sc://127.0.0.1:{getattr(service, 'MODULE$').localPort()}", flush=True)
     sys.stdin.read()
     session.stop()
 
