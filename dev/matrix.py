@@ -115,7 +115,7 @@ class Result:
     versions: Mapping[str, str] = field(default_factory=dict)
     passed: int = 0
     skipped: int = 0
-    failures: Sequence[str] = ()
+    failures: tuple[str, ...] = ()
     seconds: int = 0
 
     @property
@@ -241,40 +241,40 @@ def test_command(combination: Combination, python: Path, report: Path) -> list[s
     return [*pytest, "--connect"] if combination.kind == "connect" else [*pytest, *_UNIT_TESTS]
 
 
-def run_tests(combination: Combination, python: Path) -> tuple[int, int, list[str]]:
+def run_tests(combination: Combination, python: Path) -> tuple[int, int, tuple[str, ...]]:
     """Run the tests, show how they come along, and return (passed, skipped, names of those that failed). Raises: SetupError."""
     report, log = combination.folder / "tests.xml", combination.folder / "tests.log"
     # Spark's archive of classes goes with the environment.
     environment = {**os.environ, "PYTHONHASHSEED": "0", "SILTSTONE_CACHE": str(combination.folder / "cache")}
     for name in ("PYTHONPATH", "SPARK_HOME", "SPARK_REMOTE", "PYSPARK_PYTHON"):
         environment.pop(name, None)
-    with log.open("w", encoding="utf-8") as file:
-        process = subprocess.Popen(  # noqa: S603
-            test_command(combination, python, report),
-            cwd=PROJECT,
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
+    command = test_command(combination, python, report)
+    with log.open("wb") as file, _started(command, environment) as process:
         assert process.stdout is not None
-        with process:
-            for line in process.stdout:
-                file.write(line)
-                print(line, end="", flush=True)
+        # Not by lines: a line of pytest's is many tests.
+        while chunk := os.read(process.stdout.fileno(), 1 << 16):
+            file.write(chunk)
+            sys.stdout.buffer.write(chunk)
+            sys.stdout.buffer.flush()
     if not report.exists():
         raise SetupError(f"pytest ended with {process.returncode} and no report; see {log.relative_to(PROJECT)}")
     return read_report(report)
 
 
-def read_report(report: Path) -> tuple[int, int, list[str]]:
+def _started(command: Sequence[str | Path], environment: Mapping[str, str]) -> "subprocess.Popen[bytes]":
+    return subprocess.Popen(  # noqa: S603
+        command, cwd=PROJECT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
+
+
+def read_report(report: Path) -> tuple[int, int, tuple[str, ...]]:
     """Return (passed, skipped, names of those that failed) of a JUnit report."""
     cases = list(ElementTree.parse(report).getroot().iter("testcase"))  # noqa: S314 - our own file
-    failures = [
+    failures = tuple(
         f"{case.get('classname')}::{case.get('name')}"
         for case in cases
         if case.find("failure") is not None or case.find("error") is not None
-    ]
+    )
     skipped = sum(1 for case in cases if case.find("skipped") is not None)
     return len(cases) - len(failures) - skipped, skipped, failures
 
@@ -289,7 +289,7 @@ def run(combination: Combination, interpreter: str, wheel: Path) -> Result:
         versions = find_versions(combination, python)
         passed, skipped, failures = run_tests(combination, python)
     except SetupError as error:
-        passed, skipped, failures = 0, 0, [str(error)]
+        passed, skipped, failures = 0, 0, (str(error),)
     return Result(combination, today, versions, passed, skipped, failures, round(time.monotonic() - started))
 
 
@@ -298,7 +298,7 @@ def read_results(path: Path = RESULTS) -> dict[Combination, Result]:
     if not path.exists():
         return {}
     results = [
-        Result(**{**each, "combination": Combination(**each["combination"])})
+        Result(**{**each, "combination": Combination(**each["combination"]), "failures": tuple(each["failures"])})
         for each in json.loads(path.read_text(encoding="utf-8"))
     ]
     return {result.combination: result for result in results}

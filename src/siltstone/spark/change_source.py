@@ -5,13 +5,21 @@ from dataclasses import replace
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
 from siltstone.errors import InvalidInputError
 from siltstone.model.schema import nullable
 from siltstone.objects import share_access
-from siltstone.spark.feed_options import EARLIEST, LATEST, FeedOptions, Limits, Size
+from siltstone.spark.feed_options import (
+    EARLIEST,
+    LATEST,
+    FeedOptions,
+    Limits,
+    ReadAllAvailable,
+    ReadLimit,
+    Size,
+    SupportsTriggerAvailableNow,
+)
 from siltstone.spark.frames import handed_over, spark_schema
 from siltstone.table.change_feed import Changes
 from siltstone.table.completion import get_round

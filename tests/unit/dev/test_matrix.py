@@ -91,7 +91,7 @@ def test_a_report_is_read(tmp_path: Path) -> None:
         '<testcase classname="b" name="left"><skipped/></testcase>'
         "</testsuite></testsuites>"
     )
-    assert matrix.read_report(report) == (1, 1, ["a::bad", "b::broken"])
+    assert matrix.read_report(report) == (1, 1, ("a::bad", "b::broken"))
 
 
 def test_results_are_written_and_read_and_what_was_not_run_is_said(tmp_path: Path) -> None:
