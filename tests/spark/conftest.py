@@ -1,5 +1,6 @@
 """One SparkSession for all tests that need one: in this process, or with `--connect` at a Spark Connect server of our own."""
 
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -31,7 +32,9 @@ def spark(request: pytest.FixtureRequest) -> Iterator[SparkSession]:
 def connect_server() -> Iterator[str]:
     """Start a server in a process of its own, so that this one has no JVM, and yield its address."""
     command = [sys.executable, str(Path(__file__).with_name("connect_server.py"))]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
+    # Functions of tests are found there by the names of their modules.
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    with subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
         assert server.stdin is not None
         assert server.stdout is not None
         address = server.stdout.readline().strip()
