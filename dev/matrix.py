@@ -202,7 +202,13 @@ def install_commands(combination: Combination, python: Path, wheel: Path) -> Ite
     if combination.kind == "lowest":
         extras = [word for extra in _LOWEST_EXTRAS for word in ("--extra", extra)]
         # Of a wheel, the bounds would not be those of direct requirements.
-        lowest = ["--resolution", "lowest-direct", "--requirements", PROJECT / "pyproject.toml", *extras]
+        lowest: list[str | Path] = [
+            "--resolution",
+            "lowest-direct",
+            "--requirements",
+            PROJECT / "pyproject.toml",
+            *extras,
+        ]
         yield [*install, *lowest, *tools()]
         yield [*install, "--no-deps", wheel]
         return

@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 import siltstone
-from siltstone.spark.feed_options import READS_STREAMS
+from siltstone.spark.stream_limits import READS_STREAMS
 from siltstone.testing.oracle import same_rows
 
 COLUMNS = ["zone", "id", "v", "at"]

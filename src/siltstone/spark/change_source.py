@@ -10,17 +10,9 @@ from pyspark.sql.types import StructType
 from siltstone.errors import InvalidInputError
 from siltstone.model.schema import nullable
 from siltstone.objects import share_access
-from siltstone.spark.feed_options import (
-    EARLIEST,
-    LATEST,
-    FeedOptions,
-    Limits,
-    ReadAllAvailable,
-    ReadLimit,
-    Size,
-    SupportsTriggerAvailableNow,
-)
+from siltstone.spark.feed_options import EARLIEST, LATEST, FeedOptions, Limits, Size
 from siltstone.spark.frames import handed_over, spark_schema
+from siltstone.spark.stream_limits import ReadAllAvailable, ReadLimit, SupportsTriggerAvailableNow
 from siltstone.table.change_feed import Changes
 from siltstone.table.completion import get_round
 from siltstone.table.round_bounds import round_id, watermark

@@ -11,14 +11,8 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from siltstone.errors import InvalidInputError
 from siltstone.model import Delta
 from siltstone.spark.change_source import TaskReader
-from siltstone.spark.feed_options import (
-    EARLIEST,
-    LATEST,
-    ReadAllAvailable,
-    ReadLimit,
-    Size,
-    SupportsTriggerAvailableNow,
-)
+from siltstone.spark.feed_options import EARLIEST, LATEST, Size
+from siltstone.spark.stream_limits import ReadAllAvailable, ReadLimit, SupportsTriggerAvailableNow
 from siltstone.table.change_feed import Changes
 from siltstone.table.delta_feed import DeltaFeed, delta_schema, snapshot_rows
 from siltstone.table.snapshot import parse_moment

@@ -9,25 +9,10 @@ from pyspark.sql.types import StructType
 from siltstone.errors import InvalidInputError
 from siltstone.objects import canonical_root
 from siltstone.spark.options import FORMAT, column_names, is_true, option_texts
+from siltstone.spark.stream_limits import ReadAllAvailable, ReadLimit, ReadMaxBytes, ReadMaxFiles, ReadMaxRows
 from siltstone.table.change_feed import CHANGE_FIELDS, Changes, Images, OnRebase, open_changes
 from siltstone.table.delta_feed import DELTA_FIELDS, DeltaFeed, open_delta_feed
 from siltstone.table.round_bounds import Bound
-
-try:
-    from pyspark.sql.streaming.datasource import (
-        ReadAllAvailable,
-        ReadLimit,
-        ReadMaxBytes,
-        ReadMaxFiles,
-        ReadMaxRows,
-        SupportsTriggerAvailableNow,
-    )
-except ModuleNotFoundError:
-    # Spark 4.1 does not tell a source where a batch starts, nor how much it may have.
-    ReadAllAvailable = ReadLimit = ReadMaxBytes = ReadMaxFiles = ReadMaxRows = SupportsTriggerAvailableNow = object
-    READS_STREAMS = False
-else:
-    READS_STREAMS = True
 
 Feed = Literal["changes", "deltas"]
 AFTER, FEED = "changes_after", "feed"

@@ -34,9 +34,10 @@ from siltstone.rows.parts import Tasks
 from siltstone.rows.slices import by_data_file
 from siltstone.spark.change_source import ChangeReader, ChangeStreamReader
 from siltstone.spark.delta_source import DeltaStreamReader
-from siltstone.spark.feed_options import AFTER, FEED, READS_STREAMS, asks_for_feed, feed_options
+from siltstone.spark.feed_options import AFTER, FEED, asks_for_feed, feed_options
 from siltstone.spark.frames import handed_batches, spark_schema
 from siltstone.spark.options import FORMAT, ReadOptions, created_options, read_options, with_kept
+from siltstone.spark.stream_limits import READS_STREAMS
 from siltstone.spark.tasks import merge_tasks
 from siltstone.table import where
 from siltstone.table.delta_feed import delta_schema

@@ -60,7 +60,7 @@ def _value(text: str, kind: pa.DataType) -> Any:
 
 def _time(text: str, *, has_zone: bool) -> datetime.datetime:
     if HOUR_24.search(text):
-        return _refuse(text)
+        raise ValueError(text)
     time = datetime.datetime.fromisoformat(text)
     if has_zone:
         return time.replace(tzinfo=time.tzinfo or datetime.UTC)
