@@ -29,6 +29,15 @@ _LOCK = ".lock"
 _CHECKSUM = ".checksum"
 # How an archive of classes that were loaded beside those of Java itself begins, in either byte order.
 _MAGIC = bytes.fromhex("f00baba8")
+# A method or a loop is optimized when it has run ten times as often as Java would have it: rounds run a lot of Spark's code a few
+# thousand times, and optimizing that takes Java longer than it saves. Loops over rows get there within milliseconds.
+_LATE_OPTIMIZATION = [
+    "-XX:+IgnoreUnrecognizedVMOptions",
+    "-XX:Tier4InvocationThreshold=50000",
+    "-XX:Tier4MinInvocationThreshold=6000",
+    "-XX:Tier4CompileThreshold=150000",
+    "-XX:Tier4BackEdgeThreshold=400000",
+]
 _LOGGING = """\
 rootLogger.level = error
 rootLogger.appenderRef.console.ref = console
@@ -66,9 +75,7 @@ def local_session(
     folder = make_folder()
     logging = folder / "log4j2.properties"
     logging.write_text(_LOGGING)
-    options = archive_options()
-    if is_short:
-        options.append("-XX:TieredStopAtLevel=1")
+    options = [*archive_options(), *(["-XX:TieredStopAtLevel=1"] if is_short else _LATE_OPTIMIZATION)]
     settings = {
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.host": "127.0.0.1",
