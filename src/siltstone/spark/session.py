@@ -38,6 +38,12 @@ _LATE_OPTIMIZATION = [
     "-XX:Tier4CompileThreshold=150000",
     "-XX:Tier4BackEdgeThreshold=400000",
 ]
+# What rounds have Spark do is done before it would have compiled anything for it, or planned it anew.
+_SHORT_SETTINGS = {
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.codegen.wholeStage": "false",
+}
 _LOGGING = """\
 rootLogger.level = error
 rootLogger.appenderRef.console.ref = console
@@ -60,8 +66,8 @@ def local_session(
 ) -> SparkSession:
     """Return a session inside this process, lean and quiet: no web page, no Hive, nothing left behind on disk.
 
-    `conf` adds settings or overrides the ones here. A short session, of a command that ends soon, compiles in a hurry:
-    it starts sooner, but long work inside the JVM is slower. Where a session runs already, or this process was started by
+    `conf` adds settings or overrides the ones here. A short session, of a command that compacts and ends, compiles in a
+    hurry or not at all: it starts sooner, but long work inside the JVM is slower. Where a session runs already, or this process was started by
     spark-submit (as Glue does, too), that session is returned, wherever its executors are.
 
     Raises: NotInstalledError.
@@ -88,6 +94,7 @@ def local_session(
         "spark.sql.warehouse.dir": (folder / "warehouse").as_uri(),
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
+        **(_SHORT_SETTINGS if is_short else {}),
         **(conf or {}),
     }
     # Elsewhere, what is installed may come to workers only after they were forked.
