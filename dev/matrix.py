@@ -64,6 +64,8 @@ _SPARK_TESTS = (
     "tests/spark/test_streams.py::test_a_stream_of_change_events_is_the_table_of_the_source",
     "tests/spark/test_streams.py::test_documents_take_streams",
 )
+# Commands find the server by SPARK_REMOTE.
+_CONNECT_TESTS = ("tests/spark/test_cli_compaction.py",)
 # What meets other packages: files, stores, numbers and times, pages, commands and databases.
 _UNIT_TESTS = (
     "tests/unit/cdc",
@@ -244,7 +246,7 @@ def find_versions(combination: Combination, python: Path) -> dict[str, str]:
 def test_command(combination: Combination, python: Path, report: Path) -> list[str | Path]:
     """Return the command that runs the tests of a combination."""
     pytest: list[str | Path] = [python, "-m", "pytest", "-n", "2", f"--junitxml={report}", *_SPARK_TESTS]
-    return [*pytest, "--connect"] if combination.kind == "connect" else [*pytest, *_UNIT_TESTS]
+    return [*pytest, *_CONNECT_TESTS, "--connect"] if combination.kind == "connect" else [*pytest, *_UNIT_TESTS]
 
 
 def run_tests(combination: Combination, python: Path) -> tuple[int, int, tuple[str, ...]]:
