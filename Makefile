@@ -67,6 +67,11 @@ format: venv ## Put the code into the house style
 	$(BIN)/ruff format .
 
 test test-integration test-search simulate: export PYTHONHASHSEED = 0
+# In memory, where there is room: every commit is synced to disk, and tests would mostly wait for that.
+MEMORY := $(shell df -Pm /dev/shm 2>/dev/null | awk 'NR == 2 && $$4 >= 8192 {print "/dev/shm"}')
+ifneq ($(MEMORY),)
+test test-integration: export TMPDIR = $(MEMORY)
+endif
 
 test: java venv ## Run all tests but the integration tests, in two processes: the same values each time
 	$(BIN)/python -m pytest -m "not integration" -n 2
