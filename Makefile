@@ -1,6 +1,6 @@
 # Every target creates what it needs; `make` alone lists them.
 .DEFAULT_GOAL := help
-.PHONY: help venv clean-venv install lock build clean-build rebuild clean lint format test test-search test-integration \
+.PHONY: help venv clean-venv install lock build clean-build rebuild clean lint format test test-search test-matrix test-integration \
         test-integration-rebuild test-chaos simulate java browser readers benchmark benchmark-aws benchmark-kills figures deploy-s3 demo demo-cdc \
         demo-service
 # What is missing is to be found before anything is installed.
@@ -78,6 +78,9 @@ test: java venv ## Run all tests but the integration tests, in two processes: th
 
 test-search: venv ## Search at random for what the property tests rule out: make test-search ARGS="--minutes 10"
 	$(BIN)/python -m dev.search $(ARGS)
+
+test-matrix: java venv ## Test the wheel with other Pythons and Sparks, and over Spark Connect: make test-matrix ARGS="--python 3.12 --spark 4.2"
+	$(BIN)/python -m dev.matrix $(ARGS)
 
 simulate: venv ## Simulate wrong clocks, sleepers, deaths and bad stores, seed after seed: make simulate ARGS="--minutes 60"
 	$(BIN)/python -m dev.simulate $(ARGS)

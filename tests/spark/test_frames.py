@@ -1,7 +1,9 @@
 """Tables and data frames: executors write deltas, and read what is compacted."""
 
+import contextlib
 import datetime
 import decimal
+import io
 from dataclasses import replace
 from pathlib import Path
 
@@ -232,7 +234,10 @@ def test_key_only_deletes_come_in_frames_where_columns_must_not_be_null(spark: S
 
 
 def plan_of(frame: DataFrame) -> str:
-    return str(frame._jdf.queryExecution().toString())
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        frame.explain(extended=True)
+    return printed.getvalue()
 
 
 SIZE = 3 * native.CHUNK_ROWS + 70
