@@ -1,15 +1,19 @@
-"""What the documentation site needs beyond MkDocs: a navigation read from the index, files outside docs/, and diagrams."""
+"""The documentation site: `python -m dev.docs_site` builds it from docs/ into site/, strictly, and checks every link in it.
+
+Pages are staged in build/docs, so that files outside docs/ which pages link to are part of the site, the navigation is that of
+the index, and diagrams are pictures that need no script from elsewhere. Then Zensical builds what is staged.
+"""
 
 import posixpath
 import re
+import shutil
+import subprocess
+import sys
 from collections import defaultdict
+from collections.abc import Iterator
+from html.parser import HTMLParser
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from mkdocs.config.defaults import MkDocsConfig
-    from mkdocs.structure.files import Files
-    from mkdocs.structure.pages import Page
+from urllib.parse import unquote, urlsplit
 
 PROJECT = Path(__file__).parent.parent
 INDEX = "README.md"
@@ -17,84 +21,137 @@ DECISIONS = "decisions"
 # Files of the project that pages link to have their place in the site here, beside the pages of docs/.
 OUTSIDE = "project"
 _LINK = re.compile(r"(?<=\]\()(?!\w+:|#)([^)\s#]+)(#[^)\s]*)?(?=\))")
+_CODE = re.compile(r"^```.*?^```$|`[^`\n]+`", re.MULTILINE | re.DOTALL)
 _ENTRY = re.compile(r"^\| (?P<title>[^|]+?) \| \[[^]]*\]\((?P<page>[\w./-]+\.md)\) \|$")
 _DIAGRAM = re.compile(r"^```mermaid\ngraph TD\n(.*?)^```\n", re.MULTILINE | re.DOTALL)
 _ARROW = re.compile(r"(\w+) --> (\w+)")
+_ROW_PIXELS, _COLUMN_PIXELS, _BOX = 62, 150, (124, 30)
 
-Nav = list[Any]
+Nav = list[dict[str, object]]
+
+
+def build(target: Path = PROJECT / "site", staged: Path = PROJECT / "build" / "docs") -> None:
+    """Build the site. Raises: SystemExit, with what is wrong, where a page or a link is."""
+    shutil.rmtree(staged, ignore_errors=True)
+    stage(staged)
+    command = [sys.executable, "-m", "zensical", "build", "--strict", "-f", str(staged / "mkdocs.yml")]
+    done = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True)  # noqa: S603
+    if done.returncode:
+        raise SystemExit(done.stdout + done.stderr)
+    shutil.rmtree(target, ignore_errors=True)
+    (staged / "site").rename(target)
+    problems = list(broken_links(target))
+    if problems:
+        raise SystemExit("\n".join(problems))
+
+
+def stage(staged: Path) -> None:
+    """Write all pages, the files that they link to, and the configuration to a folder."""
+    for path in sorted((PROJECT / "docs").rglob("*")):
+        if path.is_file():
+            _stage_file(path.relative_to(PROJECT).as_posix(), staged / "docs")
+    # The configuration is YAML, of which JSON is a part; so text is all that it takes to add to it.
+    nav = nav_of((PROJECT / "docs" / INDEX).read_text(encoding="utf-8"))
+    config = (PROJECT / "mkdocs.yml").read_text(encoding="utf-8").replace("paths: [src]", f"paths: [{PROJECT / 'src'}]")
+    (staged / "mkdocs.yml").write_text(f"{config}nav:\n{_yaml(nav)}", encoding="utf-8")
+
+
+def _stage_file(path: str, staged: Path) -> None:
+    """Write a file of the project to its place, and what it links to, if that is outside of docs/."""
+    place = staged / site_path(path)
+    if place.exists():
+        return
+    place.parent.mkdir(parents=True, exist_ok=True)
+    if path.endswith(f"/{INDEX}") and not (PROJECT / path).is_file():
+        place.write_text(_listing(path, staged), encoding="utf-8")
+        return
+    if not path.endswith(".md"):
+        shutil.copyfile(PROJECT / path, place)
+        return
+    text = (PROJECT / path).read_text(encoding="utf-8")
+    place.write_text(_with_diagrams(_with_links(text, path)), encoding="utf-8")
+    for link, _ in _LINK.findall(_CODE.sub("", text)):
+        target = _resolved(path, link)
+        if not target.startswith("docs/") and (PROJECT / target).parent.is_dir():
+            _stage_file(target, staged)
+
+
+def _listing(path: str, staged: Path) -> str:
+    """Return a page that leads to all files of a folder."""
+    folder = PROJECT / posixpath.dirname(path)
+    files = sorted(each for each in folder.rglob("*") if each.is_file() and "__pycache__" not in each.parts)
+    for file in files:
+        _stage_file(file.relative_to(PROJECT).as_posix(), staged)
+    names = [file.relative_to(folder).as_posix() for file in files]
+    return "\n".join([f"# {folder.name}/", "", *(f"- [{name}]({name})" for name in names), ""])
+
+
+def site_path(path: str) -> str:
+    """Return where the site has a file of the project."""
+    if path.startswith("docs/"):
+        return path.removeprefix("docs/")
+    return f"{OUTSIDE}/{path}"
+
+
+def _with_links(text: str, path: str) -> str:
+    def rewritten(match: re.Match[str]) -> str:
+        target = _resolved(path, match[1])
+        here = posixpath.dirname(site_path(path)) or "."
+        return posixpath.relpath(site_path(target), here) + (match[2] or "")
+
+    kept = iter(_CODE.findall(text))
+    parts = [_LINK.sub(rewritten, part) for part in _CODE.split(text)]
+    return parts[0] + "".join(code + part for code, part in zip(kept, parts[1:], strict=True))
+
+
+def _resolved(path: str, link: str) -> str:
+    """Return the file of the project that a link in a page leads to; of a folder, the page that lists its files."""
+    target = posixpath.normpath(posixpath.join(posixpath.dirname(path), link))
+    return f"{target}/{INDEX}" if (PROJECT / target).is_dir() else target
 
 
 def nav_of(index: str) -> Nav:
     """Return the navigation that an index page describes: its second-level headings, with the pages that their tables name."""
     nav: Nav = [{"Start": INDEX}]
+    pages: list[dict[str, object]] = []
     for line in index.splitlines():
         if line.startswith("## "):
-            nav.append({line.removeprefix("## "): []})
-        elif (entry := _ENTRY.match(line)) and isinstance(pages := next(iter(nav[-1].values())), list):
+            pages = []
+            nav.append({line.removeprefix("## "): pages})
+        elif entry := _ENTRY.match(line):
             page = entry["page"]
             pages.append({entry["title"]: _decisions() if page == f"{DECISIONS}/{INDEX}" else page})
     return nav
 
 
 def _decisions() -> list[str]:
-    pages = sorted(path.name for path in (PROJECT / "docs" / DECISIONS).glob("*.md"))
-    return [f"{DECISIONS}/{page}" for page in [INDEX, *(page for page in pages if page != INDEX)]]
+    pages = sorted(path.name for path in (PROJECT / "docs" / DECISIONS).glob("0*.md"))
+    return [f"{DECISIONS}/{page}" for page in [INDEX, *pages]]
 
 
-def on_config(config: "MkDocsConfig") -> "MkDocsConfig":
-    """Take the navigation from the index."""
-    config.nav = nav_of((PROJECT / "docs" / INDEX).read_text(encoding="utf-8"))
-    return config
+def _yaml(value: object, indent: str = "  ") -> str:
+    if isinstance(value, str):
+        return f"{indent}- {value}\n"
+    if isinstance(value, list):
+        return "".join(_yaml(each, indent) for each in value)
+    ((title, content),) = value.items() if isinstance(value, dict) else []
+    return (
+        f"{indent}- {title}: {content}\n"
+        if isinstance(content, str)
+        else f"{indent}- {title}:\n{_yaml(content, indent + '    ')}"
+    )
 
 
-def on_files(files: "Files", config: "MkDocsConfig") -> "Files":
-    """Add the files outside docs/ that pages link to, and the pages among them."""
-    from mkdocs.structure.files import File, InclusionLevel
-
-    waiting = [(posixpath.join("docs", file.src_uri), file) for file in files.documentation_pages()]
-    while waiting:
-        place, file = waiting.pop()
-        for match in _LINK.finditer(file.content_string):
-            target = _resolved(place, match[1])
-            uri = site_uri(target)
-            if uri.startswith(f"{OUTSIDE}/") and files.get_file_from_path(uri) is None and (PROJECT / target).is_file():
-                added = File.generated(config, uri, abs_src_path=str(PROJECT / target), inclusion=InclusionLevel.NOT_IN_NAV)
-                files.append(added)
-                if added.is_documentation_page():
-                    waiting.append((target, added))
-    return files
-
-
-def site_uri(path: str) -> str:
-    """Return where the site has a file of the project."""
-    return path.removeprefix("docs/") if path.startswith("docs/") else f"{OUTSIDE}/{path}"
-
-
-def _resolved(place: str, link: str) -> str:
-    return posixpath.normpath(posixpath.join(posixpath.dirname(place), link))
-
-
-def on_page_markdown(markdown: str, page: "Page", config: "MkDocsConfig", files: "Files") -> str:
-    """Point links to where the site has their files, and draw diagrams."""
-    uri = page.file.src_uri
-    place = uri.removeprefix(f"{OUTSIDE}/") if uri.startswith(f"{OUTSIDE}/") else f"docs/{uri}"
-
-    def rewritten(match: re.Match[str]) -> str:
-        target = site_uri(_resolved(place, match[1]))
-        return posixpath.relpath(target, posixpath.dirname(uri) or ".") + (match[2] or "")
-
-    return _DIAGRAM.sub(lambda match: draw(_ARROW.findall(match[1])), _LINK.sub(rewritten, markdown))
+def _with_diagrams(text: str) -> str:
+    return _DIAGRAM.sub(lambda match: draw(_ARROW.findall(match[1])), text)
 
 
 def draw(edges: list[tuple[str, str]]) -> str:
-    """Return a graph without circles as SVG, so that no page needs a script from elsewhere to show it.
-
-    A node is below all that lead to it; within a row, nodes are ordered by where those are.
-    """
+    """Return a graph without circles as SVG. A node is below all that lead to it, and near them."""
     above: dict[str, list[str]] = defaultdict(list)
     for start, end in edges:
         above[end].append(start)
-        above[start] = above[start]
+        above.setdefault(start, [])
     rows: dict[str, int] = {}
 
     def row_of(node: str) -> int:
@@ -104,19 +161,72 @@ def draw(edges: list[tuple[str, str]]) -> str:
 
     places: dict[str, float] = {}
     levels = [[node for node in above if row_of(node) == row] for row in range(1 + max(map(row_of, above)))]
+    width = _COLUMN_PIXELS * max(map(len, levels))
     for level in levels:
         level.sort(key=lambda node: (sum(places[each] for each in above[node]) / max(len(above[node]), 1), node))
-        places |= {node: 360 + 150 * (index - (len(level) - 1) / 2) for index, node in enumerate(level)}
-    height = 62 * len(levels)
-    lines = [
-        f'<path d="M{places[start]},{62 * rows[start] + 46} C{places[start]},{62 * rows[end] - 20} '
-        f'{places[end]},{62 * rows[start] + 80} {places[end]},{62 * rows[end] + 14}" marker-end="url(#tip)"/>'
-        for start, end in edges
-    ]
+        for index, node in enumerate(level):
+            places[node] = width / 2 + _COLUMN_PIXELS * (index - (len(level) - 1) / 2)
+    box_width, box_height = _BOX
+    lines = []
+    for start, end in edges:
+        top, bottom = _ROW_PIXELS * rows[start] + box_height, _ROW_PIXELS * rows[end] - 2
+        middle = (top + bottom) / 2
+        curve = f"M{places[start]},{top} C{places[start]},{middle} {places[end]},{middle} {places[end]},{bottom}"
+        lines.append(f'<path d="{curve}" marker-end="url(#tip)"/>')
     boxes = [
-        f'<g><rect x="{places[node] - 62}" y="{62 * rows[node] + 16}" width="124" height="30" rx="5"/>'
-        f'<text x="{places[node]}" y="{62 * rows[node] + 36}">{node}</text></g>'
-        for node in above
+        f'<rect x="{places[node] - box_width / 2}" y="{_ROW_PIXELS * row}" width="{box_width}" height="{box_height}" rx="5"/>'
+        f'<text x="{places[node]}" y="{_ROW_PIXELS * row + 20}">{node}</text>'
+        for node, row in rows.items()
     ]
-    tip = '<marker id="tip" orient="auto" markerWidth="7" markerHeight="7" refX="6" refY="3.5"><path d="M0,0 L7,3.5 L0,7 z"/></marker>'
-    return f'<svg class="diagram" viewBox="0 0 720 {height}" role="img"><defs>{tip}</defs>{"".join([*lines, *boxes])}</svg>\n'
+    tip = (
+        '<marker id="tip" orient="auto" markerWidth="8" markerHeight="8" refX="7" refY="4">'
+        '<path d="M0,1 L7,4 L0,7 z"/></marker>'
+    )
+    height = _ROW_PIXELS * len(levels)
+    content = "".join([f"<defs>{tip}</defs>", *lines, *boxes])
+    return f'<svg class="diagram" viewBox="0 -2 {width} {height}" role="img">{content}</svg>\n'
+
+
+class _Page(HTMLParser):
+    """The links and anchors of a page, and what it loads from elsewhere."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.links: list[str] = []
+        self.loaded: list[str] = []
+        self.anchors: set[str] = set()
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        """Note what a tag refers to."""
+        values = dict(attrs)
+        self.anchors.add(values.get("id") or "")
+        found = [value for name in ("href", "src") if (value := values.get(name))]
+        (self.links if tag == "a" else self.loaded).extend(found)
+
+
+def broken_links(site: Path) -> Iterator[str]:
+    """Yield what is wrong with the links of a built site: files and anchors that are not there, and what comes from elsewhere."""
+    pages = {path: _Page(path.read_text(encoding="utf-8")) for path in sorted(site.rglob("*.html"))}
+    for path, page in pages.items():
+        name = path.relative_to(site)
+        # The page for addresses that lead nowhere is shown at any address, so its own links are from the root.
+        base = site if path.name == "404.html" else path.parent
+        for link in [*page.links, *page.loaded]:
+            parts = urlsplit(link)
+            if parts.scheme or parts.netloc:
+                if link in page.loaded and not link.startswith("data:"):
+                    yield f"{name}: it loads {link}"
+                continue
+            target = (base / unquote(parts.path).lstrip("/")).resolve() if parts.path else path
+            if target.is_dir():
+                target /= "index.html"
+            if not target.is_file():
+                yield f"{name}: {link} leads to no file"
+            elif parts.fragment and target in pages and unquote(parts.fragment) not in pages[target].anchors:
+                yield f"{name}: {link} leads to no heading"
+
+
+if __name__ == "__main__":
+    build()
+    sys.stdout.write(f"{PROJECT / 'site' / 'index.html'}\n")
