@@ -20,7 +20,9 @@ def kinds(cell: nbformat.NotebookNode) -> list[str]:
     shown = []
     for output in cell.outputs:
         data = output.get("data", {})
-        shown.append(next((kind for kind in ("image/png", "text/html", "text/plain") if kind in data), output.get("name")))
+        shown.append(
+            next((kind for kind in ("image/png", "text/html", "text/plain") if kind in data), output.get("name"))
+        )
     return [kind for kind in shown if kind != "stderr"]
 
 

@@ -3,7 +3,6 @@
 from pathlib import Path
 
 from pyspark.sql import SparkSession
-
 from tests.unit.cli.page_steps import PageRun, blocks_of
 
 PROJECT = Path(__file__).parents[2]

@@ -75,7 +75,9 @@ def test_the_page_of_formats_has_the_versions_that_are_written() -> None:
 
 def test_the_page_of_formats_names_every_field_of_a_batch_head_and_a_delta(tmp_path: Path) -> None:
     page = (PROJECT / "docs/formats.md").read_text()
-    table = siltstone.open(tmp_path).create_table("shop.orders", schema={"order_id": "int64"}, primary_keys=["order_id"])
+    table = siltstone.open(tmp_path).create_table(
+        "shop.orders", schema={"order_id": "int64"}, primary_keys=["order_id"]
+    )
     table.write([{"order_id": 1}], idempotency=("nightly", 1))
     (batch,) = tmp_path.glob("tables/shop/orders/*/log/1")
     version, head, *entries = batch.read_text().splitlines()

@@ -43,7 +43,5 @@ def test_issue_forms_ask_for_what_a_report_needs_and_have_the_parts_that_the_for
         fields = [field for field in form["body"] if field["type"] != "markdown"]
         assert len({field["id"] for field in fields}) == len(fields)
         assert all(field["attributes"]["label"] for field in fields)
-    required = {
-        field["id"] for field in forms["bug.yaml"]["body"] if field.get("validations", {}).get("required")
-    }
+    required = {field["id"] for field in forms["bug.yaml"]["body"] if field.get("validations", {}).get("required")}
     assert required == {"seen", "expected", "doctor", "version"}
