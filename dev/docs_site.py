@@ -15,14 +15,19 @@ from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+import yaml
+
 PROJECT = Path(__file__).parent.parent
 INDEX = "README.md"
 DECISIONS = "decisions"
 # Files of the project that pages link to have their place in the site here, beside the pages of docs/.
 OUTSIDE = "project"
 _LINK = re.compile(r"(?<=\]\()(?!\w+:|#)([^)\s#]+)(#[^)\s]*)?(?=\))")
+_BLOCK = re.compile(r"(^```.*?^```$)", re.MULTILINE | re.DOTALL)
 _CODE = re.compile(r"^```.*?^```$|`[^`\n]+`", re.MULTILINE | re.DOTALL)
 _ENTRY = re.compile(r"^\| (?P<title>[^|]+?) \| \[[^]]*\]\((?P<page>[\w./-]+\.md)\) \|$")
+# A list right after a line of text: a list on GitHub, and text for Python's Markdown.
+_LIST = re.compile(r"^((?![-*|#>]|\d+\. )\S.*\n)(?=- |1\. )", re.MULTILINE)
 _DIAGRAM = re.compile(r"^```mermaid\ngraph TD\n(.*?)^```\n", re.MULTILINE | re.DOTALL)
 _ARROW = re.compile(r"(\w+) --> (\w+)")
 _ROW_PIXELS, _COLUMN_PIXELS, _BOX = 62, 150, (124, 30)
@@ -50,10 +55,11 @@ def stage(staged: Path) -> None:
     for path in sorted((PROJECT / "docs").rglob("*")):
         if path.is_file():
             _stage_file(path.relative_to(PROJECT).as_posix(), staged / "docs")
-    # The configuration is YAML, of which JSON is a part; so text is all that it takes to add to it.
     nav = nav_of((PROJECT / "docs" / INDEX).read_text(encoding="utf-8"))
     config = (PROJECT / "mkdocs.yml").read_text(encoding="utf-8").replace("paths: [src]", f"paths: [{PROJECT / 'src'}]")
-    (staged / "mkdocs.yml").write_text(f"{config}nav:\n{_yaml(nav)}", encoding="utf-8")
+    # Appended as text: the configuration has a tag for a Python object, which a safe loader would refuse.
+    added = yaml.safe_dump({"nav": nav}, sort_keys=False, allow_unicode=True)
+    (staged / "mkdocs.yml").write_text(config + added, encoding="utf-8")
 
 
 def _stage_file(path: str, staged: Path) -> None:
@@ -69,7 +75,7 @@ def _stage_file(path: str, staged: Path) -> None:
         shutil.copyfile(PROJECT / path, place)
         return
     text = (PROJECT / path).read_text(encoding="utf-8")
-    place.write_text(_with_diagrams(_with_links(text, path)), encoding="utf-8")
+    place.write_text(_with_lists(_with_diagrams(_with_links(text, path))), encoding="utf-8")
     for link, _ in _LINK.findall(_CODE.sub("", text)):
         target = _resolved(path, link)
         if not target.startswith("docs/") and (PROJECT / target).parent.is_dir():
@@ -104,6 +110,12 @@ def _with_links(text: str, path: str) -> str:
     return parts[0] + "".join(code + part for code, part in zip(kept, parts[1:], strict=True))
 
 
+def _with_lists(text: str) -> str:
+    """Put a blank line before each list that has none."""
+    blocks = _BLOCK.split(text)
+    return "".join(block if index % 2 else _LIST.sub(r"\1\n", block) for index, block in enumerate(blocks))
+
+
 def _resolved(path: str, link: str) -> str:
     """Return the file of the project that a link in a page leads to; of a folder, the page that lists its files."""
     target = posixpath.normpath(posixpath.join(posixpath.dirname(path), link))
@@ -127,19 +139,6 @@ def nav_of(index: str) -> Nav:
 def _decisions() -> list[str]:
     pages = sorted(path.name for path in (PROJECT / "docs" / DECISIONS).glob("0*.md"))
     return [f"{DECISIONS}/{page}" for page in [INDEX, *pages]]
-
-
-def _yaml(value: object, indent: str = "  ") -> str:
-    if isinstance(value, str):
-        return f"{indent}- {value}\n"
-    if isinstance(value, list):
-        return "".join(_yaml(each, indent) for each in value)
-    ((title, content),) = value.items() if isinstance(value, dict) else []
-    return (
-        f"{indent}- {title}: {content}\n"
-        if isinstance(content, str)
-        else f"{indent}- {title}:\n{_yaml(content, indent + '    ')}"
-    )
 
 
 def _with_diagrams(text: str) -> str:
