@@ -27,7 +27,7 @@ _BLOCK = re.compile(r"(^```.*?^```$)", re.MULTILINE | re.DOTALL)
 _CODE = re.compile(r"^```.*?^```$|`[^`\n]+`", re.MULTILINE | re.DOTALL)
 _ENTRY = re.compile(r"^\| (?P<title>[^|]+?) \| \[[^]]*\]\((?P<page>[\w./-]+\.md)\) \|$")
 # A list right after a line of text: a list on GitHub, and text for Python's Markdown.
-_LIST = re.compile(r"^((?![-*|#>]|\d+\. )\S.*\n)(?=- |1\. )", re.MULTILINE)
+_LIST = re.compile(r"^((?![-*] |[|#>]|\d+\. )\S.*\n)(?=- |1\. )", re.MULTILINE)
 _DIAGRAM = re.compile(r"^```mermaid\ngraph TD\n(.*?)^```\n", re.MULTILINE | re.DOTALL)
 _ARROW = re.compile(r"(\w+) --> (\w+)")
 _ROW_PIXELS, _COLUMN_PIXELS, _BOX = 62, 150, (124, 30)
