@@ -3,10 +3,8 @@
 from pathlib import Path
 
 import pytest
-from examples import demo
 
 from tests.unit.cli.page_steps import PageRun, blocks_of
-from tests.unit.cli.test_commands_page import masked
 
 PROJECT = Path(__file__).parents[3]
 BLOCKS = blocks_of(PROJECT / "README.md")
@@ -26,14 +24,8 @@ def test_the_python_of_the_readme_runs_without_spark(tmp_path: Path) -> None:
     PageRun(tmp_path).python(block)
 
 
-def test_the_readme_shows_what_the_demo_prints(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    demo.play(tmp_path)
-    (shown,) = (block for language, block in BLOCKS if language == "text")
-    assert masked(shown, tmp_path) in masked(capsys.readouterr().out, tmp_path)
-
-
 def test_every_kind_of_block_in_the_readme_is_run_by_a_test() -> None:
-    # The two commands are targets of make: tests/unit/test_readme.py finds them, tests of the demos run what they run.
+    # The two commands are targets of make: tests of the demos run what they run, and compare the text.
     assert {language for language, _ in BLOCKS} == {"console", "python", "shell", "text"}
     (two,) = (block for language, block in BLOCKS if language == "shell")
     assert [line.partition("#")[0].split() for line in two.splitlines()] == [["make", "demo"], ["make", "demo-service"]]
