@@ -12,6 +12,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Iterator
 from html.parser import HTMLParser
+from itertools import pairwise
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -25,12 +26,12 @@ OUTSIDE = "project"
 _LINK = re.compile(r"(?<=\]\()(?!\w+:|#)([^)\s#]+)(#[^)\s]*)?(?=\))")
 _BLOCK = re.compile(r"(^```.*?^```$)", re.MULTILINE | re.DOTALL)
 _CODE = re.compile(r"^```.*?^```$|`[^`\n]+`", re.MULTILINE | re.DOTALL)
-_ENTRY = re.compile(r"^\| (?P<title>[^|]+?) \| \[[^]]*\]\((?P<page>[\w./-]+\.md)\) \|$")
+_ENTRY = re.compile(r"^\| \[(?P<title>[^]]+)\]\((?P<page>[\w./-]+\.md)\) \|")
 # A list right after a line of text: a list on GitHub, and text for Python's Markdown.
 _LIST = re.compile(r"^((?![-*] |[|#>]|\d+\. )\S.*\n)(?=- |1\. )", re.MULTILINE)
 _DIAGRAM = re.compile(r"^```mermaid\ngraph TD\n(.*?)^```\n", re.MULTILINE | re.DOTALL)
 _ARROW = re.compile(r"(\w+) --> (\w+)")
-_ROW_PIXELS, _COLUMN_PIXELS, _BOX = 62, 150, (124, 30)
+_ROW_PIXELS, _GAP_PIXELS, _BOX = 62, 26, (124, 30)
 
 Nav = list[dict[str, object]]
 
@@ -146,7 +147,10 @@ def _with_diagrams(text: str) -> str:
 
 
 def draw(edges: list[tuple[str, str]]) -> str:
-    """Return a graph without circles as SVG. A node is below all that lead to it, and near them."""
+    """Return a graph without circles as SVG. A node is below all that lead to it, and near them.
+
+    A long edge has a place of its own in each row that it crosses, so that it leads past the nodes there.
+    """
     above: dict[str, list[str]] = defaultdict(list)
     for start, end in edges:
         above[end].append(start)
@@ -158,23 +162,34 @@ def draw(edges: list[tuple[str, str]]) -> str:
             rows[node] = 1 + max(map(row_of, above[node]), default=-1)
         return rows[node]
 
+    levels: list[list[str]] = [[] for _ in range(1 + max(map(row_of, above)))]
+    for node, row in sorted(rows.items()):
+        levels[row].append(node)
+    ways = [
+        [start, *(f"{start} {end} {row}" for row in range(rows[start] + 1, rows[end])), end] for start, end in edges
+    ]
+    before: dict[str, list[str]] = defaultdict(list)
+    for way in ways:
+        for row, step in enumerate(way[1:-1], rows[way[0]] + 1):
+            levels[row].append(step)
+        for upper, lower in pairwise(way):
+            before[lower].append(upper)
+
+    def width_of(step: str) -> int:
+        return _BOX[0] + _GAP_PIXELS if step in rows else _GAP_PIXELS
+
+    width = max(sum(map(width_of, level)) for level in levels)
     places: dict[str, float] = {}
-    levels = [[node for node in above if row_of(node) == row] for row in range(1 + max(map(row_of, above)))]
-    width = _COLUMN_PIXELS * max(map(len, levels))
     for level in levels:
-        level.sort(key=lambda node: (sum(places[each] for each in above[node]) / max(len(above[node]), 1), node))
-        for index, node in enumerate(level):
-            places[node] = width / 2 + _COLUMN_PIXELS * (index - (len(level) - 1) / 2)
-    box_width, box_height = _BOX
-    lines = []
-    for start, end in edges:
-        top, bottom = _ROW_PIXELS * rows[start] + box_height, _ROW_PIXELS * rows[end] - 2
-        middle = (top + bottom) / 2
-        curve = f"M{places[start]},{top} C{places[start]},{middle} {places[end]},{middle} {places[end]},{bottom}"
-        lines.append(f'<path d="{curve}" marker-end="url(#tip)"/>')
+        level.sort(key=lambda step: sum(places[each] for each in before[step]) / max(len(before[step]), 1))
+        left = (width - sum(map(width_of, level))) / 2
+        for step in level:
+            places[step] = left + width_of(step) / 2
+            left += width_of(step)
+    lines = [_line([places[step] for step in way], rows[way[0]]) for way in ways]
     boxes = [
-        f'<rect x="{places[node] - box_width / 2}" y="{_ROW_PIXELS * row}" width="{box_width}" height="{box_height}" rx="5"/>'
-        f'<text x="{places[node]}" y="{_ROW_PIXELS * row + 20}">{node}</text>'
+        f'<rect x="{places[node] - _BOX[0] / 2:g}" y="{_ROW_PIXELS * row}" width="{_BOX[0]}" height="{_BOX[1]}" rx="5"/>'
+        f'<text x="{places[node]:g}" y="{_ROW_PIXELS * row + 20}">{node}</text>'
         for node, row in rows.items()
     ]
     tip = (
@@ -183,7 +198,21 @@ def draw(edges: list[tuple[str, str]]) -> str:
     )
     height = _ROW_PIXELS * len(levels)
     content = "".join([f"<defs>{tip}</defs>", *lines, *boxes])
-    return f'<svg class="diagram" viewBox="0 -2 {width} {height}" role="img">{content}</svg>\n'
+    size = f'viewBox="-2 -2 {width + 4} {height}" width="{width + 4}" height="{height}"'
+    return f'<svg class="diagram" {size} role="img">{content}</svg>\n'
+
+
+def _line(places: list[float], row: int) -> str:
+    """Return a line from the lower edge of a box, past those in between, to the upper edge of another."""
+    x, y = places[0], _ROW_PIXELS * row + _BOX[1]
+    path = [f"M{x:g},{y}"]
+    for number, place in enumerate(places[1:], row + 1):
+        is_last = number == row + len(places) - 1
+        top, middle = _ROW_PIXELS * number - is_last, (y + _ROW_PIXELS * number) / 2
+        path.append(f"C{x:g},{middle:g} {place:g},{middle:g} {place:g},{top}")
+        x, y = place, top + _BOX[1]
+        path += [] if is_last else [f"L{x:g},{y}"]
+    return f'<path d="{" ".join(path)}" marker-end="url(#tip)"/>'
 
 
 class _Page(HTMLParser):

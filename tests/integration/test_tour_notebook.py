@@ -11,6 +11,10 @@ pytestmark = pytest.mark.integration
 PAGE = Path(__file__).parents[2] / "examples" / "tour.ipynb"
 
 
+def read() -> nbformat.NotebookNode:
+    return nbformat.read(PAGE, as_version=4)  # type: ignore[no-untyped-call]
+
+
 def cells(notebook: nbformat.NotebookNode) -> list[nbformat.NotebookNode]:
     return [cell for cell in notebook.cells if cell.cell_type == "code"]
 
@@ -27,8 +31,7 @@ def kinds(cell: nbformat.NotebookNode) -> list[str]:
 
 
 def test_the_notebook_runs_and_shows_what_is_committed(tmp_path: Path) -> None:
-    committed = nbformat.read(PAGE, as_version=4)
-    fresh = nbformat.read(PAGE, as_version=4)
+    committed, fresh = read(), read()
     for cell in cells(fresh):
         cell.outputs, cell.execution_count = [], None
     NotebookClient(fresh, timeout=300, kernel_name="python3", resources={"metadata": {"path": str(tmp_path)}}).execute()
@@ -42,6 +45,5 @@ def test_the_committed_notebook_is_small_and_names_no_machine() -> None:
     assert len(text) < 200_000
     for word in ("/tmp/", "/home/", "/root/", "stderr"):
         assert word not in text, word
-    assert [cell.execution_count for cell in cells(nbformat.read(PAGE, as_version=4))] == [
-        *range(1, 1 + len(cells(nbformat.read(PAGE, as_version=4))))
-    ]
+    counts = [cell.execution_count for cell in cells(read())]
+    assert counts == [*range(1, 1 + len(counts))]

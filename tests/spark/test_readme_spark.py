@@ -14,4 +14,5 @@ def test_the_readme_s_table_is_read_by_spark(spark: SparkSession, tmp_path: Path
     reader = PageRun(tmp_path)
     reader.console(next(block for language, block in blocks if language == "console"))
     (block,) = (block for language, block in blocks if language == "python" and "spark.read" in block)
-    reader.python(block, spark=spark)
+    # Relative roots are those of the folder that Spark was started in, which is not this one.
+    reader.python(block.replace('"lake"', repr(str(tmp_path / "lake"))), spark=spark)

@@ -8,7 +8,7 @@ from dev import docs_site
 
 
 def test_the_navigation_is_the_index_page() -> None:
-    index = "# Title\n\n## How-to\n\n| task | page |\n|---|---|\n| Do it | [it.md](it.md) |\n\nText.\n\n## Reference\n\n| a | [b](c/d.md) |\n"
+    index = "# Title\n\n## How-to\n\n| task | page |\n|---|---|\n| [Do it](it.md) | and how |\n\nText.\n\n## Reference\n\n| [a](c/d.md) | |\n"
     assert docs_site.nav_of(index) == [
         {"Start": "README.md"},
         {"How-to": [{"Do it": "it.md"}]},
