@@ -12,7 +12,8 @@ PAGE = Path(__file__).parents[2] / "examples" / "tour.ipynb"
 
 
 def read() -> nbformat.NotebookNode:
-    return nbformat.read(PAGE, as_version=4)  # type: ignore[no-untyped-call]
+    notebook: nbformat.NotebookNode = nbformat.read(PAGE, as_version=4)  # type: ignore[no-untyped-call]
+    return notebook
 
 
 def cells(notebook: nbformat.NotebookNode) -> list[nbformat.NotebookNode]:
