@@ -1,6 +1,6 @@
 # Every target creates what it needs; `make` alone lists them.
 .DEFAULT_GOAL := help
-.PHONY: help venv clean-venv install lock build clean-build rebuild clean lint format test test-search test-matrix test-integration \
+.PHONY: help venv clean-venv install lock build clean-build rebuild clean docs lint format test test-search test-matrix test-integration \
         test-integration-rebuild test-chaos simulate java browser readers benchmark benchmark-aws benchmark-kills figures deploy-s3 demo demo-cdc \
         demo-service
 # What is missing is to be found before anything is installed.
@@ -54,7 +54,10 @@ clean-build: ## Remove what `build` made
 rebuild: clean-build build ## Build from nothing
 
 clean: clean-build clean-venv ## Remove everything that make made
-	rm -rf readers .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf readers site .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+
+docs: venv ## Build the documentation into site/, and check every link in it
+	$(BIN)/python -m dev.docs_site
 
 lint: venv ## Check style, types and the direction of imports
 	$(BIN)/ruff check .
