@@ -31,9 +31,10 @@ def clone(
     ] = None,
     dry_run: DryRun = False,
 ) -> None:
-    """Create a table with the columns, rules and rows of another one, and a life of its own.
+    """Create a table with the rows of another one.
 
-    On local disk its files are second names of the other's, and take no room; an object store copies them by itself.
+    It also has the same columns and rules, and is independent of the other table from then on. On local disk its files are
+    hard links, which take no space; an object store copies them on its side.
     """
     with shell.progress() as progress:
         done = shell.lake.clone_table(source, name, as_of=as_of, dry_run=dry_run, progress=progress)
@@ -55,9 +56,10 @@ def backup(
     check: Annotated[bool, option("--check", "Read every file of the backup again, and compare it.")] = False,
     dry_run: DryRun = False,
 ) -> None:
-    """Copy the lake, or some tables, to another place; files that earlier backups have there are not copied again.
+    """Copy the lake, or some of its tables, to another place.
 
-    Writers, rounds and vacuums may go on. A backup that was stopped goes on when it is run again.
+    Files that earlier backups have copied there are not copied again. Writers, rounds and vacuums may run meanwhile. A backup
+    that was stopped continues when it is run again.
     """
     with shell.progress() as progress:
         report = shell.lake.backup(place, tables=tables or None, check=check, dry_run=dry_run, progress=progress)
@@ -74,9 +76,10 @@ def restore(
     check: Annotated[bool, option("--check", "Read every file of the lake again, and compare it.")] = False,
     dry_run: DryRun = False,
 ) -> None:
-    """Make the lake under --root, which must be empty, as it was when a backup was made.
+    """Restore a lake, or some of its tables, from a backup.
 
-    Tables appear when all files are there. A restore that was stopped goes on when it is run again.
+    The folder --root must be empty. Tables appear when all their files are there. A restore that was stopped continues when
+    it is run again.
     """
     with shell.progress() as progress:
         report = shell.lake.restore(

@@ -32,16 +32,19 @@ def sql(
             "--as-of [TABLE=]WHEN", "A time (UTC without a zone) or a tag for all tables; of one table also a position."
         ),
     ] = None,
-    fresh: Annotated[bool, option("--fresh", "Also take the deltas since the last round into account.")] = False,
-    limit: Annotated[int | None, option("--limit N", f"At most N rows; as text {SHOWN_ROWS}, else all.", min=1)] = None,
+    fresh: Annotated[bool, option("--fresh", "Also read the deltas that are not compacted yet.")] = False,
+    limit: Annotated[
+        int | None, option("--limit N", f"At most N rows; by default {SHOWN_ROWS} as text, else all.", min=1)
+    ] = None,
     to_file: Annotated[
         str | None, option("--output FILE", "Write the rows to a .parquet, .csv or .jsonl file.")
     ] = None,
     overwrite: Annotated[bool, option("--overwrite", "Replace the --output file if it exists.")] = False,
 ) -> None:
-    """Run a SELECT over tables of the lake on DuckDB, which only reads; --json shows one object per line.
+    """Run a SELECT over tables of the lake, on DuckDB.
 
-    Tables are named with their namespace, and each is read at one position, whatever is written meanwhile.
+    Tables are named with their namespace, and each is read at one position, whatever is written meanwhile. Nothing can be
+    changed. --json prints one object per line.
     """
     from siltstone.ingest.export import check_output, plain_rows, write_rows
 

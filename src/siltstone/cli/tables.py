@@ -68,7 +68,7 @@ def create(
     description: Annotated[str, option("--description", "What the table holds.")] = "",
     dry_run: DryRun = False,
 ) -> None:
-    """Create a table with the columns of a data file or of a schema file."""
+    """Create a table with the columns of a data or schema file."""
     if (from_file is None) == (schema_file is None):
         raise typer.BadParameter("use either --from FILE or --schema FILE", param_hint="--from / --schema")
     if write and from_file in (None, "-"):
@@ -144,9 +144,10 @@ def adopt(
     description: Annotated[str, option("--description", "What the table holds.")] = "",
     dry_run: DryRun = False,
 ) -> None:
-    """Create a table with the rows of a Delta or Iceberg table or of a folder of Parquet files, which stay as they are.
+    """Create a table from a Delta, Iceberg or Parquet table.
 
-    Where its data files can be used as they are, on the same disk, they are not copied. Compact the table next.
+    The source is not changed. Where its data files can be used as they are, on the same disk, they are not copied. Compact
+    the table next.
     """
     if unpartitioned and partition_keys:
         raise typer.BadParameter("leave out --partition-by", param_hint="--unpartitioned")
@@ -248,7 +249,7 @@ def _facts(table: "TableDescription") -> Iterator[tuple[str, object]]:
 def _published_facts(publications: "Sequence[Publication]") -> Iterator[tuple[str, object]]:
     for published in publications:
         behind = published.behind_rounds
-        lag = f"{format_count(behind, 'round')} behind" if behind else "has all that is compacted"
+        lag = f"{format_count(behind, 'round')} behind" if behind else "up to date"
         if published.oldest_unpublished_at is not None:
             lag += f" since {format_time(published.oldest_unpublished_at)} UTC"
         version = "not published yet" if published.version is None else f"version {published.version}"
@@ -327,7 +328,7 @@ def alter(
     is_idle = not columns and not names and not to_drop and not properties and description is None
     if is_idle and not unique_within_partition:
         raise typer.BadParameter(
-            "say what to change",
+            "name what to change",
             param_hint="--add-column / --rename-column / --drop-column / --set / --unset / --description",
         )
     from siltstone.model.locators import did_you_mean
@@ -380,7 +381,7 @@ def _emit_change(
 
     def text() -> Iterator[Shown]:
         if not changes:
-            yield f"{name} is like that already; nothing to change."
+            yield f"{name} is already like that; nothing to change."
         elif dry_run:
             yield "Dry run; nothing has changed. Without it:"
         yield from (f"  {line}" if dry_run else line for line in changes)

@@ -156,7 +156,7 @@ def test_a_damaged_round_completion_file(changed_orders: Cli, damage: Damage) ->
     assert path.name in checked["findings"][0]["message"]
     assert path.name in changed_orders.json("rounds", "shop.orders")[0]["problem"]
     assert path.name in changed_orders("rounds", "shop.orders").stdout
-    assert "start anew" in changed_orders("plan", "shop.orders", "--rebase-from", "shop.orders").stdout
+    assert "rebuild" in changed_orders("plan", "shop.orders", "--rebase-from", "shop.orders").stdout
     changed_orders("compact", "shop.orders", "--rebase-from", "shop.orders")
     assert changed_orders.json("fsck", "shop.orders", "--deep")[0]["live_rows"] == 100
 

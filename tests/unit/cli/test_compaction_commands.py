@@ -270,7 +270,7 @@ class TestRebase:
         assert moving.listing() == before
         assert preview["rebase_from"] == "shop/old/1/deltas/_"
         assert (preview["high_watermark"], preview["rows"], preview["deltas_left_over"]) == (2, 2, 1)
-        assert "start anew  from shop/old/1/deltas/_, and go on after position 2" in moving("plan", *rebase).stdout
+        assert "rebuild  from shop/old/1/deltas/_, then continue after position 2" in moving("plan", *rebase).stdout
         rebased, followed = moving.json("compact", *rebase)["rounds"]
         assert (rebased["high_watermark"], followed["high_watermark"], followed["deltas"]) == (2, 3, 1)
         assert [row["order_id"] for row in moving.json("lookup", "shop.orders", "order_id=1")] == [1]
