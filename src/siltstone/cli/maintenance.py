@@ -1,7 +1,6 @@
-"""`siltstone fsck`, `repair`, `vacuum`, `rollback` and `doctor`."""
+"""`siltstone fsck`, `repair`, `vacuum` and `rollback`."""
 
-import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -9,7 +8,6 @@ import typer
 
 from siltstone.cli.options import DryRun, Partition, Shell, TableName, argument, command, option, parse_duration_ms
 from siltstone.cli.parts import Shown, styled
-from siltstone.cli.spark import check_spark
 from siltstone.errors import CorruptionError
 from siltstone.text import format_bytes, format_count, format_partition
 
@@ -17,7 +15,6 @@ if TYPE_CHECKING:
     from siltstone.lake import Lake, Table
     from siltstone.log.inspect import Finding
     from siltstone.maintenance.damage import BucketRepair
-    from siltstone.maintenance.machine import Check
     from siltstone.maintenance.recovery import PartitionRepair
     from siltstone.maintenance.vacuum import DroppedReport, VacuumReport
 
@@ -25,8 +22,6 @@ AnyTable = Annotated[str | None, argument("TABLE", "The table, else all of them.
 
 # What keeps a log from being read at all.
 _LOG_DAMAGE = ("bad-file", "bad-line", "chain", "gap", "checkpoint")
-
-_STYLES = {"ok": "green", "warning": "yellow", "failed": "bold red"}
 
 app = typer.Typer()
 
@@ -299,39 +294,3 @@ def rollback(
     )
     again = f"{format_count(deltas, 'delta')} to compact again: `siltstone compact {name}`."
     shell.emit(result, [sentence, again] if deltas else [sentence])
-
-
-@command(app, "doctor", "siltstone doctor --root s3://bucket/lake --spark")
-def doctor(
-    shell: Shell, spark: Annotated[bool, option("--spark", "Also start a local Spark and run a small job.")] = False
-) -> None:
-    """Check this machine and the root; exit code 1 where something will not work.
-
-    A few small objects are created under .doctor/ in the root, and deleted again.
-    """
-    from siltstone.maintenance.machine import check_machine, check_root
-
-    has_failed = False
-
-    def run_checks() -> "Iterator[Check]":
-        nonlocal has_failed
-        for check in itertools.chain(check_machine(check_spark if spark else None), check_root(shell.root)):
-            has_failed = has_failed or check.state == "failed"
-            yield check
-
-    checks = run_checks()
-    shell.emit(checks, _checks_text(checks))
-    if has_failed:
-        raise typer.Exit(1)
-
-
-def _checks_text(checks: "Iterable[Check]") -> Iterator[Shown]:
-    states = []
-    for check in checks:
-        states.append(check.state)
-        yield styled((f"{check.state:<7}", _STYLES[check.state]), f"  {check.name:<16}  {check.detail}")
-        if check.fix:
-            yield styled((f"{'':<27}→ {check.fix}", "bold"))
-    failed, warnings = states.count("failed"), states.count("warning")
-    yield ""
-    yield f"{failed} failed, {warnings} with a warning." if failed or warnings else "All is well."

@@ -6,7 +6,7 @@ import inspect
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from decimal import Decimal
@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Concatenate, ParamSpec
 import typer
 
 from siltstone.cli.output import Output
-from siltstone.cli.parts import new_console, to_text
 
 if TYPE_CHECKING:
     from siltstone.cli.spark import SparkStarting
+    from siltstone.ingest.file_rows import FilesRead
     from siltstone.lake import Lake
     from siltstone.rounds.events import Event
 
@@ -59,6 +59,8 @@ class Shell(Output):
 
     root: str = DEFAULT_ROOT
     debug: bool = False
+    when_interrupted: str = ""
+    """What Ctrl-C leaves behind from here on, for whoever presses it."""
 
     @property
     def lake(self) -> "Lake":
@@ -72,14 +74,13 @@ class Shell(Output):
         """Whether progress is shown: standard error is a terminal."""
         return not self.json and sys.stderr.isatty()
 
-    @contextlib.contextmanager
-    def progress(self, message: str = "") -> Iterator[Callable[[str], None]]:
-        """Show the progress of long work, if it is watched; yield a function that shows what comes next."""
+    def progress(self, message: str = "") -> "AbstractContextManager[Callable[[str | FilesRead], None]]":
+        """Show the progress of long work, if it is watched; the context yields a function that shows what comes next."""
         if not self.is_watched:
-            yield lambda message: None
-            return
-        with new_console(sys.stderr).status(to_text(message)) as status:
-            yield lambda message: status.update(to_text(message))
+            return contextlib.nullcontext(lambda message: None)
+        from siltstone.cli.progress import shown_messages
+
+        return shown_messages(message)
 
     def compaction_progress(self) -> "AbstractContextManager[Callable[[Event | SparkStarting], None]]":
         """Show the progress of a compaction, if it is watched; the context yields a function that shows events."""

@@ -84,7 +84,7 @@ class CsvFile(InputFile):
     def _opened(
         self, types: dict[str, pa.DataType], columns: list[str] | None = None
     ) -> Iterator["pyarrow.csv.CSVStreamingReader"]:
-        with self._named(), self._location.opened() as stream:
+        with self._named(), self._opened_bytes() as stream:
             checked: Any = CheckedText(stream, self.name, self._delimiter, BLOCK_BYTES)
             yield pyarrow.csv.open_csv(
                 checked,
@@ -274,7 +274,7 @@ class JsonLinesFile(InputFile):
         yield line, b"".join(parts)
 
     def _blocks(self) -> Iterator[bytes]:
-        with self._location.opened() as stream:
+        with self._opened_bytes() as stream:
             data = stream.read(CHUNK_BYTES).removeprefix(BYTE_ORDER_MARK)
             while data:
                 yield data
