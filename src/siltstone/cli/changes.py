@@ -68,7 +68,8 @@ def write_changes(
     from siltstone.change_writes import ChangeOptions
 
     options = ChangeOptions(**given)
-    with shell.progress() as progress:
+    shell.when_interrupted = "A write is one commit in each table, so that all its rows are there, or none."
+    with shell.progress("Reading change events") as progress:
         if into is None:
             table = shell.lake.table(name)
             written = [table.write_change_files(files, format, options, idempotency=idempotency, progress=progress)]

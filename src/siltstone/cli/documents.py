@@ -123,6 +123,7 @@ def import_(
     its cutoff. Or it is {"key": text, "cells": {id: value}}, with values as the store itself has them (D1, D2, D3, C1, H1).
     """
     docs = shell.lake.document_table(name)
+    shell.when_interrupted = "What is committed stays; importing the same again adds only the rest."
     with shell.progress(f"Reading {file}") as progress:
         done = docs.import_file(file, skip_existing=skip_existing, rejects=rejects, dry_run=dry_run, progress=progress)
     parts = [f"{'would import' if dry_run else 'imported'} {format_count(done.imported, 'document')} into {name}"]

@@ -46,7 +46,8 @@ def erase(
         if shell.json or not sys.stdin.isatty():
             raise typer.BadParameter(f"erasing from {name} needs --yes where nobody can be asked", param_hint="--yes")
         typer.confirm(f"Erase {format_pairs(pairs)} from {name}, for good?", abort=True, err=True)
-    with shell.progress() as progress:
+    shell.when_interrupted = "" if dry_run else "The key may not be erased everywhere; run it again to complete that."
+    with shell.progress(f"Searching {name}") as progress:
         report = table.erase(values, force=force, dry_run=dry_run, progress=progress)
     shell.emit(report, _erased_text(report, format_pairs(pairs)))
 

@@ -108,6 +108,7 @@ def ingest(
         ),
     )  # fmt: skip
     drops = table.open_drops(source, options, source_id=source_id)
+    shell.when_interrupted = "Files are committed in whole batches, each file once; run it again to take the rest."
     if pause is None:
         with shell.progress(f"Looking at {drops.source}") as progress:
             taken = drops.take(dry_run=dry_run, progress=progress)

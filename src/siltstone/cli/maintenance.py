@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from siltstone.cli.completion import complete_table
 from siltstone.cli.options import DryRun, Partition, Shell, TableName, argument, command, option, parse_duration_ms
 from siltstone.cli.parts import Shown, styled
 from siltstone.errors import CorruptionError
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from siltstone.maintenance.recovery import PartitionRepair
     from siltstone.maintenance.vacuum import DroppedReport, VacuumReport
 
-AnyTable = Annotated[str | None, argument("TABLE", "The table, else all of them.")]
+AnyTable = Annotated[str | None, argument("TABLE", "The table, else all of them.", autocompletion=complete_table)]
 
 # What keeps a log from being read at all.
 _LOG_DAMAGE = ("bad-file", "bad-line", "chain", "gap", "checkpoint")
@@ -51,7 +52,7 @@ def fsck(
     Exit code 1 if something is wrong.
     """
     lake, checked = shell.lake, []
-    with shell.progress() as progress:
+    with shell.progress("Looking for tables") as progress:
         for table in _tables(lake, name):
             progress(f"Checking {table.name}")
             checked.append(check_table(table, deep=deep))
@@ -120,6 +121,7 @@ def repair(
     The repair is a round of its own. Indices are rebuilt. Buckets are restored from the last round in which they are intact
     and the deltas since; where neither a round nor all deltas are left, rows are lost, which --accept-loss has to allow.
     """
+    shell.when_interrupted = f"Each partition is repaired by one commit; run it again to repair the rest of {name}."
     with shell.progress(f"Reading {name}"):
         repairs = shell.lake.table(name).repair(accept_loss=accept_loss, dry_run=dry_run)
     partitions = [
@@ -188,7 +190,8 @@ def vacuum(
     grace_ms = parse_duration_ms(grace, "--grace")
     lake, dropped = shell.lake, None
     reports: dict[str, VacuumReport] = {}
-    with shell.progress() as progress:
+    shell.when_interrupted = "Only files that nothing refers to were removed; run it again to remove the rest."
+    with shell.progress("Looking for tables") as progress:
         for table in _tables(lake, name):
             progress(f"Scanning {table.name}")
             reports[table.name] = table.vacuum(

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Concatenate, ParamSpec
 
 import typer
 
+from siltstone.cli.completion import complete_table
 from siltstone.cli.output import Output
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ Root = Annotated[str | None, option("--root PATH", f"Where the lake is: a folder
 Json = Annotated[bool, option("--json", "Show JSON instead of text.")]
 Debug = Annotated[bool, option("--debug", "Show where an unexpected error came from.", hidden=True)]
 DryRun = Annotated[bool, option("--dry-run", "Check and show what would happen, and change nothing.")]
-TableName = Annotated[str, argument("TABLE", "The table, e.g. shop.orders.")]
+TableName = Annotated[str, argument("TABLE", "The table, e.g. shop.orders.", autocompletion=complete_table)]
 Partition = Annotated[
     list[str] | None, option("--partition KEY=VALUE", "Which partition, if there are several; or only its values: A,B.")
 ]

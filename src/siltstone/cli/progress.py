@@ -2,9 +2,11 @@
 
 import contextlib
 import math
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.live import Live
@@ -15,13 +17,15 @@ from rich.text import Text
 
 from siltstone.cli.parts import new_console
 from siltstone.cli.spark import SparkStarting
-from siltstone.ingest.file_rows import FilesRead
 from siltstone.rounds.events import BucketMerged, Event, RoundCommitted, RoundStarted, TasksDone
 from siltstone.text import format_bytes, format_count, format_partition
 
+if TYPE_CHECKING:
+    from siltstone.ingest.file_rows import FilesRead
+
 Clock = Callable[[], float]
 _BAR_WIDTH = 20
-_NARROW_BAR_WIDTH = 10
+_NARROW_BAR_WIDTH = 8
 _NARROW_WINDOW = 100
 # Before that, a guess would be worth nothing.
 _LEAST_SECONDS = 2.0
@@ -37,7 +41,7 @@ class Pace:
     def restart(self) -> None:
         """Begin a step of which nothing is known yet."""
         self._started = self._changed = self._clock()
-        self._done = self._total = 0.0
+        self._done = self._total = self._shown = 0.0
         self._changes = 0
 
     def report(self, done: float, total: float) -> None:
@@ -51,13 +55,14 @@ class Pace:
 
     @property
     def share(self) -> float | None:
-        """The share that is done, between 0 and 1, which always grows; None where nothing is known, as at either end."""
+        """The share that is done, between 0 and 1, which never falls; None where nothing is known, as at either end."""
         if not 0 < self._done < self._total:
             return None
         # Towards the next report, which is as large and as late as those before, but never there.
         step, pause = self._done / self._changes, max(1e-9, self._changed - self._started) / self._changes
         waited = 1 - math.exp(-(self._clock() - self._changed) / pause)
-        return min(1.0, (self._done + step * waited) / self._total)
+        self._shown = max(self._shown, min(1.0, (self._done + step * waited) / self._total))
+        return self._shown
 
     @property
     def seconds_left(self) -> float | None:
@@ -124,11 +129,11 @@ def shown_line(message: str = "") -> Iterator[ProgressLine]:
 
 
 @contextlib.contextmanager
-def shown_messages(message: str) -> Iterator[Callable[[str | FilesRead], None]]:
+def shown_messages(message: str) -> "Iterator[Callable[[str | FilesRead], None]]":
     """Yield a function that shows messages, and how far files are read."""
     with shown_line(message) as line:
 
-        def show(message: str | FilesRead) -> None:
+        def show(message: "str | FilesRead") -> None:
             if isinstance(message, str):
                 line.step(message)
             else:
@@ -137,21 +142,21 @@ def shown_messages(message: str) -> Iterator[Callable[[str | FilesRead], None]]:
         yield show
 
 
-def _show_files(line: ProgressLine, read: FilesRead) -> None:
-    total = read.total_rows
-    of_rows = f" of {total:,}" if total else ""
-    if total is None and 0 < read.bytes < read.total_bytes:
-        of_rows = f" of about {_rounded(read.rows * read.total_bytes / read.bytes):,}"
+def _show_files(line: ProgressLine, read: "FilesRead") -> None:
+    total, about = read.total_rows, ""
+    if total is None and read.bytes:
+        total, about = round(read.rows * read.total_bytes / read.bytes), "about "
+    rows = f"{_rough(read.rows)} rows" if total is None else f"{_rough(read.rows)} of {about}{_rough(total)} rows"
     sizes = f"{format_bytes(read.bytes)} of {format_bytes(read.total_bytes)}"
-    line.report(f"{read.step} {read.file}", f"{sizes}, {read.rows:,}{of_rows} rows", read.bytes, read.total_bytes)
-    if read.step == "Writing" and read.bytes >= read.total_bytes:
-        line.step("Committing", f"{format_bytes(read.total_bytes)}, {read.rows:,} rows")
+    line.report(f"{read.step} {os.path.basename(read.file)}", f"{sizes}, {rows}", read.bytes, read.total_bytes)
 
 
-def _rounded(number: float) -> int:
-    """Return a guess with two digits that count."""
-    digits = max(0, int(math.log10(number)) - 1) if number >= 1 else 0
-    return round(number / 10**digits) * 10**digits
+def _rough(number: int) -> str:
+    """Return a number with two or three digits that count."""
+    for size, unit in ((10**9, "G"), (10**6, "M"), (10**3, "k")):
+        if number >= size:
+            return f"{number / size:.1f} {unit}" if number < 10 * size else f"{number // size} {unit}"
+    return str(number)
 
 
 @contextlib.contextmanager

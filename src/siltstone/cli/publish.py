@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from siltstone.cli.completion import complete_table
 from siltstone.cli.options import Shell, TableName, argument, command, option
 from siltstone.cli.parts import Shown, styled
 from siltstone.errors import SiltstoneError
@@ -44,7 +45,9 @@ class PublishedTable:
 )
 def publish(
     shell: Shell,
-    name: Annotated[str | None, argument("TABLE", "The table, e.g. shop.orders.")] = None,
+    name: Annotated[
+        str | None, argument("TABLE", "The table, e.g. shop.orders.", autocompletion=complete_table)
+    ] = None,
     format: Annotated[Literal["delta", "iceberg"], option("--as", "The format.")] = "delta",
     check: Annotated[
         bool, option("--check", "Then compare every row with the readers that are installed here.")
@@ -60,7 +63,7 @@ def publish(
     if (name is None) != every:
         raise typer.BadParameter("give a table, or --all", param_hint="TABLE")
     results = []
-    with shell.progress() as progress:
+    with shell.progress("Looking for tables") as progress:
         for table, wanted in _wanted(shell.lake, name, format):
             progress(f"Publishing {table}")
             results.append(_publish(shell.lake, table, wanted, replace=replace, check=check, stops=not every))

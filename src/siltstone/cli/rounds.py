@@ -75,6 +75,7 @@ def compact(
     from siltstone.cli.spark import SparkStarter
 
     table = shell.lake.table(name)
+    shell.when_interrupted = f"What was not committed has changed nothing; `siltstone compact {name}` continues after the last committed round."
     with shell.compaction_progress() as progress, SparkStarter(master, progress) as start:
         compacted = table.compact(
             to=to,
@@ -203,7 +204,7 @@ def plan(
     """
     from siltstone.rounds.events import Event, TasksDone
 
-    with shell.progress() as report:
+    with shell.progress("Finding new deltas") as report:
 
         def show(event: Event) -> None:
             if isinstance(event, TasksDone):

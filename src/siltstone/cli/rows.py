@@ -19,6 +19,7 @@ from siltstone.cli.changes import (
     parse_times,
     write_changes,
 )
+from siltstone.cli.completion import complete_tag
 from siltstone.cli.options import DryRun, Shell, TableName, argument, command, option
 from siltstone.cli.parts import Note, Shown, grid_of, indented, new_console, new_facts, new_grid, styled, to_text
 from siltstone.errors import InvalidInputError
@@ -73,7 +74,12 @@ def read(
     shell: Shell,
     name: TableName,
     as_of: Annotated[
-        str | None, option("--as-of WHEN", "A stream position, an ISO 8601 time (UTC without a zone), or a tag.")
+        str | None,
+        option(
+            "--as-of WHEN",
+            "A stream position, an ISO 8601 time (UTC without a zone), or a tag.",
+            autocompletion=complete_tag,
+        ),
     ] = None,
     fresh: Annotated[
         bool, option("--fresh", "Also read the deltas that are not compacted yet.", "--include-uncompacted")
@@ -119,6 +125,7 @@ def read(
     shown = SHOWN_ROWS if limit is None and to_file is None and not shell.json else None
     batches = limited(scan.to_batches(), limit if shown is None else shown + 1)
     if to_file is not None and file_format is not None:
+        shell.when_interrupted = f"{to_file} was not written."
         with shell.progress(f"Writing {to_file}"):
             count, size = write_rows(batches, scan.schema, to_file, file_format)
         emit_export(shell, name, to_file, count, size)
@@ -415,7 +422,13 @@ def write(
             raise typer.BadParameter("goes with change events; name their --format", param_hint=hint)
     if "-" in files and sys.stdin.isatty():
         typer.echo("Reading JSON lines from the terminal; end with Ctrl-D.", err=True)
-    with shell.progress() as progress:
+    shell.when_interrupted = f"Nothing was written to {name}."
+
+    def begin_commit() -> None:
+        progress("Committing")
+        shell.when_interrupted = f"The commit had begun; `siltstone deltas {name}` shows whether it was made."
+
+    with shell.progress(f"Opening {files[0]}") as progress:
         written = shell.lake.table(name).write_files(
             files,
             format=plain_format(format),
@@ -430,6 +443,7 @@ def write(
             partitions=parse_partitions(partition),
             dry_run=dry_run,
             progress=progress,
+            before_commit=begin_commit,
         )
     shell.emit(written, written_text(written))
 

@@ -53,6 +53,7 @@ def sql(
     shown = SHOWN_ROWS if limit is None and to_file is None and not shell.json else None
     batches = limited(opened.to_batches(), limit if shown is None else shown + 1)
     if to_file is not None and file_format is not None:
+        shell.when_interrupted = f"{to_file} was not written."
         with shell.progress(f"Writing {to_file}"):
             count, size = write_rows(batches, opened.schema, to_file, file_format)
         emit_export(shell, "query", to_file, count, size)

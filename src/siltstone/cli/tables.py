@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from siltstone.cli.changes import Cdc, change_layout, changes_text, is_change_format
+from siltstone.cli.completion import complete_namespace
 from siltstone.cli.options import DryRun, Shell, TableName, argument, command, new_group, option
 from siltstone.cli.output import to_plain
 from siltstone.cli.parts import Shown, indented, new_facts, new_grid, styled, to_text
@@ -81,7 +82,7 @@ def create(
     changes = cdc or (format if is_change_format(format) else None)
     if changes is not None and sort_keys:
         raise typer.BadParameter("tables of change events go by the order of the source", param_hint="--sort-key")
-    with shell.progress() as progress:
+    with shell.progress(f"Reading {from_file or schema_file}") as progress:
         primary_keys, order, engine = parse_names(keys), parse_names(sort_keys), merge_engine or "deduplicate"
         if changes is not None:
             layout = change_layout(changes, from_file, schema_file, primary_keys, progress)
@@ -151,7 +152,8 @@ def adopt(
     """
     if unpartitioned and partition_keys:
         raise typer.BadParameter("leave out --partition-by", param_hint="--unpartitioned")
-    with shell.progress() as progress:
+    shell.when_interrupted = "The source is unchanged; the same command continues."
+    with shell.progress(f"Reading {source}") as progress:
         adopted = shell.lake.adopt_table(
             name,
             source,
@@ -184,7 +186,10 @@ def _adopted_text(adopted: "Adopted") -> Iterator[Shown]:
 
 @command(app, "list", "siltstone table list shop")
 def list_tables(
-    shell: Shell, namespace: Annotated[str | None, argument("namespace", "Only tables of this namespace.")] = None
+    shell: Shell,
+    namespace: Annotated[
+        str | None, argument("NAMESPACE", "Only tables of this namespace.", autocompletion=complete_namespace)
+    ] = None,
 ) -> None:
     """List the tables."""
     lake = shell.lake

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from siltstone.cli.completion import complete_tag
 from siltstone.cli.options import DryRun, Shell, TableName, argument, command, option
 from siltstone.cli.parts import Note, Shown, new_grid
 from siltstone.text import format_count, format_time
@@ -12,7 +13,7 @@ from siltstone.text import format_count, format_time
 if TYPE_CHECKING:
     from siltstone.table.tags import Tag
 
-TagName = Annotated[str, argument("NAME", "The name of the tag, e.g. release-7.")]
+TagName = Annotated[str, argument("NAME", "The name of the tag, e.g. release-7.", autocompletion=complete_tag)]
 
 app = typer.Typer()
 
@@ -29,7 +30,12 @@ def tag(
     name: TableName,
     tag: TagName,
     as_of: Annotated[
-        str | None, option("--as-of WHEN", "A stream position, an ISO 8601 time, or another tag; else as compacted.")
+        str | None,
+        option(
+            "--as-of WHEN",
+            "A stream position, an ISO 8601 time, or another tag; else as compacted.",
+            autocompletion=complete_tag,
+        ),
     ] = None,
     round_id: Annotated[int | None, option("--round N", "After this round, of a table with one partition.")] = None,
     replace: Annotated[bool, option("--replace", "Move the tag to this state if another one has it.")] = False,

@@ -91,7 +91,7 @@ def launch(settings: Mapping[str, str], *, is_short: bool) -> None:
     files = {"stderr": output.sink, **({"stdout": output.sink} if is_short else {})}
     conf = SparkConf(loadDefaults=False).setAll(list(settings.items()))
     try:
-        gateway = launch_gateway(conf, popen_kwargs=files)
+        gateway = launch_gateway(conf, popen_kwargs=files)  # type: ignore[no-untyped-call]
     except Exception:
         output.close()
         output.drain()
