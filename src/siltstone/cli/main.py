@@ -92,9 +92,9 @@ def _shown_warnings(context: Any) -> Iterator[None]:
 
 
 def _interrupted(shell: Shell) -> typer.Exit:
-    # From here on, the process is about to end; whoever cannot wait for that need not.
-    with contextlib.suppress(ValueError):
-        signal.signal(signal.SIGINT, lambda *_: os._exit(INTERRUPTED))
+    progress = sys.modules.get("siltstone.cli.progress")
+    if progress is not None:
+        progress.clear()
     with contextlib.suppress(OSError):
         sys.stderr.write(f"Interrupted.{shell.when_interrupted and ' ' + shell.when_interrupted}\n")
     return typer.Exit(INTERRUPTED)
@@ -166,4 +166,10 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(AttributeError):
             stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
-    app(prog_name="siltstone")
+    try:
+        app(prog_name="siltstone")
+    except SystemExit as ended:
+        if ended.code == INTERRUPTED:
+            # The process ends now; whoever cannot wait for that need not.
+            signal.signal(signal.SIGINT, lambda *_: os._exit(INTERRUPTED))
+        raise

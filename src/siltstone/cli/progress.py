@@ -29,6 +29,7 @@ _NARROW_BAR_WIDTH = 8
 _NARROW_WINDOW = 100
 # Before that, a guess would be worth nothing.
 _LEAST_SECONDS = 2.0
+_shown: list[Live] = []
 
 
 class Pace:
@@ -124,8 +125,20 @@ def _clock_text(seconds: float) -> str:
 def shown_line(message: str = "") -> Iterator[ProgressLine]:
     """Show a line on standard error, which is removed at the end; what else is printed meanwhile goes above it."""
     line = ProgressLine(message)
-    with Live(line, console=new_console(sys.stderr), transient=True, refresh_per_second=10):
+    live = Live(line, console=new_console(sys.stderr), transient=True, refresh_per_second=10)
+    _shown.append(live)
+    try:
+        live.start()
         yield line
+    finally:
+        clear()
+
+
+def clear() -> None:
+    """Remove the line, if there is one; also where an interrupt came before anybody could see to that."""
+    while _shown:
+        _shown[-1].stop()
+        _shown.pop()
 
 
 @contextlib.contextmanager

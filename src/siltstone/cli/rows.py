@@ -122,6 +122,16 @@ def read(
         parse_names(columns) or None, where, fresh=fresh, as_of=moment, current_only=current, valid_at=valid_at
     )
     is_as_compacted = moment is None and not fresh
+    uncompacted = scan.snapshot.newer if is_as_compacted else 0
+    if uncompacted and not scan.snapshot.row_count:
+        # Before all else: otherwise, no rows would seem to be there at all.
+        waiting = "1 delta is" if uncompacted == 1 else f"{uncompacted:,} deltas are"
+        shell.note(
+            f"{name}: nothing is compacted yet, but {waiting} waiting: --fresh reads what waits, and `siltstone compact {name}` "
+            "compacts it."
+        )
+        if to_file is None:
+            return
     shown = SHOWN_ROWS if limit is None and to_file is None and not shell.json else None
     batches = limited(scan.to_batches(), limit if shown is None else shown + 1)
     if to_file is not None and file_format is not None:
@@ -131,7 +141,6 @@ def read(
         emit_export(shell, name, to_file, count, size)
         return
     total = scan.snapshot.row_count if is_as_compacted and scan.where is None else None
-    uncompacted = scan.snapshot.newer if is_as_compacted else 0
     text = read_text(name, scan.schema, batches, shown, total, uncompacted)
     shell.emit_lines((row for batch in batches for row in plain_rows(batch)), text)
 

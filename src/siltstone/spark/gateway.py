@@ -7,7 +7,10 @@ import threading
 from collections.abc import Mapping
 
 from pyspark import SparkConf, SparkContext
+from pyspark.errors import PySparkRuntimeError
 from pyspark.java_gateway import launch_gateway
+
+from siltstone.errors import NotInstalledError
 
 # What every start of Spark says, though all is well. Its log is quiet by our own configuration; these come before that is
 # read, or from Java itself.
@@ -83,6 +86,7 @@ def launch(settings: Mapping[str, str], *, is_short: bool) -> None:
     """Start Java for the sessions of this process, unless it runs already.
 
     Of a short session, what Java writes on standard output goes to standard error: the output is that of the command.
+    Raises: NotInstalledError.
     """
     global _output
     if SparkContext._gateway is not None:
@@ -92,12 +96,14 @@ def launch(settings: Mapping[str, str], *, is_short: bool) -> None:
     conf = SparkConf(loadDefaults=False).setAll(list(settings.items()))
     try:
         gateway = launch_gateway(conf, popen_kwargs=files)  # type: ignore[no-untyped-call]
-    except Exception:
+    except PySparkRuntimeError as error:
         output.close()
         output.drain()
-        raise
+        raise NotInstalledError(
+            "Java ended before Spark could start; see what it says above, and what `siltstone doctor --spark` finds"
+        ) from error
     except BaseException:
-        # An interrupt: Java ends by itself when it finds that nobody is there.
+        # Mostly an interrupt: Java ends by itself when it finds that nobody is there.
         output.is_muted = True
         output.close()
         raise
