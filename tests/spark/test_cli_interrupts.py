@@ -41,14 +41,17 @@ def test_an_interrupt_while_spark_starts(table: Table, tmp_path: Path) -> None:
 
 
 def test_an_interrupt_while_tasks_run(table: Table, tmp_path: Path) -> None:
-    (entry,) = table.deltas()[0].manifest.entries
+    # Several, so that some tasks end before, and have told Spark so.
+    for number in range(8):
+        table.write(pa.table({"id": [number], "v": ["b"]}))
+    (entry,) = table.deltas()[-1].manifest.entries
     # Whoever opens it waits for somebody who writes, for ever.
     file = tmp_path / "lake" / entry.uri
     content = file.read_bytes()
     file.unlink()
     os.mkfifo(file)
     with Terminal("compact", "shop.orders", "--master", "local[2]", folder=tmp_path) as terminal:
-        terminal.wait_for("0 of . tasks?")
+        terminal.wait_for("reading 9 deltas.* [1-9] of [0-9]+ tasks")
         terminal.interrupt()
         check_end(terminal, table)
     file.unlink()

@@ -4,9 +4,11 @@ import contextlib
 import os
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from subprocess import Popen
+from typing import Any
 
-from pyspark import SparkConf, SparkContext
+from pyspark import SparkConf, SparkContext, java_gateway
 from pyspark.errors import PySparkRuntimeError
 from pyspark.java_gateway import launch_gateway
 
@@ -92,10 +94,12 @@ def launch(settings: Mapping[str, str], *, is_short: bool) -> None:
     if SparkContext._gateway is not None:
         return
     output = _output = _Output()
+    started: list[Popen[bytes]] = []
     files = {"stderr": output.sink, **({"stdout": output.sink} if is_short else {})}
     conf = SparkConf(loadDefaults=False).setAll(list(settings.items()))
     try:
-        gateway = launch_gateway(conf, popen_kwargs=files)  # type: ignore[no-untyped-call]
+        with _recorded() as started:
+            gateway = launch_gateway(conf, popen_kwargs=files)  # type: ignore[no-untyped-call]
     except PySparkRuntimeError as error:
         output.close()
         output.drain()
@@ -103,18 +107,42 @@ def launch(settings: Mapping[str, str], *, is_short: bool) -> None:
             "Java ended before Spark could start; see what it says above, and what `siltstone doctor --spark` finds"
         ) from error
     except BaseException:
-        # Mostly an interrupt: Java ends by itself when it finds that nobody is there.
+        # An interrupt: Java would notice that nobody is there only after it has started, and written to its folder.
         output.is_muted = True
         output.close()
+        for process in started:
+            process.kill()
+            process.wait()
         raise
     output.close()
     SparkContext._ensure_initialized(gateway=gateway, conf=conf)
+
+
+@contextlib.contextmanager
+def _recorded() -> Iterator[list[Popen[bytes]]]:
+    """Yield a list of the processes that are started for the gateway, which it keeps to itself until they are ready."""
+    started: list[Popen[bytes]] = []
+
+    class Recorded(Popen[bytes]):
+        def __init__(self, *args: Any, **options: Any) -> None:
+            super().__init__(*args, **options)
+            started.append(self)
+
+    java_gateway.Popen = Recorded  # type: ignore[attr-defined]
+    try:
+        yield started
+    finally:
+        java_gateway.Popen = Popen  # type: ignore[attr-defined]
 
 
 def end() -> None:
     """End Java at once, without a word; nothing that it runs is of use any more. Can be called by a signal handler."""
     if _output is not None:
         _output.is_muted = True
+    # It prints a trace when Java hangs up on it.
+    server = getattr(SparkContext._active_spark_context, "_accumulatorServer", None)
+    if server is not None:
+        server.handle_error = lambda request, address: None
     process = getattr(SparkContext._gateway, "proc", None)
     if process is not None:
         process.kill()
