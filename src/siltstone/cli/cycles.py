@@ -41,7 +41,9 @@ DatabaseAddress = Annotated[
 ]
 
 app = new_group(
-    "Watch and control the compaction service. These commands ask its database, so that they work whether it runs or not."
+    "Watch and control the compaction service. These commands ask its database, so that they work whether it runs or not.",
+    "siltstone cycle status",
+    "siltstone cycle trigger --reason 'after the import'",
 )
 
 

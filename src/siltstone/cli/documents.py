@@ -23,7 +23,12 @@ if TYPE_CHECKING:
 
 CasesFile = Annotated[str | None, argument("FILE", "The cases, one JSON object per line.  [default: standard input]")]
 
-app = new_group("Work with tables of JSON documents.")
+app = new_group(
+    "Work with tables of JSON documents.",
+    "siltstone documents create shop.reviews",
+    """siltstone documents update shop.reviews r17 '{"stars":4,"text":"good"}'""",
+    "siltstone documents get shop.reviews r17",
+)
 
 
 @command(

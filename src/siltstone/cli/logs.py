@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from siltstone.log.inspect import Entry, LogSummary, VerificationReport
     from siltstone.log.repair import CompactionReport
 
-app = new_group("Inspect compactible logs, Spark's included.", has_root=False)
+app = new_group("Inspect compactible logs, Spark's included.", "siltstone log show /data/events", has_root=False)
 
 LogPath = Annotated[
     str, argument("PATH", "A local or s3:// folder: one with a log, Spark's output directory, or a query's checkpoint.")

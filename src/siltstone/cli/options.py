@@ -117,14 +117,14 @@ def command(
     return register
 
 
-def new_group(help: str, *, has_root: bool = True) -> typer.Typer:
+def new_group(help: str, *example_lines: str, has_root: bool = True) -> typer.Typer:
     """Return a group of commands, whose shared options can also stand before the command."""
 
     def group(shell: Shell) -> None:
         pass
 
     group.__doc__ = help
-    app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help=help)
+    app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help=help, epilog=examples(*example_lines))
     app.callback()(_with_shared_options(group, has_root=has_root))
     return app
 

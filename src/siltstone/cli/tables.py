@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 MergeEngine = Literal["deduplicate", "partial_update", "first_row", "history"]
 ForeignFormat = Literal["delta", "iceberg", "parquet"]
 
-app = new_group("Create, show and change tables.")
+app = new_group("Create, show and change tables.", "siltstone table list", "siltstone table show shop.orders")
 
 
 @command(

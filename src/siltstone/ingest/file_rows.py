@@ -1,6 +1,7 @@
 """The rows of data files: finding and opening files, a reader for each format, one stream of batches, and the schema a table of them would have."""
 
 import contextlib
+import difflib
 import shutil
 import sys
 import tempfile
@@ -76,7 +77,7 @@ def open_input(name: str, format: Format | None = None, delimiter: str | None = 
         if is_local and Path(name).is_dir():
             raise InvalidInputError(f"{name}: is a folder; name the files in it, e.g. {name.rstrip('/')}/*.parquet")
         if is_local and not Path(name).exists():
-            raise InvalidInputError(f"{name}: no such file")
+            raise InvalidInputError(f"{name}: no such file{_similar(Path(name))}")
         yield _input_file(Location(name, name, compression_of(name)), format, delimiter)
         return
     # It is read twice, and a pipe can be read once.
@@ -84,6 +85,14 @@ def open_input(name: str, format: Format | None = None, delimiter: str | None = 
         shutil.copyfileobj(sys.stdin.buffer, copy)
         copy.flush()
         yield _input_file(Location("standard input", copy.name, None), format or "jsonl", delimiter)
+
+
+def _similar(path: Path) -> str:
+    """Return a question whether another file of the folder is meant, if one has nearly this name."""
+    with contextlib.suppress(OSError):
+        close = difflib.get_close_matches(path.name, [file.name for file in path.parent.iterdir()], n=1, cutoff=0.7)
+        return f"; did you mean {close[0]}?" if close else ""
+    return ""
 
 
 def _input_file(location: Location, format: Format | None, delimiter: str | None) -> InputFile:

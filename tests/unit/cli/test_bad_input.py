@@ -177,3 +177,11 @@ def test_spark_is_not_started_for_what_cannot_be_done(
     completion_file(changed_orders).unlink()
     changed_orders.fails("compact", "shop.orders")
     assert without_spark == []
+
+
+def test_a_mistyped_file_name_gets_a_suggestion(orders: Callable[..., Cli]) -> None:
+    cli = orders("--key", "order_id")
+    file = cli.file("orders.csv", "order_id\n1\n")
+    told = cli.fails("write", "shop.orders", file.replace("orders.csv", "ordres.csv"))
+    assert "no such file; did you mean orders.csv?" in told
+    assert "did you mean" not in cli.fails("write", "shop.orders", "nosuch/orders.csv")

@@ -187,6 +187,7 @@ def groups() -> list[list[str]]:
 @pytest.mark.parametrize("group", groups(), ids=lambda group: " ".join(["siltstone", *group]))
 def test_summaries_of_commands_fit_their_line_in_a_narrow_window(group: list[str]) -> None:
     text = CliRunner(env={"COLUMNS": "80"}).invoke(app, [*group, "--help"], prog_name="siltstone").stdout
+    assert re.search(r"Examples?:\n +siltstone ", text)
     lines = text.partition("Commands:\n")[2].partition("\n\n")[0].splitlines()
     names = [command[len(group)] for command in commands() if command[: len(group)] == group]
     assert [line.split()[0] for line in lines] == list(dict.fromkeys(names)), "one line each"
