@@ -44,7 +44,9 @@ def erase(
     values = parse_key(table.version, pairs)
     if not dry_run and not yes:
         if shell.json or not sys.stdin.isatty():
-            raise typer.BadParameter(f"erasing from {name} needs --yes where nobody can be asked", param_hint="--yes")
+            raise typer.BadParameter(
+                f"erasing from {name} needs --yes where there is no terminal to ask on", param_hint="--yes"
+            )
         typer.confirm(f"Erase {format_pairs(pairs)} from {name}, for good?", abort=True, err=True)
     shell.when_interrupted = "" if dry_run else "The key may not be erased everywhere; run it again to complete that."
     with shell.progress(f"Searching {name}") as progress:

@@ -79,7 +79,7 @@ def ingest(
 ) -> None:
     """Write the files that arrive in a folder, each exactly once.
 
-    What was taken is remembered with the table: several processes may watch one folder, and one that was killed goes on
+    What was taken is remembered with the table: several processes may watch one folder, and one that was killed continues
     where it was. Hidden and temporary names (.*, _*, *.tmp, *.part, *.crdownload) are passed over. With --every, Ctrl-C
     ends it at once (exit code 130), SIGTERM after the batch that is being written (0).
     """

@@ -170,6 +170,6 @@ def main() -> None:
         app(prog_name="siltstone")
     except SystemExit as ended:
         if ended.code == INTERRUPTED:
-            # The process ends now; whoever cannot wait for that need not.
+            # The process is ending; a second Ctrl-C ends it without further ado.
             signal.signal(signal.SIGINT, lambda *_: os._exit(INTERRUPTED))
         raise

@@ -177,7 +177,8 @@ def vacuum(
     confirm_time: Annotated[
         bool,
         option(
-            "--confirm-time", "Confirm that the clock is right, though nobody wrote for over a day, or clocks differ."
+            "--confirm-time",
+            "Confirm that the clock is right, though nothing was written for over a day, or clocks differ.",
         ),
     ] = False,
     dry_run: DryRun = False,

@@ -61,7 +61,7 @@ class Shell(Output):
     root: str = DEFAULT_ROOT
     debug: bool = False
     when_interrupted: str = ""
-    """What Ctrl-C leaves behind from here on, for whoever presses it."""
+    """What Ctrl-C means for the data from here on, for the message."""
 
     @property
     def lake(self) -> "Lake":

@@ -37,7 +37,7 @@ class Output:
             sys.stdout.write(_dumps(to_plain(item)) + "\n")
 
     def note(self, message: str) -> None:
-        """Show on standard error something about the result, whoever reads that."""
+        """Show on standard error something about the result, for people and programs alike."""
         if self.json:
             sys.stderr.write(f"{message}\n")
         else:

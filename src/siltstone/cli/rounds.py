@@ -64,7 +64,8 @@ def compact(
 ) -> None:
     """Merge the deltas since the last round into a table.
 
-    Each round commits by itself: what is interrupted goes on where it was. `siltstone plan` shows what would happen.
+    Each round is a commit of its own, so that a compaction that was interrupted continues where it was. `siltstone plan` shows
+    what would happen.
     S1 and S2 are tables, or streams of one, as `siltstone show` names them.
     """
     if engine == "local" and master is not None:

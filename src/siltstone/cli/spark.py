@@ -69,7 +69,7 @@ class SparkStarter(contextlib.ExitStack):
 
 @contextlib.contextmanager
 def _ending_java() -> Iterator[None]:
-    """Let Ctrl-C end Java, so that nothing is awaited from it any more, and nobody hears what it has to say about that.
+    """Let Ctrl-C end Java, so that nothing waits for it any longer, and what it says about that is not shown.
 
     What is running is of no use without the command, which commits when all of it is done. Calls into Java that are under
     way then fail in many ways, all of which are the interrupt.

@@ -281,7 +281,9 @@ def drop(
     if not dry_run:
         if not yes:
             if shell.json or not sys.stdin.isatty():
-                raise typer.BadParameter(f"dropping {name} needs --yes where nobody can be asked", param_hint="--yes")
+                raise typer.BadParameter(
+                    f"dropping {name} needs --yes where there is no terminal to ask on", param_hint="--yes"
+                )
             typer.confirm(f"Drop {name}?", abort=True, err=True)
         table.drop()
     changes = [f"dropped {name}; its files stay until they are vacuumed"]

@@ -199,7 +199,7 @@ def _s3() -> Check:
     elif settings.profile is not None:
         who = f"profile {settings.profile}"
     elif settings.is_anonymous:
-        who = "nobody (AWS_SKIP_SIGNATURE)"
+        who = "anonymous (AWS_SKIP_SIGNATURE)"
     region = settings.region or "us-east-1, since neither AWS_REGION nor a profile says another"
     return Check("s3", "ok", f"{settings.endpoint or 'AWS'}, region {region}, as {who}")
 
