@@ -127,7 +127,10 @@ def _made_elsewhere(make: Callable[[], SparkSession]) -> SparkSession:
             made.set_exception(error)
 
     threading.Thread(target=run, daemon=True).start()
-    return made.result()
+    session = made.result()
+    # Spark takes it for that of the thread which made it.
+    SparkSession._get_j_spark_session_class(session._jvm).setActiveSession(session._jsparkSession)
+    return session
 
 
 def _import_pandas() -> None:
