@@ -60,3 +60,12 @@ def test_an_interrupt_while_tasks_run(table: Table, tmp_path: Path) -> None:
         assert terminal.end() == 0, terminal.text
     assert "1,000 rows now" in terminal.text
     assert not re.search(r"WARN|incubator", terminal.text), terminal.text
+
+
+def test_an_interrupt_of_the_doctor(table: Table, tmp_path: Path) -> None:
+    with Terminal("doctor", "--spark", folder=tmp_path) as terminal:
+        terminal.wait_for("Starting Spark")
+        terminal.interrupt()
+        assert terminal.end() == 130, terminal.text
+    assert terminal.text.rstrip().endswith("Interrupted."), terminal.text
+    assert not re.search(r"Traceback|Exception|Error|WARN|py4j|incubator", terminal.text), terminal.text

@@ -9,6 +9,7 @@ from siltstone import clock
 from siltstone.cli.cycles import DATABASE_VARIABLE, DatabaseAddress
 from siltstone.cli.options import DryRun, Shell, command, option
 from siltstone.cli.parts import Shown, styled
+from siltstone.cli.spark import ending_java
 from siltstone.errors import InvalidInputError, NotFoundError, NotInstalledError, SiltstoneError
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ def doctor(
 
     def run_checks() -> "Iterator[Check]":
         nonlocal has_failed
-        for check in _all_checks(shell.root, database, spark=spark):
+        for check in _all_checks(shell, database, spark=spark):
             done = machine.fix(check, dry_run=dry_run) if fix else check
             has_failed = has_failed or done.state == "failed"
             yield done
@@ -59,15 +60,19 @@ def doctor(
         raise typer.Exit(1)
 
 
-def _all_checks(root: str, database: str | None, *, spark: bool) -> "Iterator[Check]":
+def _all_checks(shell: Shell, database: str | None, *, spark: bool) -> "Iterator[Check]":
     from siltstone.maintenance.machine import check_machine, check_root
     from siltstone.spark.checks import check_cache, check_folders, check_spark
 
-    yield from check_machine(check_spark if spark else None)
+    def try_spark() -> "Check":
+        with shell.progress("Starting Spark"), ending_java():
+            return check_spark()
+
+    yield from check_machine(try_spark if spark else None)
     yield check_folders()
     yield from check_cache()
-    yield from check_root(root)
-    yield _check_database(root, database)
+    yield from check_root(shell.root)
+    yield _check_database(shell.root, database)
 
 
 def _check_database(root: str, address: str | None) -> "Check":

@@ -58,7 +58,7 @@ class SparkStarter(contextlib.ExitStack):
         """Return the session."""
         if self._session is None:
             self._progress(SparkStarting())
-            self.enter_context(_ending_java())
+            self.enter_context(ending_java())
             from siltstone.spark import session
 
             started = time.perf_counter()
@@ -68,7 +68,7 @@ class SparkStarter(contextlib.ExitStack):
 
 
 @contextlib.contextmanager
-def _ending_java() -> Iterator[None]:
+def ending_java() -> Iterator[None]:
     """Let Ctrl-C end Java, so that nothing waits for it any longer, and what it says about that is not shown.
 
     What is running is of no use without the command, which commits when all of it is done. Calls into Java that are under

@@ -74,6 +74,8 @@ def check_cache() -> Iterator[Check]:
         unused = [file for file in folder.glob("spark-*.jsa") if file != archive and _is_unused(file)]
         if archive.exists() and not is_whole(archive):
             yield leftover("class archive", f"{archive} is damaged", lambda: _remove_archives([archive]))
+        elif archive.with_suffix(".coming").exists():
+            yield Check("class archive", "ok", "is being made, for this Java and Spark")
         elif archive.exists():
             yield Check("class archive", "ok", f"{format_bytes(archive.stat().st_size)}, for this Java and Spark")
         else:
