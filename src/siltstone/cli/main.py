@@ -15,6 +15,7 @@ import typer
 from typer.core import TyperGroup
 
 from siltstone import __version__
+from siltstone.actor import acting_through
 from siltstone.cli import (
     backups,
     cycles,
@@ -47,7 +48,7 @@ class _Commands(TyperGroup):
         """Run the command; turn errors into one message and an exit code."""
         try:
             try:
-                with _shown_warnings(ctx):
+                with _shown_warnings(ctx), acting_through("command"):
                     return super().invoke(ctx)
             finally:
                 # Also where a command ends with an exit code of its own.
