@@ -17,6 +17,7 @@ from typer.core import TyperGroup
 from siltstone import __version__
 from siltstone.actor import acting_through
 from siltstone.cli import (
+    audit,
     backups,
     cycles,
     documents,
@@ -118,7 +119,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog=examples("siltstone table create shop.orders --key order_id --from orders.csv --write"),
 )
-for commands in (rows, sql, feed, ingest, rounds, publish, tags, backups, erasure, maintenance, serve):
+for commands in (rows, sql, feed, ingest, rounds, publish, tags, backups, erasure, maintenance, audit, serve):
     app.add_typer(commands.app)
 app.add_typer(tables.app, name="table")
 app.add_typer(documents.app, name="documents")

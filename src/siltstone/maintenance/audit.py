@@ -13,11 +13,10 @@ from siltstone.errors import CorruptionError, NotFoundError, SiltstoneWarning
 from siltstone.log.audit import AUDIT_PREFIX, Action
 from siltstone.log.commit import CommitLog, commit_log
 from siltstone.log.state import Entry, LogState, decoding
-from siltstone.model import COMPACTED_STREAM
+from siltstone.model import COMPACTED_STREAM, DEFAULT_STREAM
 from siltstone.model.locators import UNPARTITIONED
-from siltstone.objects import open_objects
 from siltstone.storage import object_store as storage
-from siltstone.storage.layout import DROPPED_PREFIX, catalog_log, dropped_key, version_log
+from siltstone.storage.layout import DROPPED_PREFIX, catalog_log, dropped_key, partition_prefix, version_log
 
 Detail = int | str | list[str]
 
@@ -39,53 +38,64 @@ class AuditEntry:
     details: Mapping[str, Detail] = field(default_factory=dict)
 
 
-def read_audit(*, table: str | None = None, root: str) -> list[AuditEntry]:
-    """Return what was done in a lake, or to a table of it, newest first.
+def read_audit(
+    *,
+    table: str | None = None,
+    asked: Iterable[AuditEntry] = (),
+    limit: int | None = None,
+    recall: bool = False,
+    root: str,
+) -> list[AuditEntry]:
+    """Return what was done in a lake, or to a table of it, newest first, together with what was `asked` of the service.
 
-    Tables have the names that they have now, or had when they were dropped. Where a log of another than the asked table is damaged, that is a
-    warning. Raises: NotFoundError where nothing is known of such a table; CorruptionError, StorageError.
+    Tables have the names that they have now, or had when they were dropped. With `recall`, their logs are as this process knows them. Where
+    one is damaged, that is a warning, unless its table is asked for. Raises: NotFoundError where nothing is known of the table;
+    CorruptionError, StorageError.
     """
-    log = catalog_log(root)
+    entries = [_entry(entry, entry.get("table"), "") for entry in catalog_log(root).read(_entries)]
     folders = _folders(root)
-    entries = [_entry(entry, entry.get("table"), "") for entry in log.read(_entries)]
     if table is not None:
-        entries = [each for each in entries if table in (each.table, each.details.get("to"))]
         folders = {folder: name for folder, name in folders.items() if name == table}
-        if not entries and not folders:
-            raise NotFoundError(
-                f"{root}: nothing is known of a table {table}; `siltstone audit` lists all that was done"
-            )
     for folder, name in folders.items():
-        for partition, kept in logs_in(root, folder):
-            try:
-                entries += [_entry(entry, name, partition) for entry in kept.read(_entries)]
-            except CorruptionError as error:
-                if table is not None:
-                    raise
-                warnings.warn(f"left out of the audit trail: {error}", SiltstoneWarning, stacklevel=2)
-    return sorted(entries, key=lambda each: each.at, reverse=True)
+        try:
+            for partition, log in _logs_in(root, folder, recall=recall):
+                found = (log.recall if recall else log.read)(_entries)
+                entries += [_entry(entry, name, partition) for entry in found]
+        except CorruptionError as error:
+            if table is not None:
+                raise
+            warnings.warn(f"left out of the audit trail: {error}", SiltstoneWarning, stacklevel=2)
+    entries = [each for each in [*entries, *asked] if table is None or _is_about(each, table)]
+    if table is not None and not entries and not folders:
+        raise NotFoundError(f"nothing is known of a table {table}; `siltstone audit` lists all that was done")
+    return sorted(reversed(entries), key=lambda each: each.at, reverse=True)[:limit]
+
+
+def _is_about(entry: AuditEntry, table: str) -> bool:
+    return table in (entry.table, entry.details.get("to")) or table in entry.details.get("tables", ())  # type: ignore[operator]
 
 
 def carry_over(root: str, folder: str, dropped: Entry, action: Action) -> None:
     """Keep, in the catalog's log, the audit entries of a dropped table version whose files are about to be removed, and who does that.
 
-    What is damaged of them is left out. Of a partition nothing is kept but what was done: it may be called by values of a key that was erased.
+    After one that is damaged, the rest is left out. Of a partition nothing is kept but what was done: it may be called by values of a key that was erased.
     """
     kept: dict[str, Entry] = {dropped_key(folder): dropped}
-    for _, log in logs_in(root, folder):
-        with contextlib.suppress(CorruptionError):
-            found = log.read(_entries)
-            kept |= {each["key"]: {**each, "table": dropped["table"]} for each in found}
+    with contextlib.suppress(CorruptionError):
+        for _, log in _logs_in(root, folder):
+            kept |= {each["key"]: {**each, "table": dropped["table"]} for each in log.read(_entries)}
     changes = {key: {name: value for name, value in each.items() if name != "key"} for key, each in kept.items()}
     catalog_log(root).commit("remove dropped table", lambda _: changes, action=action)
 
 
-def logs_in(root: str, folder: str) -> Iterator[tuple[str, CommitLog]]:
-    """Yield the logs of a table version with the partitions that they are of: none for its own."""
-    yield "", version_log(root, folder)
-    compacted = f"{folder}/{COMPACTED_STREAM}"
-    for partition in sorted(open_objects(root).list_folders(compacted)):
-        yield "" if partition == UNPARTITIONED else partition, commit_log(root, f"{compacted}/{partition}/log")
+def _logs_in(root: str, folder: str, *, recall: bool = False) -> Iterator[tuple[str, CommitLog]]:
+    """Yield the logs of a table version with the partitions that they are of: none for its own. Raises: CorruptionError."""
+    own, prefix = version_log(root, folder), partition_prefix(DEFAULT_STREAM)
+    yield "", own
+    for key in (own.recall if recall else own.read)(lambda state: state.keys(prefix)):
+        partition = key.removeprefix(prefix)
+        log = commit_log(root, f"{folder}/{COMPACTED_STREAM}/{partition}/log")
+        yield "" if partition == UNPARTITIONED else partition, log
 
 
 def _folders(root: str) -> dict[str, str]:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from siltstone.errors import SiltstoneError
+from siltstone.maintenance.audit import AuditEntry as AuditEntry
 from siltstone.model import PartitionLocator
 from siltstone.publish.outcomes import Published, PublishFailure
 from siltstone.rounds.events import Progress
@@ -156,16 +157,6 @@ class Pause:
     table: str
     paused_at: int
     requester: str
-
-
-@dataclass(frozen=True)
-class AuditEntry:
-    """What somebody asked of the service, and when."""
-
-    at: int
-    requester: str
-    action: str
-    about: str
 
 
 @dataclass(frozen=True)

@@ -29,6 +29,7 @@ from siltstone.service import (
     measured_status,
     service_status,
 )
+from siltstone.service.controls import AUDIT_LIMIT
 from siltstone.service.results import (
     AuditEntry,
     Control,
@@ -238,10 +239,12 @@ def nodes(site: SiteHere) -> list[NodeInfo]:
     return list_nodes(site.database, site.settings)
 
 
-@reading.get("/audit", summary="Who asked what of the service")
-def audit(site: SiteHere, limit: Annotated[int, Query(ge=1, le=10_000)] = HISTORY_LIMIT) -> list[AuditEntry]:
-    """What operators asked of the service by commands, pages and this API, newest first."""
-    return audit_trail(site.database, limit)
+@reading.get("/audit", summary="Who changed what")
+def audit(
+    site: SiteHere, limit: Annotated[int, Query(ge=1, le=AUDIT_LIMIT)] = HISTORY_LIMIT, table: str | None = None
+) -> list[AuditEntry]:
+    """Who dropped, altered, rolled back, erased or vacuumed tables, and what was asked of the service, newest first."""
+    return site.lake.audit(audit_trail(site.database, AUDIT_LIMIT), table=table, limit=limit)
 
 
 @reading.get("/requests/{request_id}", summary="A trigger request")
