@@ -65,10 +65,11 @@ def read_audit(
             if table is not None:
                 raise
             warnings.warn(f"left out of the audit trail: {error}", SiltstoneWarning, stacklevel=2)
-    entries = [each for each in [*entries, *asked] if table is None or _is_about(each, table)]
+    entries = [each for each in [*entries, *reversed(list(asked))] if table is None or _is_about(each, table)]
     if table is not None and not entries and not folders:
         raise NotFoundError(f"nothing is known of a table {table}; `siltstone audit` lists all that was done")
-    return sorted(reversed(entries), key=lambda each: each.at, reverse=True)[:limit]
+    entries.sort(key=lambda each: each.at)
+    return entries[::-1][:limit]
 
 
 def _is_about(entry: AuditEntry, table: str) -> bool:
