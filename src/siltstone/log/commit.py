@@ -29,7 +29,7 @@ from siltstone.errors import (
     StorageError,
 )
 from siltstone.log import wire
-from siltstone.log.audit import Action, audit_entry, audit_key
+from siltstone.log.actions import Action, audit_entry, audit_key
 from siltstone.log.state import ANCHOR_INTERVAL, Entry, LogReader, LogState, anchor_of, encode_entry
 
 T = TypeVar("T")

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from siltstone.errors import CorruptionError, NotFoundError, SiltstoneWarning
-from siltstone.log.audit import AUDIT_PREFIX, Action
+from siltstone.log.actions import AUDIT_PREFIX, Action
 from siltstone.log.commit import CommitLog, commit_log
 from siltstone.log.state import Entry, LogState, decoding
 from siltstone.model import COMPACTED_STREAM, DEFAULT_STREAM

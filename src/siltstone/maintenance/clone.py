@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from siltstone.errors import ConflictError, InvalidInputError, NotFoundError
-from siltstone.log.audit import Action
+from siltstone.log.actions import Action
 from siltstone.log.commit import Changes
 from siltstone.log.state import Entry, LogState
 from siltstone.maintenance.file_copies import Progress, for_each, link_object

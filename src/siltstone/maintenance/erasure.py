@@ -15,7 +15,7 @@ import pyarrow as pa
 from siltstone.catalog import main as catalog
 from siltstone.errors import ConflictError, CorruptionError
 from siltstone.ingest.drop_log import is_drop_log
-from siltstone.log.audit import Action
+from siltstone.log.actions import Action
 from siltstone.log.commit import Changes, commit_log
 from siltstone.log.horizon import announced, new_file_name, raise_horizon, refuse_late
 from siltstone.log.state import Entry, LogState

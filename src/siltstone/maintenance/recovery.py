@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from siltstone.errors import ConflictError, CorruptionError, InvalidInputError
-from siltstone.log.audit import Action
+from siltstone.log.actions import Action
 from siltstone.log.horizon import announced, new_round_name
 from siltstone.maintenance.damage import BucketRepair, Damage, Region, RepairPlan, plan_repair
 from siltstone.maintenance.fsck import reachable_rounds

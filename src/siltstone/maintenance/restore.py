@@ -3,7 +3,7 @@
 from collections.abc import Collection
 
 from siltstone.errors import AlreadyExistsError, ConflictError, CorruptionError, NotFoundError
-from siltstone.log.audit import Action
+from siltstone.log.actions import Action
 from siltstone.log.commit import Changes, forget_logs
 from siltstone.log.state import LogState
 from siltstone.maintenance.backup import BackupReport

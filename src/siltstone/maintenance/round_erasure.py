@@ -6,7 +6,7 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from siltstone.errors import ConflictError
-from siltstone.log.audit import Action
+from siltstone.log.actions import Action
 from siltstone.log.commit import Changes
 from siltstone.log.horizon import announced
 from siltstone.log.state import LogState

@@ -8,7 +8,7 @@ from functools import partial
 
 from siltstone.errors import CommitUnknownError, CorruptionError, StorageError
 from siltstone.ingest.drop_log import is_drop_log
-from siltstone.log.audit import AUDIT_PREFIX, Action
+from siltstone.log.actions import AUDIT_PREFIX, Action
 from siltstone.log.batches import MAX_BATCH_ID, batch_id_from_name
 from siltstone.log.commit import CONFIRMED_KEY, FORGOTTEN_KEY, Commit, CommitLog, commit_log
 from siltstone.log.horizon import HORIZON_KEY, WORK_PREFIX, began_at, raise_horizon

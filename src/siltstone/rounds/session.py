@@ -12,7 +12,7 @@ from typing import NamedTuple, overload
 import numpy as np
 
 from siltstone.errors import ConflictError, CorruptionError, SiltstoneError
-from siltstone.log.audit import Action
+from siltstone.log.actions import Action
 from siltstone.log.horizon import announced, began_at
 from siltstone.model.properties import ROWS_KIND
 from siltstone.model.rounds import Accounting, RoundCompletion, ratio

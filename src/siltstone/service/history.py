@@ -170,7 +170,7 @@ def _to_audit_entry(row: Row[Any]) -> AuditEntry:
     names = row.about.split(", ") if row.action in TABLE_ACTIONS and row.about != ALL_TABLES else []
     table = names[0] if len(names) == 1 else None
     return AuditEntry(
-        row.at, row.requester, row.action, row.about, table=table, details={} if table else {"tables": names}
+        row.at, row.requester, row.action, row.about, table=table, details={"tables": names} if len(names) > 1 else {}
     )
 
 

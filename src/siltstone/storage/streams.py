@@ -10,7 +10,7 @@ from typing import NamedTuple, TypeVar, overload
 import orjson
 
 from siltstone.errors import AlreadyExistsError, InvalidInputError, NotFoundError
-from siltstone.log.audit import Action
+from siltstone.log.actions import Action
 from siltstone.log.commit import Commit, CommitLog, Committed
 from siltstone.log.horizon import announced
 from siltstone.log.state import Entry, LogState, decoding

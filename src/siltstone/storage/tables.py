@@ -4,7 +4,7 @@ import contextlib
 from collections.abc import Mapping
 
 from siltstone.errors import AlreadyExistsError, ConflictError, NotFoundError
-from siltstone.log.audit import Action
+from siltstone.log.actions import Action
 from siltstone.log.commit import Changes, Commit
 from siltstone.log.state import Entry, LogState, decoding
 from siltstone.model import Namespace, NamespaceLocator, Table, TableLocator

@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 
 from siltstone.errors import AlreadyExistsError, ConflictError, CorruptionError, InvalidInputError, NotFoundError
-from siltstone.log.audit import Action
+from siltstone.log.actions import Action
 from siltstone.log.commit import Changes, Commit, CommitLog
 from siltstone.log.state import Entry, LogState, decoding
 from siltstone.model import (

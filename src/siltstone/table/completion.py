@@ -11,7 +11,7 @@ import orjson
 
 from siltstone.catalog import main as catalog
 from siltstone.errors import ConflictError, CorruptionError, NotFoundError
-from siltstone.log.audit import Action
+from siltstone.log.actions import Action
 from siltstone.log.commit import Changes, Commit, CommitLog, commit_log
 from siltstone.log.horizon import new_round_name, refuse_late
 from siltstone.log.state import Entry, LogState, decoding

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from siltstone.errors import ConflictError, NotFoundError
-from siltstone.log.audit import Action
+from siltstone.log.actions import Action
 from siltstone.log.commit import Changes
 from siltstone.log.state import Entry, LogState
 from siltstone.model import TableVersion

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 import orjson
 
 from siltstone.errors import AlreadyExistsError, ConflictError, CorruptionError, InvalidInputError, NotFoundError
-from siltstone.log.audit import Action
+from siltstone.log.actions import Action
 from siltstone.log.commit import Changes, CommitLog
 from siltstone.log.horizon import new_file_name, refuse_late
 from siltstone.log.inspect import Finding

@@ -10,7 +10,7 @@ import pytest
 import siltstone
 from siltstone.actor import ACTOR_VARIABLE, acting_through
 from siltstone.errors import CorruptionError, NotFoundError, SiltstoneError, SiltstoneWarning
-from siltstone.log.audit import AUDIT_PREFIX, AUDIT_RETENTION_MS
+from siltstone.log.actions import AUDIT_PREFIX, AUDIT_RETENTION_MS
 from siltstone.log.commit import commit_log, forget_logs
 from siltstone.log.state import EXPIRES_AT, LogState
 from siltstone.maintenance.audit import AuditEntry
