@@ -160,6 +160,17 @@ class Pause:
 
 
 @dataclass(frozen=True)
+class BacklogSample:
+    """What waited in a table when a cycle began."""
+
+    cycle: int
+    at: int
+    deltas: int
+    bytes: int
+    oldest_at: int | None
+
+
+@dataclass(frozen=True)
 class Checkpoint:
     """One partition in the current or last cycle."""
 

@@ -22,6 +22,7 @@ from siltstone.ingest.drop_log import IngestReport
 from siltstone.publish.outcomes import Publication
 from siltstone.service import (
     Database,
+    TableHealth,
     audit_trail,
     controls,
     cycle_details,
@@ -29,6 +30,7 @@ from siltstone.service import (
     list_nodes,
     measured_status,
     service_status,
+    table_health,
 )
 from siltstone.service.controls import AUDIT_LIMIT
 from siltstone.service.results import (
@@ -219,6 +221,13 @@ def tables(site: SiteHere) -> list[TableReport]:
 def table(site: SiteHere, name: str) -> TableDetails:
     """A table with its newest rounds, oldest first, and its buckets."""
     return site.lake.table(name)
+
+
+@reading.get("/tables/{name}/health", summary="How a table is")
+def health(site: SiteHere, name: str) -> TableHealth:
+    """What fails and how it is cured, how far the table lags behind, its backlog as of each cycle, amplification, ingests and publishes."""
+    overview = site.lake.table(name).overview
+    return table_health(site.database, overview, site.lake.ingests(name), site.lake.publications(name))
 
 
 @reading.get("/tables/{name}/ingests", summary="Folders that files are taken from")

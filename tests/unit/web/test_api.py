@@ -144,7 +144,7 @@ def test_the_api_describes_itself(service: Service) -> None:
     assert set(described["paths"]) == {
         "/api/status", "/api/cycles", "/api/cycles/{cycle}", "/api/tables", "/api/tables/{name}",
         "/api/tables/{name}/ingests", "/api/tables/{name}/published", "/api/nodes",
-        "/api/tables/{name}/compact", "/api/tables/{name}/pause", "/api/tables/{name}/resume", "/api/audit",
+        "/api/tables/{name}/compact", "/api/tables/{name}/pause", "/api/tables/{name}/resume", "/api/audit", "/api/tables/{name}/health",
         "/api/requests/{request_id}", "/api/trigger", "/api/freeze", "/api/unfreeze", "/api/disable", "/api/enable",
     }  # fmt: skip
     assert "ServiceStatus" in described["components"]["schemas"]
