@@ -214,13 +214,15 @@ def test_the_metrics_show_how_far_the_clock_is_from_the_database_and_from_a_stor
 def test_a_service_without_a_leader_is_unhealthy_in_words_and_metrics(service: Service) -> None:
     service.write(0)
     service.run_cycle()
-    assert metrics(service.browser())["siltstone_healthy"] == 1
+    found = metrics(service.browser())
+    assert (found["siltstone_healthy"], found["siltstone_leaders"]) == (1, 1)
 
     def long_ago(transaction: Transaction) -> None:
         transaction.execute(manager.update().values(last_started_at=0))
         transaction.execute(leader_lease.update().values(lease_until=0))
 
     service.database.change("let it be long ago", long_ago)
-    assert metrics(service.browser())["siltstone_healthy"] == 0
+    found = metrics(service.browser())
+    assert (found["siltstone_healthy"], found["siltstone_leaders"]) == (0, 0)
     assert "no node leads" in service.browser().get("/api/status").json()["health_problem"]
     assert "a cycle is overdue, and no node leads" in service.browser().page("/")
