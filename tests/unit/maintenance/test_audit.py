@@ -133,6 +133,26 @@ def test_entries_of_a_dropped_table_outlive_its_files(lake: siltstone.Lake) -> N
     assert not open_objects(lake.root).list_objects("tables", recursive=True)
 
 
+def test_a_removal_of_dropped_files_that_dies_at_any_call_keeps_each_entry_once(tmp_path: Path) -> None:
+    for number in range(1, 200):
+        lake = siltstone.open(tmp_path / str(number))
+        table = a_table(lake)
+        table.tag("good")
+        table.drop()
+        forget_logs(lake.root)
+        with faults(lake.root, at_call=number, kind="kill") as store, contextlib.suppress(Killed):
+            lake.vacuum_dropped(retention_ms=-1000)
+        forget_logs(lake.root)
+        lake.vacuum_dropped(retention_ms=-1000)
+        forget_logs(lake.root)
+        done = [action for action, _ in shown(lake.audit(NAME))]
+        assert [action for action in done if action != "vacuum dropped"] == ["create", "tag", "drop"]
+        assert "vacuum dropped" in done
+        if store.calls < number:
+            return
+    pytest.fail("a removal takes fewer calls than that")
+
+
 def test_nothing_of_an_erased_key_is_in_the_trail(lake: siltstone.Lake) -> None:
     table = lake.create_table("shop.people", schema={"who": "string", "day": "string"}, primary_keys=["who", "day"])
     secret = "somebody-special"
