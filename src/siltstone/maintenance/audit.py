@@ -14,7 +14,7 @@ from siltstone.log.actions import AUDIT_PREFIX, Action
 from siltstone.log.commit import CommitLog, commit_log
 from siltstone.log.state import Entry, LogState, decoding
 from siltstone.model import COMPACTED_STREAM, DEFAULT_STREAM
-from siltstone.model.locators import UNPARTITIONED
+from siltstone.model.locators import UNPARTITIONED, split_table_name
 from siltstone.storage import object_store as storage
 from siltstone.storage.layout import DROPPED_PREFIX, catalog_log, dropped_key, partition_prefix, version_log
 
@@ -52,20 +52,22 @@ def read_audit(
     one is damaged, that is a warning, unless its table is asked for. Raises: NotFoundError where nothing is known of the table;
     CorruptionError, StorageError.
     """
-    entries = [_entry(entry, entry.get("table"), "") for entry in catalog_log(root).read(_entries)]
+    # By key: what the catalog's log has taken over may still be where it was.
+    known = {entry["key"]: _entry(entry, entry.get("table"), "") for entry in catalog_log(root).read(_entries)}
     folders = _folders(root)
     if table is not None:
         folders = {folder: name for folder, name in folders.items() if name == table}
     for folder, name in folders.items():
         try:
             for partition, log in _logs_in(root, folder, recall=recall):
-                found = (log.recall if recall else log.read)(_entries)
-                entries += [_entry(entry, name, partition) for entry in found]
+                for entry in (log.recall if recall else log.read)(_entries):
+                    known.setdefault(entry["key"], _entry(entry, name, partition))
         except CorruptionError as error:
-            if table is not None:
+            # Of a dropped table, files may be gone already.
+            if table is not None and storage.table_exists(*split_table_name(table), root=root):
                 raise
             warnings.warn(f"left out of the audit trail: {error}", SiltstoneWarning, stacklevel=2)
-    entries = [each for each in [*entries, *reversed(list(asked))] if table is None or _is_about(each, table)]
+    entries = [each for each in [*known.values(), *reversed(list(asked))] if table is None or _is_about(each, table)]
     if table is not None and not entries and not folders:
         raise NotFoundError(f"nothing is known of a table {table}; `siltstone audit` lists all that was done")
     entries.sort(key=lambda each: each.at)

@@ -1,6 +1,7 @@
 """The audit trail of a lake: every change that somebody asked for has its entry, in the batch of the change itself."""
 
 import contextlib
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 import siltstone
+from siltstone import clock
 from siltstone.actor import ACTOR_VARIABLE, acting_through
 from siltstone.errors import CorruptionError, NotFoundError, SiltstoneError, SiltstoneWarning
 from siltstone.log.actions import AUDIT_PREFIX, AUDIT_RETENTION_MS
@@ -24,6 +26,13 @@ NAME = "shop.orders"
 @pytest.fixture(autouse=True)
 def eve(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(ACTOR_VARIABLE, "eve")
+
+
+@pytest.fixture(autouse=True)
+def rising_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No two commits are of the same millisecond, so that their order shows."""
+    times, now_ms = [0], clock.now_ms
+    monkeypatch.setattr(clock, "now_ms", lambda: times.append(max(times[-1] + 1, now_ms())) or times[-1])
 
 
 @pytest.fixture
@@ -143,6 +152,11 @@ def test_a_removal_of_dropped_files_that_dies_at_any_call_keeps_each_entry_once(
         with faults(lake.root, at_call=number, kind="kill") as store, contextlib.suppress(Killed):
             lake.vacuum_dropped(retention_ms=-1000)
         forget_logs(lake.root)
+        with warnings.catch_warnings():
+            # Where the log was removed in part, what it had is in the catalog's.
+            warnings.simplefilter("ignore", SiltstoneWarning)
+            left = [action for action, _ in shown(lake.audit(NAME)) if action != "vacuum dropped"]
+        assert left == ["create", "tag", "drop"]
         lake.vacuum_dropped(retention_ms=-1000)
         forget_logs(lake.root)
         done = [action for action, _ in shown(lake.audit(NAME))]
