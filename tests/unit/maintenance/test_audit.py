@@ -31,8 +31,14 @@ def eve(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(autouse=True)
 def rising_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """No two commits are of the same millisecond, so that their order shows."""
-    times, now_ms = [0], clock.now_ms
-    monkeypatch.setattr(clock, "now_ms", lambda: times.append(max(times[-1] + 1, now_ms())) or times[-1])
+    newest, now_ms = 0, clock.now_ms
+
+    def rising() -> int:
+        nonlocal newest
+        newest = max(newest + 1, now_ms())
+        return newest
+
+    monkeypatch.setattr(clock, "now_ms", rising)
 
 
 @pytest.fixture
