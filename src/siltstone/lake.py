@@ -4,7 +4,7 @@ import dataclasses
 import datetime
 import os
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast, get_args, overload
 
 import pyarrow as pa
@@ -35,6 +35,7 @@ from siltstone.ingest.drops import Drops
 from siltstone.ingest.dry_run import Written, plan_write, sum_up, written_before
 from siltstone.ingest.file_rows import Format, Report, open_rows, silent
 from siltstone.log.inspect import Finding, KeyedLog, verify_log
+from siltstone.maintenance.audit import AuditEntry, read_audit
 from siltstone.maintenance.backup import BackupReport, back_up
 from siltstone.maintenance.clone import CloneReport, clone_table
 from siltstone.maintenance.erasure import ErasureReport, erase_key
@@ -511,6 +512,17 @@ class Lake:
         return restore(
             os.fspath(source), self.root, number=number, tables=tables, check=check, dry_run=dry_run, progress=progress
         )
+
+    def audit(
+        self,
+        table: str | None = None,
+        *,
+        asked: Iterable[AuditEntry] = (),
+        limit: int | None = None,
+        recall: bool = False,
+    ) -> list[AuditEntry]:
+        """Return who changed what in the lake, or of a table of it, newest first; see `read_audit`."""
+        return read_audit(table=table, asked=asked, limit=limit, recall=recall, root=self.root)
 
     def drop_table(self, name: str) -> None:
         """Drop a table; its files stay until they are vacuumed. Raises: NotFoundError."""
