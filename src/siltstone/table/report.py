@@ -12,6 +12,7 @@ from siltstone.model import Delta, PartitionLocator, TableVersion
 from siltstone.model.buckets import Bucket
 from siltstone.model.rounds import RoundCompletion, ratio
 from siltstone.storage import object_store as storage
+from siltstone.storage.interface import StreamLog, StreamState
 from siltstone.table.completion import Destination, current_completion, read_kept
 from siltstone.table.followers import Followed, FollowedTable, read_followed, read_own, work_in
 from siltstone.text import format_value
@@ -181,6 +182,7 @@ def _property_changes(before: Mapping[str, str], after: Mapping[str, str]) -> It
 RECENT_ROUNDS = 10
 MAX_ROUNDS = 60
 MAX_BUCKETS = 256
+MAX_WAITING = 50
 
 
 @dataclass(frozen=True)
@@ -382,6 +384,8 @@ class TableRound(RoundReport):
     rows_in: int = 0
     table_rows: int | None = None
     table_bytes: int | None = None
+    # How old the oldest delta that it read was when it was committed; None where that is no longer known.
+    lag_ms: int | None = None
 
 
 @dataclass(frozen=True)
@@ -395,16 +399,19 @@ class BucketSize:
     files: int
     bytes: int
     tombstones: int
+    # The bits of key hashes that it is known by: one more halves the keys that belong to it.
+    depth: int = 0
 
 
 @dataclass(frozen=True)
 class TableDetails:
-    """A table at a glance, its newest rounds, oldest first, and its largest buckets."""
+    """A table at a glance, its newest rounds, oldest first, its largest buckets, and the oldest deltas that wait."""
 
     overview: TableReport
     rounds: Sequence[TableRound] = ()
     buckets: Sequence[BucketSize] = ()
     bucket_count: int = 0
+    waiting: Sequence[DeltaReport] = ()
 
 
 class PartitionRounds(NamedTuple):
@@ -414,6 +421,8 @@ class PartitionRounds(NamedTuple):
     current: RoundCompletion | None
     recent: Sequence[RoundCompletion]
     has_older: bool
+    # See `TableRound.lag_ms`, by the id of the round.
+    lags_ms: Mapping[int, int] = {}
 
     def newest(self, count: int) -> "PartitionRounds":
         """Return the same with at most so many rounds."""
@@ -448,8 +457,10 @@ def report_table(table: FollowedTable, partitions: Sequence[PartitionRounds]) ->
     )
 
 
-def detail_table(overview: TableReport, partitions: Sequence[PartitionRounds]) -> TableDetails:
-    """Return a table with its newest rounds and its largest buckets."""
+def detail_table(
+    overview: TableReport, partitions: Sequence[PartitionRounds], waiting: Sequence[DeltaReport] = ()
+) -> TableDetails:
+    """Return a table with its newest rounds and its largest buckets; `waiting` are the deltas that wait."""
     sizes = [
         BucketSize(
             partition=each.current.destination_partition_locator.partition_values,
@@ -459,6 +470,7 @@ def detail_table(overview: TableReport, partitions: Sequence[PartitionRounds]) -
             files=len(bucket.files),
             bytes=bucket.content_length,
             tombstones=bucket.tombstone_count,
+            depth=bucket.depth,
         )
         for each in sorted(partitions, key=lambda partition: partition.locator.partition_id)
         if each.current is not None
@@ -467,7 +479,7 @@ def detail_table(overview: TableReport, partitions: Sequence[PartitionRounds]) -
     count = sum(len(each.current.buckets) for each in partitions if each.current is not None)
     by_size = sorted(range(len(sizes)), key=lambda index: sizes[index].bytes, reverse=True)
     largest = [sizes[index] for index in sorted(by_size[:MAX_BUCKETS])]
-    return TableDetails(overview, list(table_rounds(partitions)), largest, count)
+    return TableDetails(overview, list(table_rounds(partitions)), largest, count, waiting)
 
 
 def table_rounds(partitions: Sequence[PartitionRounds]) -> Iterator[TableRound]:
@@ -477,8 +489,10 @@ def table_rounds(partitions: Sequence[PartitionRounds]) -> Iterator[TableRound]:
     rounds = sorted((completion for each in shown for completion in each.recent), key=_by_time)
     unseen = {each.locator.partition_id for each in shown if each.has_older}
     latest: dict[str, RoundCompletion] = {}
+    lags_ms = {each.locator.partition_id: each.lags_ms for each in shown}
     for completion in rounds:
-        latest[completion.destination_partition_locator.partition_id] = completion
+        partition_id = completion.destination_partition_locator.partition_id
+        latest[partition_id] = completion
         is_whole = unseen <= latest.keys()
         report = report_round(completion)
         yield TableRound(
@@ -486,6 +500,7 @@ def table_rounds(partitions: Sequence[PartitionRounds]) -> Iterator[TableRound]:
             rows_in=completion.accounting.input_rows,
             table_rows=sum(each.live_rows for each in latest.values()) if is_whole else None,
             table_bytes=sum(each.content_length for each in latest.values()) if is_whole else None,
+            lag_ms=lags_ms[partition_id].get(completion.round_id),
         )
 
 
@@ -519,9 +534,49 @@ def read_details(name: str, *, root: str) -> TableDetails:
     """Read one table with its rounds and buckets, each log once; what is wrong with it is part of the report."""
     try:
         readable = _read_partitions(name, lambda partitions: max(RECENT_ROUNDS, _rounds_each(partitions)), root=root)
-        return detail_table(readable.report(), readable.rounds)
+        rounds = [
+            each._replace(lags_ms=_lags_ms(readable.table.stream, followed, each.recent))
+            for followed, each in zip(readable.table.partitions, readable.rounds, strict=True)
+        ]
+        return detail_table(readable.report(), rounds, _oldest_waiting(readable.table))
     except SiltstoneError as error:
         return TableDetails(TableReport(name, problem=str(error)))
+
+
+def _oldest_waiting(table: FollowedTable) -> list[DeltaReport]:
+    """Return the oldest of the deltas that no round has read."""
+    waiting = [
+        (delta.stream_position, delta, work.source.version)
+        for work in work_in(table, recall=True)
+        for delta in work.deltas[:MAX_WAITING]
+    ]
+    oldest = sorted(waiting, key=lambda each: each[0])[:MAX_WAITING]
+    return [report_delta(delta, version.names_by_file()) for _, delta, version in oldest]
+
+
+def _lags_ms(own: StreamLog, partition: Followed, rounds: Sequence[RoundCompletion]) -> dict[int, int]:
+    """Return how old the oldest delta of each round was when it was committed, where nothing of that is trimmed."""
+    source = partition.source
+    if source is None or not rounds:
+        return {}
+    watermarks = {int(entry["round_id"]): int(entry["high_watermark"]) for entry in partition.state.rounds}
+
+    def read(state: StreamState) -> dict[int, int]:
+        known = state.partition(source.partition_id)
+        trimmed = 0 if known is None else known.trimmed_stream_position
+        lags_ms: dict[int, int] = {}
+        for completion in rounds:
+            previous = completion.previous_round_id
+            after = 0 if previous is None else watermarks.get(previous)
+            if after is None or after < trimmed or completion.source_partition_locator != source:
+                continue
+            oldest = next(iter(state.deltas(source.partition_id, after, completion.high_watermark)), None)
+            if oldest is not None:
+                lags_ms[completion.round_id] = max(completion.completed_at - oldest.committed_at, 0)
+        return lags_ms
+
+    is_own = source.stream_locator == own.locator
+    return own.recall(read) if is_own else storage.locate_stream(source, root=own.root).read(read)
 
 
 class _Readable(NamedTuple):
