@@ -104,7 +104,7 @@ from siltstone.table.followers import (
     register_destination,
     unregistered_destinations,
 )
-from siltstone.table.preview import Preview, preview_table
+from siltstone.table.preview import Preview, read_preview
 from siltstone.table.report import (
     DeltaReport,
     RoundDetails,
@@ -1246,7 +1246,7 @@ class Table:
 
         Raises: InvalidInputError, CorruptionError.
         """
-        return preview_table(self.name, limit, columns, root=self.lake.root)
+        return read_preview(self.name, limit, columns, root=self.lake.root)
 
     def fsck(self, *, deep: bool = False) -> list[Finding]:
         """Check logs, files, deletion vectors and indices; `deep` reads every row. No findings means sound."""

@@ -52,7 +52,11 @@ def serve(
     tls_key: Annotated[str | None, option("--tls-key PATH", "The key of the certificate (PEM).")] = None,
     private: Annotated[bool, option("--private", "Seeing pages, API and metrics needs the token, too.")] = False,
     preview: Annotated[
-        bool, option("--preview/--no-preview", "Show rows of tables on pages and in the API; where a token is set, to those who have it.")
+        bool,
+        option(
+            "--preview/--no-preview",
+            "Show rows of tables on pages and in the API; where a token is set, to those who have it.",
+        ),
     ] = True,
     interval: Annotated[str, option("--interval TIME", "From the start of a cycle to that of the next.")] = "15m",
     tick: Annotated[str, option("--tick TIME", "How often to check for work.")] = "5s",

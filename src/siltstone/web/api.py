@@ -298,7 +298,9 @@ def keys(
 
 
 @reading.get("/tables/{name}/documents", summary="What happened to a document")
-def document(site: SiteHere, rows: RowsHere, name: str, key: Annotated[str, Query(min_length=1)]) -> list[dict[str, object]]:
+def document(
+    site: SiteHere, rows: RowsHere, name: str, key: Annotated[str, Query(min_length=1)]
+) -> list[dict[str, object]]:
     """What `siltstone documents timeline` shows: each delta and compaction of a document. Where a token is set, this needs it."""
     if not site.lake.holds_documents(name):
         raise HTTPException(404, "This table holds rows, not documents.")

@@ -255,7 +255,9 @@ def _refused(request: Request, error: Exception) -> Response:
 def _words(request: Request, code: int) -> str:
     if code == 404:
         path = request.url.path
-        return next((said for prefix, said in _NOTHING_HERE.items() if path.startswith(prefix)), "No page has this address.")
+        return next(
+            (said for prefix, said in _NOTHING_HERE.items() if path.startswith(prefix)), "No page has this address."
+        )
     return f"{HTTPStatus(code).phrase}."
 
 

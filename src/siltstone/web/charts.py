@@ -136,7 +136,9 @@ def bytes_charts(rounds: Sequence[TableRound]) -> list[tuple[str, Chart]]:
         ("In", _rounds_chart([(each, each.input_bytes) for each in rounds], "Bytes read by", text.format_bytes, "in")),
         (
             "Out",
-            _rounds_chart([(each, each.written_bytes) for each in rounds], "Bytes written by", text.format_bytes, "out"),
+            _rounds_chart(
+                [(each, each.written_bytes) for each in rounds], "Bytes written by", text.format_bytes, "out"
+            ),
         ),
         (
             "Carried",
@@ -236,7 +238,7 @@ def _lane(worker: str, attempts: Sequence[Attempt], start: int, length: int, now
         y = row * (LANE_HEIGHT + LANE_GAP)
         status = next(each for each in _WORST_FIRST if any(attempt.status == each for attempt in claim))
         title = _claim_title(claim, ended - begun)
-        bars.append(Bar(x, y, width, LANE_HEIGHT, status.lower(), title, f"/tables/{claim[0].table}"))
+        bars.append(Bar(x, y, width, LANE_HEIGHT, status.lower(), title))
     failed = sum(attempt.status == "FAILED" for attempt in attempts)
     return Lane(worker, bars, len(rows), len({each.partition for each in attempts}), failed, busy_ms)
 

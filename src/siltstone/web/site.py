@@ -290,7 +290,9 @@ class LakeReader:
 
     def _read_description(self, name: str) -> TableDescription:
         about = Table(self._lake, name).describe()
-        return replace(about, folder=about.folder and mask_secrets(about.folder), properties=mask_values(about.properties))
+        return replace(
+            about, folder=about.folder and mask_secrets(about.folder), properties=mask_values(about.properties)
+        )
 
     def _read_table(self, name: str) -> TableDetails:
         details = Table(self._lake, name).details()

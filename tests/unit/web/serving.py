@@ -90,9 +90,9 @@ class Service:
         )
 
     def tick(self) -> float:
-        """Time that goes back and forth, so that nothing is kept and looking takes none."""
+        """Time that passes between looks at the lake, so that nothing is kept and looking takes none."""
         self.ticks += 1
-        return self.ticks // 2 * 60
+        return (self.ticks - 1) // 2 * 60
 
     def wake(self) -> None:
         self.wakings += 1
