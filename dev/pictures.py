@@ -180,7 +180,7 @@ def review(lake: Lake, number: int) -> None:
     reviews = lake.document_table("shop.reviews")
     for each in range(number * 3, number * 3 + 3):
         reviews.update(f"r{each}", {"item": each % 5, "stars": 1 + each % 5, "text": f"Review {each}"})
-    reviews.update("r7", f'{{..,"stars":{1 + number % 5},"helpful":{number}}}', tags=["moderated"])
+    reviews.update("r7", f'{{..,"stars":{1 + number % 5},"helpful":{number}}}', tags=["edited"])
 
 
 @contextlib.contextmanager

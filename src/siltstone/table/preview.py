@@ -26,7 +26,7 @@ class Preview:
 
 
 def read_preview(name: str, limit: int, columns: Sequence[str] | None = None, *, root: str) -> Preview:
-    """Return the first rows that rounds have written; one row group is read of as many files as it takes.
+    """Return the first rows that rounds have written; a row group, or a few small ones, is read of as many files as it takes.
 
     Deltas that wait are not merged, so that the cost does not depend on how many there are.
     Raises: NotFoundError, InvalidInputError, CorruptionError.

@@ -247,9 +247,12 @@ def _health(is_well: bool) -> Response:
 
 def _refused(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
+    code = error.status_code
+    if code == 405 and request.method in ("GET", "HEAD") and not request.url.path.startswith(("/api/", "/iceberg/")):
+        # Only forms use this address: no page has it.
+        code = 404
     is_ours = error.detail != HTTPStatus(error.status_code).phrase
-    message = error.detail if is_ours else _words(request, error.status_code)
-    return _answer(request, error.status_code, message, dict(error.headers or {}))
+    return _answer(request, code, error.detail if is_ours else _words(request, code), dict(error.headers or {}))
 
 
 def _words(request: Request, code: int) -> str:
