@@ -11,6 +11,7 @@ from siltstone.log.state import Entry
 from siltstone.model import Delta, PartitionLocator, TableVersion
 from siltstone.model.buckets import Bucket
 from siltstone.model.rounds import RoundCompletion, ratio
+from siltstone.rows.kept import Kept
 from siltstone.storage import object_store as storage
 from siltstone.storage.interface import StreamLog, StreamState
 from siltstone.table.completion import Destination, current_completion, read_kept
@@ -183,6 +184,9 @@ RECENT_ROUNDS = 10
 MAX_ROUNDS = 60
 MAX_BUCKETS = 256
 MAX_WAITING = 50
+# About how much a round in numbers takes, and all of them that a process remembers.
+_REPORT_BYTES = 4 << 10
+_REPORTS_BYTES = 32 << 20
 
 
 @dataclass(frozen=True)
@@ -222,6 +226,9 @@ class RoundReport:
     seconds: Mapping[str, float] = field(default_factory=dict)
     rolled_back_to: int | None = None
     problem: str | None = None
+
+
+_KNOWN_ROUNDS = Kept[tuple[str, str, str], RoundReport](_REPORTS_BYTES)
 
 
 def report_round(completion: RoundCompletion) -> RoundReport:
@@ -421,6 +428,8 @@ class PartitionRounds(NamedTuple):
     current: RoundCompletion | None
     recent: Sequence[RoundCompletion]
     has_older: bool
+    # The newest ones in numbers.
+    reports: Sequence[RoundReport] = ()
     # See `TableRound.lag_ms`, by the id of the round.
     lags_ms: Mapping[int, int] = {}
 
@@ -433,11 +442,10 @@ class PartitionRounds(NamedTuple):
 def report_table(table: FollowedTable, partitions: Sequence[PartitionRounds]) -> TableReport:
     """Return a table in numbers."""
     current = [partition.current for partition in partitions if partition.current is not None]
-    recent = [completion for partition in partitions for completion in partition.recent[-RECENT_ROUNDS:]]
+    recent = [report for partition in partitions for report in partition.reports[-RECENT_ROUNDS:]]
     waiting = [work for work in work_in(table, recall=True) if work.is_waiting]
     deltas = [delta for work in waiting for delta in work.deltas]
     live_rows, stored_rows = sum(each.live_rows for each in current), sum(each.record_count for each in current)
-    newest = max(recent, key=_by_time, default=None)
     return TableReport(
         name=table.stream.locator.table_locator.full_name,
         partitions=len(partitions),
@@ -453,7 +461,7 @@ def report_table(table: FollowedTable, partitions: Sequence[PartitionRounds]) ->
         high_watermark=min((each.high_watermark for each in current), default=None),
         write_amplification=ratio(sum(each.written_bytes for each in recent), sum(each.input_bytes for each in recent)),
         read_amplification=ratio(stored_rows, live_rows),
-        last_round=None if newest is None else report_round(newest),
+        last_round=max(recent, key=_by_time, default=None),
     )
 
 
@@ -504,8 +512,8 @@ def table_rounds(partitions: Sequence[PartitionRounds]) -> Iterator[TableRound]:
         )
 
 
-def _by_time(completion: RoundCompletion) -> tuple[int, int]:
-    return completion.completed_at, completion.round_id
+def _by_time(of_round: RoundCompletion | RoundReport) -> tuple[int, int]:
+    return of_round.completed_at, of_round.round_id
 
 
 def _rounds_each(partitions: int) -> int:
@@ -613,7 +621,8 @@ def _read_partitions(name: str, count: Callable[[int], int], *, recall: bool = F
     readable: list[Followed] = []
     for partition in table.partitions:
         try:
-            rounds.append(_newest_rounds(partition, count(len(table.partitions))))
+            read = _recall_rounds if recall else _newest_rounds
+            rounds.append(read(partition, count(len(table.partitions))))
             readable.append(partition)
         except CorruptionError as error:
             damage.append((partition.own, error))
@@ -669,7 +678,37 @@ def _newest_rounds(partition: Followed, count: int) -> PartitionRounds:
     current = next((each for each in recent if entry is not None and each.round_id == entry["round_id"]), None)
     if current is None and entry is not None:
         current = current_completion(destination, entry)
-    return PartitionRounds(destination.locator, current, recent, len(entries) > count)
+    return PartitionRounds(destination.locator, current, recent, len(entries) > count, [*map(report_round, recent)])
+
+
+def _recall_rounds(partition: Followed, count: int) -> PartitionRounds:
+    """Return the newest rounds of a partition in numbers, those before the current one as this process knows them.
+
+    The completion of the current round is read each time, so that damage to it is noticed.
+    """
+    destination, entries = partition.destination, partition.state.rounds
+    current = current_completion(destination, partition.state.current)
+    reports = [
+        report_round(current) if current is not None and current.round_id == entry["round_id"] else None
+        for entry in entries[-count:]
+    ]
+    known = [
+        report or _recall_report(destination, entry) for report, entry in zip(reports, entries[-count:], strict=True)
+    ]
+    found = [report for report in known if report is not None]
+    return PartitionRounds(destination.locator, current, (), len(entries) > count, found)
+
+
+def _recall_report(destination: Destination, entry: Entry) -> RoundReport | None:
+    """Return a round in numbers, which never change; None where a vacuum forgot it since its entry was read."""
+    key = destination.root, str(entry["uri"]), str(entry["checksum"])
+    report = _KNOWN_ROUNDS.get(key)
+    if report is None:
+        completion = read_kept(destination, entry)
+        if completion is None:
+            return None
+        report = _KNOWN_ROUNDS.keep(key, report_round(completion), _REPORT_BYTES)
+    return report
 
 
 def _read_round(destination: Destination, entry: Entry) -> RoundReport | None:

@@ -211,7 +211,16 @@ def create_app(site: Site, *, hosts: Collection[str] | None = None) -> ASGIApp:
         redoc_url=None,
     )
     app.state.site = site
-    for router in (table_pages.router, api.login_page, api.router, api.reading, api.steering, iceberg_catalog.router):
+    routers = (
+        pages.router,
+        table_pages.router,
+        api.login_page,
+        api.router,
+        api.reading,
+        api.steering,
+        iceberg_catalog.router,
+    )
+    for router in routers:
         app.include_router(router)
     app.mount("/static", StaticFiles(directory=pages.STATIC), name="static")
     app.add_exception_handler(HTTPException, _refused)

@@ -1,20 +1,22 @@
 """The pages of tables: the list, and of each one its state, rows, keys or documents, and schema."""
 
 from collections.abc import Mapping
-from typing import Annotated
+from typing import Annotated, Any
 
-from fastapi import HTTPException, Query, Request
+from fastapi import APIRouter, Depends, HTTPException, Query, Request
 from fastapi.responses import HTMLResponse
 
 from siltstone.service import service_status
 from siltstone.web.charts import bucket_maps, bytes_charts, lag_chart, rows_chart, size_chart
-from siltstone.web.pages import RowsHere, SiteHere, router, show
+from siltstone.web.pages import RowsHere, SiteHere, reader, show
 from siltstone.web.reader_lines import reader_lines
 from siltstone.web.row_reader import KeyAnswer
 from siltstone.web.table_list import choose_tables
 
 # The parameters of an address that have the values of a key's columns begin with this.
 KEY_PREFIX = "key."
+
+router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse, dependencies=[Depends(reader)])
 
 
 @router.get("/tables")
@@ -117,6 +119,6 @@ def explorable(primary_keys: object, drop_duplicates: bool) -> bool:
     return bool(primary_keys) and drop_duplicates
 
 
-def _about(site: SiteHere, name: str) -> dict[str, object]:
+def _about(site: SiteHere, name: str) -> dict[str, Any]:
     """Return what the heads of all pages of a table need. Raises: NotFoundError."""
     return {"name": name, "holds_documents": site.lake.holds_documents(name), "has_rows": site.rows is not None}

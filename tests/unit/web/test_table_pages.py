@@ -320,8 +320,8 @@ def test_only_the_oldest_deltas_that_wait_are_listed(service: Service, monkeypat
 def test_damage_is_told_in_words(service: Service) -> None:
     service.write(0)
     service.run_cycle()
-    for path in Path(service.root).glob("tables/shop/items/*/compacted/_/**/*.parquet"):
-        path.write_bytes(b"damaged")
+    for file in Path(service.root).glob("tables/shop/items/*/compacted/_/**/*.parquet"):
+        file.write_bytes(b"damaged")
     forget_logs(service.root)
     browser = service.browser(raise_server_exceptions=False)
     for path in ("/tables/shop.items/rows", "/tables/shop.items/keys?key.id=1"):
