@@ -20,10 +20,10 @@ from playwright.sync_api import Browser, Page, sync_playwright
 
 from siltstone.cli.output import Output
 from siltstone.cli.process import ServeOptions, Serving, run_service
+from siltstone.documents.merge import run_here
 from siltstone.lake import Lake
 from siltstone.log.commit import forget_logs
 from siltstone.rows.job import BucketResult, RoundJob
-from siltstone.rows.merge import run_here
 from siltstone.service import Database, controls, default_address, open_database, service_settings
 
 IMAGES = Path(__file__).parents[1] / "docs" / "images"

@@ -40,6 +40,8 @@ FILTERS: dict[str, Callable[..., str]] = {
 }
 # These have a form for null, too.
 VALUE_FILTERS: dict[str, Callable[..., str]] = {"cell": format_cell, "values": format_values}
+# Partitions of a cycle are shown by what became of them, those that need somebody first.
+_FIRST_SHOWN = ("FAILED", "STARTED", "IDLE", "COMPLETED")
 NOTICES = {
     "triggered": "A cycle was asked for; it begins as soon as possible.",
     "trimming": "A cycle was asked for that trims afterwards; it begins as soon as possible.",
@@ -175,10 +177,12 @@ def set_cookie(request: Request, response: Response, name: str, value: str) -> N
 def overview(request: Request, site: SiteHere) -> HTMLResponse:
     """Show the current cycle, the controls, the history and the nodes."""
     records = cycle_records(site.database)
+    status = service_status(site.database, site.settings)
     return show(
         request,
         "overview.html",
-        status=service_status(site.database, site.settings),
+        status=status,
+        checkpoints=sorted(status.checkpoints, key=lambda checkpoint: _FIRST_SHOWN.index(checkpoint.status)),
         records=records,
         chart=history_chart(records),
         nodes=list_nodes(site.database, site.settings),
