@@ -209,7 +209,7 @@ def take(page: Page, root: Path, path: Path, *, is_whole: bool) -> None:
     page.evaluate(SHORT_ROOT, str(root))
     picture = Image.open(io.BytesIO(page.screenshot(full_page=is_whole))).convert("RGB")
     path.parent.mkdir(parents=True, exist_ok=True)
-    picture.quantize(128, dither=Image.Dither.NONE).save(path, optimize=True)
+    picture.quantize(256, method=Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE).save(path, optimize=True)
 
 
 def take_manual(browser: Browser, served: ServedShop) -> None:
