@@ -9,12 +9,14 @@ import pyarrow as pa
 import pytest
 
 import siltstone
+from siltstone.cli.process import ServeOptions
 from siltstone.errors import CorruptionError
 from siltstone.log.commit import forget_logs
 from siltstone.rows.files import DataFile
 from siltstone.storage import object_store as storage
 from siltstone.table import report
 from siltstone.web.row_reader import BusyError, RowReader
+from tests.unit.cli.command_line import Cli
 from tests.unit.rounds.compaction import make_table, only_partition, rows
 from tests.unit.web.serving import READ_TOKEN, TOKEN, Service
 
@@ -381,3 +383,12 @@ def test_a_page_says_that_spark_is_starting(service: Service) -> None:
     service.is_spark_starting = True
     assert "Spark is starting on node; that takes a few seconds." in service.browser().page("/")
     assert service.browser().get("/api/node").json()["is_spark_starting"] is True
+
+
+def test_an_option_of_the_command_switches_rows_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    served: list[ServeOptions] = []
+    monkeypatch.setattr("siltstone.service.set_up_logs", lambda *_, **__: None)
+    monkeypatch.setattr("siltstone.cli.process.run_service", lambda options, _: bool(served.append(options)) or True)
+    Cli(tmp_path)("serve")
+    Cli(tmp_path)("serve", "--no-preview")
+    assert [options.has_preview for options in served] == [True, False]
