@@ -92,15 +92,26 @@ class Model(dict[str, Any]):
         cls._fields = fields
 
     def __init__(self, **values: Any) -> None:
-        unknown = [name for name in values if name not in self._fields]
-        missing = [name for name, spec in self._fields.items() if spec.required and name not in values]
-        if missing:
-            raise InvalidInputError(f"{type(self).__name__}: missing {', '.join(missing)}")
-        if unknown:
-            raise InvalidInputError(f"{type(self).__name__}: unknown {', '.join(unknown)}")
+        kind, count = type(self).__name__, 0
         for name, spec in self._fields.items():
-            self[name] = spec.conform(type(self).__name__, values[name]) if name in values else spec.default()
+            if name in values:
+                value = values[name]
+                self[name] = value if type(value) in spec.plain else spec.conform(kind, value)
+                count += 1
+            elif spec.required:
+                raise self._misnamed(values)
+            else:
+                self[name] = spec.default()
+        if count < len(values):
+            raise self._misnamed(values)
         self.validate()
+
+    def _misnamed(self, values: dict[str, Any]) -> InvalidInputError:
+        """Return the error of values that are missing, or else of those that no field has."""
+        missing = [name for name, spec in self._fields.items() if spec.required and name not in values]
+        unknown = [name for name in values if name not in self._fields]
+        names = f"missing {', '.join(missing)}" if missing else f"unknown {', '.join(unknown)}"
+        return InvalidInputError(f"{type(self).__name__}: {names}")
 
     def replaced(self, **values: Any) -> Self:
         """Return a copy with other values in some fields; the others have been checked. Raises: InvalidInputError."""

@@ -36,8 +36,9 @@ class Accounting(Model):
     @property
     def is_balanced(self) -> bool:
         """Whether nothing was lost and nothing appeared."""
-        gone = self.superseded_rows + self.deleted_rows + self.duplicate_rows + self.lost_rows
-        return self.base_rows + self.delta_rows + self.added_rows == self.live_rows + gone
+        # By key: a round asks one of each bucket.
+        gone = self["superseded_rows"] + self["deleted_rows"] + self["duplicate_rows"] + self["lost_rows"]
+        return bool(self["base_rows"] + self["delta_rows"] + self["added_rows"] == self["live_rows"] + gone)
 
     @classmethod
     def sum(cls, parts: "Iterable[Accounting]") -> "Accounting":

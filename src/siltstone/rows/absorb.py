@@ -5,9 +5,10 @@ deletion vectors; those that leave tombstones share one file of these. In a data
 before, which are carried over, come before those that the deltas bring.
 """
 
+import itertools
 from array import array
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import IO, NamedTuple
 
 import numpy as np
@@ -87,7 +88,7 @@ def absorb(job: RoundJob, stretch: Stretch, files: StretchFiles, changes: Sequen
             outcomes.append(added.get(place) or _Outcome([bucket.replaced()], []))
     _finish(job, outcomes, changes)
     return [
-        replace(_result(number, bucket, choice, outcome, change.accounting), died=_died(job, bucket, outcome, change))
+        _result(job, number, bucket, choice, outcome, change)
         for number, bucket, choice, outcome, change in zip(
             stretch.numbers, stretch.buckets, chosen, outcomes, changes, strict=True
         )
@@ -103,16 +104,19 @@ class _Outcome(NamedTuple):
 
 def _died(job: RoundJob, bucket: Bucket, outcome: _Outcome, change: Change) -> tuple[Died, ...]:
     """Return which rows died of files that the bucket no longer has."""
-    kept = {(file.uri, file.first_row) for child in outcome.buckets for file in child.files}
+    kept = {(file["uri"], file["first_row"]) for child in outcome.buckets for file in child["files"]}
     return tuple(
         died_rows(file.uri, file.first_row, dead)
-        for file, dead in zip(bucket.files, change.dead, strict=True)
-        if len(dead) and job.kind == ROWS_KIND and (file.uri, file.first_row) not in kept
+        for file, dead in zip(bucket["files"], change.dead, strict=True)
+        if len(dead) and job.kind == ROWS_KIND and (file["uri"], file["first_row"]) not in kept
     )
 
 
-def _result(number: int, bucket: Bucket, choice: Choice, outcome: _Outcome, accounting: Accounting) -> BucketResult:
+def _result(
+    job: RoundJob, number: int, bucket: Bucket, choice: Choice, outcome: _Outcome, change: Change
+) -> BucketResult:
     """Return the result of a bucket. Raises: CorruptionError where rows do not add up."""
+    accounting = change.accounting
     accounting.live_rows = sum(child.live_count for child in outcome.buckets)
     if not accounting.is_balanced:
         raise CorruptionError(
@@ -126,8 +130,9 @@ def _result(number: int, bucket: Bucket, choice: Choice, outcome: _Outcome, acco
         tuple(outcome.buckets),
         accounting,
         written_files=len(outcome.written),
-        written_bytes=sum(file.content_length for file in outcome.written),
-        written_rows=sum(file.record_count for file in outcome.written),
+        written_bytes=sum(file["content_length"] for file in outcome.written),
+        written_rows=sum(file["record_count"] for file in outcome.written),
+        died=_died(job, bucket, outcome, change),
     )
 
 
@@ -170,15 +175,20 @@ def _add(
     check_present(job.root, by_reference)
     writer = CompactedWriter(job)
     marked = _with_vectors(job, files, changes, kept, writer.close_later)
-    carried, counts = [], []
-    for place, positions in merged.items():
-        change, stored = changes[place], files.of(place) if positions else []
-        carried.append(sum(_carry(job, writer, stored[position], change.dead[position]) for position in positions))
-        rows = align(change.rows, job.schema) if positions else change.rows
-        writer.write(rows)
-        counts.append(carried[-1] + rows.num_rows)
+    carried = dict.fromkeys(merged, 0)
+    for carries, places in itertools.groupby(merged, key=lambda place: bool(merged[place])):
+        if not carries:
+            writer.write_all([changes[place].rows for place in places])
+            continue
+        for place in places:
+            change, stored = changes[place], files.of(place)
+            carried[place] = sum(
+                _carry(job, writer, stored[position], change.dead[position]) for position in merged[place]
+            )
+            writer.write(align(change.rows, job.schema))
+    counts = [carried[place] + changes[place].rows.num_rows for place in merged]
     outcomes = []
-    for place, written in zip(merged, slices_of(writer.close(), counts, carried), strict=True):
+    for place, written in zip(merged, slices_of(writer.close(), counts, list(carried.values())), strict=True):
         bucket = stretch.buckets[place]
         others = [
             marked.get((place, position), file)
@@ -221,7 +231,7 @@ def _with_vectors(
                 continue
             all_dead = file.dead_of(each) | BitMap64(array("Q", dead.tobytes()))
             changed[owner] = None
-            if len(all_dead) < each.record_count:
+            if len(all_dead) < each["record_count"]:
                 marked.append((owner, each))
                 dead_rows.append(all_dead)
     vectors = write_vectors(job.root, job.folder, dead_rows, job.began, close)
@@ -299,6 +309,14 @@ class CompactedWriter:
         self._writer: pq.ParquetWriter | None = None
         self._files: list[CompactedFile] = []
         self._unclosed: list[IO[bytes]] = []
+
+    def write_all(self, tables: Sequence[pa.Table]) -> None:
+        """Add the rows of several tables, in order."""
+        together = pa.concat_tables(tables)
+        # Measuring and cutting a table costs by the call, so that small ones are copied into one.
+        is_small = together.get_total_buffer_size() <= _GROUP_BYTES
+        for table in [together.combine_chunks()] if is_small else tables:
+            self.write(table)
 
     def write(self, table: pa.Table) -> None:
         """Add rows; they are written a row group at a time."""

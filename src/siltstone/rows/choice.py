@@ -60,9 +60,10 @@ def choose(job: RoundJob, bucket: Bucket, new_rows: int, dead_rows: Sequence[int
 def _is_full(file: CompactedFile, settings: Settings) -> bool:
     """Return whether a file is as large as files get, and mostly alive: rewriting would not make fewer of it."""
     is_large = (
-        file.content_length >= settings.target_file_bytes or file.record_count >= settings.records_per_compacted_file
+        file["content_length"] >= settings.target_file_bytes
+        or file["record_count"] >= settings.records_per_compacted_file
     )
-    return is_large and file.live_count * 2 >= file.record_count
+    return is_large and file.live_count * 2 >= int(file["record_count"])
 
 
 def _with_fewer_files(job: RoundJob, bucket: Bucket, new_rows: int, live: Mapping[int, int], rows: int) -> Choice:

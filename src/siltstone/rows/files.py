@@ -270,16 +270,17 @@ class StoredFile:
     @property
     def has_dead(self) -> bool:
         """Whether any row is dead."""
-        vectors = any(each.deletion_vector is not None for each in self.slices)
-        return vectors or sum(each.record_count for each in self.slices) < self._count
+        vectors = any(each["deletion_vector"] is not None for each in self.slices)
+        return vectors or sum(each["record_count"] for each in self.slices) < self._count
 
     def dead_of(self, file: CompactedFile) -> BitMap64:
         """Return the dead rows of one of the slices, numbered within it. Raises: CorruptionError."""
-        dead = self._dead.get(file.first_row)
+        first_row = file["first_row"]
+        dead = self._dead.get(first_row)
         if dead is None:
-            vector = file.deletion_vector
+            vector = file["deletion_vector"]
             dead = BitMap64() if vector is None else read_vector(self._root, vector, self._shared)
-            self._dead[file.first_row] = dead
+            self._dead[first_row] = dead
         return dead
 
     @property
@@ -291,10 +292,10 @@ class StoredFile:
         """Flag each row that is not dead. Raises: CorruptionError."""
         flags = np.zeros(self._count, np.bool_)
         for each in self.slices:
-            first = each.first_row - self._first
-            own = flags[first : first + each.record_count]
+            first = each["first_row"] - self._first
+            own = flags[first : first + each["record_count"]]
             own[:] = True
-            if each.deletion_vector is not None:
+            if each["deletion_vector"] is not None:
                 own[numbers_in(self.dead_of(each))] = False
         return flags
 
@@ -445,21 +446,23 @@ def group_ranges(file: pq.ParquetFile, group: int) -> Ranges:
 
 def read_vector(root: str, vector: DeletionVector, shared: SharedObjects | None = None) -> BitMap64:
     """Read a deletion vector; one of several in an object that is `shared` is not read by itself. Raises: CorruptionError."""
-    where, start, stop = f"{root}/{vector.uri}", vector.start, vector.start + vector.content_length
-    is_alone = vector.object_length is None
+    # Each field once: a round reads one of each bucket.
+    uri, start, length, checksum = vector.uri, vector.start, vector.content_length, vector.checksum
+    where, stop, object_length = f"{root}/{uri}", start + length, vector.object_length
+    is_alone = object_length is None
     try:
-        data = open_objects(root).read(vector.uri) if shared is None or is_alone else shared.vectors(vector.uri)
+        data = open_objects(root).read(uri) if shared is None or is_alone else shared.vectors(uri)
     except NotFoundError as error:
         raise CorruptionError(f"{where}: the deletion vector is missing; rebase the partition") from error
-    if not is_alone and len(data) != vector.object_length:
+    if not is_alone and len(data) != object_length:
         raise CorruptionError(
-            f"{where}: the deletion vector is damaged: its object has {len(data)} bytes instead of {vector.object_length}; "
+            f"{where}: the deletion vector is damaged: its object has {len(data)} bytes instead of {object_length}; "
             "restore it, or rebase the partition"
         )
-    place = Framed(start, vector.content_length, vector.checksum)
+    place = Framed(start, length, checksum)
     is_sound = not vector.is_framed or is_whole(data, place)
     data = data if is_alone else data[start:stop]
-    if not is_sound or zlib.crc32(data) != vector.checksum:
+    if not is_sound or zlib.crc32(data) != checksum:
         raise CorruptionError(
             f"{where}: the deletion vector is damaged (wrong checksum); restore it, or rebase the partition"
         )

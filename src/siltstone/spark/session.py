@@ -29,6 +29,21 @@ _LOCK = ".lock"
 _CHECKSUM = ".checksum"
 # How an archive of classes that were loaded beside those of Java itself begins, in either byte order.
 _MAGIC = bytes.fromhex("f00baba8")
+# A method or a loop is optimized when it has run ten times as often as Java would have it: rounds run a lot of Spark's code a few
+# thousand times, and optimizing that takes Java longer than it saves. Loops over rows get there within milliseconds.
+_LATE_OPTIMIZATION = [
+    "-XX:+IgnoreUnrecognizedVMOptions",
+    "-XX:Tier4InvocationThreshold=50000",
+    "-XX:Tier4MinInvocationThreshold=6000",
+    "-XX:Tier4CompileThreshold=150000",
+    "-XX:Tier4BackEdgeThreshold=400000",
+]
+# What rounds have Spark do is done before it would have compiled anything for it, or planned it anew.
+_SHORT_SETTINGS = {
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.codegen.wholeStage": "false",
+}
 _LOGGING = """\
 rootLogger.level = error
 rootLogger.appenderRef.console.ref = console
@@ -51,8 +66,8 @@ def local_session(
 ) -> SparkSession:
     """Return a session inside this process, lean and quiet: no web page, no Hive, nothing left behind on disk.
 
-    `conf` adds settings or overrides the ones here. A short session, of a command that ends soon, compiles in a hurry:
-    it starts sooner, but long work inside the JVM is slower. Where a session runs already, or this process was started by
+    `conf` adds settings or overrides the ones here. A short session, of a command that compacts and ends, compiles in a
+    hurry or not at all: it starts sooner, but long work inside the JVM is slower. Where a session runs already, or this process was started by
     spark-submit (as Glue does, too), that session is returned, wherever its executors are.
 
     Raises: NotInstalledError.
@@ -66,9 +81,7 @@ def local_session(
     folder = make_folder()
     logging = folder / "log4j2.properties"
     logging.write_text(_LOGGING)
-    options = archive_options()
-    if is_short:
-        options.append("-XX:TieredStopAtLevel=1")
+    options = [*archive_options(), *(["-XX:TieredStopAtLevel=1"] if is_short else _LATE_OPTIMIZATION)]
     settings = {
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.host": "127.0.0.1",
@@ -81,6 +94,7 @@ def local_session(
         "spark.sql.warehouse.dir": (folder / "warehouse").as_uri(),
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
+        **(_SHORT_SETTINGS if is_short else {}),
         **(conf or {}),
     }
     # Elsewhere, what is installed may come to workers only after they were forked.

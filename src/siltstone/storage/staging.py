@@ -125,6 +125,7 @@ class _Staging:
             raise InvalidInputError(f"{self._name}: an operation column needs a primary key, and the table has none")
         self._stream = source
         self.version = version
+        self._table = version.schema
         self._type = type
         self._op_column = op_column
         self._is_strict = not evolve or SCHEMA_EVOLUTION.of(version.properties, self._name) == STRICT
@@ -148,7 +149,7 @@ class _Staging:
             raise InvalidInputError(
                 f"{self._name}: a delete needs delete columns, since the table has no primary key; name them"
             )
-        schema = self.version.schema
+        schema = self._table
         unknown = [column for column in columns if column not in schema.names]
         if unknown or len(set(columns)) != len(columns):
             raise InvalidInputError(
@@ -185,7 +186,7 @@ class _Staging:
         table = self.version.as_in_files().schema
         if found.names != table.names or any(not found.field(n).type.equals(table.field(n).type) for n in table.names):
             return None
-        self._schema = self._check_schema(self.version.schema)
+        self._schema = self._check_schema(self._table)
         self._file_columns = self._columns_in_files(self._schema)
         path = f"{self._stream.folder}/{partition_id([])}/{new_file_name(self._began)}.parquet"
         if not objects.link(path, file):
@@ -195,7 +196,7 @@ class _Staging:
     def _changes_schema(self) -> bool:
         if self._schema is None or self._delete_columns is not None:
             return False
-        schema = self.version.schema
+        schema = self._table
         return not evolve(schema, table_columns(self._schema, self._op_column, schema)).equals(schema)
 
     def delta(
@@ -216,7 +217,7 @@ class _Staging:
 
     def _is_of_table(self, column: str) -> bool:
         """Return whether a column is one of the table's, also a new one: an operation column need not be."""
-        return column != self._op_column or column in self.version.schema.names
+        return column != self._op_column or column in self._table.names
 
     def _names_in_files(self, columns: Sequence[str]) -> list[str]:
         names = {column.name: column.name_in_files for column in self._file_columns}
@@ -227,7 +228,7 @@ class _Staging:
             open_objects(self._root).delete([entry.uri for entry in writer.abandon()])
 
     def _batches(self, data: ArrowData) -> Iterator[pa.RecordBatch]:
-        for incoming in record_batches(data, self.version.schema):
+        for incoming in record_batches(data, self._table):
             batch = self._with_absent_keys(incoming)
             if self._schema is None:
                 self._schema = self._check_schema(batch.schema)
@@ -239,7 +240,7 @@ class _Staging:
         """Add nulls for partition keys that the data has not; only row-level deletes may do without."""
         if self._op_column is None:
             return batch
-        schema = self.version.schema
+        schema = self._table
         self._absent_keys = [key for key in self.version.partition_keys_outside if key not in batch.schema.names]
         for key in self._absent_keys:
             batch = batch.append_column(schema.field(key), pa.nulls(batch.num_rows, schema.field(key).type))
@@ -264,7 +265,7 @@ class _Staging:
 
     def _check_schema(self, incoming: pa.Schema) -> pa.Schema:
         """Return the schema of the files for data of a schema; all refusals that need no values are here."""
-        version, table = self.version, self.version.schema
+        version, table = self.version, self._table
         if self._delete_columns is not None:
             self._require(incoming, self._delete_columns, "delete column")
             fields = [incoming.field(column) for column in self._delete_columns]
@@ -337,7 +338,7 @@ class _Staging:
         """Refuse null where the table has none; a row that is a delete needs no more than its primary key."""
         if self._delete_columns is not None:
             return
-        strict = [field.name for field in self.version.schema if not field.nullable]
+        strict = [field.name for field in self._table if not field.nullable]
         self._refuse_nulls(batch, [name for name in strict if name in self.version.primary_keys])
         present = [name for name in strict if name in batch.schema.names]
         absent = [] if self.version.merge_engine == "partial_update" else sorted({*strict} - {*present})
@@ -361,7 +362,7 @@ class _Staging:
                 )
 
     def _convert_column(self, column: "pa.Array[Any]", field: "pa.Field[Any]") -> "pa.Array[Any]":
-        stored = self._stored_field(field.with_type(column.type), self.version.schema)
+        stored = self._stored_field(field.with_type(column.type), self._table)
         if not stored.type.equals(field.type) and not pa.types.is_null(column.type):
             raise InvalidInputError(
                 f"{self._name}: column {field.name!r} is {describe_type(field.type)} in the first batch and "

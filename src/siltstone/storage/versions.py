@@ -286,6 +286,9 @@ def take_columns(version: TableVersion, fields: Sequence[SchemaField]) -> None:
             current = by_id.get(column.id)
             if current is None:
                 raise ConflictError(f"column {name!r} was dropped while this was being written; write it again")
+            if current.type == column.type:
+                # As nearly all columns are: nothing changes.
+                continue
             name = current.name
         elif name in by_name:
             if by_name[name].name_in_files != column.name_in_files:
