@@ -325,7 +325,7 @@ def key_problems(version: TableVersion, texts: Mapping[str, str | None]) -> dict
             try:
                 parse_literal(text, field)
             except InvalidInputError:
-                problems[column] = f"cannot be {text!r}: its type is {describe_type(field.type)}"
+                problems[column] = f"cannot be {text!r:.60}: its type is {describe_type(field.type)}"
     return problems
 
 

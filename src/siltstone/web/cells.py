@@ -16,11 +16,6 @@ def format_cell(value: object) -> str:
     return shown if len(shown) <= MAX_CELL else f"{shown[:MAX_CELL]}…"
 
 
-def format_values(values: Mapping[str, object]) -> str:
-    """Return names with their values on one line."""
-    return ", ".join(f"{name} {format_cell(value)}" for name, value in values.items())
-
-
 def format_type(type_: object) -> str:
     """Return the type of a column, which is a name, or an object for nested types, e.g. `list<struct<a: int64>>`."""
     if not isinstance(type_, Mapping):

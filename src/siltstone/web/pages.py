@@ -10,7 +10,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescap
 
 from siltstone import __version__, text
 from siltstone.service import cycle_details, cycle_records, list_nodes, service_status
-from siltstone.web.cells import format_cell, format_type, format_values
+from siltstone.web.cells import format_cell, format_type
 from siltstone.web.charts import format_short, format_status, history_chart, timeline_rows, worker_lanes
 from siltstone.web.row_reader import RowReader
 from siltstone.web.site import CONTROL, SESSION_COOKIE, SESSION_SECONDS, VISIT_COOKIE, Role, Site
@@ -38,8 +38,7 @@ FILTERS: dict[str, Callable[..., str]] = {
     "checkpoint": text.format_checkpoint,
     "column_type": format_type,
 }
-# These have a form for null, too.
-VALUE_FILTERS: dict[str, Callable[..., str]] = {"cell": format_cell, "values": format_values}
+
 # Partitions of a cycle are shown by what became of them, those that need somebody first.
 _FIRST_SHOWN = ("FAILED", "STARTED", "IDLE", "COMPLETED")
 NOTICES = {
@@ -66,7 +65,8 @@ def make_templates() -> Environment:
         lstrip_blocks=True,
     )
     templates.filters.update({name: _or_dash(form) for name, form in FILTERS.items()})
-    templates.filters.update(VALUE_FILTERS)
+    # It has a form for null, too.
+    templates.filters["cell"] = format_cell
     return templates
 
 
