@@ -96,7 +96,7 @@ from siltstone.table.completion import (
     read_kept,
 )
 from siltstone.table.consumers import Consumer, list_consumers, remove_consumer
-from siltstone.table.explain import Explanation, explain_key
+from siltstone.table.explain import Explanation, explain_key, key_problems, parse_key
 from siltstone.table.followers import (
     Followed,
     followed_partition,
@@ -105,6 +105,7 @@ from siltstone.table.followers import (
     register_destination,
     unregistered_destinations,
 )
+from siltstone.table.preview import Preview, read_preview
 from siltstone.table.report import (
     DeltaReport,
     RoundDetails,
@@ -1254,6 +1255,21 @@ class Table:
         Raises: InvalidInputError, CorruptionError.
         """
         return explain_key(self.name, key, root=self.lake.root)
+
+    def key_problems(self, texts: Mapping[str, str | None]) -> dict[str, str]:
+        """Return what is wrong with a primary key that is written as text, by column; None is null."""
+        return key_problems(self.version, texts)
+
+    def parse_key(self, texts: Mapping[str, str | None]) -> dict[str, object]:
+        """Return a primary key that is written as text; None is null. Raises: InvalidInputError."""
+        return parse_key(self.version, texts)
+
+    def preview(self, limit: int = 20, columns: Sequence[str] | None = None) -> Preview:
+        """Return the first compacted rows, without merging deltas that wait, so that it is quick for a table of any size.
+
+        Raises: InvalidInputError, CorruptionError.
+        """
+        return read_preview(self.name, limit, columns, root=self.lake.root)
 
     def fsck(self, *, deep: bool = False) -> list[Finding]:
         """Check logs, files, deletion vectors and indices; `deep` also reads every row. An empty list means no problems."""
