@@ -16,7 +16,9 @@ import typer
 from typer.core import TyperGroup
 
 from siltstone import __version__
+from siltstone.actor import acting_through
 from siltstone.cli import (
+    audit,
     backups,
     cycles,
     doctor,
@@ -49,7 +51,7 @@ class _Commands(TyperGroup):
         """Run the command; turn errors into one message and an exit code."""
         try:
             try:
-                with _shown_warnings(ctx):
+                with _shown_warnings(ctx), acting_through("command"):
                     return super().invoke(ctx)
             finally:
                 # Also where a command ends with an exit code of its own.
@@ -130,7 +132,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog=examples("siltstone table create shop.orders --key order_id --from orders.csv --write"),
 )
-for commands in (rows, sql, feed, ingest, rounds, publish, tags, backups, erasure, maintenance, doctor, serve):
+for commands in (rows, sql, feed, ingest, rounds, publish, tags, backups, erasure, maintenance, audit, doctor, serve):
     app.add_typer(commands.app)
 app.add_typer(tables.app, name="table")
 app.add_typer(documents.app, name="documents")

@@ -17,7 +17,7 @@ from pathlib import Path
 import pyspark
 from pyspark.sql import SparkSession
 
-from siltstone.java import SUBMITTED, require_java
+from siltstone.java import REMOTE, SUBMITTED, require_java
 from siltstone.spark import gateway
 from siltstone.spark.folders import make_folder
 
@@ -67,15 +67,15 @@ def local_session(
 
     `conf` adds settings or overrides the ones here. A short session, of a command that compacts and ends, compiles in a
     hurry or not at all: it starts sooner, but long work inside the JVM is slower; and it leaves interrupts to the command.
-    Where a session runs already, or this process was started by spark-submit (as Glue does, too), that session is returned,
-    wherever its executors are.
+    Where a session runs already, this process was started by spark-submit (as Glue does, too), or SPARK_REMOTE names a
+    Spark Connect server, that session is returned, wherever its executors are.
 
     Raises: NotInstalledError.
     """
     existing = SparkSession.getActiveSession()
     if existing is not None:
         return existing
-    if SUBMITTED in os.environ:
+    if SUBMITTED in os.environ or REMOTE in os.environ:
         return SparkSession.builder.appName(name).getOrCreate()
     require_java()
     folder = make_folder()
