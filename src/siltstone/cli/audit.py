@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from siltstone.cli.completion import complete_table
 from siltstone.cli.cycles import DatabaseAddress
 from siltstone.cli.options import Shell, argument, command, option
 from siltstone.cli.parts import grid_of
@@ -20,11 +21,16 @@ app = typer.Typer()
 @command(app, "audit", "siltstone audit", "siltstone audit shop.orders --limit 1000 --json")
 def audit(
     shell: Shell,
-    table: Annotated[str | None, argument("TABLE", "Only of this table, also one that was dropped.")] = None,
+    table: Annotated[
+        str | None, argument("TABLE", "Only of this table, also one that was dropped.", autocompletion=complete_table)
+    ] = None,
     limit: Annotated[int, option("--limit N", "At most N, newest first.", min=1)] = 50,
     database: DatabaseAddress = None,
 ) -> None:
-    """List who changed what: drops, rollbacks, erasures, vacuums, controls of the service."""
+    """List who changed what, newest first.
+
+    Drops, rollbacks, erasures, vacuums and other changes of tables are listed, and what was asked of the service.
+    """
     entries = shell.lake.audit(table, asked=_asked_of_service(shell, database), limit=limit)
     columns = {
         "time (UTC)": lambda entry: format_time(entry.at),

@@ -128,7 +128,7 @@ def _recorded() -> Iterator[list[Popen[bytes]]]:
             super().__init__(*args, **options)
             started.append(self)
 
-    java_gateway.Popen = Recorded  # type: ignore[attr-defined]
+    java_gateway.Popen = Recorded  # type: ignore[attr-defined, assignment]
     try:
         yield started
     finally:

@@ -31,6 +31,7 @@ def masked(text: str, folder: Path) -> str:
     for pattern, name in (
         (r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(\.\d+Z)?", "TIME"),
         (r"\b\d{13}\b", "TIME"),
+        (r"\b\d+\.\d+\.\d+\b", "VERSION"),
         (r"\d+(\.\d+)? [kM]?B\b", "SIZE"),
         (r'"bytes": \d+', "SIZE"),
         (r"[0-9a-f]{8}-[0-9a-f]{4}-1[0-9a-f]{3}-(?!8000-0)[0-9a-f]{4}-[0-9a-f]{12}", "CHANGE"),

@@ -33,8 +33,10 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def check_of(cli: Cli, name: str, *options: str, exit_code: int = 0) -> dict[str, str]:
-    (found,) = [check for check in cli.json("doctor", *options, exit_code=exit_code) if check["name"] == name]
-    return found
+    found: dict[str, dict[str, str]] = {
+        check["name"]: check for check in cli.json("doctor", *options, exit_code=exit_code)
+    }
+    return found[name]
 
 
 @pytest.fixture(autouse=True)

@@ -71,7 +71,7 @@ def test_a_bar_moves_between_reports_but_never_to_the_end_nor_back() -> None:
     assert pace.share is None
     clock.now += 4
     pace.report(2, 8)
-    shares = []
+    shares: list[float] = []
     for _ in range(20):
         share = pace.share
         assert share is not None
