@@ -39,12 +39,19 @@ DatabaseAddress = Annotated[
     ),
 ]
 
-app = new_group("See and steer the compaction service, whether it runs or not: these commands ask its database.")
+app = new_group(
+    "Watch and control the compaction service. These commands ask its database, so that they work whether it runs or not.",
+    "siltstone cycle status",
+    "siltstone cycle trigger --reason 'after the import'",
+)
 
 
 @command(app, "status", "siltstone cycle status", "siltstone cycle status --database postgresql://silt@db/silt --json")
 def status(shell: Shell, database: DatabaseAddress = None) -> None:
-    """Show the current or last cycle, its partitions, who leads, and what is asked for."""
+    """Show the current or last cycle, and who leads.
+
+    Also shows its partitions and what operators asked for.
+    """
     from siltstone.service import list_nodes, service_status
 
     opened = _database(shell, database)
@@ -193,7 +200,7 @@ def trigger(
     timeout: Annotated[str | None, option("--timeout TIME", "Wait no longer than this, e.g. 90s or 15m.")] = None,
     database: DatabaseAddress = None,
 ) -> None:
-    """Ask for a cycle as soon as possible; while one runs, for the next one."""
+    """Ask for a cycle now, or right after the running one."""
     if timeout is not None and not wait:
         raise typer.BadParameter("only --wait waits", param_hint="--timeout")
     timeout_seconds = None if timeout is None else parse_duration_ms(timeout, "--timeout") / 1000
@@ -286,7 +293,10 @@ def enable(shell: Shell, database: DatabaseAddress = None) -> None:
 
 @command(app, "pause", "siltstone cycle pause shop.orders")
 def pause(shell: Shell, table: Annotated[str, argument("TABLE", "A table.")], database: DatabaseAddress = None) -> None:
-    """Leave a table out of cycles until it is resumed; what is being compacted goes on."""
+    """Leave a table out of cycles until it is resumed.
+
+    A compaction that is running goes on.
+    """
     from siltstone import service
 
     name = _table_name(shell, table)
@@ -383,7 +393,7 @@ def show(
     number: Annotated[int | None, argument("N", "The cycle, else the newest.", min=1)] = None,
     database: DatabaseAddress = None,
 ) -> None:
-    """Show one cycle: what came of it, and every attempt at its partitions."""
+    """Show one cycle, with every attempt at its partitions."""
     from siltstone.service import cycle_details, service_status
 
     opened = _database(shell, database)

@@ -215,6 +215,11 @@ class SparkStarter:
                 _log.info("spark started", extra={"seconds": round(time.monotonic() - started, 1)})
             return self._session
 
+    @property
+    def is_starting(self) -> bool:
+        """Whether somebody needs a session that is not there yet."""
+        return self._session is None and self._lock.locked()
+
     def stop(self) -> None:
         """Stop the session, if there is one; what it runs is cancelled."""
         if not self._lock.acquire(timeout=_STOP_SPARK_SECONDS):

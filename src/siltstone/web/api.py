@@ -5,6 +5,7 @@ In JSON, times are milliseconds since 1970 and sizes are bytes. Every form must 
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Annotated, Literal
 from urllib.parse import quote
 
@@ -45,9 +46,24 @@ from siltstone.service.results import (
     TriggerRequest,
 )
 from siltstone.service.settings import FREEZE_SECONDS, HISTORY_LIMIT
-from siltstone.table.report import TableDetails, TableReport
-from siltstone.web.pages import SiteHere, bearer_role, client_of, may_control, reader, set_cookie, show, site_of
+from siltstone.table.explain import Explanation
+from siltstone.table.preview import Preview
+from siltstone.table.report import TableDescription, TableDetails, TableReport
+from siltstone.web.pages import (
+    RowsHere,
+    SiteHere,
+    bearer_role,
+    client_of,
+    may_control,
+    reader,
+    set_cookie,
+    show,
+    site_of,
+)
+from siltstone.web.reader_lines import ReaderLines, reader_lines
+from siltstone.web.row_reader import MAX_PREVIEW_ROWS, PREVIEW_ROWS
 from siltstone.web.site import CONTROL, SESSION_COOKIE, VISIT_COOKIE, Site, is_from_elsewhere
+from siltstone.web.table_pages import KEY_PREFIX, explorable, typed_key
 
 # What each button does for a requester, and the notice that says so.
 ACTIONS: Mapping[str, tuple[Callable[[Database, str, float], object], str]] = {
@@ -160,15 +176,28 @@ def trusted_program(request: Request) -> None:
 def known_parameters(request: Request) -> None:
     """Refuse parameters that the address does not have: a misspelt one would be ignored in silence."""
     declared = {parameter.alias for parameter in request.scope["route"].dependant.query_params}
-    unknown = [name for name in request.query_params if name not in declared]
+    unknown = [name for name in request.query_params if name not in declared and not _names_a_key(request, name)]
     if unknown:
         raise RequestValidationError([{"type": "extra_forbidden", "loc": ("query", name)} for name in unknown])
+
+
+def _names_a_key(request: Request, parameter: str) -> bool:
+    return request.scope["route"].endpoint is keys and parameter.startswith(KEY_PREFIX)
 
 
 class Nothing(BaseModel):
     """What needs no details: an empty object, or no body at all."""
 
     model_config = ConfigDict(extra="forbid")
+
+
+@dataclass(frozen=True)
+class AnsweringNode:
+    """The node whose web server answers."""
+
+    node: str | None
+    shows_rows: bool
+    is_spark_starting: bool
 
 
 class TriggerDetails(Nothing):
@@ -241,6 +270,61 @@ def published(site: SiteHere, name: str) -> list[Publication]:
     """The formats that the table's property `publish` names: version, rounds that came since, and why the last publish failed."""
     site.lake.table(name)
     return site.lake.publications(name)
+
+
+@reading.get("/tables/{name}/schema", summary="What a table is")
+def schema(site: SiteHere, name: str) -> TableDescription:
+    """The columns, keys, rules and properties of a table, and what there is of its deltas."""
+    return site.lake.describe(name)
+
+
+@reading.get("/tables/{name}/readers", summary="How to read a table elsewhere")
+def readers(site: SiteHere, name: str) -> list[ReaderLines]:
+    """The lines that read a table in Spark, DuckDB, Polars and on the command line."""
+    is_documents = site.lake.holds_documents(name)
+    return reader_lines(site.lake.root, name, site.lake.publications(name), holds_documents=is_documents)
+
+
+@reading.get("/tables/{name}/rows", summary="The first rows of a table")
+def rows(
+    site: SiteHere, rows: RowsHere, name: str, limit: Annotated[int, Query(ge=1, le=MAX_PREVIEW_ROWS)] = PREVIEW_ROWS
+) -> Preview:
+    """Some compacted rows of a table, or the keys of documents; deltas that wait are not read. Where a token is set, this needs it."""
+    site.lake.table(name)
+    return rows.preview(name, limit)
+
+
+@reading.get("/tables/{name}/keys", summary="Why a key has the row it has")
+def keys(
+    request: Request, site: SiteHere, rows: RowsHere, name: str, null: Annotated[list[str] | None, Query()] = None
+) -> list[Explanation]:
+    """What `siltstone explain-key` shows, for the key in parameters such as `key.order_id=7`; `null` names columns that are null. Where a token is set, this needs it."""
+    described = site.lake.describe(name)
+    if not explorable(described.primary_keys, described.drop_duplicates):
+        raise HTTPException(400, "The table keeps all rows of a key, or has no primary key: no row wins over another.")
+    answer = rows.explain(name, typed_key(request.query_params, null or []))
+    if answer.problems:
+        raise HTTPException(422, " ".join(f"{column} {problem}." for column, problem in answer.problems.items()))
+    return list(answer.explanations)
+
+
+@reading.get("/tables/{name}/documents", summary="What happened to a document")
+def document(
+    site: SiteHere, rows: RowsHere, name: str, key: Annotated[str, Query(min_length=1)]
+) -> list[dict[str, object]]:
+    """What `siltstone documents timeline` shows: each delta and compaction of a document. Where a token is set, this needs it."""
+    if not site.lake.holds_documents(name):
+        raise HTTPException(404, "This table holds rows, not documents.")
+    return [
+        {**event._asdict(), "differences": event.differences and [each._asdict() for each in event.differences]}
+        for event in rows.timeline(name, key)
+    ]
+
+
+@reading.get("/node", summary="The node that answers")
+def node(site: SiteHere) -> AnsweringNode:
+    """The name of the node that answers, whether it shows rows, and whether Spark is starting there."""
+    return AnsweringNode(site.node, site.rows is not None, site.is_spark_starting())
 
 
 @reading.get("/nodes", summary="The nodes")

@@ -143,7 +143,9 @@ def test_the_api_describes_itself(service: Service) -> None:
     described = browser.get("/api/openapi.json").json()
     assert set(described["paths"]) == {
         "/api/status", "/api/cycles", "/api/cycles/{cycle}", "/api/tables", "/api/tables/{name}",
-        "/api/tables/{name}/ingests", "/api/tables/{name}/published", "/api/nodes",
+        "/api/tables/{name}/ingests", "/api/tables/{name}/published", "/api/nodes", "/api/node",
+        "/api/tables/{name}/schema", "/api/tables/{name}/readers", "/api/tables/{name}/rows", "/api/tables/{name}/keys",
+        "/api/tables/{name}/documents",
         "/api/tables/{name}/compact", "/api/tables/{name}/pause", "/api/tables/{name}/resume", "/api/audit", "/api/tables/{name}/health",
         "/api/requests/{request_id}", "/api/trigger", "/api/freeze", "/api/unfreeze", "/api/disable", "/api/enable",
     }  # fmt: skip
