@@ -388,7 +388,12 @@ def test_a_page_says_that_spark_is_starting(service: Service) -> None:
 def test_an_option_of_the_command_switches_rows_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     served: list[ServeOptions] = []
     monkeypatch.setattr("siltstone.service.set_up_logs", lambda *_, **__: None)
-    monkeypatch.setattr("siltstone.cli.process.run_service", lambda options, _: bool(served.append(options)) or True)
+
+    def serve(options: ServeOptions, _: object) -> bool:
+        served.append(options)
+        return True
+
+    monkeypatch.setattr("siltstone.cli.process.run_service", serve)
     Cli(tmp_path)("serve")
     Cli(tmp_path)("serve", "--no-preview")
     assert [options.has_preview for options in served] == [True, False]
