@@ -80,7 +80,7 @@ def serve(
     grace: Annotated[str, option("--grace TIME", "When stopping, wait this long for compactions.")] = "10s",
     log_format: Annotated[Literal["text", "json"], option("--log-format", "On standard error.")] = "text",
 ) -> None:
-    """Compact all tables in cycles: lead, work and show what goes on, until stopped.
+    """Compact all tables in cycles, until stopped.
 
     Several processes with the same --database share the work; one of them leads. Ctrl-C or SIGTERM ends it cleanly: what
     is being compacted is finished or handed back. A second one ends it at once.

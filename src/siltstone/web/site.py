@@ -6,7 +6,7 @@ import logging
 import secrets
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar
@@ -17,6 +17,7 @@ from siltstone.ingest.drop_log import IngestReport
 from siltstone.lake import Lake, Table
 from siltstone.publish.outcomes import Publication
 from siltstone.service import Database, ServiceSettings
+from siltstone.service.results import AuditEntry
 from siltstone.table.report import TableDescription, TableDetails, TableReport
 from siltstone.text import format_partition, mask_secrets, mask_values
 from siltstone.web.row_reader import RowReader
@@ -218,6 +219,10 @@ class LakeReader:
             return self._lake.iceberg_metadata(name)
         except (InvalidInputError, NotFoundError):
             return None
+
+    def audit(self, asked: Iterable[AuditEntry], *, table: str | None = None, limit: int) -> list[AuditEntry]:
+        """Return who changed what, newest first, with what was asked of the service. Raises: NotFoundError, StorageError."""
+        return self._lake.audit(table, asked=asked, limit=limit, recall=True)
 
     def skew_ms(self) -> int | None:
         """Return how far this machine's clock is ahead of the store's, or None if it has no clock. Raises: StorageError."""

@@ -66,6 +66,7 @@ def a_node(root: Path) -> Iterator[None]:
 def test_every_command_on_the_page_prints_what_the_page_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     running = contextlib.ExitStack()
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SILTSTONE_CACHE", str(tmp_path / "cache"))
     (tmp_path / "events").mkdir()
     log = SinkLog(tmp_path / "events")
     for batch_id in range(12):

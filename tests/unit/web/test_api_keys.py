@@ -44,6 +44,7 @@ def record(service: Service, drops: Path) -> dict[str, Shape]:
         "tables",
         "tables/shop.orders",
         "tables/shop.days",
+        "tables/shop.days/health",
         "tables/shop.days/ingests",
         "tables/shop.days/published",
         "tables/shop.days/schema",

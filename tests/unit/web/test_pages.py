@@ -267,6 +267,7 @@ def test_a_table_shows_how_far_it_is_published_and_why_it_is_not(service: Servic
     (report,) = browser.get("/api/tables/shop.orders/published").json()
     assert (report["version"], report["behind_rounds"], report["error"]) == (0, 0, None)
     metrics = browser.page("/metrics")
-    for name in ("lag_rounds", "lag_seconds", "failed"):
+    assert "siltstone_table_publish_oldest_pending_timestamp_seconds{" not in metrics
+    for name in ("lag_rounds", "failed"):
         assert f'siltstone_table_publish_{name}{{format="delta",table="shop.orders"}} 0.0' in metrics
     assert browser.get("/api/tables/shop.nothing/published").status_code == 404
