@@ -134,7 +134,9 @@ def served_shop(folder: Path) -> Iterator[ServedShop]:
     root = folder / "lake"
     shop, gate, output, stopping = Shop(Lake(root)), Gate(), Announced(), threading.Event()
     shop.open()
-    shop.lake.create_document_table("shop.reviews", keep_history=True, description="What customers say of items")
+    shop.lake.create_document_table(
+        "shop.reviews", full_consistency_delay=1, keep_history=True, description="What customers say of items"
+    )
     settings = service_settings(interval=900, tick=0.1, retention=3600)
     options = ServeOptions(str(root), port=0, node="node-1", settings=settings, engine=gate)
     serving = threading.Thread(target=run_service, args=(options, output, stopping))
@@ -180,7 +182,8 @@ def review(lake: Lake, number: int) -> None:
     reviews = lake.document_table("shop.reviews")
     for each in range(number * 3, number * 3 + 3):
         reviews.update(f"r{each}", {"item": each % 5, "stars": 1 + each % 5, "text": f"Review {each}"})
-    reviews.update("r7", f'{{..,"stars":{1 + number % 5},"helpful":{number}}}', tags=["edited"])
+    if number % 3 == 0:
+        reviews.update("r7", f'{{..,"stars":{1 + number % 5},"helpful":{number}}}', tags=["edited"])
 
 
 @contextlib.contextmanager
@@ -207,6 +210,8 @@ def open_page(browser: Browser, address: str, **settings: Any) -> Page:
 def take(page: Page, root: Path, path: Path, *, is_whole: bool) -> None:
     """Keep a picture of a page, with few colours; the lake is shown as if it were in /data."""
     page.evaluate(SHORT_ROOT, str(root))
+    # Few colours make bands of shadows.
+    page.evaluate("document.documentElement.style.setProperty('--shadow', 'none')")
     picture = Image.open(io.BytesIO(page.screenshot(full_page=is_whole))).convert("RGB")
     path.parent.mkdir(parents=True, exist_ok=True)
     picture.quantize(256, method=Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE).save(path, optimize=True)

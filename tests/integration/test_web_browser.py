@@ -134,7 +134,8 @@ def test_all_pages_fit_a_phone(visit: Callable[..., Page]) -> None:
         ), path
 
 
-def test_from_the_chart_to_a_cycle_and_from_there_to_a_table(visit: Callable[..., Page]) -> None:
+def test_from_the_chart_to_a_cycle_and_from_there_to_a_table(visit: Callable[..., Page], demo: ServedShop) -> None:
+    demo.shop.go_on()
     page = visit()
     page.locator(".chart rect.is-failed").first.click()
     expect(page.locator("h1")).to_have_text(f"Cycle {FAILED_CYCLE} failed")

@@ -148,8 +148,8 @@ def test_reports_of_all_tables_read_the_completions_of_current_rounds_only_once_
 
 
 @pytest.fixture
-def memory_table() -> siltstone.Table:
-    root = "memory://test-report"
+def memory_table(request: pytest.FixtureRequest) -> siltstone.Table:
+    root = f"memory://{request.node.name}"
     table = make_table(root, "shop.orders")
     for number in range(2):
         table.write(rows([number]))

@@ -13,6 +13,7 @@ from siltstone.cli.process import ServeOptions
 from siltstone.errors import CorruptionError
 from siltstone.log.commit import forget_logs
 from siltstone.rows.files import DataFile
+from siltstone.service.node import SparkStarter
 from siltstone.storage import object_store as storage
 from siltstone.table import report
 from siltstone.web.row_reader import BusyError, RowReader
@@ -388,7 +389,25 @@ def test_a_page_says_that_spark_is_starting(service: Service) -> None:
 def test_an_option_of_the_command_switches_rows_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     served: list[ServeOptions] = []
     monkeypatch.setattr("siltstone.service.set_up_logs", lambda *_, **__: None)
-    monkeypatch.setattr("siltstone.cli.process.run_service", lambda options, _: bool(served.append(options)) or True)
+
+    def serve(options: ServeOptions, _: object) -> bool:
+        served.append(options)
+        return True
+
+    monkeypatch.setattr("siltstone.cli.process.run_service", serve)
     Cli(tmp_path)("serve")
     Cli(tmp_path)("serve", "--no-preview")
     assert [options.has_preview for options in served] == [True, False]
+
+
+def test_spark_is_starting_while_its_session_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    starter, said = SparkStarter({}), list[bool]()
+
+    def start(conf: object) -> object:
+        said.append(starter.is_starting)
+        return object()
+
+    monkeypatch.setattr("siltstone.spark.session.local_session", start)
+    said.append(starter.is_starting)
+    assert starter() is starter()
+    assert [*said, starter.is_starting] == [False, True, False]
