@@ -43,12 +43,12 @@ def validators(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def is_manifest(validators: Path, path: Path) -> bool:
-    command = [validators / "kubernetes-validate", "--strict", "-k", "1.37", path]
+    command: list[str | Path] = [validators / "kubernetes-validate", "--strict", "-k", "1.37", path]
     return subprocess.run(command, capture_output=True, check=False).returncode == 0
 
 
 def is_compose_file(validators: Path, path: Path) -> bool:
-    command = [validators / "check-jsonschema", "--builtin-schema", "vendor.compose-spec", path]
+    command: list[str | Path] = [validators / "check-jsonschema", "--builtin-schema", "vendor.compose-spec", path]
     return subprocess.run(command, capture_output=True, check=False).returncode == 0
 
 

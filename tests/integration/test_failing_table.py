@@ -63,7 +63,7 @@ class Service:
         with TestClient(create_app(site, hosts=LOOPBACK_HOSTS), base_url=HERE) as browser:
             answer = browser.get(path)
             assert answer.status_code == 200
-            return answer.text
+            return str(answer.text)
 
     def metrics(self) -> set[str]:
         return set(self.page("/metrics").splitlines())

@@ -45,7 +45,11 @@ def table_health(
     paused = next((each for each in status.paused if each.table == report.name), None)
     samples = table_backlogs(database, report.name)
     state: TableState = "paused" if paused else "failing" if failing else "well"
-    errors = [each.error for each in [*ingests, *publications] if each.error is not None]
+    errors = [
+        error
+        for error in (*(each.error for each in ingests), *(each.error for each in publications))
+        if error is not None
+    ]
     problem = report.problem or (failing.partitions[0].error if failing else None) or next(iter(errors), None)
     return TableHealth(
         table=report.name,
