@@ -17,7 +17,7 @@ from siltstone.errors import (
     StorageError,
 )
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 if TYPE_CHECKING:
     from siltstone.document_table import DocumentTable

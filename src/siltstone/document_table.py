@@ -91,7 +91,7 @@ Document = dict[str, Json]
 
 
 class ChangeStatus(NamedTuple):
-    """What became of a change: `pending` until it can be seen, `redundant` where it changed nothing, else `resolved`."""
+    """The outcome of a change: `pending` until it is visible, `redundant` if it changed nothing, otherwise `resolved`."""
 
     state: Literal["resolved", "redundant", "pending"]
     document: Document
@@ -106,10 +106,11 @@ def create_document_table(
     description: str = "",
     properties: Mapping[str, str] | None = None,
 ) -> "DocumentTable":
-    """Create a table of documents. Raises: AlreadyExistsError, InvalidInputError.
+    """Create a document table. Raises: AlreadyExistsError, InvalidInputError.
 
-    Changes may carry times as far back as the delay, in seconds; older ones are complete, and compacted. With
-    `keep_history`, compaction keeps each delta that it absorbs, forever or for so long, see `DocumentTable.history`.
+    The times of changes may be as far back as the delay, in seconds; older times are complete, and can be compacted.
+    With `keep_history`, compaction keeps each delta that it absorbs, forever or for that long, see
+    `DocumentTable.history`.
     """
     delay = full_consistency_delay
     delay_ms = round((delay.total_seconds() if isinstance(delay, datetime.timedelta) else delay) * 1000)
@@ -143,7 +144,7 @@ def _history_properties(keep_history: bool | datetime.timedelta) -> dict[str, st
 
 
 class DocumentTable:
-    """A table of JSON documents, each the sum of its deltas; what it tells is always the newest."""
+    """A table of JSON documents, each the result of its deltas. Its methods always reflect the newest state."""
 
     def __init__(self, lake: Lake, name: str) -> None:
         self.lake = lake
@@ -163,7 +164,7 @@ class DocumentTable:
 
     @property
     def full_consistency_delay(self) -> datetime.timedelta:
-        """How far back changes may carry their times."""
+        """How far back the times of changes may be."""
         return datetime.timedelta(milliseconds=delay_of(self.table.properties, self.name) or 0)
 
     def update(
@@ -171,19 +172,19 @@ class DocumentTable:
     ) -> str:
         """Apply a delta to a document, as one commit; return its change id.
 
-        With a change id it is safe to update again: the same one counts once. Raises: InvalidInputError, also where
-        the id is of a time that is complete already; AlreadyExistsError where it is the id of another delta.
+        With a change id it is safe to repeat the update: the same change counts once. Raises: InvalidInputError, also
+        if the time of the id is already complete; AlreadyExistsError if another delta has this id.
         """
         (update,) = checked_updates([{"key": key, "delta": delta, "tags": tags, "change_id": change_id}])
         (written,) = write_updates(self.name, [update], root=self.lake.root) or [update]
         return str(written.change_id)
 
     def update_many(self, updates: "Iterable[UpdateLike] | pa.Table | pa.RecordBatch | DataFrame") -> int:
-        """Apply many deltas as one commit; return how many there are without those that were there already.
+        """Apply many deltas as one commit; return how many of them are new.
 
-        Updates are (key, delta) with tags and change id where there are any, or mappings of these names, or a table or
-        data frame with these columns; Spark checks and writes a frame of its own. The same delta under the same
-        change id counts once. Raises: InvalidInputError, AlreadyExistsError where two deltas of a document share a
+        Updates are tuples (key, delta), optionally with tags and change id, mappings with these names, or a table or
+        data frame with these columns; a Spark data frame is checked and written by Spark. The same delta under the
+        same change id counts once. Raises: InvalidInputError, AlreadyExistsError if two deltas of a document share a
         change id; then nothing is written.
         """
         root = self.lake.root
@@ -211,7 +212,7 @@ class DocumentTable:
         dry_run: bool,
         progress: Callable[[str], None],
     ) -> TakenRows:
-        """Apply the updates in files of a folder that is watched, JSON lines as for `update_many`; see `Target`."""
+        """Apply the updates in files of a watched folder, JSON lines as for `update_many`; see `Target`."""
         if how.get("format", "jsonl") != "jsonl" or how.keys() - {"format"}:
             raise InvalidInputError(f"{self.name}: takes documents as JSON lines and no other options, not {dict(how)}")
         updates: list[Update] = []
@@ -235,14 +236,15 @@ class DocumentTable:
         dry_run: bool = False,
         progress: Callable[[str], None] = lambda _: None,
     ) -> ImportResult:
-        """Bring in documents of another store with their past: deltas and compaction records of any time.
+        """Import documents of another store with their past: deltas and compaction records of any time.
 
-        Each is `{"key": …, "deltas": [{"id", "delta", "tags"}], "compactions": […], "history": […]}`, or has `cells` in the
-        encoding of that store. Legacy records, whose content is in the delta at their cutoff, are converted when they are
-        compacted. A document is imported only where nothing is stored of it; the same ones again are known, so that an
-        import that died goes on. Each 10,000 documents are one commit. What does not fit is put into a file in the folder
-        `rejects`. Raises: InvalidInputError without `rejects`; AlreadyExistsError where something else is stored of a document
-        and neither that nor `skip_existing` says what to do. Nothing is written of that batch then, nor after it.
+        Each document is `{"key": …, "deltas": [{"id", "delta", "tags"}], "compactions": […], "history": […]}`, or has
+        `cells` in the encoding of that store. Legacy records, whose content is in the delta at their cutoff, are
+        converted when they are compacted. A document is imported only if nothing of it is stored yet; documents that
+        were imported before are recognized, so an interrupted import can be repeated. Every 10,000 documents are one
+        commit. Documents that do not fit go to a file in the folder `rejects`. Raises: InvalidInputError without
+        `rejects`; AlreadyExistsError if something else is stored of a document and neither `rejects` nor
+        `skip_existing` is given. Then nothing of that batch is written, nor anything after it.
         """
         return self._import(given_documents(documents), skip_existing, rejects, dry_run, progress)
 
@@ -255,7 +257,7 @@ class DocumentTable:
         dry_run: bool = False,
         progress: Callable[[str], None] = lambda _: None,
     ) -> ImportResult:
-        """Import the documents of a file of JSON lines, or of standard input for `-`; see `import_documents`."""
+        """Import the documents of a JSON lines file, or of standard input for `-`; see `import_documents`."""
         lines = read_lines(file, '{"key": …, "deltas": […], "compactions": […]}')
         given = (Given(line.place, line.value, line.text) for line in lines)
         return self._import(given, skip_existing, rejects, dry_run, progress)
@@ -278,7 +280,7 @@ class DocumentTable:
         ).run(given)
 
     def get(self, key: KeyLike) -> Document:
-        """Return a document, also one that is deleted or was never written, as `~deleted` and `~version` tell.
+        """Return a document, even one that is deleted or was never written; see its keys `~deleted` and `~version`.
 
         Raises: CorruptionError.
         """
@@ -291,7 +293,7 @@ class DocumentTable:
         return [to_document(resolved(self.name, rows[key].row), rows[key].row) for key in wanted]
 
     def get_for_change(self, key: KeyLike, change_id: ChangeIdLike) -> ChangeStatus:
-        """Return what became of a change, with the document as it is. Raises: InvalidInputError, CorruptionError."""
+        """Return the outcome of a change, with the document as it is now. Raises: InvalidInputError, CorruptionError."""
         wanted = check_change_id(change_id)
         row = self._stored(key).row
         expansion = resolved(self.name, row)
@@ -301,19 +303,20 @@ class DocumentTable:
         return ChangeStatus("redundant" if expansion.is_redundant(wanted) else "resolved", document)
 
     def timeline(self, key: KeyLike) -> list[TimelineEvent]:
-        """Return all that is known of a document, by time: deltas with what they made of it, and compactions.
+        """Return everything known about a document in order of time: deltas with their effect, and compactions.
 
-        Also deltas that only history has. Raises: CorruptionError.
+        This includes deltas that only the history has. Raises: CorruptionError.
         """
         stored = self._stored(key)
         with naming(self.name, stored.row):
             return timeline_of(stored, resolved(self.name, stored.row))
 
     def history(self, key: KeyLike) -> list[HistoryEntry]:
-        """Return the changes of a document by time, with the version and the content after each.
+        """Return the changes of a document in order of time, with the version and the content after each.
 
-        The table must keep its history. What was absorbed before it did, was too large to keep, or is past its retention, is
-        missing, as the versions tell. Raises: InvalidInputError where it does not keep it, CorruptionError.
+        The table must keep its history. Changes that were absorbed before it did, were too large to keep, or are past
+        the retention are missing, as gaps in the versions show. Raises: InvalidInputError if it keeps none,
+        CorruptionError.
         """
         self._check_history()
         return history_of(self.name, self._stored(key))
@@ -326,9 +329,9 @@ class DocumentTable:
             )
 
     def files_of(self, key: KeyLike) -> list[str]:
-        """Return the paths, under the root, of all files that have anything of a document, in whatever state it is there.
+        """Return the paths, under the root, of all files that contain anything of a document.
 
-        These are deltas, and compacted files of all rounds that are kept: with deltas, records, and what history keeps.
+        These are deltas, and compacted files of all rounds that are kept: with deltas, records and history.
         Raises: CorruptionError.
         """
         return files_with(self.name, check_key(key), root=self.lake.root)
@@ -344,13 +347,14 @@ class DocumentTable:
         images: Images = "both",
         consumer: str | None = None,
     ) -> DocumentChanges:
-        """Return the changes of documents after a position up to another, in the order of commits, without redundant ones.
+        """Return the changes of documents between two bounds, in the order of commits, without redundant ones.
 
-        Each has the document after it, and before it unless `images` is `after`. Bounds are stream positions, times, or `round:12`; by default from the
-        beginning up to the newest position. With `where`, only changes of documents that meet a condition before or after them;
-        with `tags`, only those that have one of them, and with `without_tags`, only those that have none. A `consumer` goes on
-        after what it acknowledged; call `acknowledge` when all of them are taken.
-        Raises: InvalidInputError, NotFoundError where deltas of that time are trimmed, CorruptionError.
+        Each has the document after it, and before it unless `images` is `after`. Bounds are stream positions, times,
+        or `round:12`; by default from the beginning up to the newest position. `where` selects changes of documents
+        that meet a condition before or after them, `tags` changes with one of these tags, and `without_tags` changes
+        with none of them. A `consumer` continues after what it acknowledged; call `acknowledge` when all changes are
+        processed.
+        Raises: InvalidInputError, NotFoundError if deltas of that time are trimmed, CorruptionError.
         """
         return open_document_changes(
             self.name,
@@ -365,19 +369,19 @@ class DocumentTable:
         )
 
     def consumers(self) -> list[Consumer]:
-        """Return who takes changes under a name, and how far each one is. Raises: CorruptionError."""
+        """Return the consumers of changes, and how far each one is. Raises: CorruptionError."""
         return self.table.consumers()
 
     def remove_consumer(self, name: str) -> None:
-        """Forget a consumer of changes, so that nothing is kept for it any more. Raises: NotFoundError."""
+        """Remove a consumer of changes, so that nothing is kept for it any more. Raises: NotFoundError."""
         self.table.remove_consumer(name)
 
     def scan(
         self, spark: "SparkSession | None" = None, *, hold: Hold | str | None = None, include_deleted: bool = False
     ) -> Iterator[Document]:
-        """Yield all documents as `get` returns them, in no order; on Spark, if a session is given.
+        """Yield all documents as `get` returns them, in no particular order; read by Spark if a session is given.
 
-        With a hold, as they were at its time. Raises: InvalidInputError, CorruptionError.
+        With a hold, documents are as they were at its time. Raises: InvalidInputError, CorruptionError.
         """
         name = condition_name(self.table.properties, self.name)
         held = self._hold(hold)
@@ -390,9 +394,10 @@ class DocumentTable:
             yield from scanned_documents(table, name)
 
     def to_dataset(self, *, history: bool = False) -> "PushedDataset":
-        """Return all documents that are there now as an Arrow data set, with the columns that `to_spark` has.
+        """Return all current documents as an Arrow data set, with the columns of `to_spark`.
 
-        With `history`, one row a change instead, see `history`. An engine such as DuckDB reads what it wants of it.
+        With `history`, it has one row per change instead, see `history`. An engine such as DuckDB reads only what it
+        needs.
         Raises: InvalidInputError, CorruptionError.
         """
         job = job_of(self.name, root=self.lake.root)
@@ -409,10 +414,11 @@ class DocumentTable:
         include_deleted: bool = False,
         history: bool = False,
     ) -> "DataFrame":
-        """Return a data frame with one row a document: key, content as JSON, version, signature, deleted and times.
+        """Return a data frame with one row per document: key, content as JSON, version, signature, deleted and times.
 
-        In SQL, `get_json_object(content, '$.path')` or `parse_json(content)` look into it. With a hold, documents are as
-        they were at its time. With `history`, one row a change, with the content after it. Raises: InvalidInputError, CorruptionError.
+        In SQL, use `get_json_object(content, '$.path')` or `parse_json(content)`. With a hold, documents are as they
+        were at its time. With `history`, it has one row per change, with the content after it. Raises:
+        InvalidInputError, CorruptionError.
         """
         from siltstone.spark.frames import documents_on_spark, history_on_spark
 
@@ -432,21 +438,22 @@ class DocumentTable:
         full: bool = False,
         engine: EngineName = "spark",
     ) -> SessionResult:
-        """Compact documents that deltas came for, or that are due, as of `now`; `full` rewrites all buckets.
+        """Compact documents with new deltas, or that are due, as of `now`; `full` rewrites all buckets.
 
         Runs on the given Spark session, or on one in this process, which is started only if there is something to do;
-        with `engine="local"` in this process, without Spark and Java. Raises: CorruptionError, ConflictError where others keep being faster.
+        with `engine="local"` in this process, without Spark and Java. Raises: CorruptionError, ConflictError if other
+        processes keep committing first.
         """
         request = TableRequest(self.name, self.lake.root, full=full, now_ms=None if now is None else _to_ms(now))
         results = compact_table(request, choose_engine(engine, spark, progress), progress)
         return results[0] if results else SessionResult()
 
     def hold(self, *, until: When | datetime.timedelta, reason: str = "", since: When | None = None) -> Hold:
-        """Keep all that is stored up to now, for an export that runs until some time.
+        """Keep the current state for an export that runs until a given time.
 
-        Reads with the hold see what was committed before it and is of its time, whatever is written or compacted later;
-        with `since`, of an earlier time. Compaction goes on and writes records; its deletions wait.
-        Raises: InvalidInputError, also where deltas that an earlier time needs are deleted already.
+        Reads with the hold return what was committed before it, up to its time, whatever is written or compacted
+        later; `since` sets an earlier time. Compaction continues and writes records; its deletions wait.
+        Raises: InvalidInputError, also if deltas that an earlier time needs are already deleted.
         """
         since_ms = latest_ms(self.name, root=self.lake.root) if since is None else _to_ms(since)
         is_span = isinstance(until, datetime.timedelta)
@@ -454,7 +461,7 @@ class DocumentTable:
         return hold_documents(self.name, since_ms=since_ms, until_ms=until_ms, reason=reason, root=self.lake.root)
 
     def holds(self) -> list[Hold]:
-        """Return the holds that are on, oldest first."""
+        """Return the active holds, oldest first."""
         return [hold for hold in list_holds(self._destination()) if hold.until_ms > now_ms(self.table.lake.root)]
 
     def release(self, hold: Hold | str) -> None:
@@ -466,13 +473,13 @@ class DocumentTable:
         return self.table.rounds()
 
     def fsck(self, *, deep: bool = False) -> list[Finding]:
-        """Check logs, files, deletion vectors and indices; `deep` reads every row. No findings means sound."""
+        """Check logs, files, deletion vectors and indices; `deep` also reads every row. An empty list means no problems."""
         return self.table.fsck(deep=deep)
 
     def vacuum(
         self, *, retention_ms: int = ROUND_RETENTION_MS, orphan_grace_ms: int = ORPHAN_GRACE_MS, dry_run: bool = False
     ) -> VacuumReport:
-        """Forget rounds past the retention, and remove files that nothing readable names."""
+        """Forget rounds past the retention, and remove files that no readable state names."""
         return self.table.vacuum(retention_ms=retention_ms, orphan_grace_ms=orphan_grace_ms, dry_run=dry_run)
 
     def drop(self) -> None:

@@ -10,11 +10,11 @@ from siltstone.text import mask_secrets
 
 
 class SiltstoneError(Exception):
-    """Root of everything Siltstone raises on purpose.
+    """Base class of all errors that Siltstone raises on purpose.
 
     The message says what failed, where, with which values, and what to do next. Errors take one
     argument, so that they survive the pickling between Spark's executors and the driver. Passwords and other secrets
-    in it are hidden, whoever shows it.
+    in it are hidden wherever it is shown.
     """
 
     kind: ClassVar[str] = "failed"
@@ -24,71 +24,71 @@ class SiltstoneError(Exception):
 
 
 class InvalidInputError(SiltstoneError, ValueError):
-    """The call is wrong: change it. Nothing was written."""
+    """The call is wrong and has to be changed. Nothing was written."""
 
     kind: ClassVar[str] = "invalid_input"
 
 
 class NotFoundError(SiltstoneError, LookupError):
-    """The thing named does not exist."""
+    """What was named does not exist."""
 
     kind: ClassVar[str] = "not_found"
 
 
 class AlreadyExistsError(SiltstoneError):
-    """The thing to create exists already."""
+    """What was to be created exists already."""
 
     kind: ClassVar[str] = "already_exists"
 
 
 class ConflictError(SiltstoneError):
-    """Somebody else changed the state meanwhile: read again and plan again."""
+    """The state was changed by somebody else in the meantime: read and plan again."""
 
     kind: ClassVar[str] = "conflict"
 
 
 class CommitUnknownError(SiltstoneError):
-    """The answer to a commit got lost: read back before trying again."""
+    """The answer to a commit was lost: read back before trying again."""
 
     kind: ClassVar[str] = "commit_unknown"
 
 
 class StorageError(SiltstoneError):
-    """The store failed or was not reached: the same call may succeed later."""
+    """The store failed or could not be reached: the same call may succeed later."""
 
     kind: ClassVar[str] = "storage"
 
 
 class AccessDeniedError(StorageError):
-    """The store answered, and said no: fix permissions or credentials first."""
+    """The store refused access: fix permissions or credentials first."""
 
     kind: ClassVar[str] = "access_denied"
 
 
 class CorruptionError(SiltstoneError):
-    """What is stored is damaged or incomplete: stop, then repair or rebase."""
+    """Stored data is damaged or incomplete: stop, then repair or rebase."""
 
     kind: ClassVar[str] = "corruption"
 
 
 class LeaseLostError(SiltstoneError):
-    """The right to act passed to somebody else: stop, and commit nothing."""
+    """Another process has taken over the lease: stop, and commit nothing."""
 
     kind: ClassVar[str] = "lease_lost"
 
 
 class NotInstalledError(SiltstoneError):
-    """Something that is needed beside Python is missing on this machine, or too old: install it."""
+    """Something that is needed besides Python is missing or too old on this machine: install it."""
 
     kind: ClassVar[str] = "not_installed"
 
 
 class SiltstoneWarning(UserWarning):
-    """Root of what Siltstone warns of: something to know that stops nothing."""
+    """Base class of Siltstone's warnings, which stop nothing."""
 
 
 class InputWarning(SiltstoneWarning):
-    """A data file says less than it could, or something else than was probably meant."""
+    """A data file contains less than it could, or probably not what was meant."""
 
 
 class KeysInSeveralPartitionsWarning(SiltstoneWarning):

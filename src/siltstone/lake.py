@@ -4,7 +4,7 @@ import dataclasses
 import datetime
 import os
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast, get_args, overload
 
 import pyarrow as pa
@@ -35,6 +35,7 @@ from siltstone.ingest.drops import Drops
 from siltstone.ingest.dry_run import Written, plan_write, sum_up, written_before
 from siltstone.ingest.file_rows import Format, Report, open_rows, silent
 from siltstone.log.inspect import Finding, KeyedLog, verify_log
+from siltstone.maintenance.audit import AuditEntry, read_audit
 from siltstone.maintenance.backup import BackupReport, back_up
 from siltstone.maintenance.clone import CloneReport, clone_table
 from siltstone.maintenance.erasure import ErasureReport, erase_key
@@ -95,7 +96,7 @@ from siltstone.table.completion import (
     read_kept,
 )
 from siltstone.table.consumers import Consumer, list_consumers, remove_consumer
-from siltstone.table.explain import Explanation, explain_key
+from siltstone.table.explain import Explanation, explain_key, key_problems, parse_key
 from siltstone.table.followers import (
     Followed,
     followed_partition,
@@ -104,6 +105,7 @@ from siltstone.table.followers import (
     register_destination,
     unregistered_destinations,
 )
+from siltstone.table.preview import Preview, read_preview
 from siltstone.table.report import (
     DeltaReport,
     RoundDetails,
@@ -150,7 +152,7 @@ SchemaLike: TypeAlias = pa.Schema | Mapping[str, str] | Sequence[Mapping[str, ob
 def open(root: str | os.PathLike[str]) -> "Lake":  # noqa: A001
     """Open the lake under `root`: a local folder, or a URL such as `s3://bucket/lake`.
 
-    Nothing is read or written yet; an empty folder is an empty lake. Raises: InvalidInputError.
+    Nothing is read or written yet, and an empty folder is an empty lake. Raises: InvalidInputError.
     """
     return Lake(root)
 
@@ -178,14 +180,14 @@ class Lake:
         return [namespace.locator.namespace for namespace in catalog.list_namespaces(root=self.root)]
 
     def iceberg_metadata(self, name: str) -> tuple[str, dict[str, Any]] | None:
-        """Return where the newest metadata of a table are that is published as Iceberg, and what they say; else None.
+        """Return the address and content of the newest Iceberg metadata of a table, or None if it is not published as Iceberg.
 
         Raises: NotFoundError, CorruptionError.
         """
         return read_metadata(name, root=self.root)
 
     def create_namespace(self, namespace: str, *, properties: Mapping[str, str] | None = None) -> None:
-        """Create a namespace; `create_table` does so too where it is missing. Raises: AlreadyExistsError."""
+        """Create a namespace; `create_table` also creates a missing one. Raises: AlreadyExistsError."""
         catalog.create_namespace(namespace, properties=properties, root=self.root)
 
     def drop_namespace(self, namespace: str) -> None:
@@ -200,7 +202,7 @@ class Lake:
             raise NotFoundError(f"{error}{did_you_mean(namespace or '', self.namespaces())}") from error
 
     def table(self, name: str) -> "Table":
-        """Return a table by its name, e.g. `shop.orders`. Raises: NotFoundError that guesses which one was meant."""
+        """Return a table by its name, e.g. `shop.orders`. Raises: NotFoundError, which suggests similar names."""
         table = Table(self, self._full_name(name, recall=True))
         _warn_of_keys_in_several_partitions(table)
         return table
@@ -223,15 +225,15 @@ class Lake:
             return ""
 
     def has_table(self, name: str) -> bool:
-        """Say whether there is such a table."""
+        """Return whether there is such a table."""
         return catalog.table_exists(name, root=self.root)
 
     def summaries(self, namespace: str | None = None) -> list[TableSummary]:
-        """Return each table of one namespace or of all as a line of a list; one that is damaged has its problem."""
+        """Return a short summary of each table of one namespace or of all; a damaged one has its `problem`."""
         return [summarize_table(table.name, root=self.root) for table in self.tables(namespace)]
 
     def report(self) -> list[TableReport]:
-        """Return all tables in numbers, by name; one that is damaged has its problem. Raises: StorageError."""
+        """Return a report on every table, by name; a damaged one has its `problem`. Raises: StorageError."""
         return read_reports(root=self.root)
 
     def skew_ms(self) -> int | None:
@@ -252,11 +254,11 @@ class Lake:
         description: str = "",
         properties: Mapping[str, str] | None = None,
     ) -> "Table":
-        """Create a table, and its namespace where that is missing.
+        """Create a table, and its namespace if that is missing.
 
         The schema is an Arrow schema, or a mapping such as `{"order_id": "int64", "amount": "decimal(10,2)"}`.
-        Partition keys are part of the primary key, since a key has one row in the whole table; with
-        `unique_within_partition`, they need not be, and a key may have one row in each partition.
+        Partition keys must be part of the primary key, since a key has one row in the whole table. With
+        `unique_within_partition` they need not be, and a key may have one row in each partition.
         Raises: AlreadyExistsError, InvalidInputError.
         """
         version = catalog.create_table(
@@ -293,10 +295,10 @@ class Lake:
     ) -> "Adopted":
         """Create a table with the columns and rows of a Delta or Iceberg table, or of a folder of Parquet files.
 
-        All rows, as of the source's newest version, are the first delta; the source is not changed. Its data files are taken
-        over without copying them where they are on the same disk and have just the table's rows and columns. By
-        default the table is partitioned as the source is. What was begun and not finished goes on where it is asked for
-        again; what was done before is not done again.
+        The rows of the source's newest version become the first delta; the source is not changed. Its data files are
+        used without a copy if they are on the same disk and contain exactly the table's rows and columns. By default
+        the table is partitioned like the source. An adoption that was interrupted continues when it is called again;
+        one that was completed is not repeated.
         Raises: NotFoundError, AlreadyExistsError, InvalidInputError, NotInstalledError.
         """
         from siltstone.catalog.adopt import adopt
@@ -349,10 +351,11 @@ class Lake:
         description: str = "",
         properties: Mapping[str, str] | None = None,
     ) -> "DocumentTable":
-        """Create a table of JSON documents, and its namespace where that is missing.
+        """Create a table of JSON documents, and its namespace if that is missing.
 
-        Changes may carry times as far back as the delay, in seconds; what is older is complete, and compacted. With
-        `keep_history`, compaction keeps each delta that it absorbs, forever or for so long, see `DocumentTable.history`.
+        The times of changes may be as far back as the delay, in seconds; older times are complete, and can be
+        compacted. With `keep_history`, compaction keeps each delta that it absorbs, forever or for that long, see
+        `DocumentTable.history`.
         Raises: AlreadyExistsError, InvalidInputError.
         """
         from siltstone.document_table import create_document_table
@@ -376,7 +379,7 @@ class Lake:
         options: "ChangeOptions | None" = None,
         idempotency: Idempotency | tuple[str, int] | None = None,
     ) -> "list[ChangesWritten]":
-        """Write change events of several tables to those that a template names; see `Table.write_changes`."""
+        """Write change events of several tables to the tables that a template names; see `Table.write_changes`."""
         from siltstone.change_writes import ChangeFiles, ChangeOptions, events_of, write_to_tables
 
         events, batch = ChangeFiles(events_of(data, format), ["events"], [0]), _idempotency(idempotency)
@@ -395,9 +398,9 @@ class Lake:
         idempotency: Idempotency | tuple[str, int] | None = None,
         progress: Report = silent,
     ) -> "list[ChangesWritten]":
-        """Write the change events of several tables to those that a template names, e.g. `shop.{table}`.
+        """Write files with change events of several tables to the tables that a template names, e.g. `shop.{table}`.
 
-        One commit for each table; `create` makes those that are missing. Raises: as `Table.write_changes`.
+        Each table gets one commit; `create` creates missing tables. Raises: as `Table.write_changes`.
         """
         from siltstone.change_writes import ChangeOptions, read_change_files, write_to_tables
 
@@ -408,13 +411,13 @@ class Lake:
         )
 
     def document_table(self, name: str) -> "DocumentTable":
-        """Return a table of documents by its name. Raises: NotFoundError, InvalidInputError where it is one of rows."""
+        """Return a document table by its name. Raises: NotFoundError, InvalidInputError if it is a table of rows."""
         from siltstone.document_table import DocumentTable
 
         return DocumentTable(self, self._full_name(name, recall=True))
 
     def rename_table(self, name: str, new_name: str, *, dry_run: bool = False) -> "Table":
-        """Rename a table, also into another namespace. Raises: NotFoundError, AlreadyExistsError."""
+        """Rename a table; the new name may be in another namespace. Raises: NotFoundError, AlreadyExistsError."""
         namespace, _ = split_table_name(new_name)
         if new_name != name:
             self._refuse_existing(new_name)
@@ -430,13 +433,14 @@ class Lake:
             raise AlreadyExistsError(f"{self.root}: table {name} exists already; drop it first, or choose another name")
 
     def sql(self, query: str, *, as_of: Moment | Mapping[str, Moment] | None = None, fresh: bool = False) -> "Query":
-        """Return a SELECT over tables of the lake, which DuckDB runs in this process when its rows are asked for.
+        """Return a query over tables of the lake, which DuckDB runs in this process when its rows are requested.
 
-        Tables are named with their namespace, e.g. `select status, sum(amount) from shop.orders group by status`; those of
-        documents have the columns that `DocumentTable.to_spark` has, and, where they keep it, a history: `shop."reviews$history"`. Each table is read as it is at this moment, as compacted,
-        with the deltas that wait if `fresh`, or `as_of` a time, or a position by table: `{"shop.orders": 12}`. Within
-        the query, `shop.orders AT (VERSION => 12)` and `AT (TIMESTAMP => '2024-05-01T08:00:00Z')` say the same of one table.
-        Only what reads is run: no files, no settings, no network.
+        Tables are named with their namespace, e.g. `select status, sum(amount) from shop.orders group by status`;
+        document tables have the columns of `DocumentTable.to_spark` and, if they keep it, a history:
+        `shop."reviews$history"`. Each table is read in one state: the compacted one, with `fresh` also the waiting
+        deltas, or with `as_of` that of a time, or of a position for each table: `{"shop.orders": 12}`. Within the
+        query, `shop.orders AT (VERSION => 12)` and `AT (TIMESTAMP => '2024-05-01T08:00:00Z')` do the same for one
+        table. Queries can only read: no files, no settings, no network.
         Raises: InvalidInputError, NotFoundError, NotInstalledError, CorruptionError.
         """
         from siltstone.table.query import open_query
@@ -478,7 +482,7 @@ class Lake:
         dry_run: bool = False,
         progress: Report = silent,
     ) -> CloneReport:
-        """Create a table with the columns, rules and rows of another, without copying them on local disk; see `clone_table`."""
+        """Create a table with the columns, rules and rows of another one; on a local disk, without copying files."""
         return clone_table(
             self._full_name(source), name, as_of=as_of, dry_run=dry_run, progress=progress, root=self.root
         )
@@ -492,7 +496,7 @@ class Lake:
         dry_run: bool = False,
         progress: Report = silent,
     ) -> BackupReport:
-        """Copy some tables, by default all, to another root, but for files that earlier backups have there; see `back_up`."""
+        """Copy some tables, by default all, to another root, except files that earlier backups have copied there."""
         return back_up(self.root, os.fspath(target), tables=tables, check=check, dry_run=dry_run, progress=progress)
 
     def restore(
@@ -505,10 +509,21 @@ class Lake:
         dry_run: bool = False,
         progress: Report = silent,
     ) -> BackupReport:
-        """Make this lake, which must be empty, what a lake was when a backup of it was made; see `restore`."""
+        """Restore a backup into this lake, which must be empty."""
         return restore(
             os.fspath(source), self.root, number=number, tables=tables, check=check, dry_run=dry_run, progress=progress
         )
+
+    def audit(
+        self,
+        table: str | None = None,
+        *,
+        asked: Iterable[AuditEntry] = (),
+        limit: int | None = None,
+        recall: bool = False,
+    ) -> list[AuditEntry]:
+        """Return who changed what in the lake, or of a table of it, newest first; see `read_audit`."""
+        return read_audit(table=table, asked=asked, limit=limit, recall=recall, root=self.root)
 
     def drop_table(self, name: str) -> None:
         """Drop a table; its files stay until they are vacuumed. Raises: NotFoundError."""
@@ -517,12 +532,12 @@ class Lake:
     def vacuum_dropped(
         self, *, retention_ms: int = DROPPED_RETENTION_MS, confirm_time: bool = False, dry_run: bool = False
     ) -> DroppedReport:
-        """Remove the files of tables that were dropped longer ago than the retention; see `vacuum_dropped`."""
+        """Remove the files of tables that were dropped longer ago than the retention."""
         return vacuum_dropped(self.root, retention_ms=retention_ms, confirm_time=confirm_time, dry_run=dry_run)
 
 
 class Table:
-    """One table of a lake, by its name; what it tells is always the newest."""
+    """One table of a lake, by its name. Its methods and properties always reflect the newest state."""
 
     def __init__(self, lake: Lake, name: str) -> None:
         self.lake = lake
@@ -612,14 +627,15 @@ class Table:
     ) -> int | Written:
         """Write an Arrow table, record batches, a data frame, or a list of dictionaries as one commit.
 
-        A Spark data frame is written by executors. The index of a pandas one is a column where it has a name. Values
-        of another kind of number than the column's are taken where each fits exactly; dictionaries have the widths
-        of the table's columns. UUIDs are written as text, or as bytes into a binary column. New columns and wider
-        types become part of the table; without `evolve`, or where the table is strict, they are refused.
-        With `mode="overwrite"` the table has these rows and no others from then on; with `partitions`, only those with
-        given values are replaced, e.g. `[{"day": date(2026, 11, 15)}]`, or `"present"`: those that the rows belong to.
-        Returns the stream position. `idempotency=("my-job", 17)` makes it safe to write the same again. A dry run
-        makes all checks, keeps nothing, and returns what would be written; data frames of Spark have none.
+        A Spark data frame is written by executors. The index of a pandas data frame is a column if it has a name.
+        Numbers of another type than the column's are accepted if each value fits exactly; dictionaries get the types
+        of the table's columns. UUIDs are written as text, or as bytes to a binary column. New columns and wider types
+        become part of the table; without `evolve`, or if the table is strict, they are refused.
+        With `mode="overwrite"` these rows replace all rows of the table; with `partitions`, only those of the given
+        partitions, e.g. `[{"day": date(2026, 11, 15)}]`, or with `"present"` those of the partitions that the rows
+        belong to.
+        Returns the stream position. `idempotency=("my-job", 17)` makes it safe to repeat the write. A dry run makes
+        all checks, keeps nothing, and returns what would be written; it is not available for Spark data frames.
         Raises: InvalidInputError, NotFoundError, ConflictError, CommitUnknownError.
         """
         idempotency = _idempotency(idempotency)
@@ -733,7 +749,7 @@ class Table:
         """Write all rows of Parquet, CSV or JSON lines files, in their order, as one delta in one commit.
 
         CSV and JSON lines are read with the types of the table's columns; `-` is JSON lines from standard input.
-        `before_commit` is called when all rows are read; what it raises stops the write.
+        `before_commit` is called when all rows have been read; an exception that it raises stops the write.
         Raises: as `write`. Warns: InputWarning.
         """
         idempotency, before = _idempotency(idempotency), self.version
@@ -765,11 +781,12 @@ class Table:
     ) -> "ChangesWritten":
         """Write change events of a database as one commit: `debezium`, `dms`, `maxwell`, `canal` or `goldengate`.
 
-        The data is JSON lines as bytes, a list of messages, or an Arrow table with a column `value` and perhaps `key`,
-        as Kafka gives them; for DMS also a table of its rows. In tables whose sort key is `_source_position`, events may
-        come in any order and any number of times. One that does not fit stops the write, or goes to a file in the
-        folder `rejects`. Where messages have no schemas, `decimals` ("base64" or "text") and `times` (the unit by
-        column, or under `*`) say what is ambiguous; `header` names what comes before the columns in CSV files of DMS.
+        The data is JSON lines as bytes, a list of messages, or an Arrow table with a column `value` and optionally
+        `key`, as Kafka delivers them; for DMS also a table of its rows. If the sort key of the table is
+        `_source_position`, events may come in any order and any number of times. An event that does not fit stops the
+        write, or goes to a file in the folder `rejects`. For messages without schemas, `decimals` ("base64" or
+        "text") and `times` (the unit for each column, or under `*`) resolve ambiguities; `header` names what comes
+        before the columns in DMS files.
         Raises: InvalidInputError, ConflictError, CommitUnknownError. Warns: InputWarning.
         """
         from siltstone.change_writes import ChangeOptions, events_of, write_changes
@@ -819,14 +836,15 @@ class Table:
         dry_run: bool = False,
         progress: Report = silent,
     ) -> Ingested:
-        """Write the files in a folder or under a prefix that were not written from there before, each exactly once.
+        """Write the new files of a folder or prefix, each exactly once.
 
-        They are taken by age in batches, each one commit. Files that may still be growing are left for the next time.
-        A bad file stops its batch; with `quarantine`, it is moved to `rejects`, by default `rejected` in the folder, and the
-        others are taken. A taken file is left where it is, moved to `done` in the folder, or deleted. One that changes later
-        is taken again, if the table has a key. Files of change events take `decimals`, `times` and `header` as `write_changes`
-        does; their events that do not fit go to `rejects`, and with `into` and `create` they go to several tables, while this
-        one remembers what was taken. See `open_drops` to look again and again.
+        Files are taken by age, in batches of one commit each. Files that may still be growing are left for the next
+        call. A bad file stops its batch; with `quarantine`, it is moved to `rejects`, by default the folder
+        `rejected`, and the others are taken. Files that were taken stay where they are, are moved to the folder
+        `done`, or are deleted. A file that changes later is taken again if the table has a primary key. For files of
+        change events, `decimals`, `times` and `header` are those of `write_changes`; events that do not fit go to
+        `rejects`, and `into` and `create` distribute events to several tables, while this one remembers which files
+        were taken. Use `open_drops` to look repeatedly.
         Raises: InvalidInputError that names a bad file, NotFoundError, StorageError.
         """
         options = DropOptions(
@@ -847,7 +865,7 @@ class Table:
     def open_drops(
         self, source: str | os.PathLike[str], options: DropOptions | None = None, *, source_id: str | None = None
     ) -> Drops:
-        """Return what takes files from a folder or prefix each time it is asked to; see `ingest`.
+        """Return an object that takes the new files of a folder or prefix each time its `take` is called; see `ingest`.
 
         Raises: InvalidInputError, NotFoundError.
         """
@@ -884,7 +902,7 @@ class Table:
         dry_run: bool,
         progress: Report,
     ) -> TakenRows:
-        """Write files of a folder that is watched; see `Target`."""
+        """Write files of a watched folder; see `Target`."""
         from siltstone.cdc.changes import ChangeFormat
 
         if how.get("format") in get_args(ChangeFormat):
@@ -906,14 +924,14 @@ class Table:
         return TakenRows(written.rows, written.stream_position)
 
     def note_ingest_failure(self, source: str, error: str) -> None:
-        """Keep, for people, why files cannot be taken from a source that cannot even be opened. Raises: StorageError."""
+        """Record why a source cannot be opened, so that reports show it. Raises: StorageError."""
         root = self.lake.root
         log = DropLog(root, catalog.version_folder(self.name, root=root), source_id_of(source))
         now_ms = log.now_ms()
         log.set_status(Status(source, now_ms, error=error, error_at=now_ms))
 
     def ingests(self) -> list[IngestReport]:
-        """Return the folders that files were taken from, in numbers. Raises: CorruptionError, StorageError."""
+        """Return a report on each folder that files were taken from. Raises: CorruptionError, StorageError."""
         root = self.lake.root
         return [read_ingest_report(log) for log in drop_logs(root, catalog.version_folder(self.name, root=root))]
 
@@ -938,16 +956,17 @@ class Table:
         spark: Spark = None,
         progress: Progress | None = None,
     ) -> Compacted:
-        """Compact what is new, up to position `to`, in each partition; `full` rewrites all buckets.
+        """Compact the new deltas of each partition, up to position `to`; `full` rewrites all buckets.
 
-        `rebase_from` starts anew from what another table holds, each partition from the one with the same values;
+        `rebase_from` starts over from the content of another table, each partition from the one with the same values;
         from this table itself, it discards what was compacted and reads all deltas again. `on_behalf_of` names the
-        table whose deltas follow, where that is another one, now and in later calls; `high_watermark` the last of its
-        positions that is not read again (by default none is known to be in there: all are). A stream or
-        partition can be named exactly by its locator, or as text, e.g. `shop/orders/1/compacted`. A watermark alone
-        says where to go on from this once.
+        table whose deltas follow, now and in later calls, if that is a third one; `high_watermark` is the last of its
+        positions that is already included (by default none is). A stream or partition can be named exactly by its
+        locator, or as text, e.g. `shop/orders/1/compacted`. A watermark without a rebase sets where this one
+        compaction starts.
         Runs on the given Spark session, or on one in this process, which is started only if something is new; with
-        `engine="local"` in this process, without Spark and Java. All partitions are planned before any changes.
+        `engine="local"` in this process, without Spark and Java. All partitions are planned before any of them
+        changes.
         Raises: InvalidInputError, NotFoundError, CorruptionError.
         """
         asked = self._asked(to, full, rebase_from, on_behalf_of, high_watermark)
@@ -956,31 +975,32 @@ class Table:
         return dataclasses.replace(compacted, published=publish_by_property(self.name, root=self.lake.root))
 
     def publish(self, format: str = "delta", *, replace: bool = False) -> Published:
-        """Publish the newest compacted state of all partitions for other systems, as `delta`, without copying any rows.
+        """Publish the newest compacted state of all partitions as `delta` or `iceberg`, without copying any rows.
 
-        Other engines then read the table's own files at `Published.address`; they cannot write there. What is published
-        already is not published again. With `replace`, what others have written there all the same is taken back.
-        Raises: InvalidInputError where the format cannot hold the table; ConflictError, CorruptionError.
+        Other engines then read the table's own files at `Published.address`; they cannot write there. A state that is
+        already published is not published again. With `replace`, changes that others made there in spite of the lock
+        are taken back.
+        Raises: InvalidInputError if the format cannot represent the table; ConflictError, CorruptionError.
         """
         return publish(self.name, format, replace=replace, root=self.lake.root)
 
     def publish_formats(self) -> tuple[str, ...]:
-        """Return the formats in which the table is published after each compaction, by its property."""
+        """Return the formats in which the table is published after each compaction, from its property `publish`."""
         return PUBLISH.of(self.properties, self.name)
 
     def published(self) -> list[Publication]:
-        """Return in which formats the table is published, and how many rounds came since. Raises: CorruptionError."""
+        """Return the formats in which the table is published, and how many rounds each is behind. Raises: CorruptionError."""
         return read_publications(self.name, root=self.lake.root)
 
     def check_published(self, published: Published) -> Iterator[ReaderCheck]:
-        """Compare all rows of what was just published with the table's, in each reader that is installed here.
+        """Compare all rows of the version just published with the table's, in each reader that is installed here.
 
-        Raises: ConflictError where the table was compacted since.
+        Raises: ConflictError if the table was compacted since.
         """
         return check_published(published, root=self.lake.root)
 
     def unpublish(self) -> list[str]:
-        """Take back what is published, in all formats; return which. Rows and rounds of the table are not touched."""
+        """Withdraw all published formats, and return which. Rows and rounds of the table are not touched."""
         return unpublish(self.name, root=self.lake.root)
 
     def plan(
@@ -994,9 +1014,10 @@ class Table:
         every_bucket: bool = False,
         progress: Progress | None = None,
     ) -> Plan:
-        """Return what the next round of each partition would do, were `compact` called so; nothing is written.
+        """Return what the next round of each partition would do if `compact` were called with these arguments; writes nothing.
 
-        It lists the buckets that the round would look at, or `every_bucket`, for which all that is known of the table is read.
+        It lists the buckets that the round would touch; with `every_bucket` all of them, which reads all pages of the
+        table.
         Raises: InvalidInputError, NotFoundError, CorruptionError.
         """
         from siltstone.documents.merge import resolver_of
@@ -1023,18 +1044,18 @@ class Table:
         return sorted(kept, key=lambda completion: (completion.completed_at, completion.round_id))
 
     def describe(self) -> TableDescription:
-        """Return all about the table and its deltas. Raises: NotFoundError."""
+        """Return a description of the table and its deltas. Raises: NotFoundError."""
         return describe_table(self.name, root=self.lake.root)
 
     def delta_reports(
         self, first_stream_position: int | None = None, last_stream_position: int | None = None
     ) -> list[DeltaReport]:
-        """Return the committed deltas in numbers; see `deltas`."""
+        """Return a report on each committed delta; see `deltas`."""
         names = self.version.names_by_file()
         return [report_delta(delta, names) for delta in self.deltas(first_stream_position, last_stream_position)]
 
     def report(self) -> TableReport:
-        """Return the table in numbers: rows, files, what waits, amplification; where it is damaged, the problem."""
+        """Return a report on the table: rows, files, backlog, amplification; if it is damaged, the `problem`."""
         return read_report(self.name, root=self.lake.root)
 
     def details(self) -> TableDetails:
@@ -1042,7 +1063,7 @@ class Table:
         return read_details(self.name, root=self.lake.root)
 
     def round(self, round_id: int, partition: Sequence[str] = ()) -> RoundDetails:
-        """Return a round with its buckets and files; the partition, where several have it, by values or `key=value`.
+        """Return a round with its buckets and files; if several partitions have it, name one by values or `key=value`.
 
         Raises: NotFoundError, InvalidInputError, CorruptionError.
         """
@@ -1058,25 +1079,26 @@ class Table:
         )
 
     def round_reports(self) -> list[RoundReport]:
-        """Return the rounds of all partitions in numbers, oldest first; a damaged one has its problem."""
+        """Return a report on each round of all partitions, oldest first; a damaged one has its `problem`."""
         return read_rounds(self.name, root=self.lake.root)
 
     def snapshot(self, *, as_of: Moment | None = None, fresh: bool = False) -> TableSnapshot:
-        """Return what the table is at one position: as compacted furthest, the newest one if `fresh`, or as of one, a time or a tag.
+        """Return the state of the table at one position: the highest that is compacted, with `fresh` the newest, or `as_of` another.
 
-        It is one state of all partitions: where rounds have not come that far, it has the deltas that they lack. A table
-        that was compacted on behalf of another one has a position in the stream of that one.
+        `as_of` is a position, a time or a tag. The state is that of all partitions: where rounds have not reached the
+        position, it includes the missing deltas. The position of a table that was compacted on behalf of another one
+        is in the stream of that one.
         Raises: NotFoundError, InvalidInputError, CorruptionError.
         """
         return take_snapshot(self.name, as_of=as_of, fresh=fresh, root=self.lake.root)
 
     @property
     def holds_documents(self) -> bool:
-        """Whether it is a table of documents; see `Lake.document_table`."""
+        """Whether it is a document table; see `Lake.document_table`."""
         return KIND.of(self.properties, self.name) == DOCUMENTS_KIND
 
     def for_query(self, moment: Moment | None, *, fresh: bool = False, history: bool = False) -> "QueryTable":
-        """Return the table as a query reads it: at a moment, or as it is; or the history of documents. Raises: as `snapshot`."""
+        """Return the table as a query reads it: now or as of a moment, or the history of its documents. Raises: as `snapshot`."""
         from siltstone.table.query import QueryTable
 
         if KIND.of(self.properties, self.name) != ROWS_KIND:
@@ -1100,11 +1122,11 @@ class Table:
         current_only: bool = False,
         valid_at: object = None,
     ) -> Scan:
-        """Return a read of some columns, by default all, of the rows that a filter leaves; see `snapshot` and `Scan`.
+        """Return a scan of some columns, by default all, of the rows that match a filter; see `snapshot` and `Scan`.
 
-        The filter is text, e.g. `amount > 9 and status in ('paid', 'sent')`, or an Arrow expression. The read is of one
-        state of the table, whatever is written meanwhile. Of a table with merge engine history it is of all versions, of
-        the current ones only, or of those that were `valid_at` a time, which is a value of the sort key.
+        The filter is text, e.g. `amount > 9 and status in ('paid', 'sent')`, or an Arrow expression. The scan reads
+        one state of the table, whatever is written meanwhile. For a table with merge engine `history` it has all
+        versions, only the current ones, or those that were `valid_at` a time, which is a value of the sort key.
         Raises: NotFoundError, InvalidInputError, CorruptionError.
         """
         return open_scan(
@@ -1129,14 +1151,16 @@ class Table:
         on_rebase: OnRebase = "difference",
         consumer: str | None = None,
     ) -> Changes:
-        """Return what changed after a position, a time or rounds, up to another: record batches of rows before and after.
+        """Return the changes between two bounds as record batches of rows before and after.
 
-        Bounds are rounded down to rounds, and by default are everything there was and the newest position that all partitions
-        are compacted to; `Changes.after` and `.upto` say which, and the latter is where to go on. A round is given as
-        `round:12`, those of several partitions as `{"eu": 12, "us": 9}`. Rows are netted from the first round to the last, or,
-        without `net`, come round by round. With `images="after"`, updates have only the row after them. A rebase between
-        the rounds is a difference like others, or an error. A `consumer` goes on after what it acknowledged; call
-        `Changes.acknowledge` when all is taken. Raises: InvalidInputError, NotFoundError, CorruptionError.
+        A bound is a position, a time, a round such as `round:12`, or the rounds of several partitions, `{"eu": 12,
+        "us": 9}`. Bounds are rounded down to rounds; the defaults are the beginning, and the newest position that all
+        partitions are compacted to. `Changes.after` and `Changes.upto` say which rounds these are; continue with the
+        latter. Changes are net from the first round to the last or, without `net`, come round by round. With
+        `images="after"`, updates have only the row after them. A rebase between the rounds is a difference, or with
+        `on_rebase="error"` an error. A `consumer` continues after what it acknowledged; call `Changes.acknowledge`
+        when all changes are processed.
+        Raises: InvalidInputError, NotFoundError, CorruptionError.
         """
         return open_changes(
             self.name,
@@ -1153,7 +1177,7 @@ class Table:
     def tag(
         self, name: str, *, as_of: Moment | None = None, round_id: int | None = None, overwrite: bool = False
     ) -> Tag:
-        """Give a name to a state of the table, which is kept from then on and can be read `as_of` that name; see `add_tag`."""
+        """Give a name to a state of the table, which is kept until `untag` and can be read `as_of` that name."""
         return add_tag(self.name, name, as_of=as_of, round_id=round_id, overwrite=overwrite, root=self.lake.root)
 
     def tags(self) -> list[Tag]:
@@ -1165,15 +1189,15 @@ class Table:
         return find_tag(self.name, name, catalog.version_folder(self.name, root=self.lake.root), root=self.lake.root)
 
     def untag(self, name: str) -> Tag:
-        """Forget a tag; its files go with the next vacuum, unless something else names them. Raises: NotFoundError."""
+        """Remove a tag; the next vacuum removes its files, unless something else names them. Raises: NotFoundError."""
         return remove_tag(self.name, name, root=self.lake.root)
 
     def consumers(self) -> list[Consumer]:
-        """Return who takes changes under a name, and how far each one is in each partition. Raises: CorruptionError."""
+        """Return the consumers of changes, and how far each one is in each partition. Raises: CorruptionError."""
         return list_consumers(self._destinations())
 
     def remove_consumer(self, name: str) -> None:
-        """Forget a consumer of changes, so that nothing is kept for it any more. Raises: NotFoundError."""
+        """Remove a consumer of changes, so that nothing is kept for it any more. Raises: NotFoundError."""
         remove_consumer(self._destinations(), name)
 
     def to_batches(
@@ -1211,29 +1235,44 @@ class Table:
         return self.scan(columns, as_of=as_of, fresh=include_uncompacted, current_only=current_only).to_spark(spark)
 
     def current_rounds(self) -> list[RoundCompletion]:
-        """Return the round that is current in each partition that has one. Raises: CorruptionError."""
+        """Return the current round of each partition that has one. Raises: CorruptionError."""
         partitions = read_own(self.name, root=self.lake.root).partitions
         compacted = [each for each in partitions if each.state.current is not None]
         current = [current_completion(each.destination, each.state.current) for each in compacted]
         return [completion for completion in current if completion is not None]
 
     def lookup(self, key: Mapping[str, object]) -> list[dict[str, object]]:
-        """Return the compacted rows of a primary key, found by the index: one at most, but for each partition.
+        """Return the compacted rows of a primary key, found by the index: at most one in each partition.
 
-        Of a table with merge engine history it is the current version; `scan(where=…)` finds all of them.
+        In a table with merge engine `history` it is the current version; `scan(where=…)` finds all versions.
         Raises: InvalidInputError, CorruptionError.
         """
         return look_up(self.name, key, root=self.lake.root)
 
     def explain_key(self, key: Mapping[str, object]) -> list[Explanation]:
-        """Tell, for each partition that has it, what a key began with, every delta that touched it, and what each one did.
+        """Return, for each partition that has a key, every delta that touched it, what each one did, and why the row is what it is.
 
         Raises: InvalidInputError, CorruptionError.
         """
         return explain_key(self.name, key, root=self.lake.root)
 
+    def key_problems(self, texts: Mapping[str, str | None]) -> dict[str, str]:
+        """Return what is wrong with a primary key that is written as text, by column; None is null."""
+        return key_problems(self.version, texts)
+
+    def parse_key(self, texts: Mapping[str, str | None]) -> dict[str, object]:
+        """Return a primary key that is written as text; None is null. Raises: InvalidInputError."""
+        return parse_key(self.version, texts)
+
+    def preview(self, limit: int = 20, columns: Sequence[str] | None = None) -> Preview:
+        """Return the first compacted rows, without merging deltas that wait, so that it is quick for a table of any size.
+
+        Raises: InvalidInputError, CorruptionError.
+        """
+        return read_preview(self.name, limit, columns, root=self.lake.root)
+
     def fsck(self, *, deep: bool = False) -> list[Finding]:
-        """Check logs, files, deletion vectors and indices; `deep` reads every row. No findings means sound."""
+        """Check logs, files, deletion vectors and indices; `deep` also reads every row. An empty list means no problems."""
         root = self.lake.root
         findings = _check_log(root, CATALOG_FOLDER)
         if findings:
@@ -1260,7 +1299,7 @@ class Table:
         confirm_time: bool = False,
         dry_run: bool = False,
     ) -> VacuumReport:
-        """Forget rounds past the retention, and remove files that nothing readable names; see `vacuum`."""
+        """Forget rounds past the retention, and remove files that no readable state names."""
         root = self.lake.root
         return vacuum(
             catalog.version_folder(self.name, root=root),
@@ -1274,13 +1313,13 @@ class Table:
     def erase(
         self, key: Mapping[str, object], *, force: bool = False, dry_run: bool = False, progress: Report = silent
     ) -> ErasureReport:
-        """Remove a primary key from all that there is of the table, and prove that nothing is left; see `erase_key`."""
+        """Remove a primary key from everything stored of the table, and prove by a search that nothing is left."""
         return erase_key(self.name, key, force=force, dry_run=dry_run, progress=progress, root=self.lake.root)
 
     def rollback(
         self, round_id: int, *, partition_values: Sequence[PartitionValue] = (), dry_run: bool = False
     ) -> RoundCompletion:
-        """Make the state after an earlier round of a partition current again; what came since is compacted anew.
+        """Make the state after an earlier round of a partition current again; later deltas are compacted again.
 
         A dry run returns what would be current. Raises: NotFoundError, InvalidInputError, ConflictError.
         """
@@ -1289,11 +1328,11 @@ class Table:
         return roll_back(locate_compacted(source, root=self.lake.root), round_id, dry_run=dry_run)
 
     def repair(self, *, accept_loss: bool = False, dry_run: bool = False) -> list[PartitionRepair]:
-        """Bring back what damaged files of the current rounds held, in each partition by one round that says so.
+        """Recover the rows of damaged files of the current rounds, with one round in each partition that says so.
 
-        Every row is read to find damage. Rows that cannot be brought back are given up only if the loss is accepted.
-        Compacted partitions that the table does not know are registered. Raises: InvalidInputError, also where there
-        is nothing to repair; CorruptionError, ConflictError.
+        Every row is read to find damage. Rows that cannot be recovered are given up only if the loss is accepted.
+        Compacted partitions that the table does not know are registered. Raises: InvalidInputError, also if there is
+        nothing to repair; CorruptionError, ConflictError.
         """
         from siltstone.documents.merge import merge_any
 
@@ -1337,9 +1376,9 @@ class Table:
         properties: Mapping[str, str | None] | None = None,
         dry_run: bool = False,
     ) -> TableVersion:
-        """Drop, rename and add columns, describe, set properties; a property of None is removed.
+        """Drop, rename and add columns, change the description, and set properties; a property of None is removed.
 
-        No file is written anew. A column that is added again under the name of a dropped one starts empty.
+        No file is rewritten. A column that is added again under the name of a dropped one starts empty.
         A dry run returns what the table would be. Raises: InvalidInputError.
         """
         return catalog.alter_table(

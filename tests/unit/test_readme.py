@@ -1,48 +1,19 @@
-"""What the README shows works as it is printed."""
+"""Pages name what exists: files, headings, targets of make, public names and format versions. Their commands are run in tests/unit/cli."""
 
-import os
+import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+import siltstone
+from siltstone.log import state
+from siltstone.model import rounds
+from siltstone.rows import index
+from siltstone.service import schema
+
 PROJECT = Path(__file__).parents[2]
 README = (PROJECT / "README.md").read_text()
-
-
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
-
-
-def environment() -> dict[str, str]:
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    return {**{name: value for name, value in os.environ.items() if name != "SILTSTONE_ROOT"}, "PATH": path}
-
-
-@pytest.mark.parametrize("block", blocks("python"))
-def test_python_examples_run(block: str, tmp_path: Path) -> None:
-    subprocess.run([sys.executable, "-c", block], cwd=tmp_path, check=True, env=environment())
-
-
-@pytest.mark.parametrize(("block", "output"), list(zip(blocks("console"), blocks("text"), strict=False)))
-def test_console_examples_run_and_end_as_shown(block: str, output: str, tmp_path: Path) -> None:
-    commands = [line.removeprefix("$ ") for line in block.splitlines() if line.startswith("$ ")]
-    assert commands
-    done = subprocess.run(
-        "\n".join(["set -e", *commands]), shell=True, cwd=tmp_path, env=environment(), capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr
-    shown = output.splitlines()
-    ended = done.stdout.splitlines()[-len(shown) :]
-    assert [without_figures(line) for line in ended] == [without_figures(line) for line in shown]
-
-
-def without_figures(line: str) -> str:
-    """Leave out what differs from run to run: times, signatures, and sizes that depend on the writer's version."""
-    figures = r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(\.\d+Z)?|[0-9a-f]{32}|[\d.]+ k?B"
-    return re.sub(r"\s+", " ", re.sub(figures, "…", line))
 
 
 def test_every_make_target_and_file_that_is_named_exists() -> None:
@@ -75,3 +46,52 @@ def test_every_page_is_in_the_index() -> None:
 
 def test_the_readme_is_short() -> None:
     assert len(README.splitlines()) < 200
+
+
+def test_every_decision_is_in_the_index_of_decisions() -> None:
+    folder = PROJECT / "docs" / "decisions"
+    listed = re.findall(r"\]\((.*?)\)", (folder / "README.md").read_text())
+    assert listed == sorted(page.name for page in folder.glob("0*.md"))
+
+
+def test_every_public_name_is_on_the_page_of_the_python_api() -> None:
+    page = (PROJECT / "docs/python.md").read_text()
+    described = set(re.findall(r"^::: siltstone\.(?:\w+\.)*(\w+)$", page, re.MULTILINE))
+    errors = {name for name in siltstone.__all__ if name.endswith("Error")}
+    assert described == {*siltstone.__all__, "errors"} - errors - {"__version__"}
+
+
+def test_the_page_of_formats_has_the_versions_that_are_written() -> None:
+    page = (PROJECT / "docs/formats.md").read_text()
+    stated = dict(re.findall(r"^\| ([a-z' ]+) \| (\d+) \| .*\|$", page, re.MULTILINE))
+    assert stated == {
+        "log batches and checkpoints": str(state.VERSION),
+        "round completions": str(rounds.FORMAT_VERSION),
+        "key indices": index.MAGIC.decode()[-1],
+        "tags": "1",
+        "the service's database": str(schema.SCHEMA_VERSION),
+    }
+
+
+def test_the_page_of_formats_names_every_field_of_a_batch_head_and_a_delta(tmp_path: Path) -> None:
+    page = (PROJECT / "docs/formats.md").read_text()
+    table = siltstone.open(tmp_path).create_table(
+        "shop.orders", schema={"order_id": "int64"}, primary_keys=["order_id"]
+    )
+    table.write([{"order_id": 1}], idempotency=("nightly", 1))
+    (batch,) = tmp_path.glob("tables/shop/orders/*/log/1")
+    version, head, *entries = batch.read_text().splitlines()
+    assert version == f"v{state.VERSION}"
+    for field in json.loads(head):
+        assert f"`{field}`" in page or f'"{field}"' in page, field
+    (delta,) = (json.loads(entry) for entry in entries if '"key":"delta/' in entry)
+    for field in delta:
+        assert f"`{field}`" in page or f'"{field}"' in page, field
+    for field in rounds.RoundCompletion._fields:
+        assert f"`{field}`" in page, field
+
+
+def test_the_changelog_has_a_section_for_this_version_below_what_is_unreleased() -> None:
+    sections = re.findall(r"^## (.*)$", (PROJECT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert sections[0] == "Unreleased"
+    assert re.fullmatch(rf"{re.escape(siltstone.__version__)} \(\d{{4}}-\d\d-\d\d\)", sections[1])

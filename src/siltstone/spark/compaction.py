@@ -44,9 +44,10 @@ def compact_partition(
 ) -> SessionResult:
     """Compact the deltas of a source partition that are new since the last round into a destination partition.
 
-    The artifact path is the root of the lake; a bare bucket name means `s3://` and that name. With a rebase source,
-    the whole source partition is compacted into a fresh destination on behalf of the rebase source, and later rounds
-    go on with that one from its high watermark. A watermark without a rebase overrides where the first round starts.
+    The artifact path is the root of the lake; a bare bucket name is short for `s3://` and that name. With a rebase
+    source, the whole source partition is compacted into a fresh destination on behalf of the rebase source, and later
+    rounds continue with that one from its high watermark. A watermark without a rebase sets where the first round
+    starts.
     Raises: InvalidInputError, NotFoundError, CorruptionError, ConflictError.
     """
     settings = settings or Settings()

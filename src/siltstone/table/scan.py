@@ -1,9 +1,10 @@
 """A read of a table at one moment: which columns, which rows, and every way to get at them.
 
-All reads are scans: those of Arrow, pandas, polars, DuckDB and Spark, of the command line, and of single keys. Only what is
-needed is opened: partitions whose values a filter does not rule out, buckets that can have the keys it names, of their files
-the row groups whose statistics allow it, and of these the columns. Where deltas wait, they are merged in the buckets that
-are read, with the columns that the merge and the reader need; the filter is applied to what comes out.
+All reads are scans: those of Arrow, pandas, polars, DuckDB and Spark, of the command line, and of single keys. Only
+what is needed is opened: partitions whose values a filter does not rule out, buckets that can have the keys it names,
+of their files the row groups whose statistics allow it, and of these the columns. Where deltas wait, they are merged
+in the buckets that are read, with the columns that the merge and the reader need; the filter is applied to what comes
+out.
 """
 
 import datetime
@@ -72,10 +73,10 @@ class ScanFile:
 
 @dataclass(frozen=True)
 class ScanSummary:
-    """What a scan opens, and what it skips; printed, a few lines of text.
+    """What a scan opens, and what it skips; as text, a few lines.
 
-    Buckets and files are those of the partitions that are opened, row groups those of the files that are. `by_key` is how many keys are looked up in the indices of
-    the files, None where files are read from the first row to the last.
+    Buckets and files are those of the partitions that are opened, row groups those of the files that are. `by_key` is
+    how many keys are looked up in the indices of the files, None where files are read from the first row to the last.
     """
 
     partitions: int
@@ -126,8 +127,8 @@ class MergeTask:
 class RowReader:
     """Reads files and buckets as a scan wants them, wherever it is sent: a plain value, without the snapshot.
 
-    `stored` has the columns as files name them, `named` the same ones as the table does. `hashes` are those of all keys that
-    the rows can have, None where they can have any.
+    `stored` has the columns as files name them, `named` the same ones as the table does. `hashes` are those of all
+    keys that the rows can have, None where they can have any.
     """
 
     root: str
@@ -205,10 +206,10 @@ class RowReader:
 
 @dataclass(frozen=True)
 class Scan:
-    """A read of a snapshot: some columns of the rows that a filter leaves. A plain value, which can be pickled.
+    """A read of a snapshot: some columns of the rows that match a filter. A plain value, which can be pickled.
 
-    Nothing is opened before one of its methods is called, each of which reads anew. Where Arrow data is taken by its C stream
-    interface (`pyarrow.table(scan)`, `polars.DataFrame(scan)`), a scan can be given itself.
+    Nothing is opened before one of its methods is called, and each call reads again. A scan implements Arrow's C stream
+    interface, so `pyarrow.table(scan)` and `polars.DataFrame(scan)` work.
     """
 
     snapshot: TableSnapshot
@@ -230,7 +231,7 @@ class Scan:
         return pa.schema([self.snapshot.version.schema.field(name) for name in self.columns])
 
     def to_batches(self) -> pa.RecordBatchReader:
-        """Return a reader of the rows; without columns, its batches have rows still. Raises: CorruptionError."""
+        """Return a reader of the rows; without columns, its batches still have a number of rows. Raises: CorruptionError."""
         batches = (batch for table in self._tables() for batch in table.to_batches())
         return pa.RecordBatchReader.from_batches(self.schema, batches)
 
@@ -251,8 +252,8 @@ class Scan:
     def to_duckdb(self, connection: "duckdb.DuckDBPyConnection | None" = None) -> "duckdb.DuckDBPyRelation":
         """Return a DuckDB relation that reads the rows whenever it is run, with the columns and filters of its query.
 
-        Before release 2, DuckDB leaves filters to Arrow that NaN makes differ from its own, so that only columns
-        and filters of the scan count there. Raises: NotInstalledError.
+        Before version 2, DuckDB pushes down filters whose meaning for NaN differs from its own, so there only the
+        columns and filters of the scan are pushed down. Raises: NotInstalledError.
         """
         database = _imported("duckdb")
         rows = self.to_dataset() if int(database.__version__.partition(".")[0]) >= 2 else self
@@ -260,13 +261,13 @@ class Scan:
         return relation
 
     def to_dataset(self) -> "PushedDataset":
-        """Return the rows as an Arrow data set, which reads what an engine asks it for."""
+        """Return the rows as an Arrow data set, from which an engine reads only what it needs."""
         from siltstone.table.dataset import PushedDataset
 
         return PushedDataset(self.schema, lambda columns, where: self.narrowed(columns, where).to_batches())
 
     def narrowed(self, columns: Sequence[str] | None = None, where: Where | None = None) -> "Scan":
-        """Return the scan with some of its columns, and of its rows those that a filter leaves. Raises: InvalidInputError."""
+        """Return the scan with fewer columns, or with a further filter. Raises: InvalidInputError."""
         narrow = scan_of(self.snapshot, self.columns if columns is None else columns, where)
         check_known(narrow.columns, self.schema, "column")
         if self.where is None or narrow.where is None:
@@ -283,7 +284,7 @@ class Scan:
         return self.to_batches().__arrow_c_stream__(requested_schema)
 
     def count(self) -> int:
-        """Return how many rows there are, without reading any where no filter and no waiting deltas ask for it."""
+        """Return the number of rows; without a filter and waiting deltas, no row is read for it."""
         bare = replace(self, columns=())
         if self.where is None:
             done = sum(part.live_count for part in self._parts if part.job is None)
@@ -291,7 +292,7 @@ class Scan:
         return sum(int(table.num_rows) for table in bare._tables())
 
     def files(self) -> list[ScanFile]:
-        """Return the files that are opened: compacted ones with their deletion vectors, and those of waiting deltas."""
+        """Return the files that the scan opens: compacted ones with their deletion vectors, and those of waiting deltas."""
         root, files = self.snapshot.root, []
         for part in self._parts:
             values = tuple(part.partition.own.partition_values)
@@ -308,7 +309,7 @@ class Scan:
         return files
 
     def explain(self) -> ScanSummary:
-        """Return what is opened and what is skipped; reads the footers of files where a filter is given."""
+        """Return what the scan opens and what it skips; with a filter, this reads the footers of files."""
         parts, snapshot = self._parts, self.snapshot
         totals = [part.buckets.totals for part in parts if part.buckets is not None]
         files = [slices for part in parts for slices in by_data_file(part.files)]
@@ -341,7 +342,7 @@ class Scan:
 
     @property
     def compacted_files(self) -> tuple[CompactedFile, ...]:
-        """The files, or slices of files, of partitions in which no delta waits: they have all rows. Raises: CorruptionError."""
+        """The files, or slices of files, of partitions without waiting deltas: they have all rows. Raises: CorruptionError."""
         # Not a cached property: in Python 3.11, while one is computed for a scan, by reading, no other scan can be read.
         known: tuple[CompactedFile, ...] | None = self.__dict__.get("_files")
         if known is None:
@@ -351,7 +352,7 @@ class Scan:
 
     @cached_property
     def merges(self) -> tuple[MergeTask, ...]:
-        """The buckets of partitions in which deltas wait, with what it takes to merge them."""
+        """The buckets of partitions with waiting deltas, with what is needed to merge them."""
         return tuple(MergeTask(part.job, part.numbers) for part in self._parts if part.job is not None)
 
     @cached_property
@@ -456,7 +457,8 @@ def scan_of(
 ) -> Scan:
     """Return a scan of the columns asked for, by default all, and of the rows that a filter leaves.
 
-    Of a table that keeps history, these are all versions, unless only current ones, or those `valid_at` a time, are asked for.
+    Of a table that keeps history, these are all versions, unless only current ones, or those `valid_at` a time, are
+    asked for.
     Raises: InvalidInputError.
     """
     schema = snapshot.version.schema

@@ -60,11 +60,11 @@ class FollowedStream:
 
 @dataclass(frozen=True)
 class PartitionSnapshot:
-    """A partition at a position of the stream that it follows: the rows after a round, and the deltas to merge into them.
+    """A partition at a position of the stream that it follows: the rows after a round, and the deltas to merge with them.
 
-    `own` is the partition of the table's deltas, `folder` where it is compacted to, and `source` the partition whose
-    deltas follow the round: another table's after a rebase on behalf of that one, None where that is gone. `waiting`
-    has the deltas after the round up to the position; `newer` counts those beyond the position.
+    `own` is the partition of the table's deltas, `folder` the folder of its compacted files, and `source` the partition
+    whose deltas follow the round: that of another table after a rebase on its behalf, None if it no longer exists.
+    `waiting` has the deltas after the round up to the position; `newer` counts those beyond the position.
     """
 
     own: PartitionLocator
@@ -79,8 +79,8 @@ class PartitionSnapshot:
 class TableSnapshot:
     """A table at one moment: its version, one position of each stream that it follows, and its partitions.
 
-    A plain value, which can be pickled. It holds nothing in place: once a vacuum has removed files that it names, reading
-    them fails with an error that says which. `left_out` counts partitions that a filter rules out, so that they are not here.
+    A plain value, which can be pickled. It does not keep files from being removed: once a vacuum has removed files
+    that it names, reading fails with an error that names them. `left_out` counts partitions that a filter excludes.
     """
 
     root: str
@@ -96,31 +96,31 @@ class TableSnapshot:
 
     @property
     def positions(self) -> dict[str, int]:
-        """The position of each stream that is followed, by the stream's name, e.g. `shop/orders/1/deltas`."""
+        """The position of each followed stream, by the stream's name, e.g. `shop/orders/1/deltas`."""
         return {str(stream.locator): stream.position for stream in self.streams}
 
     @property
     def waiting(self) -> list[Delta]:
-        """The deltas of all partitions that no round has read, up to the positions."""
+        """The deltas of all partitions up to the positions that no round has read."""
         return [delta for partition in self.partitions for delta in partition.waiting]
 
     @property
     def newer(self) -> int:
-        """How many deltas came after the positions, so that their rows are not part of this."""
+        """How many deltas came after the positions; their rows are not included."""
         return sum(partition.newer for partition in self.partitions)
 
     @property
     def row_count(self) -> int | None:
-        """How many rows there are; None where deltas wait, since only merging them tells."""
+        """The number of rows; None if deltas wait, since only merging them would tell."""
         if self.waiting:
             return None
         return sum(partition.completion.live_rows for partition in self.partitions if partition.completion is not None)
 
     def scan(self, columns: Sequence[str] | None = None, where: "Where | None" = None) -> "Scan":
-        """Return a read of some columns, by default all, of the rows that a filter leaves.
+        """Return a scan of some columns, by default all, of the rows that match a filter.
 
-        The filter is text, e.g. `amount > 9 and status in ('paid', 'sent')`, or an Arrow expression; see `Scan` for what can
-        be done with it. Raises: InvalidInputError.
+        The filter is text, e.g. `amount > 9 and status in ('paid', 'sent')`, or an Arrow expression; see `Scan`.
+        Raises: InvalidInputError.
         """
         from siltstone.table.scan import scan_of
 
@@ -150,10 +150,9 @@ def take_snapshot(
 ) -> TableSnapshot:
     """Return a table as compacted: at the highest watermark of its partitions, in each stream that it follows.
 
-    `fresh` is at the newest position instead, `as_of` at the one given, at the newest one that was committed by a time, or what a
-    tag names.
-    With `choose`, it has the partitions that are chosen only, and no more logs are read than say what those are. Of
-    completions that are `kept`, none is read again.
+    `fresh` is at the newest position instead, `as_of` at the one given, at the newest one that was committed by a
+    time, or what a tag names. With `choose`, it has the partitions that are chosen only, and no more logs are read
+    than say what those are. Of completions that are `kept`, none is read again.
     Raises: NotFoundError, InvalidInputError, CorruptionError.
     """
     as_of = parse_moment(as_of) if isinstance(as_of, str) else as_of
@@ -320,8 +319,8 @@ class _KnownRounds:
     def _depends_on_others(self, cut: _Cut) -> bool:
         """Return whether partitions that are not chosen matter for those that are.
 
-        The highest watermark of all is asked for only where deltas come after a partition's own; and only a table without
-        deltas of its own can follow another one as a whole.
+        The highest watermark of all is asked for only where deltas come after a partition's own; and only a table
+        without deltas of its own can follow another one as a whole.
         """
         if not cut.stream_position:
             return True

@@ -4,6 +4,10 @@ import pytest
 from examples import demo
 
 from siltstone.lake import Lake
+from tests.unit.cli.page_steps import blocks_of
+from tests.unit.cli.test_commands_page import masked
+
+README = Path(__file__).parents[3] / "README.md"
 
 pytestmark = pytest.mark.usefixtures("without_spark")
 
@@ -14,6 +18,8 @@ def test_the_demo_plays(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert "stays out: its sort key is older" in told
     assert "delete on city, status" in told
     assert "revenue" in told
+    (shown,) = (block for language, block in blocks_of(README) if language == "text")
+    assert masked(shown, tmp_path) in masked(told, tmp_path)
     table = Lake(tmp_path / "lake").table(demo.NAME)
     assert [delta.stream_position for delta in table.deltas()] == [*range(1, 11)]
     assert [round_.bucket_actions for round_ in table.rounds()] == [{"major": 1}, {"minor": 1}, {"minor": 1}]
