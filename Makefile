@@ -1,7 +1,7 @@
 # Every target creates what it needs; `make` alone lists them.
 .DEFAULT_GOAL := help
-.PHONY: help venv clean-venv install lock build clean-build rebuild clean docs lint format test test-search test-integration \
-        test-integration-rebuild test-chaos simulate java browser readers benchmark benchmark-aws benchmark-kills figures deploy-s3 demo demo-cdc \
+.PHONY: help venv clean-venv install lock build clean-build rebuild clean docs lint format test test-search test-matrix test-integration \
+        test-integration-rebuild test-chaos simulate java browser axe pictures readers benchmark benchmark-aws benchmark-kills figures deploy-s3 demo demo-cdc \
         demo-service
 # What is missing is to be found before anything is installed.
 .NOTPARALLEL:
@@ -54,7 +54,7 @@ clean-build: ## Remove what `build` made
 rebuild: clean-build build ## Build from nothing
 
 clean: clean-build clean-venv ## Remove everything that make made
-	rm -rf readers site .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf readers site node_modules .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 
 docs: venv ## Build the documentation into site/, and check every link in it
 	$(BIN)/python -m dev.docs_site
@@ -70,12 +70,20 @@ format: venv ## Put the code into the house style
 	$(BIN)/ruff format .
 
 test test-integration test-search simulate: export PYTHONHASHSEED = 0
+# In memory, where there is room: every commit is synced to disk, and tests would mostly wait for that.
+MEMORY := $(shell df -Pm /dev/shm 2>/dev/null | awk 'NR == 2 && $$4 >= 8192 {print "/dev/shm"}')
+ifneq ($(MEMORY),)
+test test-integration: export TMPDIR = $(MEMORY)
+endif
 
 test: java venv ## Run all tests but the integration tests, in two processes: the same values each time
 	$(BIN)/python -m pytest -m "not integration" -n 2
 
 test-search: venv ## Search at random for what the property tests rule out: make test-search ARGS="--minutes 10"
 	$(BIN)/python -m dev.search $(ARGS)
+
+test-matrix: java venv ## Test the wheel with other Pythons and Sparks, and over Spark Connect: make test-matrix ARGS="--python 3.12 --spark 4.2"
+	$(BIN)/python -m dev.matrix $(ARGS)
 
 simulate: venv ## Simulate wrong clocks, sleepers, deaths and bad stores, seed after seed: make simulate ARGS="--minutes 60"
 	$(BIN)/python -m dev.simulate $(ARGS)
@@ -87,10 +95,22 @@ browser:
 	@command -v chromium >/dev/null || { test "$$(id -u)" != 0 && echo "The browser tests need chromium; install it as root"; } || \
 		{ apt-get update -qq; DEBIAN_FRONTEND=noninteractive apt-get install -y -qq chromium; } >/dev/null 2>&1
 
+# What the browser tests look for barriers with.
+AXE := node_modules/axe-core/.is-4.14.0
+
+$(AXE):
+	npm install --silent --no-save --no-package-lock --no-audit --no-fund axe-core@4.14.0
+	@touch $@
+
+axe: $(AXE)
+
+pictures: venv browser ## Take the pictures of the service's pages in docs/images anew
+	$(BIN)/python -m dev.pictures $(ARGS)
+
 readers: venv ## Set up readers of other projects, in environments of their own: DuckDB, Delta Lake and Iceberg on Spark
 	$(BIN)/python -m dev.readers
 
-test-integration: java venv browser readers ## Install wheels, start clusters, S3 and Glue servers, run all examples
+test-integration: java venv browser axe readers ## Install wheels, start clusters, S3 and Glue servers, run all examples
 	$(BIN)/python -m pytest -m integration
 
 test-chaos: java venv ## Kill nodes of a service and drivers of streams, follow a table for ten minutes, crash PostgreSQL, capture 10,000 random steps

@@ -10,7 +10,7 @@ SOURCE = PROJECT / "src" / "siltstone"
 PAGE = PROJECT / "docs" / "architecture.md"
 BEGIN, END = "<!-- drawn by dev/rooms.py -->\n", "<!-- end of what is drawn -->\n"
 # Everybody may use these; `testing` is for tests, and `__init__` only hands out names.
-EVERYWHERE = frozenset({"__init__", "__version__", "clock", "errors", "java", "testing", "text"})
+EVERYWHERE = frozenset({"__init__", "__version__", "actor", "clock", "errors", "java", "testing", "text"})
 # Modules of one room: each hands out what another has.
 JOINED = {"document_table": "lake"}
 

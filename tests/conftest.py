@@ -33,9 +33,14 @@ providers._get_local_constants = lambda: providers._local_constants
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--times", type=int, default=1, help="how many times its number of examples a property test draws")
+    parser.addoption("--connect", action="store_true", help="run the tests of tests/spark over Spark Connect")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("--connect"):
+        for item in items:
+            if item.get_closest_marker("jvm"):
+                item.add_marker(pytest.mark.skip(reason="needs Spark in this process"))
     if config.getoption("--times") > 1:
         draw_more(items, config.getoption("--times"))
 

@@ -12,6 +12,8 @@ from siltstone.errors import NotInstalledError
 MIN_JAVA = 17
 # Set by spark-submit for the Python process it starts: a Java is running already.
 SUBMITTED = "PYSPARK_GATEWAY_PORT"
+# Names a Spark Connect server, whose Java is elsewhere, or a master to start one on here.
+REMOTE = "SPARK_REMOTE"
 _PACKAGE = f"on Debian and Ubuntu: apt install openjdk-{MIN_JAVA}-jre-headless"
 # A limit for a Java that hangs, not for a machine that is slow.
 _HANGING_SECONDS = 120
@@ -50,7 +52,7 @@ def find_java() -> Java:
 
 def require_java() -> None:
     """Make sure that Spark can start here. Raises: NotInstalledError."""
-    if SUBMITTED in os.environ:
+    if SUBMITTED in os.environ or os.environ.get(REMOTE, "").startswith("sc://"):
         return
     if _recorded_major() >= MIN_JAVA:
         return

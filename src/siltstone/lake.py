@@ -4,7 +4,7 @@ import dataclasses
 import datetime
 import os
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast, get_args, overload
 
 import pyarrow as pa
@@ -35,6 +35,7 @@ from siltstone.ingest.drops import Drops
 from siltstone.ingest.dry_run import Written, plan_write, sum_up, written_before
 from siltstone.ingest.file_rows import Format, Report, open_rows, silent
 from siltstone.log.inspect import Finding, KeyedLog, verify_log
+from siltstone.maintenance.audit import AuditEntry, read_audit
 from siltstone.maintenance.backup import BackupReport, back_up
 from siltstone.maintenance.clone import CloneReport, clone_table
 from siltstone.maintenance.erasure import ErasureReport, erase_key
@@ -95,7 +96,7 @@ from siltstone.table.completion import (
     read_kept,
 )
 from siltstone.table.consumers import Consumer, list_consumers, remove_consumer
-from siltstone.table.explain import Explanation, explain_key
+from siltstone.table.explain import Explanation, explain_key, key_problems, parse_key
 from siltstone.table.followers import (
     Followed,
     followed_partition,
@@ -104,6 +105,7 @@ from siltstone.table.followers import (
     register_destination,
     unregistered_destinations,
 )
+from siltstone.table.preview import Preview, read_preview
 from siltstone.table.report import (
     DeltaReport,
     RoundDetails,
@@ -511,6 +513,17 @@ class Lake:
         return restore(
             os.fspath(source), self.root, number=number, tables=tables, check=check, dry_run=dry_run, progress=progress
         )
+
+    def audit(
+        self,
+        table: str | None = None,
+        *,
+        asked: Iterable[AuditEntry] = (),
+        limit: int | None = None,
+        recall: bool = False,
+    ) -> list[AuditEntry]:
+        """Return who changed what in the lake, or of a table of it, newest first; see `read_audit`."""
+        return read_audit(table=table, asked=asked, limit=limit, recall=recall, root=self.root)
 
     def drop_table(self, name: str) -> None:
         """Drop a table; its files stay until they are vacuumed. Raises: NotFoundError."""
@@ -1242,6 +1255,21 @@ class Table:
         Raises: InvalidInputError, CorruptionError.
         """
         return explain_key(self.name, key, root=self.lake.root)
+
+    def key_problems(self, texts: Mapping[str, str | None]) -> dict[str, str]:
+        """Return what is wrong with a primary key that is written as text, by column; None is null."""
+        return key_problems(self.version, texts)
+
+    def parse_key(self, texts: Mapping[str, str | None]) -> dict[str, object]:
+        """Return a primary key that is written as text; None is null. Raises: InvalidInputError."""
+        return parse_key(self.version, texts)
+
+    def preview(self, limit: int = 20, columns: Sequence[str] | None = None) -> Preview:
+        """Return the first compacted rows, without merging deltas that wait, so that it is quick for a table of any size.
+
+        Raises: InvalidInputError, CorruptionError.
+        """
+        return read_preview(self.name, limit, columns, root=self.lake.root)
 
     def fsck(self, *, deep: bool = False) -> list[Finding]:
         """Check logs, files, deletion vectors and indices; `deep` also reads every row. An empty list means no problems."""

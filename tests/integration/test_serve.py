@@ -97,7 +97,7 @@ def test_a_served_lake_is_compacted_on_request_and_the_service_ends_cleanly(
     for table in tables:
         found = {row["id"]: row["v"] for row in siltstone.open(root).table(table.name).to_arrow().to_pylist()}
         assert found == {1: "a1", 2: "b2", 3: "a3"}
-    assert 'siltstone_cycles_total{status="COMPLETED"} 1.0' in served.get("metrics")
+    assert 'siltstone_cycles_total{status="completed"} 1.0' in served.get("metrics")
     log = served.end(signal.SIGTERM)
     messages = [each["message"] for each in log]
     assert messages[-3:] == ["stopping", "node stopped", "spark stopped"]

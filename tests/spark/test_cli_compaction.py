@@ -76,3 +76,11 @@ def test_a_delta_that_is_damaged_where_only_a_task_sees_it_changes_nothing(cli: 
     message = cli.fails("compact", "shop.orders")
     assert entry.uri in message
     assert cli.json("rounds", "shop.orders") == []
+
+
+def test_a_short_session_is_that_of_the_thread_that_asked_for_it(spark: SparkSession) -> None:
+    from siltstone.spark import local_session
+
+    assert SparkSession.getActiveSession() is not None
+    again = local_session(is_short=True)
+    assert again.sparkContext is spark.sparkContext

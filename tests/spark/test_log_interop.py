@@ -21,6 +21,9 @@ from siltstone.log.inspect import verify
 from siltstone.log.repair import compact
 from siltstone.log.spark_logs import SINK_CODEC, partition_folder
 
+# Logs are compared with those of classes of Spark's, which are called in the JVM.
+pytestmark = pytest.mark.jvm
+
 INTERVAL = 3
 SETTINGS = {
     "spark.sql.streaming.fileSink.log.compactInterval": str(INTERVAL),

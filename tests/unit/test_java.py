@@ -28,6 +28,7 @@ def no_java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "empty").mkdir()
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.delenv("PYSPARK_GATEWAY_PORT", raising=False)
+    monkeypatch.delenv("SPARK_REMOTE", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path / "empty"))
 
 
@@ -123,6 +124,16 @@ def test_java_home_comes_before_the_path(no_java: None, tmp_path: Path, monkeypa
 def test_a_program_of_spark_submit_has_its_java(no_java: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")
     require_java()
+
+
+def test_java_is_needed_where_spark_connect_starts_a_server_and_not_where_one_is_named(
+    no_java: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SPARK_REMOTE", "sc://spark.example.com:15002")
+    require_java()
+    monkeypatch.setenv("SPARK_REMOTE", "local[2]")
+    with pytest.raises(NotInstalledError, match=SENTENCE):
+        require_java()
 
 
 def test_a_java_is_believed_what_is_written_down_beside_it(

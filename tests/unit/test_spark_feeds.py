@@ -58,6 +58,12 @@ def test_options_say_which_feed() -> None:
     assert {name for name in STREAM_NAMES if f"| `{name}` |" in options} == {*STREAM_NAMES}
 
 
+def test_a_spark_that_does_not_say_where_a_batch_starts_reads_no_streams(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("siltstone.spark.source.READS_STREAMS", False)
+    with pytest.raises(InvalidInputError, match=r"with Spark 4\.2 or newer, and this is .*changes_after"):
+        open_stream_reader({**PLACE, "feed": "changes"}, None)  # type: ignore[arg-type]
+
+
 def test_a_batch_is_within_all_limits_and_has_at_least_one_position() -> None:
     sizes = [Size(3, 10, 100), Size(4, 10, 100), Size(9, 10, 500)]
     assert Limits().last_within(sizes) is None

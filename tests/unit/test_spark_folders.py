@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from siltstone.spark.session import make_folder
+from siltstone.spark.folders import make_folder
 
 PROGRAM = (
-    "import sys; from siltstone.spark.session import make_folder; print(make_folder(), flush=True); sys.stdin.read()"
+    "import sys; from siltstone.spark.folders import make_folder; print(make_folder(), flush=True); sys.stdin.read()"
 )
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from siltstone.cdc.encodings import Encoding
-from siltstone.model.schema import describe_type
+from siltstone.model.schema import HOUR_24, describe_type
 
 _PER_MICROSECOND = {"ms": (1000, 1), "us": (1, 1), "ns": (1, 1000)}
 _DAY_MICROSECONDS = 86_400_000_000
@@ -241,6 +241,8 @@ def _microseconds_of_text(text: str, shown: str) -> int:
         fraction = re.search(r"\.(\d+)", text)
         if fraction and len(fraction[1]) > 6 and fraction[1][6:].strip("0"):
             raise UnfitError(f"{shown!r:.80} has more digits than microseconds")
+        if HOUR_24.search(text):
+            raise UnfitError(f"{shown!r:.80} is not a time")
         when = datetime.datetime.fromisoformat(text)
         when = when.astimezone(datetime.UTC).replace(tzinfo=None) if when.tzinfo is not None else when
         return (when - _EPOCH) // datetime.timedelta(microseconds=1)

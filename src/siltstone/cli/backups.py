@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from siltstone.cli.completion import complete_table, complete_tag
 from siltstone.cli.options import DryRun, Shell, argument, command, option
 from siltstone.cli.parts import Note, Shown, new_grid
 from siltstone.text import format_bytes, format_count, format_time
@@ -14,7 +15,10 @@ if TYPE_CHECKING:
     from siltstone.maintenance.backup_manifest import BackupSummary
 
 Place = Annotated[str, argument("PLACE", "Where the backups are: a folder or s3://…, not within the lake.")]
-Tables = Annotated[list[str] | None, option("--table TABLE", "Only this table; can be given several times.")]
+Tables = Annotated[
+    list[str] | None,
+    option("--table TABLE", "Only this table; can be given several times.", autocompletion=complete_table),
+]
 
 app = typer.Typer()
 
@@ -24,18 +28,24 @@ app = typer.Typer()
 )
 def clone(
     shell: Shell,
-    source: Annotated[str, argument("SOURCE", "The table to clone, e.g. shop.orders.")],
+    source: Annotated[str, argument("SOURCE", "The table to clone, e.g. shop.orders.", autocompletion=complete_table)],
     name: Annotated[str, argument("NEW", "The name of the clone.")],
     as_of: Annotated[
-        str | None, option("--as-of WHEN", "A stream position, an ISO 8601 time or a tag; else as compacted.")
+        str | None,
+        option(
+            "--as-of WHEN",
+            "A stream position, an ISO 8601 time or a tag; else as compacted.",
+            autocompletion=complete_tag,
+        ),
     ] = None,
     dry_run: DryRun = False,
 ) -> None:
-    """Create a table with the columns, rules and rows of another one, and a life of its own.
+    """Create a table with the rows of another one.
 
-    On local disk its files are second names of the other's, and take no room; an object store copies them by itself.
+    It also has the same columns and rules, and is independent of the other table from then on. On local disk its files are
+    hard links, which take no space; an object store copies them on its side.
     """
-    with shell.progress() as progress:
+    with shell.progress("Reading the lake") as progress:
         done = shell.lake.clone_table(source, name, as_of=as_of, dry_run=dry_run, progress=progress)
     rows = format_count(done.rows, "compacted row")
     waiting = f" and {format_count(done.waiting_deltas, 'delta')} to compact" if done.waiting_deltas else ""
@@ -55,11 +65,13 @@ def backup(
     check: Annotated[bool, option("--check", "Read every file of the backup again, and compare it.")] = False,
     dry_run: DryRun = False,
 ) -> None:
-    """Copy the lake, or some tables, to another place; files that earlier backups have there are not copied again.
+    """Copy the lake, or some of its tables, to another place.
 
-    Writers, rounds and vacuums may go on. A backup that was stopped goes on when it is run again.
+    Files that earlier backups have copied there are not copied again. Writers, rounds and vacuums may run meanwhile. A backup
+    that was stopped continues when it is run again.
     """
-    with shell.progress() as progress:
+    shell.when_interrupted = "The backup is not complete; the same command continues it."
+    with shell.progress("Reading the lake") as progress:
         report = shell.lake.backup(place, tables=tables or None, check=check, dry_run=dry_run, progress=progress)
     number = "a new backup" if report.number is None else f"backup {report.number}"
     shell.emit(report, [f"{report.source}: {_told(report, number)} in {report.target}{_checked(report)}."])
@@ -74,11 +86,13 @@ def restore(
     check: Annotated[bool, option("--check", "Read every file of the lake again, and compare it.")] = False,
     dry_run: DryRun = False,
 ) -> None:
-    """Make the lake under --root, which must be empty, as it was when a backup was made.
+    """Restore a lake, or some of its tables, from a backup.
 
-    Tables appear when all files are there. A restore that was stopped goes on when it is run again.
+    The folder --root must be empty. Tables appear when all their files are there. A restore that was stopped continues when
+    it is run again.
     """
-    with shell.progress() as progress:
+    shell.when_interrupted = "The restore is not complete; the same command continues it."
+    with shell.progress("Reading the lake") as progress:
         report = shell.lake.restore(
             place, number=number, tables=tables or None, check=check, dry_run=dry_run, progress=progress
         )

@@ -19,20 +19,20 @@ TimeUnit = Literal["ms", "us", "ns"]
 DecimalsName = Literal["base64", "text"]
 
 Rejects = Annotated[
-    str | None, option("--rejects DIR", "Put change events that do not fit there, with the reason, and go on.")
+    str | None,
+    option("--rejects DIR", "Write change events that do not fit to this folder, with the reason, and go on."),
 ]
 DecimalsOption = Annotated[
-    DecimalsName | None, option("--decimals", "What text in decimal columns of change events without schemas is.")
+    DecimalsName | None, option("--decimals", "How decimals are encoded in change events without schemas.")
 ]
 Times = Annotated[
     list[str] | None,
     option("--times UNIT", "The unit (ms, us, ns) of times in change events without schemas; or COLUMN=UNIT."),
 ]
-Header = Annotated[
-    list[str] | None, option("--header A,B", "What comes before the table's columns in CSV files of DMS.")
-]
+Header = Annotated[list[str] | None, option("--header A,B", "The columns before the table's own in CSV files of DMS.")]
 Into = Annotated[
-    str | None, option("--into TEMPLATE", "Write change events of several tables, e.g. to shop.{table}; no TABLE then.")
+    str | None,
+    option("--into TEMPLATE", "Write change events of several tables, e.g. to shop.{table}; replaces TABLE."),
 ]
 Create = Annotated[bool, option("--create", "With --into, create the tables that are missing.")]
 Cdc = Annotated[ChangeFormat | None, option("--cdc", "For change events of this format, in the order of their source.")]
@@ -68,7 +68,8 @@ def write_changes(
     from siltstone.change_writes import ChangeOptions
 
     options = ChangeOptions(**given)
-    with shell.progress() as progress:
+    shell.when_interrupted = "A write is one commit in each table, so that all its rows are there, or none."
+    with shell.progress("Reading change events") as progress:
         if into is None:
             table = shell.lake.table(name)
             written = [table.write_change_files(files, format, options, idempotency=idempotency, progress=progress)]

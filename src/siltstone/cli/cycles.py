@@ -1,13 +1,12 @@
 """`siltstone cycle …`: what the compaction service does and did, and what operators ask of it."""
 
-import getpass
-import socket
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from siltstone.actor import current_actor
 from siltstone.cli.options import Shell, argument, command, new_group, option, parse_duration_ms
 from siltstone.cli.parts import Shown, grid_of, indented, new_facts, styled
 from siltstone.errors import NotFoundError
@@ -40,12 +39,19 @@ DatabaseAddress = Annotated[
     ),
 ]
 
-app = new_group("See and steer the compaction service, whether it runs or not: these commands ask its database.")
+app = new_group(
+    "Watch and control the compaction service. These commands ask its database, so that they work whether it runs or not.",
+    "siltstone cycle status",
+    "siltstone cycle trigger --reason 'after the import'",
+)
 
 
 @command(app, "status", "siltstone cycle status", "siltstone cycle status --database postgresql://silt@db/silt --json")
 def status(shell: Shell, database: DatabaseAddress = None) -> None:
-    """Show the current or last cycle, its partitions, who leads, and what is asked for."""
+    """Show the current or last cycle, and who leads.
+
+    Also shows its partitions and what operators asked for.
+    """
     from siltstone.service import list_nodes, service_status
 
     opened = _database(shell, database)
@@ -194,7 +200,7 @@ def trigger(
     timeout: Annotated[str | None, option("--timeout TIME", "Wait no longer than this, e.g. 90s or 15m.")] = None,
     database: DatabaseAddress = None,
 ) -> None:
-    """Ask for a cycle as soon as possible; while one runs, for the next one."""
+    """Ask for a cycle now, or right after the running one."""
     if timeout is not None and not wait:
         raise typer.BadParameter("only --wait waits", param_hint="--timeout")
     timeout_seconds = None if timeout is None else parse_duration_ms(timeout, "--timeout") / 1000
@@ -202,7 +208,7 @@ def trigger(
 
     opened = _database(shell, database, create=True)
     tables = None if table is None else [_table_name(shell, name) for name in table]
-    request = trigger_cycle(opened, trim=trim, requester=_requester(), tables=tables)
+    request = trigger_cycle(opened, trim=trim, requester=current_actor(), tables=tables)
     obstacle = obstacle_to_cycles(service_status(opened))
     if obstacle is not None:
         shell.warning(obstacle)
@@ -249,7 +255,7 @@ def freeze(
     seconds = parse_duration_ms(time, "--for") / 1000
     from siltstone import service
 
-    control = service.freeze(_database(shell, database, create=True), seconds=seconds, requester=_requester())
+    control = service.freeze(_database(shell, database, create=True), seconds=seconds, requester=current_actor())
     assert control.expires_at is not None
     sentence = f"No cycle begins until {format_time(control.expires_at)} UTC; one that runs goes on."
     _emit_control(shell, "frozen", True, sentence, control)
@@ -260,7 +266,7 @@ def unfreeze(shell: Shell, database: DatabaseAddress = None) -> None:
     """Allow cycles again after a freeze."""
     from siltstone import service
 
-    changed = service.unfreeze(_database(shell, database), requester=_requester())
+    changed = service.unfreeze(_database(shell, database), requester=current_actor())
     sentence = "Cycles may begin again." if changed else "Cycles were not frozen; nothing to do."
     _emit_control(shell, "unfrozen", changed, sentence)
 
@@ -270,7 +276,7 @@ def disable(shell: Shell, database: DatabaseAddress = None) -> None:
     """Start no cycle until enabled again; one that runs is stopped."""
     from siltstone import service
 
-    control = service.disable(_database(shell, database, create=True), requester=_requester())
+    control = service.disable(_database(shell, database, create=True), requester=current_actor())
     sentence = "No cycle begins until `siltstone cycle enable`; one that runs is stopped."
     _emit_control(shell, "disabled", True, sentence, control)
 
@@ -280,18 +286,21 @@ def enable(shell: Shell, database: DatabaseAddress = None) -> None:
     """Undo `disable`."""
     from siltstone import service
 
-    changed = service.enable(_database(shell, database), requester=_requester())
+    changed = service.enable(_database(shell, database), requester=current_actor())
     sentence = "Cycles may begin again." if changed else "Cycles were not disabled; nothing to do."
     _emit_control(shell, "enabled", changed, sentence)
 
 
 @command(app, "pause", "siltstone cycle pause shop.orders")
 def pause(shell: Shell, table: Annotated[str, argument("TABLE", "A table.")], database: DatabaseAddress = None) -> None:
-    """Leave a table out of cycles until it is resumed; what is being compacted goes on."""
+    """Leave a table out of cycles until it is resumed.
+
+    A compaction that is running goes on.
+    """
     from siltstone import service
 
     name = _table_name(shell, table)
-    paused = service.pause_table(_database(shell, database, create=True), name, requester=_requester())
+    paused = service.pause_table(_database(shell, database, create=True), name, requester=current_actor())
     shell.emit(paused, [f"No cycle compacts {name} until `siltstone cycle resume {name}`."])
 
 
@@ -302,7 +311,7 @@ def resume(
     """Let cycles compact a table again."""
     from siltstone import service
 
-    changed = service.resume_table(_database(shell, database), table, requester=_requester())
+    changed = service.resume_table(_database(shell, database), table, requester=current_actor())
     sentence = f"Cycles compact {table} again." if changed else f"{table} was not paused; nothing to do."
     shell.emit({"table": table, "changed": changed}, [sentence])
 
@@ -384,7 +393,7 @@ def show(
     number: Annotated[int | None, argument("N", "The cycle, else the newest.", min=1)] = None,
     database: DatabaseAddress = None,
 ) -> None:
-    """Show one cycle: what came of it, and every attempt at its partitions."""
+    """Show one cycle, with every attempt at its partitions."""
     from siltstone.service import cycle_details, service_status
 
     opened = _database(shell, database)
@@ -449,12 +458,3 @@ def _database(shell: Shell, address: str | None, *, create: bool = False) -> "Da
     if create and address is None and is_new and not Path(shell.root).is_dir():
         raise NotFoundError(f"{shell.root}: no lake found; name another with --root")
     return open_database(chosen, create=create)
-
-
-def _requester() -> str:
-    """Return who asks, for others to see."""
-    try:
-        user = getpass.getuser()
-    except (KeyError, OSError):
-        user = "somebody"
-    return f"{user}@{socket.gethostname()}"

@@ -21,11 +21,14 @@ if TYPE_CHECKING:
     from siltstone.documents.timeline import Difference, HistoryEntry, TimelineEvent
     from siltstone.table.completion import Hold
 
-CasesFile = Annotated[
-    str | None, argument("FILE", "Where the cases are, one JSON object a line.  [default: standard input]")
-]
+CasesFile = Annotated[str | None, argument("FILE", "The cases, one JSON object per line.  [default: standard input]")]
 
-app = new_group("Work with documents and the deltas they are made of.")
+app = new_group(
+    "Work with tables of JSON documents.",
+    "siltstone documents create shop.reviews",
+    """siltstone documents update shop.reviews r17 '{"stars":4,"text":"good"}'""",
+    "siltstone documents get shop.reviews r17",
+)
 
 
 @command(
@@ -43,9 +46,7 @@ def create(
     keep_history: Annotated[
         bool, option("--keep-history", "Keep each delta that compaction absorbs, for `documents history`.")
     ] = False,
-    retention: Annotated[
-        str | None, option("--history-retention TIME", "Keep them for so long only, e.g. 90d.")
-    ] = None,
+    retention: Annotated[str | None, option("--history-retention TIME", "Keep them only this long, e.g. 90d.")] = None,
     description: Annotated[str, option("--description TEXT", "What it is for.")] = "",
 ) -> None:
     """Create a table of JSON documents."""
@@ -74,12 +75,18 @@ def update(
     key: Annotated[str | None, argument("KEY", "The document.")] = None,
     delta: Annotated[str | None, argument("DELTA", 'A JSON map, or what to change, e.g. {..,"n":1}.')] = None,
     tags: Annotated[list[str] | None, option("--tag TAG", "A tag, at most three.")] = None,
-    change_id: Annotated[str | None, option("--change-id ID", "Its id, so that it is safe to update again.")] = None,
+    change_id: Annotated[
+        str | None, option("--change-id ID", "The id of this change, so that repeating it is safe.")
+    ] = None,
     file: Annotated[
-        str | None, option("--from FILE", "Updates as JSON lines with key, delta, tags, change_id; - for stdin.")
+        str | None,
+        option("--from FILE", "Updates as JSON lines with key, delta, tags, change_id; - for standard input."),
     ] = None,
 ) -> None:
-    """Apply a delta to a document, or many deltas from a file, as one commit."""
+    """Apply deltas to one document, or to many from a file.
+
+    All deltas of a file are one commit.
+    """
     if (file is None) != (key is not None and delta is not None) or (file is not None and (key or tags or change_id)):
         raise typer.BadParameter("use a key and a delta, or a file with --from", param_hint="KEY DELTA")
     docs = shell.lake.document_table(name)
@@ -104,14 +111,16 @@ def update(
 def import_(
     shell: Shell,
     name: TableName,
-    file: Annotated[str, argument("FILE", "JSON lines, one a document; - for stdin.")],
+    file: Annotated[str, argument("FILE", "JSON lines, one per document; - for standard input.")],
     skip_existing: Annotated[bool, option("--skip-existing", "Skip documents that are stored already.")] = False,
     rejects: Annotated[
-        str | None, option("--rejects DIR", "Put documents that do not fit there, with the reason, and go on.")
+        str | None, option("--rejects DIR", "Write documents that do not fit there, with the reason, and go on.")
     ] = None,
     dry_run: Annotated[bool, option("--dry-run", "Check them and show what would be imported.")] = False,
 ) -> None:
-    """Bring in documents of another store with their past; 10,000 are one commit. The same again adds nothing.
+    """Import documents of another store, with their history.
+
+    Each commit holds 10,000 documents. Importing the same again adds nothing.
 
     A line is {"key": text, "deltas": [{"id", "delta", "tags"}], "compactions": [{"id", "count", "first", "cutoff",
     "cutoff_signature", "last_content_mutation", "last_mutation", "compacted_delta", "last_tags"}], "history": [{"id",
@@ -119,6 +128,7 @@ def import_(
     its cutoff. Or it is {"key": text, "cells": {id: value}}, with values as the store itself has them (D1, D2, D3, C1, H1).
     """
     docs = shell.lake.document_table(name)
+    shell.when_interrupted = "What is committed stays; importing the same again adds only the rest."
     with shell.progress(f"Reading {file}") as progress:
         done = docs.import_file(file, skip_existing=skip_existing, rejects=rejects, dry_run=dry_run, progress=progress)
     parts = [f"{'would import' if dry_run else 'imported'} {format_count(done.imported, 'document')} into {name}"]
@@ -145,7 +155,10 @@ def get(
         str | None, option("--change ID", "Show the state of a change: resolved, redundant or pending.")
     ] = None,
 ) -> None:
-    """Print documents, each with what is known about it under keys that begin with ~."""
+    """Print documents.
+
+    What is known about a document itself is under keys that begin with ~.
+    """
     if change_id is not None and len(keys) != 1:
         raise typer.BadParameter("--change applies to one document; name one key", param_hint="--change")
     docs = shell.lake.document_table(name)
@@ -164,9 +177,10 @@ def _documents_text(documents: "Iterable[Document]") -> Iterator[Shown]:
 
 @command(app, "timeline", "siltstone documents timeline shop.reviews r17")
 def timeline(shell: Shell, name: TableName, key: Annotated[str, argument("KEY", "The document.")]) -> None:
-    """Show what happened to a document: each delta, what it changed, the content after it and where it stands; compactions.
+    """Show what happened to a document, delta by delta.
 
-    A delta is waiting, compacted (a compaction has absorbed it, and it is stored still), or in history only.
+    Each delta is shown with what it changed, the content after it and its state: waiting, compacted (absorbed by a
+    compaction, but still stored), or in history only. Compactions are listed as well.
     """
     events = shell.lake.document_table(name).timeline(key)
     shell.emit(events, _timeline_text(key, events), one_line=True)
@@ -216,7 +230,7 @@ def history(
     name: TableName,
     key: Annotated[str | None, argument("KEY", "The document.  [default: all, as JSON lines in no order]")] = None,
 ) -> None:
-    """Show every change of a document with the version and the content after it, also those that are compacted.
+    """Show every version of a document, compacted or not.
 
     The table must keep its history: `documents create --keep-history`, or `table alter --set keep_history=true`.
     """
@@ -264,10 +278,10 @@ def compact(
     master: Master = None,
     engine: rounds.Engine = "spark",
 ) -> None:
-    """Compact documents that changed, or that are due; `siltstone compact` does the same.
+    """Compact documents; `siltstone compact` does the same.
 
-    Deltas older than the full consistency delay become one record a document; once that record is itself so old, the
-    deltas go.
+    Deltas older than the full consistency delay are absorbed into one record per document; when that record is as old, the
+    deltas are deleted.
     """
     shell.lake.document_table(name)
     rounds.compact(shell, name, full=full, master=master, engine=engine)
@@ -287,9 +301,9 @@ def hold(
     reason: Annotated[str, option("--reason TEXT", "What it is for.")] = "",
     release: Annotated[str | None, option("--release ID", "End a hold before its time.")] = None,
 ) -> None:
-    """Keep what is stored now from being deleted, for an export that is running; without options, list holds.
+    """Protect what is stored now from deletion for a while.
 
-    Compaction goes on; only its deletions wait.
+    Made for exports that take long. Compaction goes on; only its deletions wait. Without options, holds are listed.
     """
     if duration is not None and release is not None:
         raise typer.BadParameter("begin a hold or end one, not both", param_hint="--release")
@@ -335,7 +349,10 @@ def export(
     include_deleted: Annotated[bool, option("--include-deleted", "Also documents that are deleted.")] = False,
     overwrite: Annotated[bool, option("--overwrite", "Replace the file if it exists.")] = False,
 ) -> None:
-    """Write all documents as JSON lines, in no order, with the deltas that are not compacted yet."""
+    """Write all documents as JSON lines, in no order.
+
+    Deltas that are not compacted yet are included.
+    """
     from siltstone.documents.language import value_text
     from siltstone.ingest.document_lines import write_lines
 
@@ -365,9 +382,11 @@ def evaluate(
     ] = None,
     on: Annotated[str | None, option("--on JSON", "What it is applied to.  [default: ~, nothing]")] = None,
 ) -> None:
-    """Apply a delta to a value and print the result; ~ means that nothing is left.
+    """Apply a delta to a value, and print the result.
 
-    Cases are read as {"delta": text, "on": value}, one a line, and answered as {"content", "deleted"}, one a line.
+    ~ means that nothing is left.
+
+    Cases are read as {"delta": text, "on": value}, one per line, and answered as {"content", "deleted"}, one per line.
     """
     from siltstone.documents.intake import apply_case
     from siltstone.documents.language import UNDEFINED, parse_delta, parse_value, value_text
@@ -393,7 +412,7 @@ def evaluate(
     has_root=False,
 )
 def expand(shell: Shell, file: CasesFile = None) -> None:
-    """Show what documents are, and what compaction would write and delete.
+    """Show what compaction would make of given deltas.
 
     A case is {"deltas": [{"id", "delta", "tags"}], "compactions": [{"id", "count", "first", "cutoff",
     "cutoff_signature", "last_content_mutation", "last_mutation", "compacted_delta", "last_tags"}], "fct": ms,
@@ -419,7 +438,7 @@ def canonical(
     texts: Annotated[list[str] | None, argument("DELTA...", "Deltas.  [default: the lines of standard input]")] = None,
     condition: Annotated[bool, option("--condition", "Read conditions, not deltas.")] = False,
 ) -> None:
-    """Print deltas in their canonical text: simplified, sorted, without blanks.
+    """Print deltas in canonical form: simplified and sorted.
 
     Lines of standard input are answered one by one, a bad one by {"error"}; exit code 1 if there was one.
     """

@@ -28,13 +28,14 @@ def erase(
     name: TableName,
     key: KeyArgument = None,
     null: NullOption = None,
-    force: Annotated[bool, option("--force", "Also where tags, holds or consumers of changes keep it.")] = False,
+    force: Annotated[bool, option("--force", "Erase it even if tags, holds or consumers keep it.")] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     dry_run: DryRun = False,
 ) -> None:
-    """Remove a primary key from deltas, rounds and published versions, and prove that nothing is left of it.
+    """Erase a primary key from all files of a table.
 
-    Rounds that hold it are forgotten, and what is published is published anew. Copies elsewhere, such as backups, stay.
+    It is removed from deltas, rounds and published versions, and a second search proves that nothing of it is left. Rounds
+    that hold it are forgotten, and the table is published again. Copies elsewhere, such as backups, are not changed.
     """
     pairs = key_of(key, null)
     from siltstone.table.explain import parse_key
@@ -43,9 +44,12 @@ def erase(
     values = parse_key(table.version, pairs)
     if not dry_run and not yes:
         if shell.json or not sys.stdin.isatty():
-            raise typer.BadParameter(f"erasing from {name} needs --yes where nobody can be asked", param_hint="--yes")
+            raise typer.BadParameter(
+                f"erasing from {name} needs --yes where there is no terminal to ask on", param_hint="--yes"
+            )
         typer.confirm(f"Erase {format_pairs(pairs)} from {name}, for good?", abort=True, err=True)
-    with shell.progress() as progress:
+    shell.when_interrupted = "" if dry_run else "The key may not be erased everywhere; run it again to complete that."
+    with shell.progress(f"Searching {name}") as progress:
         report = table.erase(values, force=force, dry_run=dry_run, progress=progress)
     shell.emit(report, _erased_text(report, format_pairs(pairs)))
 
@@ -67,7 +71,7 @@ def _erased_text(report: "ErasureReport", key: str) -> Iterator[Shown]:
         gone = f"{format_count(report.removed_files, 'file')}, {format_bytes(report.removed_bytes)}"
         yield f"  removed: {gone}; {format_count(report.forgotten_rounds, 'round')} forgotten"
     yield from (f"  removed: tag {name}" for name in report.removed_tags)
-    yield from (f"  published anew: {each}" for each in report.published_again)
+    yield from (f"  published again: {each}" for each in report.published_again)
     yield from (f"  in the way: {obstacle}" for obstacle in report.obstacles if report.dry_run)
     yield from (f"  {path}: deletes by a part of the key, and so stays" for path in report.partial_files)
     yield from (f"  {path}: is a log with this text, by chance or not" for path in report.mentioning_logs)

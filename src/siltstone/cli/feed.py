@@ -44,12 +44,14 @@ def changes(
     ] = "both",
     every_round: Annotated[bool, option("--every-round", "Round by round, instead of the first to the last.")] = False,
     on_rebase: Annotated[
-        Literal["difference", "error"], option("--on-rebase", "What a rebase in between is.")
+        Literal["difference", "error"], option("--on-rebase", "How to report a rebase in between.")
     ] = "difference",
     consumer: Annotated[
-        str | None, option("--consumer NAME", "Go on after what NAME acknowledged; acknowledge when all is out.")
+        str | None, option("--consumer NAME", "Continue after what NAME has acknowledged, and acknowledge the rest.")
     ] = None,
-    format: Annotated[FeedFormat | None, option("--format", "What is written; by default by the file's name.")] = None,
+    format: Annotated[
+        FeedFormat | None, option("--format", "The output format; by default by the file's name.")
+    ] = None,
     where: Annotated[
         str | None, option("--where CONDITION", "Of documents: only those that meet it before or after the change.")
     ] = None,
@@ -60,9 +62,10 @@ def changes(
     to_file: Annotated[str | None, option("--output FILE", "Write to a file.", "-o")] = None,
     overwrite: Annotated[bool, option("--overwrite", "Replace the --output file if it exists.")] = False,
 ) -> None:
-    """Show what changed in a table between rounds: each row as it was before, and as it is after.
+    """Show what changed in a table between rounds.
 
-    Of documents, it is every change but redundant ones, in the order of commits, compacted or not.
+    Each changed row is shown as it was before and as it is after. For documents, every change that is not redundant is
+    shown in the order of commits, compacted or not.
     """
     if consumer is not None and to_file is None and not shell.json and format in (None, "table"):
         raise typer.BadParameter(
@@ -226,10 +229,12 @@ def _span(feed: "Changes") -> Note:
 def consumers(
     shell: Shell,
     name: TableName,
-    remove: Annotated[str | None, option("--remove NAME", "Forget one, and keep nothing for it any more.")] = None,
+    remove: Annotated[
+        str | None, option("--remove NAME", "Remove a consumer; nothing is kept for it any longer.")
+    ] = None,
     dry_run: DryRun = False,
 ) -> None:
-    """List who takes a table's changes under a name, and how far each is; or remove one."""
+    """List the consumers of a table's changes, or remove one."""
     table = shell.lake.table(name)
     known = table.consumers()
     if remove is not None:

@@ -35,12 +35,13 @@ def ingest(
     source: Annotated[
         str | None, argument("SOURCE", "The folder, or s3://…; without it, show what was taken so far.")
     ] = None,
-    every: Annotated[str | None, option("--every TIME", "Look again so often until stopped, e.g. 10s.")] = None,
+    every: Annotated[str | None, option("--every TIME", "Look again at this interval until stopped, e.g. 10s.")] = None,
     pattern: Annotated[
         str | None, option("--pattern GLOB", "Only these files, e.g. *.jsonl; **/*.jsonl also in folders below.")
     ] = None,
     done: Annotated[
-        Literal["keep", "move", "delete"], option("--done", "What becomes of a file that is taken; move: to done/.")
+        Literal["keep", "move", "delete"],
+        option("--done", "What to do with a file that was taken; move puts it in done/."),
     ] = "keep",
     quarantine: Annotated[
         bool, option("--quarantine", "Move bad files to rejected/ and go on, rather than stop.")
@@ -50,12 +51,14 @@ def ingest(
         option("--rejects DIR", "Where bad files, and change events that do not fit, go; implies --quarantine."),
     ] = None,
     max_files: Annotated[int, option("--max-files N", "At most N files in one commit.", min=1)] = 1000,
-    max_bytes: Annotated[int, option("--max-bytes N", "At most N bytes in one commit, but one file.", min=1)] = 1 << 30,
+    max_bytes: Annotated[
+        int, option("--max-bytes N", "At most N bytes in one commit, but at least one file.", min=1)
+    ] = 1 << 30,
     settle: Annotated[
-        str, option("--settle TIME", "A file counts when it did not change for so long; 0s: at once.")
+        str, option("--settle TIME", "Take a file when it has not changed for this long; 0s: at once.")
     ] = "2s",
     source_id: Annotated[
-        str | None, option("--id NAME", "A name for the source, so that its folder may move; else its address.")
+        str | None, option("--id NAME", "A name for the source, so that its folder can be moved; else its address.")
     ] = None,
     type: Annotated[DeltaType, option("--type", "What the rows mean.")] = "upsert",
     op_column: Annotated[str | None, option("--op-column COLUMN", "The column with each row's operation.")] = None,
@@ -74,9 +77,9 @@ def ingest(
     create: Create = False,
     dry_run: DryRun = False,
 ) -> None:
-    """Take the files that arrive in a folder or under a prefix into a table, each exactly once.
+    """Write the files that arrive in a folder, each exactly once.
 
-    What was taken is remembered with the table: several processes may watch one folder, and one that was killed goes on
+    What was taken is remembered with the table: several processes may watch one folder, and one that was killed continues
     where it was. Hidden and temporary names (.*, _*, *.tmp, *.part, *.crdownload) are passed over. With --every, Ctrl-C
     ends it at once (exit code 130), SIGTERM after the batch that is being written (0).
     """
@@ -105,6 +108,7 @@ def ingest(
         ),
     )  # fmt: skip
     drops = table.open_drops(source, options, source_id=source_id)
+    shell.when_interrupted = "Files are committed in whole batches, each file once; run it again to take the rest."
     if pause is None:
         with shell.progress(f"Looking at {drops.source}") as progress:
             taken = drops.take(dry_run=dry_run, progress=progress)

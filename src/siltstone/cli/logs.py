@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from siltstone.log.inspect import Entry, LogSummary, VerificationReport
     from siltstone.log.repair import CompactionReport
 
-app = new_group("Look into compactible logs, Spark's included.", has_root=False)
+app = new_group("Inspect compactible logs, Spark's included.", "siltstone log show /data/events", has_root=False)
 
 LogPath = Annotated[
     str, argument("PATH", "A local or s3:// folder: one with a log, Spark's output directory, or a query's checkpoint.")
@@ -55,7 +55,10 @@ def _summary_text(log: "LogSummary") -> Iterator[Shown]:
 
 @command(app, "files", "siltstone log files /data/events --json | jq -r .path", has_root=False)
 def files(shell: Shell, path: LogPath) -> None:
-    """List the entries that count now, oldest first; with --json one object per line."""
+    """List the live entries of a log, oldest first.
+
+    --json prints one object per line.
+    """
     from siltstone.log import inspect as inspection
 
     entries = inspection.files(path)
@@ -80,7 +83,10 @@ def verify(
         bool, option("--data-files/--no-data-files", "Also check the files that a sink's log lists.")
     ] = True,
 ) -> None:
-    """Check a log for gaps and damage; exit code 1 where something is wrong."""
+    """Check a log for gaps and damage.
+
+    Exit code 1 if something is wrong.
+    """
     from siltstone.log import inspect as inspection
 
     with shell.progress(f"Checking {path}"):
@@ -107,12 +113,15 @@ def compact(
     shell: Shell,
     path: LogPath,
     retention: Annotated[
-        str | None, option("--retention TIME", "Drop entries of older files, e.g. 90s, 15m, 12h, 7d, 2w.")
+        str | None, option("--retention TIME", "Drop the entries of files older than this, e.g. 12h, 7d or 2w.")
     ] = None,
     backup: Annotated[bool, option("--backup/--no-backup", "Keep a copy of the file that is replaced.")] = True,
     dry_run: DryRun = False,
 ) -> None:
-    """Make a log of Spark's small again, while no query uses it; sum up a lake's own log at any time."""
+    """Shrink a log by writing a new compact file.
+
+    Of Spark's logs, only while no query uses them; of a lake's own, at any time.
+    """
     retention_ms = parse_duration_ms(retention, "--retention") if retention is not None else None
     from siltstone.log import repair
 

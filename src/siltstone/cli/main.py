@@ -5,6 +5,7 @@ Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted, 141 the reader of 
 
 import contextlib
 import os
+import signal
 import sys
 import traceback
 import warnings
@@ -15,9 +16,12 @@ import typer
 from typer.core import TyperGroup
 
 from siltstone import __version__
+from siltstone.actor import acting_through
 from siltstone.cli import (
+    audit,
     backups,
     cycles,
+    doctor,
     documents,
     erasure,
     feed,
@@ -47,7 +51,7 @@ class _Commands(TyperGroup):
         """Run the command; turn errors into one message and an exit code."""
         try:
             try:
-                with _shown_warnings(ctx):
+                with _shown_warnings(ctx), acting_through("command"):
                     return super().invoke(ctx)
             finally:
                 # Also where a command ends with an exit code of its own.
@@ -58,9 +62,11 @@ class _Commands(TyperGroup):
             _forget_output()
             raise typer.Exit(READER_GONE) from error
         except KeyboardInterrupt as error:
-            sys.stderr.write("Interrupted.\n")
-            raise typer.Exit(INTERRUPTED) from error
+            raise _interrupted(shell_of(ctx)) from error
         except Exception as error:
+            if isinstance(error.__context__, KeyboardInterrupt) and isinstance(error, typer.Abort):
+                # Where the answer to a question was awaited.
+                raise _interrupted(shell_of(ctx)) from error
             if type(error).__module__.startswith(("typer", "click")):
                 raise
             shell = shell_of(ctx)
@@ -85,6 +91,15 @@ def _shown_warnings(context: Any) -> Iterator[None]:
 
         warnings.showwarning = show  # type: ignore[assignment]
         yield
+
+
+def _interrupted(shell: Shell) -> typer.Exit:
+    progress = sys.modules.get("siltstone.cli.progress")
+    if progress is not None:
+        progress.clear()
+    with contextlib.suppress(OSError):
+        sys.stderr.write(f"Interrupted.{shell.when_interrupted and ' ' + shell.when_interrupted}\n")
+    return typer.Exit(INTERRUPTED)
 
 
 def _failed(shell: Shell, error: Exception, message: str) -> typer.Exit:
@@ -117,7 +132,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog=examples("siltstone table create shop.orders --key order_id --from orders.csv --write"),
 )
-for commands in (rows, sql, feed, ingest, rounds, publish, tags, backups, erasure, maintenance, serve):
+for commands in (rows, sql, feed, ingest, rounds, publish, tags, backups, erasure, maintenance, audit, doctor, serve):
     app.add_typer(commands.app)
 app.add_typer(tables.app, name="table")
 app.add_typer(documents.app, name="documents")
@@ -153,4 +168,10 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(AttributeError):
             stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
-    app(prog_name="siltstone")
+    try:
+        app(prog_name="siltstone")
+    except SystemExit as ended:
+        if ended.code == INTERRUPTED:
+            # The process is ending; a second Ctrl-C ends it without further ado.
+            signal.signal(signal.SIGINT, lambda *_: os._exit(INTERRUPTED))
+        raise

@@ -1,15 +1,14 @@
-"""`siltstone fsck`, `repair`, `vacuum`, `rollback` and `doctor`."""
+"""`siltstone fsck`, `repair`, `vacuum` and `rollback`."""
 
-import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from siltstone.cli.completion import complete_table
 from siltstone.cli.options import DryRun, Partition, Shell, TableName, argument, command, option, parse_duration_ms
 from siltstone.cli.parts import Shown, styled
-from siltstone.cli.spark import check_spark
 from siltstone.errors import CorruptionError
 from siltstone.text import format_bytes, format_count, format_partition
 
@@ -17,16 +16,13 @@ if TYPE_CHECKING:
     from siltstone.lake import Lake, Table
     from siltstone.log.inspect import Finding
     from siltstone.maintenance.damage import BucketRepair
-    from siltstone.maintenance.machine import Check
     from siltstone.maintenance.recovery import PartitionRepair
     from siltstone.maintenance.vacuum import DroppedReport, VacuumReport
 
-AnyTable = Annotated[str | None, argument("TABLE", "The table, else all of them.")]
+AnyTable = Annotated[str | None, argument("TABLE", "The table, else all of them.", autocompletion=complete_table)]
 
 # What keeps a log from being read at all.
 _LOG_DAMAGE = ("bad-file", "bad-line", "chain", "gap", "checkpoint")
-
-_STYLES = {"ok": "green", "warning": "yellow", "failed": "bold red"}
 
 app = typer.Typer()
 
@@ -51,9 +47,12 @@ def fsck(
     name: AnyTable = None,
     deep: Annotated[bool, option("--deep", "Also read every row: keys, indices, dead rows.")] = False,
 ) -> None:
-    """Check tables: logs, files, deletion vectors, indices; exit code 1 where something is wrong."""
+    """Check the logs, files and indices of tables for damage.
+
+    Exit code 1 if something is wrong.
+    """
     lake, checked = shell.lake, []
-    with shell.progress() as progress:
+    with shell.progress("Looking for tables") as progress:
         for table in _tables(lake, name):
             progress(f"Checking {table.name}")
             checked.append(check_table(table, deep=deep))
@@ -113,15 +112,16 @@ def repair(
     shell: Shell,
     name: TableName,
     accept_loss: Annotated[
-        bool, option("--accept-loss", "Give up rows that cannot be brought back, and say how many.")
+        bool, option("--accept-loss", "Give up rows that cannot be restored, and report how many.")
     ] = False,
     dry_run: DryRun = False,
 ) -> None:
-    """Bring back what damaged or missing files of a table held, by a new round that says so.
+    """Restore what damaged or missing files of a table held.
 
-    Indices are built anew. Buckets come from the last round that has them whole, and the deltas since; where no round
-    and not all deltas are left, their rows are lost, which has to be accepted.
+    The repair is a round of its own. Indices are rebuilt. Buckets are restored from the last round in which they are intact
+    and the deltas since; where neither a round nor all deltas are left, rows are lost, which --accept-loss has to allow.
     """
+    shell.when_interrupted = f"Each partition is repaired by one commit; run it again to repair the rest of {name}."
     with shell.progress(f"Reading {name}"):
         repairs = shell.lake.table(name).repair(accept_loss=accept_loss, dry_run=dry_run)
     partitions = [
@@ -155,7 +155,7 @@ def _repairs_text(table: str, repairs: "Sequence[PartitionRepair]", *, dry_run: 
 def _cure(bucket: "BucketRepair", *, is_dry: bool) -> str:
     deltas = format_count(bucket.deltas, "delta")
     if bucket.cure == "index":
-        return "a new index, no row is lost"
+        return "the index is rebuilt, no row is lost"
     if bucket.cure == "round":
         return f"from round {bucket.from_round} and the {deltas} since, no row is lost"
     if bucket.cure == "deltas":
@@ -171,21 +171,28 @@ def vacuum(
     shell: Shell,
     name: AnyTable = None,
     retention: Annotated[str, option("--retention TIME", "Keep states this long after they were replaced.")] = "7d",
-    grace: Annotated[str, option("--grace TIME", "Keep files this young: a write may be about to name them.")] = "1d",
+    grace: Annotated[
+        str, option("--grace TIME", "Keep files younger than this: a write may be about to use them.")
+    ] = "1d",
     confirm_time: Annotated[
-        bool, option("--confirm-time", "The time is right, though nobody wrote for over a day, or clocks differ.")
+        bool,
+        option(
+            "--confirm-time",
+            "Confirm that the clock is right, though nothing was written for over a day, or clocks differ.",
+        ),
     ] = False,
     dry_run: DryRun = False,
 ) -> None:
-    """Forget rounds past the retention, and remove files that no readable state names.
+    """Remove expired rounds, and files that nothing refers to.
 
-    Times are written as 90s, 15m, 12h, 7d or 2w. The current state stays, however old.
+    Times are written as 90s, 15m, 12h, 7d or 2w. The current state stays, however old it is.
     """
     retention_ms = parse_duration_ms(retention, "--retention")
     grace_ms = parse_duration_ms(grace, "--grace")
     lake, dropped = shell.lake, None
     reports: dict[str, VacuumReport] = {}
-    with shell.progress() as progress:
+    shell.when_interrupted = "Only files that nothing refers to were removed; run it again to remove the rest."
+    with shell.progress("Looking for tables") as progress:
         for table in _tables(lake, name):
             progress(f"Scanning {table.name}")
             reports[table.name] = table.vacuum(
@@ -224,7 +231,7 @@ def _vacuum_text(
         rounds = format_count(len(report.expired_rounds), "round")
         forget = f"; {'would forget' if dry_run else 'forgot'} {rounds}" if report.expired_rounds else ""
         yield f"{table}: {would} {what}{forget}; {format_count(report.kept_files, 'file')} stay."
-        yield from (f"{link}: is a symbolic link, left alone." for link in report.skipped_links)
+        yield from (f"{link}: is a symbolic link; left as it is." for link in report.skipped_links)
         if report.unsure_time is not None:
             unsure.setdefault(report.unsure_time, []).append(table)
     if dropped is not None:
@@ -241,9 +248,9 @@ def _dropped_text(dropped: "DroppedReport", would: str, *, dry_run: bool) -> Ite
     later = f"; {format_count(waiting, 'folder')} within the retention" if waiting else ""
     what = f"{format_count(dropped.removed_files, 'file')}, {format_bytes(dropped.removed_bytes)}"
     yield f"Dropped tables: {would} {what}{later}."
-    yield from (f"{link}: is a symbolic link, left alone." for link in dropped.skipped_links)
+    yield from (f"{link}: is a symbolic link; left as it is." for link in dropped.skipped_links)
     for folder in dropped.unclaimed:
-        yield f"{folder}: has a log, but belongs to no table, and none that was dropped: left alone. Delete it by hand."
+        yield f"{folder}: has a log, but belongs to no table, current or dropped; left as it is. Delete it by hand."
 
 
 @command(
@@ -255,13 +262,13 @@ def _dropped_text(dropped: "DroppedReport", would: str, *, dry_run: bool) -> Ite
 def rollback(
     shell: Shell,
     name: TableName,
-    to: Annotated[int, option("--to ROUND", "The round after which all was well.", min=1, show_default=False)],
+    to: Annotated[int, option("--to ROUND", "The last good round.", min=1, show_default=False)],
     partition: Partition = None,
     dry_run: DryRun = False,
 ) -> None:
-    """Make a table as it was after an earlier round, by a new round that says so.
+    """Return a table to its state after an earlier round.
 
-    Deltas stay; those since that round are compacted again by the next `siltstone compact`.
+    This is a round of its own. Deltas stay; the next `siltstone compact` compacts those since that round again.
     """
     from siltstone.table.report import report_round
 
@@ -284,46 +291,10 @@ def rollback(
         "deltas_to_compact": deltas,
     }
     where = f"{name}, partition {format_partition(report.partition)}" if report.partition else name
-    verb = "would be" if dry_run else "is"
+    verb = "would return" if dry_run else "returned"
     sentence = (
-        f"{where}: {verb} as after round {report.rolled_back_to}, by round {report.round_id}: position "
+        f"{where}: {verb} to its state after round {report.rolled_back_to}, by round {report.round_id}: position "
         f"{before.high_watermark} → {report.high_watermark}, rows {before.live_rows:,} → {report.live_rows:,}."
     )
     again = f"{format_count(deltas, 'delta')} to compact again: `siltstone compact {name}`."
     shell.emit(result, [sentence, again] if deltas else [sentence])
-
-
-@command(app, "doctor", "siltstone doctor --root s3://bucket/lake --spark")
-def doctor(
-    shell: Shell, spark: Annotated[bool, option("--spark", "Also start a local Spark and run a small job.")] = False
-) -> None:
-    """Check this machine and the root; exit code 1 where something will not work.
-
-    A few small objects are created under .doctor/ in the root, and deleted again.
-    """
-    from siltstone.maintenance.machine import check_machine, check_root
-
-    has_failed = False
-
-    def run_checks() -> "Iterator[Check]":
-        nonlocal has_failed
-        for check in itertools.chain(check_machine(check_spark if spark else None), check_root(shell.root)):
-            has_failed = has_failed or check.state == "failed"
-            yield check
-
-    checks = run_checks()
-    shell.emit(checks, _checks_text(checks))
-    if has_failed:
-        raise typer.Exit(1)
-
-
-def _checks_text(checks: "Iterable[Check]") -> Iterator[Shown]:
-    states = []
-    for check in checks:
-        states.append(check.state)
-        yield styled((f"{check.state:<7}", _STYLES[check.state]), f"  {check.name:<16}  {check.detail}")
-        if check.fix:
-            yield styled((f"{'':<27}→ {check.fix}", "bold"))
-    failed, warnings = states.count("failed"), states.count("warning")
-    yield ""
-    yield f"{failed} failed, {warnings} with a warning." if failed or warnings else "All is well."

@@ -6,7 +6,7 @@ import inspect
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from decimal import Decimal
@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Concatenate, ParamSpec
 
 import typer
 
+from siltstone.cli.completion import complete_table
 from siltstone.cli.output import Output
-from siltstone.cli.parts import new_console, to_text
 
 if TYPE_CHECKING:
     from siltstone.cli.spark import SparkStarting
+    from siltstone.ingest.file_rows import FilesRead
     from siltstone.lake import Lake
     from siltstone.rounds.events import Event
 
@@ -44,7 +45,7 @@ Root = Annotated[str | None, option("--root PATH", f"Where the lake is: a folder
 Json = Annotated[bool, option("--json", "Show JSON instead of text.")]
 Debug = Annotated[bool, option("--debug", "Show where an unexpected error came from.", hidden=True)]
 DryRun = Annotated[bool, option("--dry-run", "Check and show what would happen, and change nothing.")]
-TableName = Annotated[str, argument("TABLE", "The table, e.g. shop.orders.")]
+TableName = Annotated[str, argument("TABLE", "The table, e.g. shop.orders.", autocompletion=complete_table)]
 Partition = Annotated[
     list[str] | None, option("--partition KEY=VALUE", "Which partition, if there are several; or only its values: A,B.")
 ]
@@ -59,6 +60,8 @@ class Shell(Output):
 
     root: str = DEFAULT_ROOT
     debug: bool = False
+    when_interrupted: str = ""
+    """What Ctrl-C means for the data from here on, for the message."""
 
     @property
     def lake(self) -> "Lake":
@@ -72,14 +75,13 @@ class Shell(Output):
         """Whether progress is shown: standard error is a terminal."""
         return not self.json and sys.stderr.isatty()
 
-    @contextlib.contextmanager
-    def progress(self, message: str = "") -> Iterator[Callable[[str], None]]:
-        """Show the progress of long work, if it is watched; yield a function that shows what comes next."""
+    def progress(self, message: str = "") -> "AbstractContextManager[Callable[[str | FilesRead], None]]":
+        """Show the progress of long work, if it is watched; the context yields a function that shows what comes next."""
         if not self.is_watched:
-            yield lambda message: None
-            return
-        with new_console(sys.stderr).status(to_text(message)) as status:
-            yield lambda message: status.update(to_text(message))
+            return contextlib.nullcontext(lambda message: None)
+        from siltstone.cli.progress import shown_messages
+
+        return shown_messages(message)
 
     def compaction_progress(self) -> "AbstractContextManager[Callable[[Event | SparkStarting], None]]":
         """Show the progress of a compaction, if it is watched; the context yields a function that shows events."""
@@ -115,14 +117,14 @@ def command(
     return register
 
 
-def new_group(help: str, *, has_root: bool = True) -> typer.Typer:
+def new_group(help: str, *example_lines: str, has_root: bool = True) -> typer.Typer:
     """Return a group of commands, whose shared options can also stand before the command."""
 
     def group(shell: Shell) -> None:
         pass
 
     group.__doc__ = help
-    app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help=help)
+    app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help=help, epilog=examples(*example_lines))
     app.callback()(_with_shared_options(group, has_root=has_root))
     return app
 

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from siltstone.cli.parts import Shown, new_console, show, styled
+from siltstone.cli.parts import Note, Shown, new_console, show, styled
 from siltstone.text import format_iso_time
 
 
@@ -35,6 +35,13 @@ class Output:
             return
         for item in items:
             sys.stdout.write(_dumps(to_plain(item)) + "\n")
+
+    def note(self, message: str) -> None:
+        """Show on standard error something about the result, for people and programs alike."""
+        if self.json:
+            sys.stderr.write(f"{message}\n")
+        else:
+            show([Note(message)])
 
     def warning(self, message: str) -> None:
         """Show on standard error something to know that stops nothing."""

@@ -42,6 +42,8 @@ class ServeOptions:
     token: str | None = field(default=None, repr=False)
     read_token: str | None = field(default=None, repr=False)
     is_private: bool = False
+    # Whether pages and API show rows.
+    has_preview: bool = True
     # The files of a certificate and its key.
     tls: tuple[str, str] | None = None
     settings: ServiceSettings = field(default_factory=ServiceSettings)
@@ -82,6 +84,7 @@ def run_service(options: ServeOptions, output: Output, stopping: threading.Event
         address = None
         if options.has_web:
             from siltstone.web.app import WebServer
+            from siltstone.web.row_reader import RowReader
             from siltstone.web.site import Access, LakeReader, Site
 
             site = Site(
@@ -93,6 +96,8 @@ def run_service(options: ServeOptions, output: Output, stopping: threading.Event
                 node.wake,
                 lambda: node.is_running and not stopping.is_set(),
                 options.is_private,
+                RowReader(lake) if options.has_preview else None,
+                lambda: spark.is_starting,
             )
             web = WebServer(
                 site, host=options.host, port=options.port, allowed_hosts=options.allowed_hosts, tls=options.tls

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from siltstone.cli.completion import complete_table
 from siltstone.cli.options import Shell, TableName, argument, command, option
 from siltstone.cli.parts import Shown, styled
 from siltstone.errors import SiltstoneError
@@ -44,21 +45,25 @@ class PublishedTable:
 )
 def publish(
     shell: Shell,
-    name: Annotated[str | None, argument("TABLE", "The table, e.g. shop.orders.")] = None,
+    name: Annotated[
+        str | None, argument("TABLE", "The table, e.g. shop.orders.", autocompletion=complete_table)
+    ] = None,
     format: Annotated[Literal["delta", "iceberg"], option("--as", "The format.")] = "delta",
-    check: Annotated[bool, option("--check", "Then compare every row in the readers that are installed here.")] = False,
+    check: Annotated[
+        bool, option("--check", "Then compare every row with the readers that are installed here.")
+    ] = False,
     every: Annotated[bool, option("--all", "All tables whose property `publish` names a format.")] = False,
-    replace: Annotated[bool, option("--replace", "Take back what others wrote there in spite of the lock.")] = False,
+    replace: Annotated[bool, option("--replace", "Overwrite what others wrote there in spite of the lock.")] = False,
 ) -> None:
-    """Publish a table's newest compacted state for other systems, without copying a row.
+    """Publish a table as Delta Lake or Iceberg, without a copy.
 
-    They read the table's own files where this says, and cannot write there. Exit code 1 where a table could not be
-    published, or a reader found other rows in it.
+    Other systems then read the newest compacted state from the table's own files, at the address that is shown; they
+    cannot write there. Exit code 1 if a table could not be published, or a reader found other rows in it.
     """
     if (name is None) != every:
         raise typer.BadParameter("give a table, or --all", param_hint="TABLE")
     results = []
-    with shell.progress() as progress:
+    with shell.progress("Looking for tables") as progress:
         for table, wanted in _wanted(shell.lake, name, format):
             progress(f"Publishing {table}")
             results.append(_publish(shell.lake, table, wanted, replace=replace, check=check, stops=not every))
@@ -122,7 +127,7 @@ def published_line(published: "Published | PublishFailure") -> str:
     if isinstance(published, PublishFailure):
         return f"{published.table}: not published: {published.error}"
     if not published.is_new:
-        return f"{published.table}: version {published.version} as {published.format} has all that is compacted."
+        return f"{published.table}: version {published.version} as {published.format} is up to date."
     files = format_count(published.added_files, "file")
     return (
         f"{published.table}: published version {published.version} as {published.format}: {files} added, "
@@ -132,9 +137,9 @@ def published_line(published: "Published | PublishFailure") -> str:
 
 @command(app, "unpublish", "siltstone unpublish shop.orders")
 def unpublish(shell: Shell, name: TableName) -> None:
-    """Take back what is published of a table; its rows and rounds stay as they are.
+    """Remove what is published of a table; its rows stay.
 
-    The property `publish`, if it is set, is not changed: the next compaction would publish the table again.
+    The property `publish` is not changed: where it is set, the next compaction publishes the table again.
     """
     table = shell.lake.table(name)
     formats = table.unpublish()

@@ -22,13 +22,16 @@ To = Annotated[int | None, option("--to POSITION", "The last stream position to 
 Full = Annotated[bool, option("--full", "Rewrite all buckets, also those without changes.")]
 RebaseFrom = Annotated[
     str | None,
-    option("--rebase-from S1", "Start anew from what this table holds; from TABLE itself: read all its deltas again."),
+    option("--rebase-from S1", "Rebuild from what this table holds; with TABLE itself, from all its deltas."),
 ]
 OnBehalfOf = Annotated[
     str | None, option("--on-behalf-of S2", "The table whose deltas are compacted, if it is another table.")
 ]
 HighWatermark = Annotated[
-    int | None, option("--high-watermark POSITION", "Go on after this position of the deltas, which S1 has.", min=0)
+    int | None,
+    option(
+        "--high-watermark POSITION", "Continue with the deltas after this position, the last one that S1 has.", min=0
+    ),
 ]
 
 Engine = Annotated[
@@ -59,19 +62,21 @@ def compact(
     engine: Engine = "spark",
     dry_run: Annotated[bool, option("--dry-run", "Show what would happen, as `siltstone plan`.")] = False,
 ) -> None:
-    """Compact the deltas of a table that are new since the last round.
+    """Merge the deltas since the last round into a table.
 
-    Each round commits by itself: what is interrupted goes on where it was. `siltstone plan` shows what would happen.
+    Each round is a commit of its own, so that a compaction that was interrupted continues where it was. `siltstone plan` shows
+    what would happen.
     S1 and S2 are tables, or streams of one, as `siltstone show` names them.
     """
     if engine == "local" and master is not None:
-        raise typer.BadParameter("says where Spark runs, and --engine local runs none", param_hint="--master")
+        raise typer.BadParameter("sets where Spark runs, but --engine local does not use Spark", param_hint="--master")
     if dry_run:
         plan(shell, name, to, full, rebase_from, on_behalf_of, high_watermark)
         return
     from siltstone.cli.spark import SparkStarter
 
     table = shell.lake.table(name)
+    shell.when_interrupted = f"What was not committed has changed nothing; `siltstone compact {name}` continues after the last committed round."
     with shell.compaction_progress() as progress, SparkStarter(master, progress) as start:
         compacted = table.compact(
             to=to,
@@ -110,7 +115,7 @@ def _compacted_text(compacted: "Compacted") -> Iterator[Shown]:
         )
     if compacted.dead_rows:
         yield (
-            f"Of the rows in files, {compacted.dead_rows:,} are dead; whoever reads the table reads "
+            f"Of the rows in files, {compacted.dead_rows:,} are dead; readers read "
             f"{_factor(compacted.read_amplification)} rows for each live one."
         )
     if compacted.conflicts:
@@ -194,10 +199,13 @@ def plan(
     high_watermark: HighWatermark = None,
     every_bucket: Annotated[bool, option("--all", "List all buckets, also those that no delta has rows for.")] = False,
 ) -> None:
-    """Show what the next round would do, bucket by bucket, with reasons; nothing is written, Spark is not started."""
+    """Show what the next round would do, and why.
+
+    Lists the buckets one by one. Nothing is written, and Spark is not started.
+    """
     from siltstone.rounds.events import Event, TasksDone
 
-    with shell.progress() as report:
+    with shell.progress("Finding new deltas") as report:
 
         def show(event: Event) -> None:
             if isinstance(event, TasksDone):
@@ -253,7 +261,7 @@ def _preview_text(table: str, preview: "RoundPreview", every_bucket: bool) -> It
 def _preview_facts(preview: "RoundPreview") -> Iterator[tuple[str, object]]:
     rows = f"{format_count(preview.rows, 'row')}, {format_bytes(preview.bytes)}"
     if preview.rebase_from is not None:
-        yield "start anew", f"from {preview.rebase_from}, and go on after position {preview.high_watermark}"
+        yield "rebuild", f"from {preview.rebase_from}, then continue after position {preview.high_watermark}"
         yield "read", rows
     else:
         yield "read", f"{format_count(preview.deltas, 'delta')} with {rows}"
@@ -312,7 +320,7 @@ def show(
     round_id: Annotated[int, argument("ROUND", "The round's number.", min=1)],
     partition: Partition = None,
 ) -> None:
-    """Show a round: what it read, where the rows went, and the buckets with their files after it."""
+    """Show one round: rows in and out, buckets and their files."""
     details = shell.lake.table(name).round(round_id, partition or ())
     shell.emit(details, _round_text(details))
 

@@ -19,6 +19,7 @@ from siltstone.cli.changes import (
     parse_times,
     write_changes,
 )
+from siltstone.cli.completion import complete_tag
 from siltstone.cli.options import DryRun, Shell, TableName, argument, command, option
 from siltstone.cli.parts import Note, Shown, grid_of, indented, new_console, new_facts, new_grid, styled, to_text
 from siltstone.errors import InvalidInputError
@@ -73,10 +74,15 @@ def read(
     shell: Shell,
     name: TableName,
     as_of: Annotated[
-        str | None, option("--as-of WHEN", "A stream position, an ISO 8601 time (UTC without a zone), or a tag.")
+        str | None,
+        option(
+            "--as-of WHEN",
+            "A stream position, an ISO 8601 time (UTC without a zone), or a tag.",
+            autocompletion=complete_tag,
+        ),
     ] = None,
     fresh: Annotated[
-        bool, option("--fresh", "Also take the deltas since the last round into account.", "--include-uncompacted")
+        bool, option("--fresh", "Also read the deltas that are not compacted yet.", "--include-uncompacted")
     ] = False,
     current: Annotated[
         bool, option("--current", "Of a table that keeps history, only the versions that are valid now.")
@@ -91,13 +97,18 @@ def read(
             "--where CONDITION", "E.g. amount > 9 and city in ('Oslo', 'Lima'); also or, not, between, like, is null."
         ),
     ] = None,
-    limit: Annotated[int | None, option("--limit N", f"At most N rows; as text {SHOWN_ROWS}, else all.", min=1)] = None,
+    limit: Annotated[
+        int | None, option("--limit N", f"At most N rows; by default {SHOWN_ROWS} as text, else all.", min=1)
+    ] = None,
     to_file: Annotated[
         str | None, option("--output FILE", "Write the rows to a .parquet, .csv or .jsonl file.")
     ] = None,
     overwrite: Annotated[bool, option("--overwrite", "Replace the --output file if it exists.")] = False,
 ) -> None:
-    """Read the rows of a table, as compacted or as of any position or time; --json shows one object per line."""
+    """Read the rows of a table, now or as of any position or time.
+
+    --json prints one object per line. Deltas that are not compacted yet are left out, unless --fresh is given.
+    """
     from siltstone.ingest.export import check_output, plain_rows, write_rows
     from siltstone.table.snapshot import parse_moment
 
@@ -111,15 +122,25 @@ def read(
         parse_names(columns) or None, where, fresh=fresh, as_of=moment, current_only=current, valid_at=valid_at
     )
     is_as_compacted = moment is None and not fresh
+    uncompacted = scan.snapshot.newer if is_as_compacted else 0
+    if uncompacted and not scan.snapshot.row_count:
+        # Before all else: otherwise, no rows would seem to be there at all.
+        waiting = "1 delta is" if uncompacted == 1 else f"{uncompacted:,} deltas are"
+        shell.note(
+            f"{name}: nothing is compacted yet, but {waiting} waiting: --fresh reads what waits, and `siltstone compact {name}` "
+            "compacts it."
+        )
+        if to_file is None:
+            return
     shown = SHOWN_ROWS if limit is None and to_file is None and not shell.json else None
     batches = limited(scan.to_batches(), limit if shown is None else shown + 1)
     if to_file is not None and file_format is not None:
+        shell.when_interrupted = f"{to_file} was not written."
         with shell.progress(f"Writing {to_file}"):
             count, size = write_rows(batches, scan.schema, to_file, file_format)
         emit_export(shell, name, to_file, count, size)
         return
     total = scan.snapshot.row_count if is_as_compacted and scan.where is None else None
-    uncompacted = scan.snapshot.newer if is_as_compacted else 0
     text = read_text(name, scan.schema, batches, shown, total, uncompacted)
     shell.emit_lines((row for batch in batches for row in plain_rows(batch)), text)
 
@@ -226,7 +247,10 @@ def to_cell(value: Any) -> "Text":
 
 @command(app, "lookup", "siltstone lookup shop.orders order_id=17")
 def lookup(shell: Shell, name: TableName, key: KeyArgument = None, null: NullOption = None) -> None:
-    """Find the compacted row of a primary key by its index, reading a few pages of it only."""
+    """Find the compacted row of a primary key.
+
+    The key is looked up in the index, so that only a few pages are read, however large the table is.
+    """
     pairs = key_of(key, null)
     from siltstone.table.explain import parse_key
     from siltstone.table.scan import read_key
@@ -254,7 +278,10 @@ def _lookup_text(
     "siltstone explain-key shop.prices sku=A-7 --null region",
 )
 def explain_key(shell: Shell, name: TableName, key: KeyArgument = None, null: NullOption = None) -> None:
-    """Show every delta that touched a key, in order, what each one did, and why the row is what it is."""
+    """Explain why the row of a key is what it is.
+
+    Shows every delta that touched the key, in order, and what each one did.
+    """
     pairs = key_of(key, null)
     from siltstone.table.explain import parse_key
 
@@ -348,7 +375,7 @@ def write(
     ] = None,
     stream_position: Annotated[int | None, option("--stream-position N", "Commit at this position.", min=1)] = None,
     strict: Annotated[bool, option("--strict", "Refuse columns and types that the table does not have.")] = False,
-    overwrite: Annotated[bool, option("--overwrite", "Replace all rows of the table by these.")] = False,
+    overwrite: Annotated[bool, option("--overwrite", "Replace all rows of the table with these.")] = False,
     partition: Annotated[
         list[str] | None,
         option("--partition KEY=VALUE", "Replace only this partition; `present`: those that the rows belong to."),
@@ -363,7 +390,7 @@ def write(
     create: Create = False,
     dry_run: DryRun = False,
 ) -> None:
-    """Write data files to a table, all of them as one delta in one atomic commit.
+    """Write data files to a table as one delta, in one commit.
 
     CSV and JSON lines are read with the types of the table's columns. An empty CSV field is null, a quoted empty one is
     empty text. Change events of databases are decoded by --format debezium, dms, maxwell, canal or goldengate.
@@ -376,10 +403,10 @@ def write(
         raise typer.BadParameter("goes with --overwrite; rows know their partition otherwise", param_hint="--partition")
     if is_change_format(format):
         if overwrite:
-            raise typer.BadParameter("change events change rows, and replace no table", param_hint="--overwrite")
+            raise typer.BadParameter("change events cannot replace a table; leave it out", param_hint="--overwrite")
         for hint, value in (("--op-column", op_column), ("--delete-columns", delete_columns)):
             if value is not None:
-                raise typer.BadParameter("change events tell the operation themselves", param_hint=hint)
+                raise typer.BadParameter("change events name the operation themselves", param_hint=hint)
         if type != "upsert" or stream_position is not None:
             raise typer.BadParameter(f"does not go with {format} events", param_hint="--type / --stream-position")
         given = {
@@ -404,7 +431,13 @@ def write(
             raise typer.BadParameter("goes with change events; name their --format", param_hint=hint)
     if "-" in files and sys.stdin.isatty():
         typer.echo("Reading JSON lines from the terminal; end with Ctrl-D.", err=True)
-    with shell.progress() as progress:
+    shell.when_interrupted = f"Nothing was written to {name}."
+
+    def begin_commit() -> None:
+        progress("Committing")
+        shell.when_interrupted = f"The commit had begun; `siltstone deltas {name}` shows whether it was made."
+
+    with shell.progress(f"Opening {files[0]}") as progress:
         written = shell.lake.table(name).write_files(
             files,
             format=plain_format(format),
@@ -419,6 +452,7 @@ def write(
             partitions=parse_partitions(partition),
             dry_run=dry_run,
             progress=progress,
+            before_commit=begin_commit,
         )
     shell.emit(written, written_text(written))
 

@@ -51,6 +51,13 @@ def serve(
     ] = None,
     tls_key: Annotated[str | None, option("--tls-key PATH", "The key of the certificate (PEM).")] = None,
     private: Annotated[bool, option("--private", "Seeing pages, API and metrics needs the token, too.")] = False,
+    preview: Annotated[
+        bool,
+        option(
+            "--preview/--no-preview",
+            "Show rows of tables on pages and in the API; where a token is set, to those who have it.",
+        ),
+    ] = True,
     interval: Annotated[str, option("--interval TIME", "From the start of a cycle to that of the next.")] = "15m",
     tick: Annotated[str, option("--tick TIME", "How often to check for work.")] = "5s",
     lease: Annotated[str, option("--lease TIME", "Others take over from a process silent for this long.")] = "1m",
@@ -73,7 +80,7 @@ def serve(
     grace: Annotated[str, option("--grace TIME", "When stopping, wait this long for compactions.")] = "10s",
     log_format: Annotated[Literal["text", "json"], option("--log-format", "On standard error.")] = "text",
 ) -> None:
-    """Compact all tables in cycles: lead, work and show what goes on, until stopped.
+    """Compact all tables in cycles, until stopped.
 
     Several processes with the same --database share the work; one of them leads. Ctrl-C or SIGTERM ends it cleanly: what
     is being compacted is finished or handed back. A second one ends it at once.
@@ -104,6 +111,7 @@ def serve(
         port=port,
         allowed_hosts=allowed_host or (),
         is_private=private,
+        has_preview=preview,
         token=token,
         read_token=None if read_token_file is None else read_token(read_token_file),
         tls=None if tls_certificate is None or tls_key is None else (tls_certificate, tls_key),

@@ -1,10 +1,11 @@
-"""Spark for commands: where it runs, how it starts, and Ctrl-C meanwhile."""
+"""Spark for commands: where it runs, how it starts, and how Ctrl-C ends it."""
 
 import contextlib
 import logging
 import re
 import signal
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -12,12 +13,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from siltstone.errors import InvalidInputError
-from siltstone.text import mask_secrets
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-    from siltstone.maintenance.machine import Check
 
 _LOCAL_MASTER = re.compile(r"local(\[(\*|[1-9]\d*)(,\s*\d+)?\])?")
 _CLUSTER_MASTER = re.compile(r"(spark|k8s)://.+|yarn")
@@ -44,9 +42,9 @@ def spark_settings(master: str | None) -> dict[str, str]:
 
 
 class SparkStarter(contextlib.ExitStack):
-    """Starts Spark when it is called, once; until it is left, Ctrl-C then is as everywhere else.
+    """Starts Spark when it is called, once. Until it is left, Ctrl-C ends Spark's Java before it ends the command.
 
-    `seconds` has how long that took. Raises: InvalidInputError for an unknown master.
+    `seconds` has how long the start took. Raises: InvalidInputError for an unknown master.
     """
 
     def __init__(self, master: str | None, progress: "Callable[[SparkStarting], None]") -> None:
@@ -57,82 +55,51 @@ class SparkStarter(contextlib.ExitStack):
         self._session: SparkSession | None = None
 
     def __call__(self) -> "SparkSession":
-        """Return the session; an interrupt waits until it has started."""
+        """Return the session."""
         if self._session is None:
+            self._progress(SparkStarting())
+            self.enter_context(ending_java())
             from siltstone.spark import session
 
-            self._progress(SparkStarting())
             started = time.perf_counter()
-            with _interrupted_later():
-                self._session = session.local_session(conf=self._conf, is_short=True)
+            self._session = session.local_session(conf=self._conf, is_short=True)
             self.seconds = {"spark_start": time.perf_counter() - started}
-            self.enter_context(interrupted_quietly())
         return self._session
 
 
 @contextlib.contextmanager
-def _interrupted_later() -> Iterator[None]:
-    """Keep a first Ctrl-C until Spark has started: in the middle of that, its Java would go on without us for ever."""
+def ending_java() -> Iterator[None]:
+    """Let Ctrl-C end Java, so that nothing waits for it any longer, and what it says about that is not shown.
+
+    What is running is of no use without the command, which commits when all of it is done. Calls into Java that are under
+    way then fail in many ways, all of which are the interrupt.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    waiting: list[int] = []
+    is_interrupted = False
 
-    def keep(number: int, frame: object) -> None:
-        if waiting:
-            raise KeyboardInterrupt
-        waiting.append(number)
-
-    before = signal.signal(signal.SIGINT, keep)
-    try:
-        yield
-    finally:
-        # Spark sets a handler of its own, which cancels its jobs.
-        if signal.getsignal(signal.SIGINT) is keep:
-            signal.signal(signal.SIGINT, before)
-    if waiting:
+    def interrupt(number: int, frame: object) -> None:
+        nonlocal is_interrupted
+        is_interrupted = True
+        gateway = sys.modules.get("siltstone.spark.gateway")
+        if gateway is not None:
+            gateway.end()
         raise KeyboardInterrupt
 
+    def is_shown(record: logging.LogRecord) -> bool:
+        # The connection to Java logs its failures by the root logger.
+        return not is_interrupted
 
-@contextlib.contextmanager
-def interrupted_quietly() -> Iterator[None]:
-    """Take Ctrl-C as everywhere else.
-
-    Spark's own handler talks to Java while an answer of Java's is awaited on the same connection, which fails with
-    pages of traces; and what ends with this process needs no cancelling. The gateway to Java logs the interrupt, too.
-    """
     root = logging.getLogger()
-    is_main = threading.current_thread() is threading.main_thread()
-    before = signal.signal(signal.SIGINT, signal.default_int_handler) if is_main else None
-    root.addFilter(_is_no_interrupt)
+    root.addFilter(is_shown)
+    before = signal.signal(signal.SIGINT, interrupt)
     try:
         yield
+    except BaseException:
+        if is_interrupted:
+            raise KeyboardInterrupt from None
+        raise
     finally:
-        root.removeFilter(_is_no_interrupt)
-        if is_main:
-            signal.signal(signal.SIGINT, before)
-
-
-def _is_no_interrupt(record: logging.LogRecord) -> bool:
-    return not (record.exc_info and isinstance(record.exc_info[1], KeyboardInterrupt))
-
-
-def check_spark() -> "Check":
-    """Start a local Spark, and run a small job on it."""
-    from siltstone.maintenance.machine import Check
-
-    started = time.monotonic()
-    try:
-        from siltstone.spark.session import local_session
-
-        session = local_session("siltstone-doctor", is_short=True)
-        rows = session.range(1000).selectExpr("sum(id) AS total").collect()
-        version = session.version
-        session.stop()
-    except Exception as error:  # noqa: BLE001
-        reason = mask_secrets(str(error)).strip().partition("\n")[0]
-        return Check("spark", "failed", f"{type(error).__name__}: {reason}", "see what Java says above")
-    seconds = time.monotonic() - started
-    if rows[0]["total"] != 499_500:
-        return Check("spark", "failed", f"{version} counts wrong: {rows[0]['total']}", "install pyspark again")
-    return Check("spark", "ok", f"{version} started and ran a job in {seconds:.1f} s")
+        signal.signal(signal.SIGINT, before)
+        root.removeFilter(is_shown)

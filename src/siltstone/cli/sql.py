@@ -32,16 +32,19 @@ def sql(
             "--as-of [TABLE=]WHEN", "A time (UTC without a zone) or a tag for all tables; of one table also a position."
         ),
     ] = None,
-    fresh: Annotated[bool, option("--fresh", "Also take the deltas since the last round into account.")] = False,
-    limit: Annotated[int | None, option("--limit N", f"At most N rows; as text {SHOWN_ROWS}, else all.", min=1)] = None,
+    fresh: Annotated[bool, option("--fresh", "Also read the deltas that are not compacted yet.")] = False,
+    limit: Annotated[
+        int | None, option("--limit N", f"At most N rows; by default {SHOWN_ROWS} as text, else all.", min=1)
+    ] = None,
     to_file: Annotated[
         str | None, option("--output FILE", "Write the rows to a .parquet, .csv or .jsonl file.")
     ] = None,
     overwrite: Annotated[bool, option("--overwrite", "Replace the --output file if it exists.")] = False,
 ) -> None:
-    """Run a SELECT over tables of the lake on DuckDB, which only reads; --json shows one object per line.
+    """Run a SELECT over tables of the lake, on DuckDB.
 
-    Tables are named with their namespace, and each is read at one position, whatever is written meanwhile.
+    Tables are named with their namespace, and each is read at one position, whatever is written meanwhile. Nothing can be
+    changed. --json prints one object per line.
     """
     from siltstone.ingest.export import check_output, plain_rows, write_rows
 
@@ -50,6 +53,7 @@ def sql(
     shown = SHOWN_ROWS if limit is None and to_file is None and not shell.json else None
     batches = limited(opened.to_batches(), limit if shown is None else shown + 1)
     if to_file is not None and file_format is not None:
+        shell.when_interrupted = f"{to_file} was not written."
         with shell.progress(f"Writing {to_file}"):
             count, size = write_rows(batches, opened.schema, to_file, file_format)
         emit_export(shell, "query", to_file, count, size)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from siltstone.cli.changes import Cdc, change_layout, changes_text, is_change_format
+from siltstone.cli.completion import complete_namespace
 from siltstone.cli.options import DryRun, Shell, TableName, argument, command, new_group, option
 from siltstone.cli.output import to_plain
 from siltstone.cli.parts import Shown, indented, new_facts, new_grid, styled, to_text
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 MergeEngine = Literal["deduplicate", "partial_update", "first_row", "history"]
 ForeignFormat = Literal["delta", "iceberg", "parquet"]
 
-app = new_group("Create, show and change tables.")
+app = new_group("Create, show and change tables.", "siltstone table list", "siltstone table show shop.orders")
 
 
 @command(
@@ -68,7 +69,7 @@ def create(
     description: Annotated[str, option("--description", "What the table holds.")] = "",
     dry_run: DryRun = False,
 ) -> None:
-    """Create a table with the columns of a data file or of a schema file."""
+    """Create a table with the columns of a data or schema file."""
     if (from_file is None) == (schema_file is None):
         raise typer.BadParameter("use either --from FILE or --schema FILE", param_hint="--from / --schema")
     if write and from_file in (None, "-"):
@@ -81,7 +82,7 @@ def create(
     changes = cdc or (format if is_change_format(format) else None)
     if changes is not None and sort_keys:
         raise typer.BadParameter("tables of change events go by the order of the source", param_hint="--sort-key")
-    with shell.progress() as progress:
+    with shell.progress(f"Reading {from_file or schema_file}") as progress:
         primary_keys, order, engine = parse_names(keys), parse_names(sort_keys), merge_engine or "deduplicate"
         if changes is not None:
             layout = change_layout(changes, from_file, schema_file, primary_keys, progress)
@@ -144,13 +145,15 @@ def adopt(
     description: Annotated[str, option("--description", "What the table holds.")] = "",
     dry_run: DryRun = False,
 ) -> None:
-    """Create a table with the rows of a Delta or Iceberg table or of a folder of Parquet files, which stay as they are.
+    """Create a table from a Delta, Iceberg or Parquet table.
 
-    Where its data files can be used as they are, on the same disk, they are not copied. Compact the table next.
+    The source is not changed. Where its data files can be used as they are, on the same disk, they are not copied. Compact
+    the table next.
     """
     if unpartitioned and partition_keys:
         raise typer.BadParameter("leave out --partition-by", param_hint="--unpartitioned")
-    with shell.progress() as progress:
+    shell.when_interrupted = "The source is unchanged; the same command continues."
+    with shell.progress(f"Reading {source}") as progress:
         adopted = shell.lake.adopt_table(
             name,
             source,
@@ -183,7 +186,10 @@ def _adopted_text(adopted: "Adopted") -> Iterator[Shown]:
 
 @command(app, "list", "siltstone table list shop")
 def list_tables(
-    shell: Shell, namespace: Annotated[str | None, argument("namespace", "Only tables of this namespace.")] = None
+    shell: Shell,
+    namespace: Annotated[
+        str | None, argument("NAMESPACE", "Only tables of this namespace.", autocompletion=complete_namespace)
+    ] = None,
 ) -> None:
     """List the tables."""
     lake = shell.lake
@@ -248,7 +254,7 @@ def _facts(table: "TableDescription") -> Iterator[tuple[str, object]]:
 def _published_facts(publications: "Sequence[Publication]") -> Iterator[tuple[str, object]]:
     for published in publications:
         behind = published.behind_rounds
-        lag = f"{format_count(behind, 'round')} behind" if behind else "has all that is compacted"
+        lag = f"{format_count(behind, 'round')} behind" if behind else "up to date"
         if published.oldest_unpublished_at is not None:
             lag += f" since {format_time(published.oldest_unpublished_at)} UTC"
         version = "not published yet" if published.version is None else f"version {published.version}"
@@ -275,7 +281,9 @@ def drop(
     if not dry_run:
         if not yes:
             if shell.json or not sys.stdin.isatty():
-                raise typer.BadParameter(f"dropping {name} needs --yes where nobody can be asked", param_hint="--yes")
+                raise typer.BadParameter(
+                    f"dropping {name} needs --yes where there is no terminal to ask on", param_hint="--yes"
+                )
             typer.confirm(f"Drop {name}?", abort=True, err=True)
         table.drop()
     changes = [f"dropped {name}; its files stay until they are vacuumed"]
@@ -327,7 +335,7 @@ def alter(
     is_idle = not columns and not names and not to_drop and not properties and description is None
     if is_idle and not unique_within_partition:
         raise typer.BadParameter(
-            "say what to change",
+            "name what to change",
             param_hint="--add-column / --rename-column / --drop-column / --set / --unset / --description",
         )
     from siltstone.model.locators import did_you_mean
@@ -380,7 +388,7 @@ def _emit_change(
 
     def text() -> Iterator[Shown]:
         if not changes:
-            yield f"{name} is like that already; nothing to change."
+            yield f"{name} is already like that; nothing to change."
         elif dry_run:
             yield "Dry run; nothing has changed. Without it:"
         yield from (f"  {line}" if dry_run else line for line in changes)

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from siltstone.cli.completion import complete_tag
 from siltstone.cli.options import DryRun, Shell, TableName, argument, command, option
 from siltstone.cli.parts import Note, Shown, new_grid
 from siltstone.text import format_count, format_time
@@ -12,7 +13,7 @@ from siltstone.text import format_count, format_time
 if TYPE_CHECKING:
     from siltstone.table.tags import Tag
 
-TagName = Annotated[str, argument("NAME", "The name of the tag, e.g. release-7.")]
+TagName = Annotated[str, argument("NAME", "The name of the tag, e.g. release-7.", autocompletion=complete_tag)]
 
 app = typer.Typer()
 
@@ -29,16 +30,24 @@ def tag(
     name: TableName,
     tag: TagName,
     as_of: Annotated[
-        str | None, option("--as-of WHEN", "A stream position, an ISO 8601 time, or another tag; else as compacted.")
+        str | None,
+        option(
+            "--as-of WHEN",
+            "A stream position, an ISO 8601 time, or another tag; else as compacted.",
+            autocompletion=complete_tag,
+        ),
     ] = None,
     round_id: Annotated[int | None, option("--round N", "After this round, of a table with one partition.")] = None,
-    replace: Annotated[bool, option("--replace", "Give the name to this state, if another one has it.")] = False,
+    replace: Annotated[bool, option("--replace", "Move the tag to this state if another one has it.")] = False,
 ) -> None:
-    """Give a name to a state of a table; no vacuum removes it, and --as-of NAME reads it."""
+    """Name a state of a table, so that it is kept.
+
+    No vacuum removes a tagged state, and --as-of NAME reads it.
+    """
     made = shell.lake.table(name).tag(tag, as_of=as_of, round_id=round_id, overwrite=replace)
     rows = "" if made.rows is None else f", {format_count(made.rows, 'row')}"
     waiting = f", {format_count(made.waiting_deltas, 'delta')} merged on read" if made.waiting_deltas else ""
-    sentence = f"{name}: tag {made.name} is of position {made.position}{rows}{waiting}."
+    sentence = f"{name}: tag {made.name} names position {made.position}{rows}{waiting}."
     shell.emit({"table": name, "tag": made}, [sentence])
 
 
@@ -66,8 +75,11 @@ def _tags_text(table: str, known: "Sequence[Tag]") -> Iterator[Shown]:
 
 @command(app, "untag", "siltstone untag shop.orders release-7")
 def untag(shell: Shell, name: TableName, tag: TagName, dry_run: DryRun = False) -> None:
-    """Forget a tag; files that only it names go with the next vacuum."""
+    """Remove a tag.
+
+    Files that only this tag kept are removed by the next vacuum.
+    """
     table = shell.lake.table(name)
     gone = table.find_tag(tag) if dry_run else table.untag(tag)
-    verb = "would be" if dry_run else "is"
-    shell.emit({"table": name, "dry_run": dry_run, "tag": gone}, [f"{name}: tag {gone.name} {verb} forgotten."])
+    verb = "would be" if dry_run else "was"
+    shell.emit({"table": name, "dry_run": dry_run, "tag": gone}, [f"{name}: tag {gone.name} {verb} removed."])

@@ -3,8 +3,10 @@
 import bz2
 import contextlib
 import gzip
+import os
 import zlib
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import IO, Any, Literal, NamedTuple, cast
 
@@ -47,8 +49,10 @@ class Location(NamedTuple):
     compression: Compression | None
 
     @contextlib.contextmanager
-    def opened(self) -> Iterator[IO[bytes]]:
+    def opened(self, follow: Callable[[IO[bytes]], None] = lambda raw: None) -> Iterator[IO[bytes]]:
         """Open from the start, unpacked; errors of Arrow and the system name the file. Raises: InvalidInputError.
+
+        `follow` is given the file as it is stored.
 
         A Python file on purpose: Arrow's CSV reader reads ahead in a thread of its own, also after the file was
         closed. A file of Arrow's then goes on with the bare descriptor, which by that time may be another file's,
@@ -56,6 +60,7 @@ class Location(NamedTuple):
         """
         try:
             with self._raw() as raw:
+                follow(raw)
                 if self.compression is None:
                     yield raw
                 else:
@@ -81,7 +86,33 @@ class InputFile:
         self.name = location.name
         self.null_lines = 0
         """How many lines were null, and so not rows, when the rows were last read."""
+        self.size = 0
+        """How many bytes it has, as it is stored; 0 before it was opened for the first time."""
+        self.row_count = 0
+        """How many rows it has, as far as its schema told; 0 where it did not."""
         self._location = location
+        self._raw: IO[bytes] | None = None
+
+    @property
+    def position(self) -> int:
+        """How many of its bytes were read since it was opened last, about; all of them once it is closed."""
+        if self._raw is None or self._raw.closed:
+            return self.size
+        try:
+            # Of the descriptor: a thread of Arrow's may be reading, and the file's own count is not for two of them.
+            return os.lseek(self._raw.fileno(), 0, os.SEEK_CUR)
+        except OSError:
+            return self._raw.tell()
+
+    def _opened_bytes(self) -> AbstractContextManager[IO[bytes]]:
+        """Open the file from the start, unpacked, and follow how far it is read."""
+        return self._location.opened(self._follow)
+
+    def _follow(self, raw: IO[bytes]) -> None:
+        if raw.seekable():
+            self.size = raw.seek(0, os.SEEK_END)
+            raw.seek(0)
+            self._raw = raw
 
     def schema(self, table_schema: pa.Schema, progress: RowProgress) -> pa.Schema:
         """Return the file's columns, those of the table with its types where the file has none of its own.

@@ -1,11 +1,13 @@
 """The rows of data files: finding and opening files, a reader for each format, one stream of batches, and the schema a table of them would have."""
 
 import contextlib
+import difflib
 import shutil
 import sys
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Literal
 
@@ -22,7 +24,6 @@ from siltstone.model.entities import REMOVALS
 from siltstone.model.schema import evolve, normalize_schema, schema_from_json
 from siltstone.storage.conversion import UnfitValueError, columns_without_index, convert, empty_batch, stored_type
 
-Report = Callable[[str], None]
 Format = Literal["parquet", "csv", "jsonl"]
 STANDARD_INPUT = "-"
 _FORMATS: dict[str, Format] = {
@@ -35,6 +36,25 @@ _FORMATS: dict[str, Format] = {
     ".json": "jsonl",
 }
 BATCH_ROWS = 1 << 16
+
+
+@dataclass(frozen=True)
+class FilesRead:
+    """How far data files are read. The number of all rows is a guess, unless the files say it; None where nothing is known."""
+
+    step: Literal["Scanning", "Writing"]
+    file: str
+    rows: int
+    bytes: int
+    total_bytes: int
+    total_rows: int | None = None
+
+    def __str__(self) -> str:
+        return f"{self.step} {self.file}: {self.rows:,} rows"
+
+
+Report = Callable[[str | FilesRead], None]
+"""Told what is done, and how far it is."""
 
 
 @contextlib.contextmanager
@@ -57,7 +77,7 @@ def open_input(name: str, format: Format | None = None, delimiter: str | None = 
         if is_local and Path(name).is_dir():
             raise InvalidInputError(f"{name}: is a folder; name the files in it, e.g. {name.rstrip('/')}/*.parquet")
         if is_local and not Path(name).exists():
-            raise InvalidInputError(f"{name}: no such file")
+            raise InvalidInputError(f"{name}: no such file{_similar(Path(name))}")
         yield _input_file(Location(name, name, compression_of(name)), format, delimiter)
         return
     # It is read twice, and a pipe can be read once.
@@ -65,6 +85,14 @@ def open_input(name: str, format: Format | None = None, delimiter: str | None = 
         shutil.copyfileobj(sys.stdin.buffer, copy)
         copy.flush()
         yield _input_file(Location("standard input", copy.name, None), format or "jsonl", delimiter)
+
+
+def _similar(path: Path) -> str:
+    """Return a question whether another file of the folder is meant, if one has nearly this name."""
+    with contextlib.suppress(OSError):
+        close = difflib.get_close_matches(path.name, [file.name for file in path.parent.iterdir()], n=1, cutoff=0.7)
+        return f"; did you mean {close[0]}?" if close else ""
+    return ""
 
 
 def _input_file(location: Location, format: Format | None, delimiter: str | None) -> InputFile:
@@ -85,20 +113,29 @@ def _input_file(location: Location, format: Format | None, delimiter: str | None
 class ParquetFile(InputFile):
     """A Parquet file."""
 
+    _rows_read = 0
+
+    @property
+    def position(self) -> int:
+        """How many of its bytes were read, by the share of its rows."""
+        return self.size * self._rows_read // self.row_count if self.row_count else self.size
+
     def schema(self, table_schema: pa.Schema, progress: RowProgress) -> pa.Schema:
         """Return the file's own columns, without a pandas index that has no name."""
-        with self._location.opened() as stream, pq.ParquetFile(stream) as file:
-            schema = file.schema_arrow
+        with self._opened_bytes() as stream, pq.ParquetFile(stream) as file:
+            schema, self.row_count = file.schema_arrow, file.metadata.num_rows
             return pa.schema([schema.field(name) for name in columns_without_index(schema)])
 
     def batches(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         """Yield batches of the file's row groups."""
-        with self._location.opened() as stream, pq.ParquetFile(stream) as file:
+        with self._opened_bytes() as stream, pq.ParquetFile(stream) as file:
+            self._rows_read = 0
             for batch in file.iter_batches(BATCH_ROWS, columns=schema.names):
+                self._rows_read += batch.num_rows
                 yield batch.select(schema.names)
 
 
-def silent(message: str) -> None:
+def silent(message: str | FilesRead) -> None:
     """Ignore the message."""
 
 
@@ -108,7 +145,7 @@ def infer_schema(
     """Return the columns of a data file; one without any value is taken for text. Raises: InvalidInputError."""
     with open_input(file, format, delimiter) as opened:
         fields = []
-        for field in opened.schema(pa.schema([]), _counter(f"Scanning {opened.name}", progress)):
+        for field in opened.schema(pa.schema([]), _scan_counter(opened, progress)):
             if pa.types.is_null(field.type):
                 _warn(f"{opened.name}: column {field.name!r} has no values; its type is taken to be string")
                 field = field.with_type(pa.string())
@@ -175,9 +212,7 @@ class FileRows:
         self._late_deletes = 0
         self._progress = progress
         self.current = inputs[0].name
-        self._schemas = [
-            input_.schema(table_schema, _counter(f"Scanning {input_.name}", progress)) for input_ in inputs
-        ]
+        self._schemas = [input_.schema(table_schema, _scan_counter(input_, progress)) for input_ in inputs]
         if columns is not None:
             self._schemas = [
                 pa.schema([field for field in schema if field.name in columns]) for schema in self._schemas
@@ -232,14 +267,19 @@ class FileRows:
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Yield all rows, after an empty batch, so that files without rows are checked as well."""
         yield empty_batch(self._schema)
+        counts = [input_.row_count for input_ in self._inputs]
+        total_bytes, total_rows = sum(input_.size for input_ in self._inputs), sum(counts) if all(counts) else None
+        rows = bytes_before = 0
         for file, schema in zip(self._inputs, self._schemas, strict=True):
             self.current = file.name
-            count = _counter(f"Writing {file.name}", self._progress)
             for batch in file.batches(schema):
                 conformed = self._conformed(batch)
                 self._count_late_deletes(conformed)
                 yield conformed
-                count(batch.num_rows)
+                rows += batch.num_rows
+                done = bytes_before + file.position
+                self._progress(FilesRead("Writing", file.name, rows, done, total_bytes, total_rows))
+            bytes_before += file.size
 
     def _conformed(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         if batch.schema.equals(self._schema):
@@ -274,12 +314,13 @@ def _stored(schema: pa.Schema, table_schema: pa.Schema) -> pa.Schema:
     return pa.schema([field.with_type(stored_type(field.type, types.get(field.name), field.name)) for field in schema])
 
 
-def _counter(what: str, progress: Report) -> Callable[[int], None]:
-    total = [0]
+def _scan_counter(file: InputFile, progress: Report) -> RowProgress:
+    """Return what counts the rows of a file that is scanned, which is how many there will be to write."""
+    file.row_count = 0
 
     def count(rows: int) -> None:
-        total[0] += rows
-        progress(f"{what}: {total[0]:,} rows")
+        file.row_count += rows
+        progress(FilesRead("Scanning", file.name, file.row_count, file.position, file.size))
 
     return count
 

@@ -3,7 +3,7 @@
 import contextlib
 import io
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import IO, Any
 
 import orjson
@@ -38,6 +38,14 @@ class CsvFile(InputFile):
         super().__init__(location)
         self._delimiter = delimiter
         self._header: list[str] = []
+        self._block_ends: list[int] = []
+        self._batches_read = 0
+
+    @property
+    def position(self) -> int:
+        """How many of its bytes were read, up to the rows that Arrow has made of them: it reads blocks ahead."""
+        ends, count = self._block_ends, self._batches_read
+        return ends[min(count, len(ends)) - 1] if ends and count else 0
 
     def schema(self, table_schema: pa.Schema, progress: RowProgress) -> pa.Schema:
         """Return the header's columns."""
@@ -47,7 +55,7 @@ class CsvFile(InputFile):
         new = {name: TextColumn() for name in self._header if name not in table_schema.names}
         if new:
             with self._opened(dict.fromkeys(new, pa.string()), list(new)) as rows:
-                for batch in rows:
+                for batch in self._counted(rows):
                     for name, column in new.items():
                         column.inspect(batch.column(name))
                     progress(batch.num_rows)
@@ -78,14 +86,24 @@ class CsvFile(InputFile):
     def batches(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         """Yield the rows, their columns in the order of `schema`."""
         with self._opened(dict(zip(schema.names, schema.types, strict=True)), schema.names) as rows:
-            yield from rows
+            yield from self._counted(rows)
+
+    def _counted(self, rows: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield batches, each of which is that of one block."""
+        for batch in rows:
+            self._batches_read += 1
+            yield batch
+
+    def _end_block(self) -> None:
+        self._block_ends.append(super().position)
 
     @contextlib.contextmanager
     def _opened(
         self, types: dict[str, pa.DataType], columns: list[str] | None = None
     ) -> Iterator["pyarrow.csv.CSVStreamingReader"]:
-        with self._named(), self._location.opened() as stream:
-            checked: Any = CheckedText(stream, self.name, self._delimiter, BLOCK_BYTES)
+        with self._named(), self._opened_bytes() as stream:
+            self._block_ends, self._batches_read = [], 0
+            checked: Any = CheckedText(stream, self.name, self._delimiter, BLOCK_BYTES, self._end_block)
             yield pyarrow.csv.open_csv(
                 checked,
                 # One thread knows in which row it is, and says so in errors.
@@ -136,8 +154,16 @@ class CheckedText:
     is text.
     """
 
-    def __init__(self, stream: IO[bytes], name: str, delimiter: str, row_bytes_limit: int) -> None:
+    def __init__(
+        self,
+        stream: IO[bytes],
+        name: str,
+        delimiter: str,
+        row_bytes_limit: int,
+        on_read: Callable[[], None] = lambda: None,
+    ) -> None:
         self._stream = stream
+        self._on_read = on_read
         self._name = name
         self._limit = row_bytes_limit
         self._delimiter = delimiter.encode()
@@ -173,6 +199,7 @@ class CheckedText:
         # The end is checked before the last rows are handed out: Arrow parses what it has.
         self._check(data.removeprefix(BYTE_ORDER_MARK) if self._is_first else data, is_last=is_last)
         self._is_first = False
+        self._on_read()
         return data
 
     def _check(self, data: bytes, *, is_last: bool) -> None:
@@ -274,7 +301,7 @@ class JsonLinesFile(InputFile):
         yield line, b"".join(parts)
 
     def _blocks(self) -> Iterator[bytes]:
-        with self._location.opened() as stream:
+        with self._opened_bytes() as stream:
             data = stream.read(CHUNK_BYTES).removeprefix(BYTE_ORDER_MARK)
             while data:
                 yield data

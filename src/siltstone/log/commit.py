@@ -29,6 +29,7 @@ from siltstone.errors import (
     StorageError,
 )
 from siltstone.log import wire
+from siltstone.log.actions import Action, audit_entry, audit_key
 from siltstone.log.state import ANCHOR_INTERVAL, Entry, LogReader, LogState, anchor_of, encode_entry
 
 T = TypeVar("T")
@@ -97,19 +98,28 @@ class CommitLog(LogReader):
             return query(self._state)
 
     @overload
-    def commit(self, operation: str, prepare: Callable[[LogState], Changes]) -> Committed[None]: ...
+    def commit(
+        self, operation: str, prepare: Callable[[LogState], Changes], *, action: Action | None = None
+    ) -> Committed[None]: ...
 
     @overload
-    def commit(self, operation: str, prepare: Callable[[LogState], Commit[R]]) -> Committed[R]: ...
+    def commit(
+        self, operation: str, prepare: Callable[[LogState], Commit[R]], *, action: Action | None = None
+    ) -> Committed[R]: ...
 
     def commit(
-        self, operation: str, prepare: Callable[[LogState], Commit[R]] | Callable[[LogState], Changes]
+        self,
+        operation: str,
+        prepare: Callable[[LogState], Commit[R]] | Callable[[LogState], Changes],
+        *,
+        action: Action | None = None,
     ) -> Committed[Any]:
         """Commit what `prepare` makes of the newest state, and return its result; without changes, commit nothing.
 
         The state known already is good enough to begin with: where another writer was faster, the batch is taken,
         and `prepare` is called again on the state that writer left. What it raises on the newest state escapes, and
-        nothing is written. Raises: ConflictError, CommitUnknownError, CorruptionError, StorageError.
+        nothing is written. An `action` is noted in the same batch, for the audit trail.
+        Raises: ConflictError, CommitUnknownError, CorruptionError, StorageError.
         """
         with self._lock:
             is_newest = False
@@ -128,7 +138,7 @@ class CommitLog(LogReader):
                     if is_newest:
                         return Committed(result, None, self._state.time_ms)
                     continue
-                batch = self._next_batch(operation, changes)
+                batch = self._next_batch(operation, changes, action)
                 if self._create(batch) and self._counts(batch):
                     if self._state.batch_id < batch.batch_id:
                         self._state.follow(batch.content, self.address(str(batch.batch_id)))
@@ -138,7 +148,7 @@ class CommitLog(LogReader):
                     clock.sleep(random.uniform(0, min(0.001 * 2**attempt, 0.25)))
         raise ConflictError(f"{self.address()}: {_ATTEMPTS} other commits came first; try again when it is less busy")
 
-    def _next_batch(self, operation: str, changes: Changes) -> _NewBatch:
+    def _next_batch(self, operation: str, changes: Changes, action: Action | None) -> _NewBatch:
         state, now_ms = self._state, self.now_ms()
         batch_id, write_id = state.batch_id + 1, os.urandom(16).hex()
         commit_time = max(now_ms, state.time_ms)
@@ -154,6 +164,8 @@ class CommitLog(LogReader):
             **({"log": self.folder} if batch_id == 0 else {}),
         }
         lines = [encode_entry(key, entry) for key, entry in changes.items()]
+        if action is not None:
+            lines.append(encode_entry(audit_key(write_id), audit_entry(action, commit_time)))
         return _NewBatch(batch_id, write_id, state.anchor, *wire.encode_batch(head, lines, self.version))
 
     def expiry_ms(self, *, is_confirmed: bool = False) -> int:
@@ -197,7 +209,9 @@ class CommitLog(LogReader):
 
     def confirm_time(self) -> None:
         """Record that the time is right, though the clock is far ahead of the last commit, or differs from the store's."""
-        self.commit(CONFIRM_TIME, lambda _: {CONFIRMED_KEY: {"confirmed_at": self.now_ms()}})
+        self.commit(
+            CONFIRM_TIME, lambda _: {CONFIRMED_KEY: {"confirmed_at": self.now_ms()}}, action=Action(CONFIRM_TIME)
+        )
 
     def checkpoint(self) -> int | None:
         """Write a checkpoint of the newest state and clean up behind it; return its batch id, or None if it exists."""

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from siltstone.errors import ConflictError, InvalidInputError, NotFoundError
+from siltstone.log.actions import Action
 from siltstone.log.commit import Changes
 from siltstone.log.state import Entry, LogState
 from siltstone.maintenance.file_copies import Progress, for_each, link_object
@@ -152,7 +153,7 @@ class _Clone:
         for part in self._snapshot.partitions:
             if part.completion is not None:
                 self._commit_round(part, part.completion)
-        log.commit("clone", self._appear)
+        log.commit("clone", self._appear, action=Action("clone", {"of": self._snapshot.name}, self._locator.full_name))
 
     def _moved(self, value: Any) -> Any:
         """Return a value in which all objects of the source are those of the clone."""

@@ -15,6 +15,7 @@ import pyarrow as pa
 from siltstone.catalog import main as catalog
 from siltstone.errors import ConflictError, CorruptionError
 from siltstone.ingest.drop_log import is_drop_log
+from siltstone.log.actions import Action
 from siltstone.log.commit import Changes, commit_log
 from siltstone.log.horizon import announced, new_file_name, raise_horizon, refuse_late
 from siltstone.log.state import Entry, LogState
@@ -274,7 +275,7 @@ class _Erasure:
                 renewed = {key: _renewed(entry, written, self._key.values) for key, entry in current.items()}
                 return {key: entry for key, entry in renewed.items() if {"key": key, **entry} != current[key]}
 
-            self._log.commit("erase from deltas", prepare)
+            self._log.commit("erase from deltas", prepare, action=Action("erase", {"files_of_deltas": len(uris)}))
         self._report.rewritten_deltas += len(uris)
 
     def _rewritten(self, uri: str, began: int) -> Entry:
@@ -311,7 +312,8 @@ class _Erasure:
             return {key: None for key in [*gone, *(str(hold["key"]) for hold in held)] if key in state}
 
         if dirty:
-            destination.log.commit("erase from rounds", prepare)
+            action = Action("erase", {"forgotten_rounds": len(dirty)})
+            destination.log.commit("erase from rounds", prepare, action=action)
         self._forgotten.update(*dirty.values())
         return len(dirty)
 

@@ -6,17 +6,18 @@ import importlib.metadata
 import re
 import shutil
 import sys
+import tempfile
 import time
 import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from siltstone.errors import AlreadyExistsError, InvalidInputError, SiltstoneError, StorageError
 from siltstone.java import MIN_JAVA, find_java
-from siltstone.text import format_bytes, mask_secrets
+from siltstone.text import format_bytes, format_count, mask_secrets
 
 if TYPE_CHECKING:
     from siltstone.objects import Objects
@@ -27,20 +28,43 @@ MAX_TESTED_JAVA = 21
 RACERS = 8
 _LOW_DISK_BYTES = 10 << 30
 _NO_DISK_BYTES = 1 << 30
-_SKEW_WARNING_MS = 5_000
+SKEW_WARNING_MS = 5_000
+_PROBE_LIFE_MS = 3_600_000
 _EARLIEST_YEAR = 2025
-_CLOCK_FIX = "set the clock, e.g. by NTP"
+CLOCK_FIX = "set the clock, e.g. by NTP"
 _NO_CONDITIONS_FIX = "use a local disk, or a store with conditional writes; commits are not safe on this one"
 
 
 @dataclass(frozen=True)
 class Check:
-    """One finding of the doctor; `fix` is empty if all is well."""
+    """One finding of the doctor; `fix` is empty if all is well.
+
+    Where something is left over that nobody needs, `remove` removes it.
+    """
 
     name: str
-    state: Literal["ok", "warning", "failed"]
+    state: Literal["ok", "warning", "failed", "fixed"]
     detail: str
     fix: str = ""
+    remove: Callable[[], None] | None = field(default=None, repr=False, compare=False, metadata={"json": False})
+
+
+def leftover(name: str, detail: str, remove: Callable[[], None]) -> Check:
+    """Return a finding about something that is safe to remove."""
+    return Check(name, "warning", detail, "`siltstone doctor --fix` removes this", remove)
+
+
+def fix(check: Check, *, dry_run: bool) -> Check:
+    """Remove what a check found left over, if anything, and return the check as it is then."""
+    if check.remove is None:
+        return check
+    if dry_run:
+        return replace(check, fix="--fix would remove this")
+    try:
+        check.remove()
+    except (OSError, SiltstoneError) as error:
+        return replace(check, fix=f"could not be removed ({error}); remove it by hand")
+    return Check(check.name, "fixed", f"{check.detail}: removed")
 
 
 def check_machine(check_spark: Callable[[], Check] | None = None) -> Iterator[Check]:
@@ -53,6 +77,7 @@ def check_machine(check_spark: Callable[[], Check] | None = None) -> Iterator[Ch
     yield _package("obstore", at_least=(0, 8), loads=True)
     if check_spark is not None:
         yield check_spark() if java.state != "failed" else Check("spark", "failed", "not tried", "install Java first")
+    yield _temporary_folder()
 
 
 def _python() -> Check:
@@ -92,6 +117,25 @@ def _package(
     return Check(name, "ok", version)
 
 
+def _temporary_folder() -> Check:
+    """Return whether Spark has a place for what it shuffles and spills."""
+    name = "temporary folder"
+    folder = Path(tempfile.gettempdir())
+    try:
+        with tempfile.TemporaryFile(dir=folder) as file:
+            file.write(b"probe")
+            file.flush()
+    except OSError as error:
+        return Check(name, "failed", f"{folder}: {error.strerror}", "make it writable, or set TMPDIR to another folder")
+    usage = shutil.disk_usage(folder)
+    detail = f"{folder}, {format_bytes(usage.free)} of {format_bytes(usage.total)} free"
+    if usage.free < _NO_DISK_BYTES:
+        return Check(name, "failed", detail, "free some space, or set TMPDIR to a folder on a larger disk")
+    if usage.free < _LOW_DISK_BYTES:
+        return Check(name, "warning", detail, "Spark shuffles there; set TMPDIR to a folder on a larger disk")
+    return Check(name, "ok", detail)
+
+
 def check_root(root: str) -> Iterator[Check]:
     """Yield the findings about the root of a lake one by one, as they are made."""
     from siltstone.objects import canonical_root, local_folder, open_objects
@@ -105,12 +149,13 @@ def check_root(root: str) -> Iterator[Check]:
         is_new = folder is not None and not folder.exists()
         objects.list_folders("")
     except SiltstoneError as error:
-        yield Check("root", "failed", str(error), "fix --root, SILTSTONE_ROOT, or the credentials")
+        yield Check("root", "failed", str(error), "correct --root, SILTSTONE_ROOT, or the credentials")
         return
     if folder is not None and not is_new and not folder.is_dir():
         yield Check("root", "failed", f"{address} is not a folder", "choose another root")
         return
     yield Check("root", "ok", f"{mask_secrets(address)}{' (does not exist yet)' if is_new else ''}")
+    yield from _old_probes(objects)
     probe = f"{PROBE_FOLDER}/{uuid.uuid4().hex}"
     inner = [] if folder is None else [folder / probe, *(folder / probe).parents]
     made = [parent for parent in inner if not parent.exists()]
@@ -132,6 +177,17 @@ def check_root(root: str) -> Iterator[Check]:
         yield _disk(folder)
 
 
+def _old_probes(objects: "Objects") -> Iterator[Check]:
+    """Yield that objects of a doctor are left which was interrupted; one that is running now keeps its own."""
+    from siltstone import clock
+
+    oldest_ms = clock.now_ms() - _PROBE_LIFE_MS
+    old = [info.path for info in objects.list_objects(PROBE_FOLDER, recursive=True) if info.modified_ms < oldest_ms]
+    if old:
+        detail = f"{format_count(len(old), 'object')} in {PROBE_FOLDER}/, left by a doctor that was interrupted"
+        yield leftover("probes", detail, lambda: objects.delete(old))
+
+
 def _s3() -> Check:
     """Return how S3 is reached, as the environment and its profiles say; no key is shown."""
     from siltstone.objects.s3 import find_settings
@@ -143,7 +199,7 @@ def _s3() -> Check:
     elif settings.profile is not None:
         who = f"profile {settings.profile}"
     elif settings.is_anonymous:
-        who = "nobody (AWS_SKIP_SIGNATURE)"
+        who = "anonymous (AWS_SKIP_SIGNATURE)"
     region = settings.region or "us-east-1, since neither AWS_REGION nor a profile says another"
     return Check("s3", "ok", f"{settings.endpoint or 'AWS'}, region {region}, as {who}")
 
@@ -182,7 +238,7 @@ def _clock(objects: "Objects", probe: str) -> Check:
     from siltstone.clock import is_skewed, measure
 
     if time.gmtime().tm_year < _EARLIEST_YEAR:
-        return Check("clock", "failed", time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime()), _CLOCK_FIX)
+        return Check("clock", "failed", time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime()), CLOCK_FIX)
 
     def ask() -> int:
         objects.create(f"{probe}/clock", b"")
@@ -194,9 +250,9 @@ def _clock(objects: "Objects", probe: str) -> Check:
     _, skew_ms = measure(ask)
     detail = f"{abs(skew_ms) / 1000:.0f} s {'ahead of' if skew_ms > 0 else 'behind'} the store's"
     if is_skewed(skew_ms):
-        fix = f"{_CLOCK_FIX}; until then, nothing expires and vacuums delete nothing"
+        fix = f"{CLOCK_FIX}; until then, nothing expires and vacuums delete nothing"
         return Check("clock", "failed", detail, fix)
-    if abs(skew_ms) > _SKEW_WARNING_MS:
+    if abs(skew_ms) > SKEW_WARNING_MS:
         return Check("clock", "warning", detail, "let NTP keep the clock")
     return Check("clock", "ok", "agrees with the store's")
 

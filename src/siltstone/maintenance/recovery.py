@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from siltstone.errors import ConflictError, CorruptionError, InvalidInputError
+from siltstone.log.actions import Action
 from siltstone.log.horizon import announced, new_round_name
 from siltstone.maintenance.damage import BucketRepair, Damage, Region, RepairPlan, plan_repair
 from siltstone.maintenance.fsck import reachable_rounds
@@ -146,7 +147,16 @@ class _Repair:
         written = write_completion(plan.destination, completion, self._began)
         self._written += written.uris
         needed = [region.round_id for region in plan.regions if region.round_id is not None]
-        commit_round(plan.destination, completion, written, before.round_id, needs=needed, holds=plan.holds)
+        lost = sum(repair.lost_rows for repair in repairs)
+        commit_round(
+            plan.destination,
+            completion,
+            written,
+            before.round_id,
+            needs=needed,
+            holds=plan.holds,
+            action=Action("repair", {"round": completion.round_id, "lost_rows": lost}),
+        )
         return PartitionRepair(plan.destination.locator.partition_values, False, completion.round_id, repairs)
 
     def _make(self, region: Region) -> list[Bucket]:
@@ -288,7 +298,8 @@ def roll_back(destination: Destination, round_id: int, *, dry_run: bool = False)
     written = write_completion(destination, completion, began)
     try:
         # A vacuum may forget the target, and remove its files, while it is being read.
-        commit_round(destination, completion, written, current_id, needs=[round_id])
+        action = Action("rollback", {"to_round": round_id, "from_round": current_id})
+        commit_round(destination, completion, written, current_id, needs=[round_id], action=action)
     except ConflictError:
         open_objects(destination.root).delete(written.uris)
         raise

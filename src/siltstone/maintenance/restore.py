@@ -3,6 +3,7 @@
 from collections.abc import Collection
 
 from siltstone.errors import AlreadyExistsError, ConflictError, CorruptionError, NotFoundError
+from siltstone.log.actions import Action
 from siltstone.log.commit import Changes, forget_logs
 from siltstone.log.state import LogState
 from siltstone.maintenance.backup import BackupReport
@@ -11,6 +12,7 @@ from siltstone.maintenance.file_copies import Progress, check_copy, copy_object,
 from siltstone.model.locators import did_you_mean
 from siltstone.objects import canonical_root, open_objects
 from siltstone.storage.layout import CATALOG_FOLDER, NAMESPACE_PREFIX, TABLE_PREFIX, catalog_log
+from siltstone.text import mask_secrets
 
 
 def restore(
@@ -76,7 +78,8 @@ def restore(
             raise ConflictError(f"{root}: has a catalog, which somebody else made meanwhile; restore to an empty root")
         return catalog
 
-    catalog_log(root).commit("restore", prepare)
+    action = Action("restore", {"backup": manifest.number, "from": mask_secrets(source), "tables": len(names)})
+    catalog_log(root).commit("restore", prepare, action=action)
     return report
 
 

@@ -6,6 +6,7 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from siltstone.errors import ConflictError
+from siltstone.log.actions import Action
 from siltstone.log.commit import Changes
 from siltstone.log.horizon import announced
 from siltstone.log.state import LogState
@@ -77,7 +78,8 @@ def _commit(
         }
 
     try:
-        commit_round(destination, completion, written, before.round_id, more=carry_consumers)
+        action = Action("erase", {"round": completion.round_id, "buckets": len(changed)})
+        commit_round(destination, completion, written, before.round_id, more=carry_consumers, action=action)
     except ConflictError:
         kept = {*bucket_objects(before.buckets)}
         new = bucket_objects(bucket for buckets in changed.values() for bucket in buckets)

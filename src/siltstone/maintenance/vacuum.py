@@ -8,12 +8,14 @@ from functools import partial
 
 from siltstone.errors import CommitUnknownError, CorruptionError, StorageError
 from siltstone.ingest.drop_log import is_drop_log
+from siltstone.log.actions import AUDIT_PREFIX, Action
 from siltstone.log.batches import MAX_BATCH_ID, batch_id_from_name
 from siltstone.log.commit import CONFIRMED_KEY, FORGOTTEN_KEY, Commit, CommitLog, commit_log
 from siltstone.log.horizon import HORIZON_KEY, WORK_PREFIX, began_at, raise_horizon
 from siltstone.log.proof import refuse_unproven
 from siltstone.log.state import LogState
 from siltstone.log.wire import COMMIT_KEY
+from siltstone.maintenance.audit import carry_over
 from siltstone.model import PartitionLocator
 from siltstone.objects import ObjectInfo, find_leftovers, give_up_reserve, keep_reserve, open_objects
 from siltstone.publish.retention import PublishedVersions, is_publication
@@ -138,6 +140,9 @@ def _vacuum(
     report = VacuumReport(dry_run, skipped_links=sweep.leftovers.links, unsure_time=log.time_warning(now_ms))
     published = PublishedVersions(root, folder, now_ms - max(retention_ms, 0), now_ms)
     named = sweep.named_by_deltas | published.named() | named_by_tags(root, folder)
+    expiring_rounds = sum(map(len, expiring.values()))
+    if expiring_rounds and not dry_run:
+        mark_sweep(root, folder, Action("vacuum", {"rounds": expiring_rounds}))
     for destination in sweep.destinations:
         expired = expiring[destination.folder]
         if expired and not dry_run:
@@ -158,7 +163,8 @@ def _refused(sweep: "_Sweep", doomed: Sequence[ObjectInfo], published: Published
     """Refuse whoever could still name files, and return those that nobody named before."""
     if doomed:
         published.fence()
-        mark_sweep(sweep.root, sweep.folder)
+        removed: dict[str, int | str | list[str]] = {"files": len(doomed), "bytes": sum(file.size for file in doomed)}
+        mark_sweep(sweep.root, sweep.folder, Action("vacuum", removed))
     horizons: dict[str, int] = {}
     for log, files in sweep.by_log(doomed).items():
         horizon = 1 + max(began_at(file.path).batch_id for file in files)
@@ -251,7 +257,7 @@ def _is_foreign(destination: Destination) -> bool:
     keys = destination.log.read(lambda state: state.keys())
     own, prefixes = (
         (CURRENT_KEY, COMMIT_KEY, HORIZON_KEY, CONFIRMED_KEY, FORGOTTEN_KEY),
-        (ROUND_PREFIX, HOLD_PREFIX, WORK_PREFIX, CONSUMER_PREFIX),
+        (ROUND_PREFIX, HOLD_PREFIX, WORK_PREFIX, CONSUMER_PREFIX, AUDIT_PREFIX),
     )
     return any(key not in own and not key.startswith(prefixes) for key in keys)
 
@@ -371,6 +377,9 @@ def vacuum_dropped(
         report.removed_bytes += sum(file.size for file in files)
         forgotten.append(dropped_key(folder))
         if not dry_run:
+            if entry is not None:
+                removed = {"files": len(files), "bytes": sum(file.size for file in files)}
+                carry_over(root, folder, entry, Action("vacuum dropped", removed, str(entry["table"])))
             objects.delete([file.path for file in files])
     stale = [
         file for file in find_leftovers(root, CATALOG_FOLDER).half_written if file.modified_ms <= now_ms - retention_ms

@@ -12,6 +12,7 @@ from typing import NamedTuple, overload
 import numpy as np
 
 from siltstone.errors import ConflictError, CorruptionError, SiltstoneError
+from siltstone.log.actions import Action
 from siltstone.log.horizon import announced, began_at
 from siltstone.model.properties import ROWS_KIND
 from siltstone.model.rounds import Accounting, RoundCompletion, ratio
@@ -407,7 +408,14 @@ def _run_round(plan: RoundPlan, engine: Engine, progress: Progress) -> RoundComp
         completion.deaths = write_deaths(plan.job.root, plan.destination.folder, plan.job.began, died)
     written = write_completion(plan.destination, completion, plan.job.began, plan.job.settings.page_buckets)
     try:
-        commit_round(plan.destination, completion, written, plan.state.round_id, holds=plan.state.holds)
+        commit_round(
+            plan.destination,
+            completion,
+            written,
+            plan.state.round_id,
+            holds=plan.state.holds,
+            action=_rebase_action(completion),
+        )
     except ConflictError:
         after = bucket_objects(bucket for result in results for bucket in result.buckets)
         # What was carried over was written by rounds that began before the one that this was planned on.
@@ -416,6 +424,15 @@ def _run_round(plan: RoundPlan, engine: Engine, progress: Progress) -> RoundComp
         raise
     progress(RoundCommitted(plan.round_id, completion.live_rows))
     return completion
+
+
+def _rebase_action(completion: RoundCompletion) -> Action | None:
+    """Return what somebody asked for where a round begins the partition anew; other rounds follow from what was written."""
+    if completion.origin is None or completion.origin.round_id != completion.round_id:
+        return None
+    rows_of = completion.rebase_source_partition_locator
+    details: dict[str, int | str | list[str]] = {"round": completion.round_id, "watermark": completion.high_watermark}
+    return Action("rebase", {**details, "from": "" if rows_of is None else rows_of.table_locator.full_name})
 
 
 def _complete(plan: RoundPlan, results: Sequence[BucketResult]) -> RoundCompletion:

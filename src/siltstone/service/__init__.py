@@ -17,6 +17,7 @@ from siltstone.service.controls import (
     wait_for_request,
 )
 from siltstone.service.database import Database, default_address, open_database
+from siltstone.service.health import TableHealth, table_health
 from siltstone.service.history import (
     audit_trail,
     cycle_details,
@@ -35,6 +36,7 @@ __all__ = [
     "LakeTables",
     "Node",
     "ServiceSettings",
+    "TableHealth",
     "TextFormatter",
     "audit_trail",
     "cycle_details",
@@ -54,6 +56,7 @@ __all__ = [
     "service_settings",
     "service_status",
     "set_up_logs",
+    "table_health",
     "trigger_cycle",
     "unfreeze",
     "wait_for_request",

@@ -20,8 +20,11 @@ ControlName = Literal["freeze", "disable"]
 _UNDONE: dict[ControlName, str] = {"freeze": "unfreeze", "disable": "enable"}
 _MAX_PENDING = 1000
 _POLL_SECONDS = 0.5
-# So many entries of the audit trail are kept.
-_AUDIT_LIMIT = 10_000
+AUDIT_LIMIT = 10_000
+"""So many entries of the audit trail are kept."""
+TABLE_ACTIONS = ("trigger", "trigger and trim", "pause", "resume")
+"""Actions that are about the tables that their entries name."""
+ALL_TABLES = "all tables"
 
 
 def trigger_cycle(
@@ -50,7 +53,7 @@ def _add_request(
     values = {"requested_at": now_ms, "requester": requester, "trim": trim, "state": "PENDING"}
     named = None if tables is None else orjson.dumps(sorted(set(tables))).decode()
     if transaction.insert_if_absent(trigger_requests, request_id=request_id, tables=named, **values):
-        about = "all tables" if tables is None else ", ".join(sorted(set(tables)))
+        about = ALL_TABLES if tables is None else ", ".join(sorted(set(tables)))
         record_action(transaction, "trigger and trim" if trim else "trigger", requester, about)
     return _read_request(transaction, request_id)
 
@@ -150,7 +153,7 @@ def record_action(transaction: Transaction, action: str, requester: str, about: 
     """Note in the audit trail that somebody asked for something."""
     transaction.execute(audit.insert().values(at=transaction.now_ms(), requester=requester, action=action, about=about))
     newest: int | None = transaction.execute(select(func.max(audit.c.id))).scalar()
-    transaction.execute(delete(audit).where(audit.c.id <= (newest or 0) - _AUDIT_LIMIT))
+    transaction.execute(delete(audit).where(audit.c.id <= (newest or 0) - AUDIT_LIMIT))
 
 
 def current_controls(transaction: Transaction, now_ms: int) -> dict[str, Control]:

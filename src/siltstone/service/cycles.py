@@ -13,6 +13,7 @@ from sqlalchemy import ColumnElement, Row, delete, func, select
 
 from siltstone.errors import LeaseLostError
 from siltstone.service import schema
+from siltstone.service.backlogs import record_backlogs
 from siltstone.service.controls import clear_expired, current_controls
 from siltstone.service.database import Transaction, in_transaction
 from siltstone.service.failures import choose_work, record_outcomes
@@ -143,6 +144,7 @@ def begin_cycle(
     if chosen:
         rows = [_checkpoint_row(partition, cycle, now_ms) for partition in chosen]
         transaction.connection.execute(schema.checkpoint_status.insert(), rows)
+    record_backlogs(transaction, pending, cycle, now_ms)
     settings = settings or ServiceSettings()
     transaction.execute(
         schema.manager.update().values(

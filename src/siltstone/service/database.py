@@ -62,6 +62,8 @@ MIGRATIONS: dict[int, tuple[str, ...]] = {
         "ALTER TABLE siltstone_cycle_history ADD COLUMN failure_reason VARCHAR(16)",
         "ALTER TABLE siltstone_trigger_requests ADD COLUMN tables TEXT",
     ),
+    # Backlogs have a table of their own.
+    3: (),
 }
 _log = logging.getLogger(__name__)
 

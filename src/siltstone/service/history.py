@@ -12,7 +12,7 @@ from sqlalchemy import Row, delete, select
 from siltstone.clock import measure
 from siltstone.errors import NotFoundError, SiltstoneError
 from siltstone.service import schema
-from siltstone.service.controls import current_controls, pending_requests
+from siltstone.service.controls import ALL_TABLES, TABLE_ACTIONS, current_controls, pending_requests
 from siltstone.service.cycles import Lease, check_lead, is_current, node_name
 from siltstone.service.database import Database, Transaction, in_transaction
 from siltstone.service.failures import read_failing, read_pauses
@@ -163,7 +163,15 @@ def cycle_details(transaction: Transaction, cycle: int) -> CycleDetails:
 def audit_trail(transaction: Transaction, limit: int = HISTORY_LIMIT) -> list[AuditEntry]:
     """Return what operators asked of the service, newest first. Raises: StorageError."""
     newest = select(schema.audit).order_by(schema.audit.c.id.desc()).limit(max(limit, 0))
-    return [AuditEntry(row.at, row.requester, row.action, row.about) for row in transaction.execute(newest)]
+    return [_to_audit_entry(row) for row in transaction.execute(newest)]
+
+
+def _to_audit_entry(row: Row[Any]) -> AuditEntry:
+    names = row.about.split(", ") if row.action in TABLE_ACTIONS and row.about != ALL_TABLES else []
+    table = names[0] if len(names) == 1 else None
+    return AuditEntry(
+        row.at, row.requester, row.action, row.about, table=table, details={"tables": names} if len(names) > 1 else {}
+    )
 
 
 @in_transaction("read the nodes", reads=True)

@@ -25,7 +25,7 @@ from siltstone.service.results import Tables
 from siltstone.service.schema import nodes
 from siltstone.service.settings import DAY_SECONDS, ServiceSettings, to_ms
 from siltstone.service.worker import Worker
-from siltstone.text import format_iso_time, mask_secrets, mask_values
+from siltstone.text import format_checkpoint, format_iso_time, mask_secrets, mask_values
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -215,6 +215,11 @@ class SparkStarter:
                 _log.info("spark started", extra={"seconds": round(time.monotonic() - started, 1)})
             return self._session
 
+    @property
+    def is_starting(self) -> bool:
+        """Whether somebody needs a session that is not there yet."""
+        return self._session is None and self._lock.locked()
+
     def stop(self) -> None:
         """Stop the session, if there is one; what it runs is cancelled."""
         if not self._lock.acquire(timeout=_STOP_SPARK_SECONDS):
@@ -286,7 +291,10 @@ class TextFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """Return the line."""
         moment = format_iso_time(int(record.created * 1000)).partition(".")[0]
-        fields = "".join(f" {name}={value}" for name, value in _extra_fields(record).items() if value is not None)
+        extra = _extra_fields(record)
+        if "partition" in extra:
+            extra["partition"] = format_checkpoint(str(extra["partition"]))
+        fields = "".join(f" {name}={value}" for name, value in extra.items() if value is not None)
         line = f"{moment}Z {record.levelname.lower():<7} {record.getMessage()}{fields}"
         if record.exc_info:
             line = f"{line}\n{self.formatException(record.exc_info)}"

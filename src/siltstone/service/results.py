@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from siltstone.errors import SiltstoneError
+from siltstone.maintenance.audit import AuditEntry as AuditEntry
 from siltstone.model import PartitionLocator
 from siltstone.publish.outcomes import Published, PublishFailure
 from siltstone.rounds.events import Progress
@@ -159,13 +160,14 @@ class Pause:
 
 
 @dataclass(frozen=True)
-class AuditEntry:
-    """What somebody asked of the service, and when."""
+class BacklogSample:
+    """What waited in a table when a cycle began."""
 
+    cycle: int
     at: int
-    requester: str
-    action: str
-    about: str
+    deltas: int
+    bytes: int
+    oldest_at: int | None
 
 
 @dataclass(frozen=True)

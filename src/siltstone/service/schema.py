@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 from sqlalchemy import BigInteger, Boolean, Column, Index, Integer, MetaData, String, Table, Text
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 SINGLETON = 1
 # What a number of these tables can be at most.
 MAX_NUMBER = (1 << 63) - 1
@@ -171,6 +171,16 @@ pauses = Table(
     *_texts("requester"),
 )
 
+# What waited in each table with something to do when a cycle began.
+backlogs = Table(
+    "siltstone_backlogs",
+    metadata,
+    *_numbers("cycle", primary_key=True),
+    *_texts("table_name", primary_key=True),
+    *_numbers("at", "deltas", "bytes"),
+    *_optional_numbers("oldest_at"),
+)
+
 # What operators asked of the service, newest last.
 audit = Table(
     "siltstone_audit",
@@ -218,3 +228,4 @@ nodes = Table(
 
 Index("siltstone_checkpoint_by_status", checkpoint_status.c.cycle, checkpoint_status.c.status)
 Index("siltstone_requests_by_state", trigger_requests.c.state)
+Index("siltstone_backlogs_by_table", backlogs.c.table_name)

@@ -5,7 +5,6 @@ from dataclasses import replace
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
 from siltstone.errors import InvalidInputError
@@ -13,6 +12,7 @@ from siltstone.model.schema import nullable
 from siltstone.objects import share_access
 from siltstone.spark.feed_options import EARLIEST, LATEST, FeedOptions, Limits, Size
 from siltstone.spark.frames import handed_over, spark_schema
+from siltstone.spark.stream_limits import ReadAllAvailable, ReadLimit, SupportsTriggerAvailableNow
 from siltstone.table.change_feed import Changes
 from siltstone.table.completion import get_round
 from siltstone.table.round_bounds import round_id, watermark

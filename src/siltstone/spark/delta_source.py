@@ -7,12 +7,12 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, SupportsTriggerAvailableNow
 
 from siltstone.errors import InvalidInputError
 from siltstone.model import Delta
 from siltstone.spark.change_source import TaskReader
 from siltstone.spark.feed_options import EARLIEST, LATEST, Size
+from siltstone.spark.stream_limits import ReadAllAvailable, ReadLimit, SupportsTriggerAvailableNow
 from siltstone.table.change_feed import Changes
 from siltstone.table.delta_feed import DeltaFeed, delta_schema, snapshot_rows
 from siltstone.table.snapshot import parse_moment

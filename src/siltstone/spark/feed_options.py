@@ -4,12 +4,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, cast, get_args
 
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, ReadMaxFiles, ReadMaxRows
 from pyspark.sql.types import StructType
 
 from siltstone.errors import InvalidInputError
 from siltstone.objects import canonical_root
 from siltstone.spark.options import FORMAT, column_names, is_true, option_texts
+from siltstone.spark.stream_limits import ReadAllAvailable, ReadLimit, ReadMaxBytes, ReadMaxFiles, ReadMaxRows
 from siltstone.table.change_feed import CHANGE_FIELDS, Changes, Images, OnRebase, open_changes
 from siltstone.table.delta_feed import DELTA_FIELDS, DeltaFeed, open_delta_feed
 from siltstone.table.round_bounds import Bound

@@ -160,7 +160,9 @@ def with_nans(rows: DataFrame, schema: pa.Schema) -> DataFrame:
     To Spark, NaN is greater than any number, so that it would take row groups with it for groups without such a value.
     """
     kept = {field.name: sf.col(quoted(field.name)) for field in schema if _has_floats(field.type)}
-    return rows.withColumns({name: _computed(column, schema.field(name).type) for name, column in kept.items()})
+    computed = {name: _computed(column, schema.field(name).type) for name, column in kept.items()}
+    # Over Spark Connect there must be a column.
+    return rows.withColumns(computed) if computed else rows
 
 
 def _has_floats(kind: pa.DataType) -> bool:

@@ -1,28 +1,27 @@
-"""How a SparkSession is built, with its folders and its archive of classes."""
+"""How a SparkSession is built, and its archive of classes."""
 
-import atexit
 import contextlib
 import hashlib
-import json
 import os
+import shlex
 import shutil
 import sys
-import tempfile
 import threading
 import time
 import uuid
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from pathlib import Path
 
 import pyspark
 from pyspark.sql import SparkSession
 
-from siltstone.java import SUBMITTED, require_java
+from siltstone.java import REMOTE, SUBMITTED, require_java
+from siltstone.spark import gateway
+from siltstone.spark.folders import make_folder
 
-_PREFIX = "siltstone-spark-"
-_OWNER = "owner.json"
-_CACHE_VARIABLE = "SILTSTONE_CACHE"
+CACHE_VARIABLE = "SILTSTONE_CACHE"
 _STALE_SECONDS = 600
 _COMPLETE_SECONDS = 10
 _LOCK = ".lock"
@@ -67,25 +66,28 @@ def local_session(
     """Return a session inside this process, lean and quiet: no web page, no Hive, nothing left behind on disk.
 
     `conf` adds settings or overrides the ones here. A short session, of a command that compacts and ends, compiles in a
-    hurry or not at all: it starts sooner, but long work inside the JVM is slower. Where a session runs already, or this process was started by
-    spark-submit (as Glue does, too), that session is returned, wherever its executors are.
+    hurry or not at all: it starts sooner, but long work inside the JVM is slower; and it leaves interrupts to the command.
+    Where a session runs already, this process was started by spark-submit (as Glue does, too), or SPARK_REMOTE names a
+    Spark Connect server, that session is returned, wherever its executors are.
 
     Raises: NotInstalledError.
     """
     existing = SparkSession.getActiveSession()
     if existing is not None:
         return existing
-    if SUBMITTED in os.environ:
+    if SUBMITTED in os.environ or REMOTE in os.environ:
         return SparkSession.builder.appName(name).getOrCreate()
     require_java()
     folder = make_folder()
     logging = folder / "log4j2.properties"
     logging.write_text(_LOGGING)
-    options = [*archive_options(), *(["-XX:TieredStopAtLevel=1"] if is_short else _LATE_OPTIMIZATION)]
+    # Java's temporary files are in the folder, too, so that they go with it, however Java ends.
+    options = [f"-Dlog4j2.configurationFile={logging.as_uri()}", shlex.quote(f"-Djava.io.tmpdir={folder}")]
+    options += [*archive_options(), *(["-XX:TieredStopAtLevel=1"] if is_short else _LATE_OPTIMIZATION)]
     settings = {
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.host": "127.0.0.1",
-        "spark.driver.extraJavaOptions": " ".join([f"-Dlog4j2.configurationFile={logging.as_uri()}", *options]),
+        "spark.driver.extraJavaOptions": " ".join(options),
         "spark.local.dir": str(folder / "local"),
         "spark.sql.catalogImplementation": "in-memory",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
@@ -103,10 +105,32 @@ def local_session(
     # The workers need what this process has installed, whichever Python comes first on the path.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     threading.Thread(target=_import_pandas, daemon=True).start()
-    builder = SparkSession.builder.master(f"local[{cores}]").appName(name)
+    settings = {"spark.master": f"local[{cores}]", "spark.app.name": name, **settings}
+    gateway.launch(settings, is_short=is_short)
+    builder = SparkSession.builder
     for key, value in settings.items():
         builder = builder.config(key, value)
-    return builder.getOrCreate()
+    return _made_elsewhere(builder.getOrCreate) if is_short else builder.getOrCreate()
+
+
+def _made_elsewhere(make: Callable[[], SparkSession]) -> SparkSession:
+    """Return a session that another thread makes, so that this one can be interrupted meanwhile.
+
+    In the main thread, Spark would also install a handler of interrupts that talks to Java while an answer is awaited.
+    """
+    made: Future[SparkSession] = Future()
+
+    def run() -> None:
+        try:
+            made.set_result(make())
+        except BaseException as error:  # noqa: BLE001 - raised again where it is awaited
+            made.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    session = made.result()
+    # Spark takes it for that of the thread which made it.
+    SparkSession._get_j_spark_session_class(session._jvm).setActiveSession(session._jsparkSession)
+    return session
 
 
 def _import_pandas() -> None:
@@ -115,69 +139,25 @@ def _import_pandas() -> None:
         import pandas  # noqa: F401
 
 
-def make_folder() -> Path:
-    """Make a folder for this process, and remove those of processes that died without removing theirs."""
-    _sweep()
-    folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
-    owner = _identity(os.getpid())
-    if owner is not None:
-        (folder / _OWNER).write_text(json.dumps(owner))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    return folder
-
-
-def _sweep() -> None:
-    for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
-        with contextlib.suppress(OSError):
-            if not folder.is_symlink() and folder.stat().st_uid == os.getuid() and _is_abandoned(folder):
-                shutil.rmtree(folder, ignore_errors=True)
-
-
-def _is_abandoned(folder: Path) -> bool:
-    """Return whether the process that made a folder has surely ended; where that is uncertain, it has not."""
-    try:
-        owner = json.loads((folder / _OWNER).read_text())
-        pid = int(owner["pid"])
-        here = _identity(os.getpid())
-    except (OSError, ValueError, TypeError, KeyError):
-        return False
-    if here is None or any(owner.get(name) != here[name] for name in ("boot", "namespace")):
-        # Of another machine or container that shares the folder, whose processes cannot be seen from here.
-        return False
-    return bool(_identity(pid) != owner)
-
-
-def _identity(pid: int) -> dict[str, object] | None:
-    """Return what identifies a process among all there ever were, or None if it is not running or unknown."""
-    try:
-        status = Path(f"/proc/{pid}/stat").read_text()
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        namespace = os.readlink("/proc/self/ns/pid")
-    except OSError:
-        return None
-    # The name, which comes second, may hold anything; the start is the 20th field after it, the state the first.
-    fields = status.rpartition(")")[2].split()
-    if fields[0] in "ZX":
-        return None
-    return {"pid": pid, "started": int(fields[19]), "boot": boot, "namespace": namespace}
-
-
 def archive_options() -> list[str]:
     """Return the JVM options that use the archive, or make it; none if there is no folder for it.
 
     The environment variable SILTSTONE_CACHE names the folder; `off` means no archive.
     """
     try:
-        folder = _cache_folder()
+        folder = cache_folder()
         if folder is None:
             return []
-        archive = folder / f"spark-{_fingerprint()}.jsa"
+        archive = archive_file(folder)
         coming = archive.with_suffix(".coming")
         folder.mkdir(parents=True, exist_ok=True)
         _adopt(coming, archive)
-        if _is_whole(archive):
+        if is_whole(archive):
             # The warnings that are switched off go to the standard output, among them those of an archive that is unfit.
             return ["-Xlog:disable", f"-XX:SharedArchiveFile={archive}"]
+        if archive.exists():
+            # It is damaged, so that it is made again.
+            _discard(archive)
         if _is_ours_to_make(archive.with_suffix(_LOCK)):
             return ["-Xlog:disable", f"-XX:ArchiveClassesAtExit={coming}"]
     except (OSError, RuntimeError):
@@ -186,12 +166,18 @@ def archive_options() -> list[str]:
     return []
 
 
-def _cache_folder() -> Path | None:
-    chosen = os.environ.get(_CACHE_VARIABLE, "")
+def cache_folder() -> Path | None:
+    """Return the folder for what makes later starts faster; None where it is off. Raises: RuntimeError without a home."""
+    chosen = os.environ.get(CACHE_VARIABLE, "")
     if chosen:
         return None if chosen == "off" else Path(chosen)
     base = os.environ.get("XDG_CACHE_HOME")
     return (Path(base) if base else Path.home() / ".cache") / "siltstone"
+
+
+def archive_file(folder: Path) -> Path:
+    """Return where the archive of classes for the installed Java and Spark is, or will be."""
+    return folder / f"spark-{_fingerprint()}.jsa"
 
 
 def _fingerprint() -> str:
@@ -221,14 +207,10 @@ def _adopt(coming: Path, archive: Path) -> None:
     coming.replace(archive)
 
 
-def _is_whole(archive: Path) -> bool:
-    """Return whether an archive is there and as it was; one that is not is removed, so that it is made again."""
-    if not archive.exists():
-        return False
+def is_whole(archive: Path) -> bool:
+    """Return whether an archive is as it was when it was written."""
     with contextlib.suppress(FileNotFoundError, UnicodeDecodeError):
-        if archive.with_suffix(_CHECKSUM).read_text() == _checksum(archive):
-            return True
-    _discard(archive)
+        return archive.with_suffix(_CHECKSUM).read_text() == _checksum(archive)
     return False
 
 

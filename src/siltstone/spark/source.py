@@ -6,6 +6,7 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 import pyarrow as pa
+import pyspark
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import (
     DataSourceReader,
@@ -36,6 +37,7 @@ from siltstone.spark.delta_source import DeltaStreamReader
 from siltstone.spark.feed_options import AFTER, FEED, asks_for_feed, feed_options
 from siltstone.spark.frames import handed_batches, spark_schema
 from siltstone.spark.options import FORMAT, ReadOptions, created_options, read_options, with_kept
+from siltstone.spark.stream_limits import READS_STREAMS
 from siltstone.spark.tasks import merge_tasks
 from siltstone.table import where
 from siltstone.table.delta_feed import delta_schema
@@ -89,6 +91,11 @@ def open_stream_reader(options: Mapping[str, str], schema: StructType) -> Change
     if FEED not in options:
         raise InvalidInputError(
             f'format {FORMAT}: a stream is one of changes or of deltas; say so with .option("feed", "changes")'
+        )
+    if not READS_STREAMS:
+        raise InvalidInputError(
+            f"format {FORMAT}: streams are read with Spark 4.2 or newer, and this is {pyspark.__version__}; use a newer one, or read "
+            f'changes now and then with .option("{AFTER}", …)'
         )
     chosen = feed_options(options, schema)
     return (ChangeStreamReader if chosen.feed == "changes" else DeltaStreamReader)(chosen, schema)

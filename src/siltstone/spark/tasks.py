@@ -381,16 +381,16 @@ def collect(spark: SparkSession, frame: DataFrame, steps: Sequence[str], progres
 
     Results would come back one by one only if tasks ran one after another, so tasks are counted instead. While none ends,
     `progress` gets a `JobAwaited`, so that it can raise an error also where a job hangs. Where the wait is
-    cut short, the job is cancelled. Over Spark Connect nothing is reported before the end.
+    cut short, the job is cancelled. Over Spark Connect tasks are not counted.
     """
-    if progress is None or not isinstance(spark, SparkSession):
+    if progress is None:
         return frame.collect()
-    group = f"siltstone-{uuid.uuid4().hex}"
+    job = _Job(spark) if isinstance(spark, SparkSession) else _ConnectJob(spark)
     result: Future[list[Row]] = Future()
 
     def run() -> None:
         try:
-            spark.sparkContext.setJobGroup(group, "siltstone round", interruptOnCancel=True)
+            job.begin()
             result.set_result(frame.collect())
         except BaseException as error:  # noqa: BLE001 - raised again where the result is awaited
             result.set_exception(error)
@@ -406,24 +406,55 @@ def collect(spark: SparkSession, frame: DataFrame, steps: Sequence[str], progres
                 if result.done():
                     raise
             progress(JobAwaited())
-            for step, (done, tasks) in zip(steps, _stages(spark, group), strict=False):
+            for step, (done, tasks) in zip(steps, job.stages(), strict=False):
                 if reported.get(step) != (done, tasks):
                     reported[step] = done, tasks
                     progress(TasksDone(step, done, tasks))
     except BaseException:
         # Again and again: a job that had not begun when it was cancelled would begin afterwards.
         while not result.done():
-            spark.sparkContext.cancelJobGroup(group)
+            job.cancel()
             thread.join(_POLL_SECONDS)
         raise
     finally:
         thread.join()
 
 
-def _stages(spark: SparkSession, group: str) -> list[tuple[int, int]]:
-    """Return (tasks done, tasks) of each stage begun so far, in order."""
-    tracker = spark.sparkContext.statusTracker()
-    jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(group)]
-    ids = sorted({stage for job in jobs if job is not None for stage in job.stageIds})
-    stages = [tracker.getStageInfo(stage) for stage in ids]
-    return [(stage.numCompletedTasks, stage.numTasks) for stage in stages if stage is not None]
+class _Job:
+    """What a thread runs on a session of this process, by which it is followed and cancelled."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._spark = spark
+        self._id = f"siltstone-{uuid.uuid4().hex}"
+
+    def begin(self) -> None:
+        """Let all that this thread runs from now on be part of the job."""
+        self._spark.sparkContext.setJobGroup(self._id, "siltstone round", interruptOnCancel=True)
+
+    def cancel(self) -> None:
+        """End what runs."""
+        self._spark.sparkContext.cancelJobGroup(self._id)
+
+    def stages(self) -> list[tuple[int, int]]:
+        """Return (tasks done, tasks) of each stage begun so far, in order."""
+        tracker = self._spark.sparkContext.statusTracker()
+        jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(self._id)]
+        ids = sorted({stage for job in jobs if job is not None for stage in job.stageIds})
+        stages = [tracker.getStageInfo(stage) for stage in ids]
+        return [(stage.numCompletedTasks, stage.numTasks) for stage in stages if stage is not None]
+
+
+class _ConnectJob(_Job):
+    """The same for Spark Connect, where a session has no context, and operations have tags."""
+
+    def begin(self) -> None:
+        """Let all that this thread runs from now on be part of the job."""
+        self._spark.addTag(self._id)
+
+    def cancel(self) -> None:
+        """End what runs."""
+        self._spark.interruptTag(self._id)
+
+    def stages(self) -> list[tuple[int, int]]:
+        """Return nothing: the server does not say which operation its stages are of."""
+        return []

@@ -4,6 +4,7 @@ import datetime
 import functools
 import json
 import re
+import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
@@ -342,12 +343,20 @@ def _from_rows(rows: Sequence[Mapping[str, object]], schema: pa.Schema) -> pa.Ta
     return pa.table(columns)
 
 
+def _inferred(values: list[object]) -> "pa.Array[Any]":
+    """Make an array of the type that values have; older releases of Arrow do not know UUIDs."""
+    kinds = {type(value) for value in values if value is not None}
+    if kinds == {uuid.UUID}:
+        return pa.array([value.bytes if isinstance(value, uuid.UUID) else None for value in values], pa.uuid())
+    return pa.array(values)
+
+
 def _column(name: str, values: list[object], target: pa.DataType | None) -> "pa.Array[Any]":
     """Make an array of Python values, which have kinds but no widths: those are the column's."""
     try:
         if target is not None and has_map(target):
             return pa.array(values, target)
-        inferred = pa.array(values)
+        inferred = _inferred(values)
     except (pa.ArrowException, OverflowError) as error:
         raise InvalidInputError(f"column {name!r}: its values have no type in common: {error}") from error
     if len({value.tzinfo is None for value in values if isinstance(value, datetime.datetime)}) > 1:

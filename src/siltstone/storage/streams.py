@@ -10,6 +10,7 @@ from typing import NamedTuple, TypeVar, overload
 import orjson
 
 from siltstone.errors import AlreadyExistsError, InvalidInputError, NotFoundError
+from siltstone.log.actions import Action
 from siltstone.log.commit import Commit, CommitLog, Committed
 from siltstone.log.horizon import announced
 from siltstone.log.state import Entry, LogState, decoding
@@ -274,9 +275,11 @@ class StoredStream(NamedTuple):
         """Call `query` on the stream as this process knows it already; where it does not, as `read` does."""
         return self.log.recall(lambda state: query(StoredState(self, state)))
 
-    def commit(self, operation: str, prepare: Callable[[StoredState], Commit[R]]) -> Committed[R]:
+    def commit(
+        self, operation: str, prepare: Callable[[StoredState], Commit[R]], *, action: Action | None = None
+    ) -> Committed[R]:
         """Commit what `prepare` makes of the newest state; see `CommitLog.commit`. Raises: NotFoundError as well."""
-        return self.log.commit(operation, lambda state: prepare(StoredState(self, state)))
+        return self.log.commit(operation, lambda state: prepare(StoredState(self, state)), action=action)
 
     def expiry_ms(self) -> int:
         """Return the time by which things may expire; see `CommitLog.expiry_ms`."""
@@ -396,7 +399,7 @@ def delete_stream(stream: StreamLocator, *, root: str) -> None:
         keys = [stream_key(name), *(key for prefix in prefixes for key in state.entries.keys(prefix))]
         return Commit(dict.fromkeys(keys), None)
 
-    locate(stream, root).commit("delete stream", prepare)
+    locate(stream, root).commit("delete stream", prepare, action=Action("delete stream", {"stream": name}))
 
 
 def close_stream(stream: StreamLocator, *, before_ms: int, root: str) -> bool:
@@ -462,7 +465,8 @@ def delete_partition(partition: PartitionLocator, *, root: str) -> None:
         deltas = state.delta_keys(partition.partition_id)
         return Commit(dict.fromkeys([partition_key(partition.stream, partition.partition_id), *deltas]), None)
 
-    locate(partition, root).commit("delete partition", prepare)
+    action = Action("delete partition", {"stream": partition.stream, "partition": partition.partition_id})
+    locate(partition, root).commit("delete partition", prepare, action=action)
 
 
 def partition_change(partition: Partition) -> dict[str, Entry]:

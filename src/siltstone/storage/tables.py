@@ -4,6 +4,7 @@ import contextlib
 from collections.abc import Mapping
 
 from siltstone.errors import AlreadyExistsError, ConflictError, NotFoundError
+from siltstone.log.actions import Action
 from siltstone.log.commit import Changes, Commit
 from siltstone.log.state import Entry, LogState, decoding
 from siltstone.model import Namespace, NamespaceLocator, Table, TableLocator
@@ -49,7 +50,7 @@ def create_namespace(namespace: str, *, properties: Mapping[str, str] | None = N
         made.created_at = log.now_ms()
         return Commit({namespace_key(namespace): namespace_entry(made)}, made)
 
-    return log.commit("create namespace", prepare).result
+    return log.commit("create namespace", prepare, action=Action("create namespace", {"namespace": namespace})).result
 
 
 def update_namespace(namespace: str, *, properties: Mapping[str, str | None], root: str) -> Namespace:
@@ -60,7 +61,8 @@ def update_namespace(namespace: str, *, properties: Mapping[str, str | None], ro
         updated.properties = change_properties(updated.properties, properties, f"namespace {namespace}", of_table=False)
         return Commit({namespace_key(namespace): namespace_entry(updated)}, updated)
 
-    return catalog_log(root).commit("update namespace", prepare).result
+    action = Action("alter namespace", {"namespace": namespace, "properties": sorted(properties)})
+    return catalog_log(root).commit("update namespace", prepare, action=action).result
 
 
 def delete_namespace(namespace: str, *, root: str) -> None:
@@ -73,7 +75,7 @@ def delete_namespace(namespace: str, *, root: str) -> None:
             raise ConflictError(f"{root}: namespace {namespace} still has {len(tables)} tables; drop them first")
         return {namespace_key(namespace): None}
 
-    catalog_log(root).commit("delete namespace", prepare)
+    catalog_log(root).commit("delete namespace", prepare, action=Action("drop namespace", {"namespace": namespace}))
 
 
 def list_tables(namespace: str | None = None, *, root: str) -> list[Table]:
@@ -117,7 +119,7 @@ def create_table(
         made.created_at = log.now_ms()
         return Commit({table_key(namespace, table): table_entry(made)}, made)
 
-    return log.commit("create table", prepare).result
+    return log.commit("create table", prepare, action=Action("create", table=f"{namespace}.{table}")).result
 
 
 def update_table(
@@ -147,7 +149,10 @@ def update_table(
         changes[table_key(target.namespace, target.table)] = table_entry(updated)
         return Commit(changes, updated)
 
-    return catalog_log(root).commit("update table", prepare).result
+    named = {"to": "" if (target.namespace, target.table) == (namespace, table) else target.full_name}
+    changed = {"properties": sorted(properties or {})}
+    action = Action("rename" if named["to"] else "alter", {**named, **changed}, table=f"{namespace}.{table}")
+    return catalog_log(root).commit("update table", prepare, action=action).result
 
 
 def delete_table(namespace: str, table: str, *, root: str) -> None:
@@ -162,7 +167,7 @@ def delete_table(namespace: str, table: str, *, root: str) -> None:
             **{dropped_key(version.folder): dropped for version in doomed.versions},
         }
 
-    log.commit("delete table", prepare)
+    log.commit("delete table", prepare, action=Action("drop", table=f"{namespace}.{table}"))
 
 
 def new_table(

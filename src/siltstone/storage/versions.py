@@ -7,6 +7,7 @@ from typing import Any
 import pyarrow as pa
 
 from siltstone.errors import AlreadyExistsError, ConflictError, CorruptionError, InvalidInputError, NotFoundError
+from siltstone.log.actions import Action
 from siltstone.log.commit import Changes, Commit, CommitLog
 from siltstone.log.state import Entry, LogState, decoding
 from siltstone.model import (
@@ -142,7 +143,8 @@ def create_table_version(
         changes[table_key(namespace, table)] = tables.table_entry(parent_table)
         return Commit(changes, version)
 
-    version = log.commit("create table version", prepare).result
+    action = Action("create" if create_parents else "create version", table=f"{namespace}.{table}")
+    version = log.commit("create table version", prepare, action=action).result
     if not dry_run:
         keep_reserve(root)
     return version
@@ -211,7 +213,19 @@ def update_table_version(
 
     if dry_run:
         return log.read(prepare).result
-    log.commit("update table version", prepare)
+    log.commit(
+        "update table version",
+        prepare,
+        action=Action(
+            "alter",
+            {
+                "dropped": list(drop_columns),
+                "renamed": [f"{old} to {new}" for old, new in (rename_columns or {}).items()],
+                "added": [] if add_columns is None else list(add_columns.names),
+                "properties": sorted(properties or {}),
+            },
+        ),
+    )
     if lifecycle_state is not None:
         _update_lifecycle(parent, chosen.version, lifecycle_state, root)
         chosen.lifecycle_state = lifecycle_state
@@ -228,7 +242,8 @@ def _update_lifecycle(table: Table, version: str, lifecycle_state: LifecycleStat
                 entry.lifecycle_state = lifecycle_state
         return {table_key(name.namespace, name.table): tables.table_entry(updated)}
 
-    catalog_log(root).commit("update lifecycle state", prepare)
+    action = Action("set lifecycle state", {"version": version, "to": lifecycle_state}, table=name.full_name)
+    catalog_log(root).commit("update lifecycle state", prepare, action=action)
 
 
 def get_table_version_schema(namespace: str, table: str, table_version: str | None = None, *, root: str) -> pa.Schema:

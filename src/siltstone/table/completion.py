@@ -11,6 +11,7 @@ import orjson
 
 from siltstone.catalog import main as catalog
 from siltstone.errors import ConflictError, CorruptionError, NotFoundError
+from siltstone.log.actions import Action
 from siltstone.log.commit import Changes, Commit, CommitLog, commit_log
 from siltstone.log.horizon import new_round_name, refuse_late
 from siltstone.log.state import Entry, LogState, decoding
@@ -250,11 +251,12 @@ def commit_round(
     needs: Collection[int] = (),
     holds: Sequence[Entry] | None = None,
     more: Callable[[LogState], Changes] = lambda state: {},
+    action: Action | None = None,
 ) -> None:
     """Make a round real, if the one it was planned on is still the current one and those it `needs` still there.
 
     With `holds`, also only if these are still all holds that there are. What `more` returns of the log's state is changed by the
-    same commit. Raises: ConflictError.
+    same commit, and an `action` that is more than a compaction is noted in it. Raises: ConflictError.
     """
     entry: Entry = {
         "round_id": completion.round_id,
@@ -291,7 +293,7 @@ def commit_round(
             )
         return {CURRENT_KEY: entry, f"{ROUND_PREFIX}{completion.round_id}": entry, **more(state)}
 
-    destination.log.commit("round", prepare)
+    destination.log.commit("round", prepare, action=action)
 
 
 def _marks(completion: RoundCompletion) -> Entry:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from siltstone.errors import ConflictError, NotFoundError
+from siltstone.log.actions import Action
 from siltstone.log.commit import Changes
 from siltstone.log.state import Entry, LogState
 from siltstone.model import TableVersion
@@ -154,7 +155,11 @@ def remove_consumer(destinations: Iterable[Destination], name: str) -> None:
         raise NotFoundError(f"there is no consumer {name!r}{did_you_mean(name, known)}")
     for destination, names in there.items():
         if name in names:
-            destination.log.commit("remove consumer", lambda state: {key: None} if key in state else {})
+            destination.log.commit(
+                "remove consumer",
+                lambda state: {key: None} if key in state else {},
+                action=Action("remove consumer", {"consumer": name}),
+            )
 
 
 def _entries(destination: Destination) -> list[Entry]:

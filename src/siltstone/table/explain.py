@@ -12,7 +12,7 @@ from siltstone.ingest.export import plain
 from siltstone.model import Delta, PartitionLocator, TableVersion
 from siltstone.model.locators import did_you_mean
 from siltstone.model.rounds import RoundCompletion
-from siltstone.model.schema import evolve
+from siltstone.model.schema import describe_type, evolve
 from siltstone.rows.columns import align, equal_ids, hash_keys
 from siltstone.rows.files import StoredFile
 from siltstone.storage import object_store as storage
@@ -311,6 +311,22 @@ def parse_key(version: TableVersion, texts: Mapping[str, str | None]) -> dict[st
         else:
             key[column] = parse_literal(text, field).as_py()
     return key
+
+
+def key_problems(version: TableVersion, texts: Mapping[str, str | None]) -> dict[str, str]:
+    """Return what is wrong with the text for each column of a primary key, in words; nothing where `parse_key` takes them."""
+    problems = {column: "is not in the primary key" for column in texts if column not in version.primary_keys}
+    for column in version.primary_keys:
+        field, text = version.schema.field(column), texts.get(column)
+        is_text = pa.types.is_string(field.type)
+        if column not in texts or (text == "" and not is_text):
+            problems[column] = "needs a value"
+        elif text is not None and (text != "null" or is_text):
+            try:
+                parse_literal(text, field)
+            except InvalidInputError:
+                problems[column] = f"cannot be {text!r:.60}: its type is {describe_type(field.type)}"
+    return problems
 
 
 def _why(events: Sequence[KeyEvent], version: TableVersion) -> str:

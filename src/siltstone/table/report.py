@@ -11,7 +11,9 @@ from siltstone.log.state import Entry
 from siltstone.model import Delta, PartitionLocator, TableVersion
 from siltstone.model.buckets import Bucket
 from siltstone.model.rounds import RoundCompletion, ratio
+from siltstone.rows.kept import Kept
 from siltstone.storage import object_store as storage
+from siltstone.storage.interface import StreamLog, StreamState
 from siltstone.table.completion import Destination, current_completion, read_kept
 from siltstone.table.followers import Followed, FollowedTable, read_followed, read_own, work_in
 from siltstone.text import format_value
@@ -181,6 +183,10 @@ def _property_changes(before: Mapping[str, str], after: Mapping[str, str]) -> It
 RECENT_ROUNDS = 10
 MAX_ROUNDS = 60
 MAX_BUCKETS = 256
+MAX_WAITING = 50
+# About how much a round in numbers takes, and all of them that a process remembers.
+_REPORT_BYTES = 4 << 10
+_REPORTS_BYTES = 32 << 20
 
 
 @dataclass(frozen=True)
@@ -220,6 +226,9 @@ class RoundReport:
     seconds: Mapping[str, float] = field(default_factory=dict)
     rolled_back_to: int | None = None
     problem: str | None = None
+
+
+_KNOWN_ROUNDS = Kept[tuple[str, str, str], RoundReport](_REPORTS_BYTES)
 
 
 def report_round(completion: RoundCompletion) -> RoundReport:
@@ -382,6 +391,8 @@ class TableRound(RoundReport):
     rows_in: int = 0
     table_rows: int | None = None
     table_bytes: int | None = None
+    # How old the oldest delta that it read was when it was committed; None where that is no longer known.
+    lag_ms: int | None = None
 
 
 @dataclass(frozen=True)
@@ -395,16 +406,19 @@ class BucketSize:
     files: int
     bytes: int
     tombstones: int
+    # The bits of key hashes that it is known by: one more halves the keys that belong to it.
+    depth: int = 0
 
 
 @dataclass(frozen=True)
 class TableDetails:
-    """A table at a glance, its newest rounds, oldest first, and its largest buckets."""
+    """A table at a glance, its newest rounds, oldest first, its largest buckets, and the oldest deltas that wait."""
 
     overview: TableReport
     rounds: Sequence[TableRound] = ()
     buckets: Sequence[BucketSize] = ()
     bucket_count: int = 0
+    waiting: Sequence[DeltaReport] = ()
 
 
 class PartitionRounds(NamedTuple):
@@ -414,6 +428,10 @@ class PartitionRounds(NamedTuple):
     current: RoundCompletion | None
     recent: Sequence[RoundCompletion]
     has_older: bool
+    # The newest ones in numbers.
+    reports: Sequence[RoundReport] = ()
+    # See `TableRound.lag_ms`, by the id of the round.
+    lags_ms: Mapping[int, int] = {}
 
     def newest(self, count: int) -> "PartitionRounds":
         """Return the same with at most so many rounds."""
@@ -424,11 +442,10 @@ class PartitionRounds(NamedTuple):
 def report_table(table: FollowedTable, partitions: Sequence[PartitionRounds]) -> TableReport:
     """Return a table in numbers."""
     current = [partition.current for partition in partitions if partition.current is not None]
-    recent = [completion for partition in partitions for completion in partition.recent[-RECENT_ROUNDS:]]
+    recent = [report for partition in partitions for report in partition.reports[-RECENT_ROUNDS:]]
     waiting = [work for work in work_in(table, recall=True) if work.is_waiting]
     deltas = [delta for work in waiting for delta in work.deltas]
     live_rows, stored_rows = sum(each.live_rows for each in current), sum(each.record_count for each in current)
-    newest = max(recent, key=_by_time, default=None)
     return TableReport(
         name=table.stream.locator.table_locator.full_name,
         partitions=len(partitions),
@@ -444,12 +461,14 @@ def report_table(table: FollowedTable, partitions: Sequence[PartitionRounds]) ->
         high_watermark=min((each.high_watermark for each in current), default=None),
         write_amplification=ratio(sum(each.written_bytes for each in recent), sum(each.input_bytes for each in recent)),
         read_amplification=ratio(stored_rows, live_rows),
-        last_round=None if newest is None else report_round(newest),
+        last_round=max(recent, key=_by_time, default=None),
     )
 
 
-def detail_table(overview: TableReport, partitions: Sequence[PartitionRounds]) -> TableDetails:
-    """Return a table with its newest rounds and its largest buckets."""
+def detail_table(
+    overview: TableReport, partitions: Sequence[PartitionRounds], waiting: Sequence[DeltaReport] = ()
+) -> TableDetails:
+    """Return a table with its newest rounds and its largest buckets; `waiting` are the deltas that wait."""
     sizes = [
         BucketSize(
             partition=each.current.destination_partition_locator.partition_values,
@@ -459,6 +478,7 @@ def detail_table(overview: TableReport, partitions: Sequence[PartitionRounds]) -
             files=len(bucket.files),
             bytes=bucket.content_length,
             tombstones=bucket.tombstone_count,
+            depth=bucket.depth,
         )
         for each in sorted(partitions, key=lambda partition: partition.locator.partition_id)
         if each.current is not None
@@ -467,7 +487,7 @@ def detail_table(overview: TableReport, partitions: Sequence[PartitionRounds]) -
     count = sum(len(each.current.buckets) for each in partitions if each.current is not None)
     by_size = sorted(range(len(sizes)), key=lambda index: sizes[index].bytes, reverse=True)
     largest = [sizes[index] for index in sorted(by_size[:MAX_BUCKETS])]
-    return TableDetails(overview, list(table_rounds(partitions)), largest, count)
+    return TableDetails(overview, list(table_rounds(partitions)), largest, count, waiting)
 
 
 def table_rounds(partitions: Sequence[PartitionRounds]) -> Iterator[TableRound]:
@@ -477,8 +497,10 @@ def table_rounds(partitions: Sequence[PartitionRounds]) -> Iterator[TableRound]:
     rounds = sorted((completion for each in shown for completion in each.recent), key=_by_time)
     unseen = {each.locator.partition_id for each in shown if each.has_older}
     latest: dict[str, RoundCompletion] = {}
+    lags_ms = {each.locator.partition_id: each.lags_ms for each in shown}
     for completion in rounds:
-        latest[completion.destination_partition_locator.partition_id] = completion
+        partition_id = completion.destination_partition_locator.partition_id
+        latest[partition_id] = completion
         is_whole = unseen <= latest.keys()
         report = report_round(completion)
         yield TableRound(
@@ -486,11 +508,12 @@ def table_rounds(partitions: Sequence[PartitionRounds]) -> Iterator[TableRound]:
             rows_in=completion.accounting.input_rows,
             table_rows=sum(each.live_rows for each in latest.values()) if is_whole else None,
             table_bytes=sum(each.content_length for each in latest.values()) if is_whole else None,
+            lag_ms=lags_ms[partition_id].get(completion.round_id),
         )
 
 
-def _by_time(completion: RoundCompletion) -> tuple[int, int]:
-    return completion.completed_at, completion.round_id
+def _by_time(of_round: RoundCompletion | RoundReport) -> tuple[int, int]:
+    return of_round.completed_at, of_round.round_id
 
 
 def _rounds_each(partitions: int) -> int:
@@ -519,9 +542,49 @@ def read_details(name: str, *, root: str) -> TableDetails:
     """Read one table with its rounds and buckets, each log once; what is wrong with it is part of the report."""
     try:
         readable = _read_partitions(name, lambda partitions: max(RECENT_ROUNDS, _rounds_each(partitions)), root=root)
-        return detail_table(readable.report(), readable.rounds)
+        rounds = [
+            each._replace(lags_ms=_lags_ms(readable.table.stream, followed, each.recent))
+            for followed, each in zip(readable.table.partitions, readable.rounds, strict=True)
+        ]
+        return detail_table(readable.report(), rounds, _oldest_waiting(readable.table))
     except SiltstoneError as error:
         return TableDetails(TableReport(name, problem=str(error)))
+
+
+def _oldest_waiting(table: FollowedTable) -> list[DeltaReport]:
+    """Return the oldest of the deltas that no round has read."""
+    waiting = [
+        (delta.stream_position, delta, work.source.version)
+        for work in work_in(table, recall=True)
+        for delta in work.deltas[:MAX_WAITING]
+    ]
+    oldest = sorted(waiting, key=lambda each: each[0])[:MAX_WAITING]
+    return [report_delta(delta, version.names_by_file()) for _, delta, version in oldest]
+
+
+def _lags_ms(own: StreamLog, partition: Followed, rounds: Sequence[RoundCompletion]) -> dict[int, int]:
+    """Return how old the oldest delta of each round was when it was committed, where nothing of that is trimmed."""
+    source = partition.source
+    if source is None or not rounds:
+        return {}
+    watermarks = {int(entry["round_id"]): int(entry["high_watermark"]) for entry in partition.state.rounds}
+
+    def read(state: StreamState) -> dict[int, int]:
+        known = state.partition(source.partition_id)
+        trimmed = 0 if known is None else known.trimmed_stream_position
+        lags_ms: dict[int, int] = {}
+        for completion in rounds:
+            previous = completion.previous_round_id
+            after = 0 if previous is None else watermarks.get(previous)
+            if after is None or after < trimmed or completion.source_partition_locator != source:
+                continue
+            oldest = next(iter(state.deltas(source.partition_id, after, completion.high_watermark)), None)
+            if oldest is not None:
+                lags_ms[completion.round_id] = max(completion.completed_at - oldest.committed_at, 0)
+        return lags_ms
+
+    is_own = source.stream_locator == own.locator
+    return own.recall(read) if is_own else storage.locate_stream(source, root=own.root).read(read)
 
 
 class _Readable(NamedTuple):
@@ -558,7 +621,8 @@ def _read_partitions(name: str, count: Callable[[int], int], *, recall: bool = F
     readable: list[Followed] = []
     for partition in table.partitions:
         try:
-            rounds.append(_newest_rounds(partition, count(len(table.partitions))))
+            read = _recall_rounds if recall else _newest_rounds
+            rounds.append(read(partition, count(len(table.partitions))))
             readable.append(partition)
         except CorruptionError as error:
             damage.append((partition.own, error))
@@ -614,7 +678,37 @@ def _newest_rounds(partition: Followed, count: int) -> PartitionRounds:
     current = next((each for each in recent if entry is not None and each.round_id == entry["round_id"]), None)
     if current is None and entry is not None:
         current = current_completion(destination, entry)
-    return PartitionRounds(destination.locator, current, recent, len(entries) > count)
+    return PartitionRounds(destination.locator, current, recent, len(entries) > count, [*map(report_round, recent)])
+
+
+def _recall_rounds(partition: Followed, count: int) -> PartitionRounds:
+    """Return the newest rounds of a partition in numbers, those before the current one as this process knows them.
+
+    The completion of the current round is read each time, so that damage to it is noticed.
+    """
+    destination, entries = partition.destination, partition.state.rounds
+    current = current_completion(destination, partition.state.current)
+    reports = [
+        report_round(current) if current is not None and current.round_id == entry["round_id"] else None
+        for entry in entries[-count:]
+    ]
+    known = [
+        report or _recall_report(destination, entry) for report, entry in zip(reports, entries[-count:], strict=True)
+    ]
+    found = [report for report in known if report is not None]
+    return PartitionRounds(destination.locator, current, (), len(entries) > count, found)
+
+
+def _recall_report(destination: Destination, entry: Entry) -> RoundReport | None:
+    """Return a round in numbers, which never change; None where a vacuum forgot it since its entry was read."""
+    key = destination.root, str(entry["uri"]), str(entry["checksum"])
+    report = _KNOWN_ROUNDS.get(key)
+    if report is None:
+        completion = read_kept(destination, entry)
+        if completion is None:
+            return None
+        report = _KNOWN_ROUNDS.keep(key, report_round(completion), _REPORT_BYTES)
+    return report
 
 
 def _read_round(destination: Destination, entry: Entry) -> RoundReport | None:

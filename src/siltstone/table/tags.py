@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 import orjson
 
 from siltstone.errors import AlreadyExistsError, ConflictError, CorruptionError, InvalidInputError, NotFoundError
+from siltstone.log.actions import Action
 from siltstone.log.commit import Changes, CommitLog
 from siltstone.log.horizon import new_file_name, refuse_late
 from siltstone.log.inspect import Finding
@@ -199,7 +200,7 @@ def _commit(log: CommitLog, stream: StreamLog, planned: _Planned) -> Tag:
         return {key: entry}
 
     try:
-        log.commit("tag", prepare)
+        log.commit("tag", prepare, action=Action("tag", {"tag": planned.name}))
     except (ConflictError, AlreadyExistsError):
         objects.delete([uri])
         raise
@@ -216,7 +217,9 @@ def remove_tag(table: str, name: str, *, root: str) -> Tag:
     """Forget a tag; its files go with the next vacuum, unless something else names them. Raises: NotFoundError."""
     folder = storage.find_stream(*split_table_name(table), root=root).version_folder
     tag, key = find_tag(table, name, folder, root=root), f"{TAG_PREFIX}{name}"
-    version_log(root, folder).commit("untag", lambda state: {key: None} if key in state else {})
+    version_log(root, folder).commit(
+        "untag", lambda state: {key: None} if key in state else {}, action=Action("untag", {"tag": name})
+    )
     return tag
 
 
@@ -358,10 +361,10 @@ def tagged_rounds(root: str, folder: str) -> dict[str, set[int]]:
     return rounds
 
 
-def mark_sweep(root: str, folder: str) -> None:
-    """Let tags that are being made be planned again: files that nothing names now are about to be removed."""
+def mark_sweep(root: str, folder: str, action: Action) -> None:
+    """Let tags that are being made be planned again: files that nothing names, or rounds, are about to be removed."""
     log = version_log(root, folder)
-    log.commit("vacuum", lambda state: {SWEEP_KEY: {"batch": state.batch_id + 1}})
+    log.commit("vacuum", lambda state: {SWEEP_KEY: {"batch": state.batch_id + 1}}, action=action)
 
 
 def check_tags(root: str, folder: str) -> list[Finding]:

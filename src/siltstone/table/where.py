@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 
 from siltstone.errors import InvalidInputError
 from siltstone.model.locators import did_you_mean
-from siltstone.model.schema import check_known, describe_type
+from siltstone.model.schema import HOUR_24, check_known, describe_type
 from siltstone.rows.files import Range, Ranges
 
 _TRUTHS = {"true": True, "false": False}
@@ -50,7 +50,7 @@ def _value(text: str, kind: pa.DataType) -> Any:
     if pa.types.is_date(kind):
         return datetime.date.fromisoformat(text)
     if pa.types.is_time(kind):
-        return datetime.time.fromisoformat(text)
+        return _refuse(text) if HOUR_24.search(text) else datetime.time.fromisoformat(text)
     if pa.types.is_timestamp(kind):
         return _time(text, has_zone=kind.tz is not None)
     if pa.types.is_decimal(kind):
@@ -59,6 +59,8 @@ def _value(text: str, kind: pa.DataType) -> Any:
 
 
 def _time(text: str, *, has_zone: bool) -> datetime.datetime:
+    if HOUR_24.search(text):
+        raise ValueError(text)
     time = datetime.datetime.fromisoformat(text)
     if has_zone:
         return time.replace(tzinfo=time.tzinfo or datetime.UTC)

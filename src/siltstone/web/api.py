@@ -5,6 +5,7 @@ In JSON, times are milliseconds since 1970 and sizes are bytes. Every form must 
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Annotated, Literal
 from urllib.parse import quote
 
@@ -12,15 +13,17 @@ from fastapi import APIRouter, Body, Depends, Form, HTTPException, Path, Query, 
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 from prometheus_client import generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
 from prometheus_client.registry import Collector
 from pydantic import BaseModel, ConfigDict, Field
 
+from siltstone import __version__
 from siltstone.errors import SiltstoneError
 from siltstone.ingest.drop_log import IngestReport
 from siltstone.publish.outcomes import Publication
 from siltstone.service import (
     Database,
+    TableHealth,
     audit_trail,
     controls,
     cycle_details,
@@ -28,7 +31,9 @@ from siltstone.service import (
     list_nodes,
     measured_status,
     service_status,
+    table_health,
 )
+from siltstone.service.controls import AUDIT_LIMIT
 from siltstone.service.results import (
     AuditEntry,
     Control,
@@ -41,9 +46,24 @@ from siltstone.service.results import (
     TriggerRequest,
 )
 from siltstone.service.settings import FREEZE_SECONDS, HISTORY_LIMIT
-from siltstone.table.report import TableDetails, TableReport
-from siltstone.web.pages import SiteHere, bearer_role, client_of, may_control, reader, set_cookie, show, site_of
+from siltstone.table.explain import Explanation
+from siltstone.table.preview import Preview
+from siltstone.table.report import TableDescription, TableDetails, TableReport
+from siltstone.web.pages import (
+    RowsHere,
+    SiteHere,
+    bearer_role,
+    client_of,
+    may_control,
+    reader,
+    set_cookie,
+    show,
+    site_of,
+)
+from siltstone.web.reader_lines import ReaderLines, reader_lines
+from siltstone.web.row_reader import MAX_PREVIEW_ROWS, PREVIEW_ROWS
 from siltstone.web.site import CONTROL, SESSION_COOKIE, VISIT_COOKIE, Site, is_from_elsewhere
+from siltstone.web.table_pages import KEY_PREFIX, explorable, typed_key
 
 # What each button does for a requester, and the notice that says so.
 ACTIONS: Mapping[str, tuple[Callable[[Database, str, float], object], str]] = {
@@ -156,15 +176,28 @@ def trusted_program(request: Request) -> None:
 def known_parameters(request: Request) -> None:
     """Refuse parameters that the address does not have: a misspelt one would be ignored in silence."""
     declared = {parameter.alias for parameter in request.scope["route"].dependant.query_params}
-    unknown = [name for name in request.query_params if name not in declared]
+    unknown = [name for name in request.query_params if name not in declared and not _names_a_key(request, name)]
     if unknown:
         raise RequestValidationError([{"type": "extra_forbidden", "loc": ("query", name)} for name in unknown])
+
+
+def _names_a_key(request: Request, parameter: str) -> bool:
+    return request.scope["route"].endpoint is keys and parameter.startswith(KEY_PREFIX)
 
 
 class Nothing(BaseModel):
     """What needs no details: an empty object, or no body at all."""
 
     model_config = ConfigDict(extra="forbid")
+
+
+@dataclass(frozen=True)
+class AnsweringNode:
+    """The node whose web server answers."""
+
+    node: str | None
+    shows_rows: bool
+    is_spark_starting: bool
 
 
 class TriggerDetails(Nothing):
@@ -219,6 +252,13 @@ def table(site: SiteHere, name: str) -> TableDetails:
     return site.lake.table(name)
 
 
+@reading.get("/tables/{name}/health", summary="How a table is")
+def health(site: SiteHere, name: str) -> TableHealth:
+    """What fails and how it is cured, how far the table lags behind, its backlog as of each cycle, amplification, ingests and publishes."""
+    overview = site.lake.table(name).overview
+    return table_health(site.database, overview, site.lake.ingests(name), site.lake.publications(name))
+
+
 @reading.get("/tables/{name}/ingests", summary="Folders that files are taken from")
 def ingests(site: SiteHere, name: str) -> list[IngestReport]:
     """The folders whose files are taken into a table: files, rows and rejects so far, what waits, the last error."""
@@ -232,16 +272,73 @@ def published(site: SiteHere, name: str) -> list[Publication]:
     return site.lake.publications(name)
 
 
+@reading.get("/tables/{name}/schema", summary="What a table is")
+def schema(site: SiteHere, name: str) -> TableDescription:
+    """The columns, keys, rules and properties of a table, and what there is of its deltas."""
+    return site.lake.describe(name)
+
+
+@reading.get("/tables/{name}/readers", summary="How to read a table elsewhere")
+def readers(site: SiteHere, name: str) -> list[ReaderLines]:
+    """The lines that read a table in Spark, DuckDB, Polars and on the command line."""
+    is_documents = site.lake.holds_documents(name)
+    return reader_lines(site.lake.root, name, site.lake.publications(name), holds_documents=is_documents)
+
+
+@reading.get("/tables/{name}/rows", summary="The first rows of a table")
+def rows(
+    site: SiteHere, rows: RowsHere, name: str, limit: Annotated[int, Query(ge=1, le=MAX_PREVIEW_ROWS)] = PREVIEW_ROWS
+) -> Preview:
+    """Some compacted rows of a table, or the keys of documents; deltas that wait are not read. Where a token is set, this needs it."""
+    site.lake.table(name)
+    return rows.preview(name, limit)
+
+
+@reading.get("/tables/{name}/keys", summary="Why a key has the row it has")
+def keys(
+    request: Request, site: SiteHere, rows: RowsHere, name: str, null: Annotated[list[str] | None, Query()] = None
+) -> list[Explanation]:
+    """What `siltstone explain-key` shows, for the key in parameters such as `key.order_id=7`; `null` names columns that are null. Where a token is set, this needs it."""
+    described = site.lake.describe(name)
+    if not explorable(described.primary_keys, described.drop_duplicates):
+        raise HTTPException(400, "The table keeps all rows of a key, or has no primary key: no row wins over another.")
+    answer = rows.explain(name, typed_key(request.query_params, null or []))
+    if answer.problems:
+        raise HTTPException(422, " ".join(f"{column} {problem}." for column, problem in answer.problems.items()))
+    return list(answer.explanations)
+
+
+@reading.get("/tables/{name}/documents", summary="What happened to a document")
+def document(
+    site: SiteHere, rows: RowsHere, name: str, key: Annotated[str, Query(min_length=1)]
+) -> list[dict[str, object]]:
+    """What `siltstone documents timeline` shows: each delta and compaction of a document. Where a token is set, this needs it."""
+    if not site.lake.holds_documents(name):
+        raise HTTPException(404, "This table holds rows, not documents.")
+    return [
+        {**event._asdict(), "differences": event.differences and [each._asdict() for each in event.differences]}
+        for event in rows.timeline(name, key)
+    ]
+
+
+@reading.get("/node", summary="The node that answers")
+def node(site: SiteHere) -> AnsweringNode:
+    """The name of the node that answers, whether it shows rows, and whether Spark is starting there."""
+    return AnsweringNode(site.node, site.rows is not None, site.is_spark_starting())
+
+
 @reading.get("/nodes", summary="The nodes")
 def nodes(site: SiteHere) -> list[NodeInfo]:
     """The nodes of the last day."""
     return list_nodes(site.database, site.settings)
 
 
-@reading.get("/audit", summary="Who asked what of the service")
-def audit(site: SiteHere, limit: Annotated[int, Query(ge=1, le=10_000)] = HISTORY_LIMIT) -> list[AuditEntry]:
-    """What operators asked of the service by commands, pages and this API, newest first."""
-    return audit_trail(site.database, limit)
+@reading.get("/audit", summary="Who changed what")
+def audit(
+    site: SiteHere, limit: Annotated[int, Query(ge=1, le=AUDIT_LIMIT)] = HISTORY_LIMIT, table: str | None = None
+) -> list[AuditEntry]:
+    """Who dropped, altered, rolled back, erased or vacuumed tables, and what was asked of the service, newest first."""
+    return site.lake.audit(audit_trail(site.database, AUDIT_LIMIT), table=table, limit=limit)
 
 
 @reading.get("/requests/{request_id}", summary="A trigger request")
@@ -325,16 +422,16 @@ def resume_table(
 _log = logging.getLogger(__name__)
 # The numbers of a table's report that are metrics, each as siltstone_table_….
 _TABLE_GAUGES = {
-    "rows": "Compacted rows of a table.",
-    "bytes": "Bytes of its compacted files.",
-    "files": "Its compacted files.",
-    "dead_rows": "Rows in files that are no longer in the table.",
-    "backlog_deltas": "Deltas that no round has read.",
-    "backlog_bytes": "Bytes of deltas that no round has read.",
-    "high_watermark": "The stream position up to which all partitions are compacted.",
-    "stream_position": "The newest stream position.",
-    "write_amplification": "Bytes written for each byte of deltas, lately.",
-    "read_amplification": "Rows in files for each row of the table.",
+    "rows": ("rows", "Compacted rows of a table."),
+    "bytes": ("bytes", "Bytes of its compacted files."),
+    "files": ("files", "Its compacted files."),
+    "dead_rows": ("dead_rows", "Rows in files that are no longer in the table."),
+    "backlog_deltas": ("backlog_deltas", "Deltas that no round has read."),
+    "backlog_bytes": ("backlog_bytes", "Bytes of deltas that no round has read."),
+    "high_watermark": ("high_watermark", "The stream position up to which all partitions are compacted."),
+    "stream_position": ("stream_position", "The newest stream position."),
+    "write_amplification_ratio": ("write_amplification", "Bytes written for each byte of deltas, lately."),
+    "read_amplification_ratio": ("read_amplification", "Rows in files for each row of the table."),
 }
 
 
@@ -356,28 +453,29 @@ def render_metrics(site: Site) -> bytes:
         *_of_totals(status.totals),
     ]
     try:
-        metrics += _of_tables(site.lake.tables(), status.now_ms)
-        metrics += _of_publications(site.lake.publications(), status.now_ms)
+        metrics += _of_tables(site.lake.tables())
+        metrics += _of_publications(site.lake.publications())
         skews_ms["store"] = site.lake.skew_ms()
     except SiltstoneError as error:
         _log.warning("metrics of tables left out", extra={"reason": str(error)})
     about_skews = "How far this node's clock is ahead of the store's time, or the database's; negative if behind."
     skews = {name: skew_ms / 1000 for name, skew_ms in skews_ms.items() if skew_ms is not None}
-    metrics.append(_labelled("siltstone_clock_skew_seconds", about_skews, "of", skews))
+    metrics.append(_labelled("siltstone_clock_skew_seconds", about_skews, "reference", skews))
+    metrics.append(InfoMetricFamily("siltstone_build", "The version of Siltstone.", {"version": __version__}))
     return generate_latest(_Collected(metrics))
 
 
 def _of_cycles(status: ServiceStatus, newest: Sequence[CycleRecord]) -> Iterator[Metric]:
-    running_ms = max(status.now_ms - (status.started_at or status.now_ms), 0) if status.is_running else 0
-    about_age = "How long the current cycle has been running, else 0."
     yield _gauge("siltstone_cycle_running", "1 while a cycle runs.", status.is_running)
-    yield _gauge("siltstone_cycle_age_seconds", about_age, running_ms / 1000)
+    if status.started_at is not None:
+        about_start = "When the current or last cycle began, in seconds since 1970."
+        yield _gauge("siltstone_cycle_last_start_timestamp_seconds", about_start, status.started_at / 1000)
     if newest:
         duration = newest[0].duration_ms / 1000
         yield _gauge("siltstone_cycle_last_duration_seconds", "How long the last finished cycle took.", duration)
     if status.last_completed_at is not None:
-        since = max(status.now_ms - status.last_completed_at, 0) / 1000
-        yield _gauge("siltstone_cycle_since_completed_seconds", "Time since a cycle was COMPLETED.", since)
+        about_end = "When a cycle was last COMPLETED, in seconds since 1970."
+        yield _gauge("siltstone_cycle_last_completion_timestamp_seconds", about_end, status.last_completed_at / 1000)
     about_health = "0 while a table fails, after a cycle nobody worked on, and while one is overdue and nobody leads."
     yield _gauge("siltstone_healthy", about_health, status.is_healthy)
     yield _gauge("siltstone_disabled", "1 while cycles are disabled.", status.disabled is not None)
@@ -392,14 +490,14 @@ def _of_cycles(status: ServiceStatus, newest: Sequence[CycleRecord]) -> Iterator
     yield _gauge("siltstone_tables_paused", "Tables that are paused.", len(status.paused))
     failures = {table.table: table.partitions[0].failures for table in status.failing}
     about_failures = "Cycles in a row in which a table failed; only of those that fail."
-    yield _labelled("siltstone_table_failures", about_failures, "table", failures)
+    yield _labelled("siltstone_table_consecutive_failures", about_failures, "table", failures)
 
 
 def _of_totals(totals: Totals) -> Iterator[Metric]:
     cycles = CounterMetricFamily("siltstone_cycles", "Finished cycles.", labels=["status"])
-    cycles.add_metric(["COMPLETED"], totals.completed_cycles)
-    cycles.add_metric(["FAILED"], totals.failed_cycles)
-    cycles.add_metric(["STOPPED"], totals.stopped_cycles)
+    cycles.add_metric(["completed"], totals.completed_cycles)
+    cycles.add_metric(["failed"], totals.failed_cycles)
+    cycles.add_metric(["stopped"], totals.stopped_cycles)
     yield cycles
     yield CounterMetricFamily("siltstone_evictions", "Claims taken from dead or stuck workers.", totals.evictions)
     yield CounterMetricFamily("siltstone_compacted_rows", "Rows of deltas that cycles have compacted.", totals.rows)
@@ -413,36 +511,38 @@ def _of_nodes(nodes: Sequence[NodeInfo]) -> Iterator[Metric]:
     yield _gauge("siltstone_workers_alive", "Nodes seen lately that compact.", sum(node.is_worker for node in alive))
 
 
-def _of_tables(tables: Sequence[TableReport], now_ms: int) -> Iterator[Metric]:
+def _of_tables(tables: Sequence[TableReport]) -> Iterator[Metric]:
+    yield _gauge("siltstone_tables", "Tables of the lake.", len(tables))
     readable = {table.name: table.problem is None for table in tables}
     yield _labelled(
         "siltstone_table_readable", "0 where a table, or a partition of it, cannot be read.", "table", readable
     )
     reports = [table for table in tables if table.is_known]
-    ages_ms = {table.name: now_ms - table.oldest_at for table in reports if table.oldest_at is not None}
-    ages = {table.name: max(ages_ms.get(table.name, 0), 0) / 1000 for table in reports}
-    about_age = "Age of the oldest delta that no round has read, else 0."
-    yield _labelled("siltstone_table_backlog_age_seconds", about_age, "table", ages)
-    for key, about in _TABLE_GAUGES.items():
+    oldest = {table.name: table.oldest_at / 1000 for table in reports if table.oldest_at is not None}
+    about_oldest = "When the oldest delta came that no round has read, in seconds since 1970; only where one waits."
+    yield _labelled("siltstone_table_backlog_oldest_timestamp_seconds", about_oldest, "table", oldest)
+    for name, (key, about) in _TABLE_GAUGES.items():
         values = {table.name: getattr(table, key) for table in reports if getattr(table, key) is not None}
-        yield _labelled(f"siltstone_table_{key}", about, "table", values)
+        yield _labelled(f"siltstone_table_{name}", about, "table", values)
 
 
-def _of_publications(publications: Sequence[Publication], now_ms: int) -> Iterator[Metric]:
+def _of_publications(publications: Sequence[Publication]) -> Iterator[Metric]:
     """Yield how far each table is published, in each of the formats that its property names."""
-    behind_ms = [
-        0 if each.oldest_unpublished_at is None else max(now_ms - each.oldest_unpublished_at, 0)
-        for each in publications
-    ]
-    gauges: dict[str, tuple[str, Sequence[float]]] = {
+    waiting = [each.oldest_unpublished_at for each in publications]
+    oldest = [None if each is None else each / 1000 for each in waiting]
+    about_oldest = (
+        "When the oldest round was committed that is not published, in seconds since 1970; only where one is not."
+    )
+    gauges: dict[str, tuple[str, Sequence[float | None]]] = {
         "lag_rounds": ("Rounds that came since the published version.", [each.behind_rounds for each in publications]),
-        "lag_seconds": ("Age of the oldest round that is not published, else 0.", [ms / 1000 for ms in behind_ms]),
+        "oldest_pending_timestamp_seconds": (about_oldest, oldest),
         "failed": ("1 where the last publish failed.", [each.error is not None for each in publications]),
     }
     for name, (about, values) in gauges.items():
         gauge = GaugeMetricFamily(f"siltstone_table_publish_{name}", about, labels=["table", "format"])
         for each, value in zip(publications, values, strict=True):
-            gauge.add_metric([each.table, each.format], float(value))
+            if value is not None:
+                gauge.add_metric([each.table, each.format], float(value))
         yield gauge
 
 

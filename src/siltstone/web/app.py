@@ -22,10 +22,11 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from siltstone import __version__
-from siltstone.errors import InvalidInputError, NotFoundError, SiltstoneError, StorageError
+from siltstone.errors import CorruptionError, InvalidInputError, NotFoundError, SiltstoneError, StorageError
 from siltstone.service import service_status
-from siltstone.web import api, iceberg_catalog, pages
+from siltstone.web import api, iceberg_catalog, pages, table_pages
 from siltstone.web.api import render_metrics
+from siltstone.web.row_reader import BusyError
 from siltstone.web.site import TRIES_SECONDS, Site, TooManyTriesError
 
 LOOPBACK_HOSTS = ("localhost", "127.0.0.1", "[::1]")
@@ -62,7 +63,24 @@ _ANSWERS: tuple[tuple[type[Exception], int, str], ...] = (
     (NotFoundError, 404, "Not found; it may be older than what the history keeps."),
     (InvalidInputError, 400, "That cannot be done; check the values."),
     (StorageError, 503, "The database or the store of the lake does not answer. Try again in a moment."),
+    (BusyError, 503, "Others are reading rows right now. Try again in a moment."),
+    (CorruptionError, 500, "A file or a log of the table is damaged; `siltstone fsck` says which."),
 )
+# What a page of an error is headed with, and says where there is nothing more to say.
+_TITLES = {
+    400: "That cannot be done",
+    401: "You are not logged in",
+    403: "Not allowed",
+    404: "There is nothing here",
+    405: "Not possible here",
+    429: "Too many tries",
+    500: "Something went wrong",
+    503: "Not available right now",
+}
+_NOTHING_HERE = {
+    "/cycles/": "There is no such cycle. The newest hundred are kept.",
+    "/tables/": "There is no such table. It may have been dropped or renamed.",
+}
 
 
 class WebServer:
@@ -193,7 +211,16 @@ def create_app(site: Site, *, hosts: Collection[str] | None = None) -> ASGIApp:
         redoc_url=None,
     )
     app.state.site = site
-    for router in (pages.router, api.login_page, api.router, api.reading, api.steering, iceberg_catalog.router):
+    routers = (
+        pages.router,
+        table_pages.router,
+        api.login_page,
+        api.router,
+        api.reading,
+        api.steering,
+        iceberg_catalog.router,
+    )
+    for router in routers:
         app.include_router(router)
     app.mount("/static", StaticFiles(directory=pages.STATIC), name="static")
     app.add_exception_handler(HTTPException, _refused)
@@ -229,16 +256,28 @@ def _health(is_well: bool) -> Response:
 
 def _refused(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
+    code = error.status_code
+    if code == 405 and request.method in ("GET", "HEAD") and not request.url.path.startswith(("/api/", "/iceberg/")):
+        # Only forms use this address: no page has it.
+        code = 404
     is_ours = error.detail != HTTPStatus(error.status_code).phrase
-    message = error.detail if is_ours else f"{error.detail}."
-    return _answer(request, error.status_code, message, dict(error.headers or {}))
+    return _answer(request, code, error.detail if is_ours else _words(request, code), dict(error.headers or {}))
+
+
+def _words(request: Request, code: int) -> str:
+    if code == 404:
+        path = request.url.path
+        return next(
+            (said for prefix, said in _NOTHING_HERE.items() if path.startswith(prefix)), "No page has this address."
+        )
+    return f"{HTTPStatus(code).phrase}."
 
 
 def _misunderstood(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
     if not request.url.path.startswith("/api/"):
         # An address with a number that is none is the address of nothing.
-        return _answer(request, 404, "No such page.")
+        return _answer(request, 404, _words(request, 404))
     complaints = set()
     for problem in error.errors():
         name = ".".join(map(str, problem["loc"]))
@@ -261,7 +300,8 @@ def _failed(request: Request, error: Exception) -> Response:
                 "request failed",
                 extra={"path": request.url.path, "code": code, "reason": str(error)},
             )
-            return _answer(request, code, message)
+            is_page = not request.url.path.startswith(("/api/", "/iceberg/"))
+            return _answer(request, code, _words(request, 404) if code == 404 and is_page else message)
     _log.error("request failed", extra={"path": request.url.path, "code": 500}, exc_info=error)
     return _answer(request, 500, "Something went wrong here. The log of this node says what.")
 
@@ -273,7 +313,8 @@ def _answer(request: Request, code: int, message: str, headers: dict[str, str] |
         return JSONResponse(
             {"error": {"code": code, "message": message, "type": _iceberg_error(request, code)}}, code, headers
         )
-    return pages.show(request, "error.html", code=code, title=HTTPStatus(code).phrase, message=message)
+    title = _TITLES.get(code, HTTPStatus(code).phrase)
+    return pages.show(request, "error.html", code=code, title=title, message=message, needs_login=code == 401)
 
 
 def _iceberg_error(request: Request, code: int) -> str:

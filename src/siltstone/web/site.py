@@ -6,7 +6,7 @@ import logging
 import secrets
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar
@@ -17,8 +17,10 @@ from siltstone.ingest.drop_log import IngestReport
 from siltstone.lake import Lake, Table
 from siltstone.publish.outcomes import Publication
 from siltstone.service import Database, ServiceSettings
-from siltstone.table.report import TableDetails, TableReport
-from siltstone.text import format_partition, mask_secrets
+from siltstone.service.results import AuditEntry
+from siltstone.table.report import TableDescription, TableDetails, TableReport
+from siltstone.text import format_partition, mask_secrets, mask_values
+from siltstone.web.row_reader import RowReader
 
 T = TypeVar("T")
 FRESH_SECONDS = 4.0
@@ -194,6 +196,7 @@ class LakeReader:
         self._tables = _Kept(lambda: [_in_our_words(table) for table in lake.report()], monotonic)
         self._details: dict[str, _Kept[TableDetails]] = {}
         self._ingests: dict[str, _Kept[list[IngestReport]]] = {}
+        self._descriptions: dict[str, _Kept[TableDescription]] = {}
         self._publications = _Kept(self._read_publications, monotonic)
         self._lock = threading.Lock()
 
@@ -217,32 +220,51 @@ class LakeReader:
         except (InvalidInputError, NotFoundError):
             return None
 
+    def audit(self, asked: Iterable[AuditEntry], *, table: str | None = None, limit: int) -> list[AuditEntry]:
+        """Return who changed what, newest first, with what was asked of the service. Raises: NotFoundError, StorageError."""
+        return self._lake.audit(table, asked=asked, limit=limit, recall=True)
+
     def skew_ms(self) -> int | None:
         """Return how far this machine's clock is ahead of the store's, or None if it has no clock. Raises: StorageError."""
         return self._lake.skew_ms()
 
     def table(self, name: str) -> TableDetails:
         """Return one table in detail. Raises: NotFoundError, StorageError."""
+        self._check_known(name)
+        return self._keep(self._details, name, self._read_table)
+
+    def ingests(self, name: str) -> list[IngestReport]:
+        """Return the folders that files are taken from into a table, in numbers. Raises: NotFoundError, StorageError."""
+        self._check_known(name)
+        return self._keep(self._ingests, name, self._read_ingests)
+
+    def describe(self, name: str) -> TableDescription:
+        """Return a table's columns, rules and properties. Raises: NotFoundError, StorageError, CorruptionError."""
+        self._check_known(name)
+        return self._keep(self._descriptions, name, self._read_description)
+
+    def holds_documents(self, name: str) -> bool:
+        """Return whether it is a table of documents; False where it cannot be read. Raises: NotFoundError, StorageError."""
+        self._check_known(name)
+        try:
+            return Table(self._lake, name).holds_documents
+        except CorruptionError:
+            return False
+
+    def _check_known(self, name: str) -> None:
         try:
             is_known = self._lake.has_table(name)
         except InvalidInputError:
             is_known = False
         if not is_known:
             raise NotFoundError(f"{self.root}: unknown table {name}; `siltstone table list` lists them")
-        with self._lock:
-            if len(self._details) >= _MAX_TABLES:
-                self._details.clear()
-            kept = self._details.setdefault(name, _Kept(lambda: self._read_table(name), self._monotonic))
-        return kept.get()
 
-    def ingests(self, name: str) -> list[IngestReport]:
-        """Return the folders that files are taken from into a table, in numbers. Raises: NotFoundError, StorageError."""
-        self.table(name)
+    def _keep(self, kept: "dict[str, _Kept[T]]", name: str, read: Callable[[str], T]) -> T:
         with self._lock:
-            if len(self._ingests) >= _MAX_TABLES:
-                self._ingests.clear()
-            kept = self._ingests.setdefault(name, _Kept(lambda: self._read_ingests(name), self._monotonic))
-        return kept.get()
+            if len(kept) >= _MAX_TABLES:
+                kept.clear()
+            found = kept.setdefault(name, _Kept(lambda: read(name), self._monotonic))
+        return found.get()
 
     def publications(self, name: str | None = None) -> list[Publication]:
         """Return how far tables are published in the formats that their properties name, all or one. Raises: StorageError."""
@@ -270,6 +292,12 @@ class LakeReader:
             replace(report, source=mask_secrets(report.source), error=report.error and mask_secrets(report.error))
             for report in reports
         ]
+
+    def _read_description(self, name: str) -> TableDescription:
+        about = Table(self._lake, name).describe()
+        return replace(
+            about, folder=about.folder and mask_secrets(about.folder), properties=mask_values(about.properties)
+        )
 
     def _read_table(self, name: str) -> TableDetails:
         details = Table(self._lake, name).details()
@@ -302,3 +330,6 @@ class Site:
     is_alive: Callable[[], bool] = lambda: True
     # Whether reading needs the token, too.
     is_private: bool = False
+    # What reads rows; None where they are not shown to anybody.
+    rows: RowReader | None = None
+    is_spark_starting: Callable[[], bool] = lambda: False

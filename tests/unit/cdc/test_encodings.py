@@ -188,6 +188,7 @@ def test_without_a_schema_the_tables_type_tells(value: Any, kind: pa.DataType, e
         (5_000_000, pa.time64("us"), "--times"),
         (86_400_000_000, pa.time64("us"), "--times"),
         ("24:00:00", pa.time64("us"), "not a time"),
+        ("2024-01-02T24:00:00Z", pa.timestamp("us", "UTC"), "not a time"),
         ("-infinity", pa.timestamp("us", "UTC"), "time zone"),
         ("2024-01-02T03:04:05", pa.timestamp("us", "UTC"), "time zone"),
         ("2024-01-02T03:04:05.1234567Z", pa.timestamp("us", "UTC"), "microseconds"),

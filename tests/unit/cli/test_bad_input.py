@@ -156,7 +156,7 @@ def test_a_damaged_round_completion_file(changed_orders: Cli, damage: Damage) ->
     assert path.name in checked["findings"][0]["message"]
     assert path.name in changed_orders.json("rounds", "shop.orders")[0]["problem"]
     assert path.name in changed_orders("rounds", "shop.orders").stdout
-    assert "start anew" in changed_orders("plan", "shop.orders", "--rebase-from", "shop.orders").stdout
+    assert "rebuild" in changed_orders("plan", "shop.orders", "--rebase-from", "shop.orders").stdout
     changed_orders("compact", "shop.orders", "--rebase-from", "shop.orders")
     assert changed_orders.json("fsck", "shop.orders", "--deep")[0]["live_rows"] == 100
 
@@ -177,3 +177,11 @@ def test_spark_is_not_started_for_what_cannot_be_done(
     completion_file(changed_orders).unlink()
     changed_orders.fails("compact", "shop.orders")
     assert without_spark == []
+
+
+def test_a_mistyped_file_name_gets_a_suggestion(orders: Callable[..., Cli]) -> None:
+    cli = orders("--key", "order_id")
+    file = cli.file("orders.csv", "order_id\n1\n")
+    told = cli.fails("write", "shop.orders", file.replace("orders.csv", "ordres.csv"))
+    assert "no such file; did you mean orders.csv?" in told
+    assert "did you mean" not in cli.fails("write", "shop.orders", "nosuch/orders.csv")

@@ -31,6 +31,7 @@ def masked(text: str, folder: Path) -> str:
     for pattern, name in (
         (r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(\.\d+Z)?", "TIME"),
         (r"\b\d{13}\b", "TIME"),
+        (r"\b\d+\.\d+\.\d+\b", "VERSION"),
         (r"\d+(\.\d+)? [kM]?B\b", "SIZE"),
         (r'"bytes": \d+', "SIZE"),
         (r"[0-9a-f]{8}-[0-9a-f]{4}-1[0-9a-f]{3}-(?!8000-0)[0-9a-f]{4}-[0-9a-f]{12}", "CHANGE"),
@@ -66,6 +67,7 @@ def a_node(root: Path) -> Iterator[None]:
 def test_every_command_on_the_page_prints_what_the_page_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     running = contextlib.ExitStack()
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SILTSTONE_CACHE", str(tmp_path / "cache"))
     (tmp_path / "events").mkdir()
     log = SinkLog(tmp_path / "events")
     for batch_id in range(12):

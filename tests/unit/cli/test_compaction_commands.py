@@ -1,16 +1,10 @@
-import io
 import json
 import signal
 from collections.abc import Callable, Mapping
 
 import pytest
-from rich.console import Console
 
-from siltstone.cli import progress
-from siltstone.cli.spark import SparkStarting
 from siltstone.lake import Lake
-from siltstone.model.rounds import Accounting
-from siltstone.rounds.events import BucketMerged, Event, JobAwaited, RoundCommitted, RoundStarted, TasksDone
 from tests.unit.cli.command_line import Cli
 
 
@@ -53,7 +47,7 @@ def test_compact_in_this_process_needs_no_spark(changed_orders: Cli, without_spa
     assert (compacted["live_rows"], without_spark) == (100, [])
     assert "spark_start" not in compacted["seconds"]
     refused = changed_orders("compact", "shop.orders", "--engine", "local", "--master", "local[2]", exit_code=2)
-    assert "--engine local runs none" in refused.stderr
+    assert "--engine local does not use Spark" in refused.stderr
 
 
 def test_compact_up_to_a_position_leaves_the_rest(changed_orders: Cli) -> None:
@@ -170,61 +164,28 @@ def test_an_interrupt_leaves_rounds_that_the_next_run_goes_on_from(
 
     with monkeypatch.context() as patch:
         patch.setattr("siltstone.rounds.session.write_completion", interrupted)
-        assert changed_orders("compact", "shop.orders", exit_code=130).stderr == "Interrupted.\n"
+        told = changed_orders("compact", "shop.orders", exit_code=130).stderr
+    assert told.startswith("Interrupted. What was not committed has changed nothing; `siltstone compact shop.orders`")
     assert len(Lake(changed_orders.root).table("shop.orders").rounds()) == 1
     assert changed_orders.json("compact", "shop.orders")["live_rows"] == 100
 
 
-def test_an_interrupt_while_spark_starts_waits_until_it_has_started(
+def test_an_interrupt_while_spark_starts_ends_the_command_whatever_fails_then(
     changed_orders: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = signal.getsignal(signal.SIGINT)
-    has_started = []
 
     def start(*, conf: Mapping[str, str], is_short: bool) -> object:
-        signal.raise_signal(signal.SIGINT)
-        has_started.append(True)
-        return object()
+        try:
+            signal.raise_signal(signal.SIGINT)
+        finally:
+            raise ConnectionRefusedError("Java is gone")
 
     monkeypatch.setattr("siltstone.spark.session.local_session", start)
-    changed_orders("compact", "shop.orders", exit_code=130)
-    assert has_started
+    result = changed_orders("compact", "shop.orders", exit_code=130)
+    assert result.stderr.startswith("Interrupted.")
+    assert "Java is gone" not in result.output
     assert signal.getsignal(signal.SIGINT) is before
-
-
-def test_progress_shows_phases_buckets_and_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    shown = io.StringIO()
-    console = Console(file=shown, force_terminal=True, width=120)
-    monkeypatch.setattr(progress, "new_console", lambda _: console)
-    with progress.shown_progress() as tell:
-        events: list[Event | SparkStarting] = [
-            SparkStarting(),
-            RoundStarted(("eu",), round_id=4, deltas=3, bytes=2000, buckets=2, high_watermark=3),
-            TasksDone("read", 1, 8),
-            TasksDone("merge", 0, 1),
-            BucketMerged(4, "minor", Accounting(live_rows=1500)),
-            JobAwaited(),
-            RoundCommitted(4, 3000),
-        ]
-        texts = []
-        for event in events:
-            tell(event)
-            shown.truncate(0)
-            tell_now(console)
-            texts.append(shown.getvalue())
-    assert "Starting Spark" in texts[0]
-    assert "Round 4 of partition eu" in texts[1]
-    assert "3 deltas, 2.0 kB" in texts[1]
-    assert "reading 3 deltas, 2.0 kB, 1 of 8 tasks" in texts[2]
-    assert "merging 2 buckets, 0 of 1 task" in texts[3]
-    assert "1 of 2 buckets, 1,500 rows" in texts[4]
-    assert "3,000 rows" in texts[6]
-
-
-def tell_now(console: Console) -> None:
-    """Draw what is live without waiting for the clock."""
-    live = console._live_stack[-1]
-    live.refresh()
 
 
 def test_a_summary_says_what_was_carried_and_what_readers_pass_over(changed_orders: Cli) -> None:
@@ -270,7 +231,7 @@ class TestRebase:
         assert moving.listing() == before
         assert preview["rebase_from"] == "shop/old/1/deltas/_"
         assert (preview["high_watermark"], preview["rows"], preview["deltas_left_over"]) == (2, 2, 1)
-        assert "start anew  from shop/old/1/deltas/_, and go on after position 2" in moving("plan", *rebase).stdout
+        assert "rebuild  from shop/old/1/deltas/_, then continue after position 2" in moving("plan", *rebase).stdout
         rebased, followed = moving.json("compact", *rebase)["rounds"]
         assert (rebased["high_watermark"], followed["high_watermark"], followed["deltas"]) == (2, 3, 1)
         assert [row["order_id"] for row in moving.json("lookup", "shop.orders", "order_id=1")] == [1]

@@ -355,6 +355,7 @@ def record_cycles(keys: Recorder) -> None:
     keys("cycle", "pause", "shop.orders", *idle)
     keys("cycle", "resume", "shop.orders", *idle)
     keys("cycle", "audit", *idle)
+    keys("audit", "shop.orders", *idle)
     keys("cycle", "history", *idle)
     cli("write", "shop.orders", cli.file("more.csv", csv_of(range(20, 30), "dan")))
     limit = f"{LIMIT_SECONDS}s"

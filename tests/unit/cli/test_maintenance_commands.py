@@ -163,7 +163,7 @@ class TestRollback:
         before = compacted.listing()
         told = compacted("rollback", "shop.orders", "--to", "1", "--dry-run").stdout
         assert compacted.listing() == before
-        assert "would be as after round 1, by round 3: position 3 → 1, rows 100 → 100." in told
+        assert "would return to its state after round 1, by round 3: position 3 → 1, rows 100 → 100." in told
         done = compacted.json("rollback", "shop.orders", "--to", "1")
         assert (done["round"]["round_id"], done["round"]["rolled_back_to"]) == (3, 1)
         assert (done["previous_high_watermark"], done["deltas_to_compact"]) == (3, 2)

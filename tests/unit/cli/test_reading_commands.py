@@ -203,3 +203,23 @@ def test_lookup_needs_the_whole_key(orders: Callable[..., Cli], without_spark: l
 
 def test_lookup_needs_a_key(orders: Callable[..., Cli]) -> None:
     assert "has no primary key" in orders().fails("lookup", "shop.orders", "order_id=1")
+
+
+def test_a_table_with_waiting_deltas_only_says_so_before_anything_else(orders: Callable[..., Cli]) -> None:
+    cli = orders("--key", "order_id")
+    assert cli("read", "shop.orders").stderr == "shop.orders: no rows.\n"
+    cli("write", "shop.orders", cli.file("one.csv", "order_id,customer\n1,Ada\n"))
+    told = (
+        "shop.orders: nothing is compacted yet, but 1 delta is waiting: --fresh reads what waits, and `siltstone compact shop.orders` "
+        "compacts it.\n"
+    )
+    assert cli("read", "shop.orders").output == told
+    as_json = cli("read", "shop.orders", "--json")
+    assert (as_json.stdout, as_json.stderr) == ("", told)
+    assert [
+        row["customer"] for row in map(json.loads, cli("read", "shop.orders", "--fresh", "--json").stdout.splitlines())
+    ] == ["Ada"]
+    cli("write", "shop.orders", cli.file("two.csv", "order_id,customer\n2,Ben\n"))
+    assert "but 2 deltas are waiting" in cli("read", "shop.orders", "--output", str(cli.folder / "none.csv")).stderr
+    cli("compact", "shop.orders", "--engine", "local")
+    assert cli("read", "shop.orders", "--json").stderr == ""

@@ -176,3 +176,19 @@ def test_numbers_are_never_cut_in_a_narrow_window() -> None:
     assert "1,234,567  99.5 MB" in shown.getvalue()
     assert "reason" in shown.getvalue()
     assert least_width("a line that wraps wherever it likes") == 0
+
+
+def groups() -> list[list[str]]:
+    """Return the path of every group of commands, the first of which has none."""
+    found = typer.main.get_command(app).commands.items()  # type: ignore[attr-defined]
+    return [[], *([name] for name, command in found if hasattr(command, "commands"))]
+
+
+@pytest.mark.parametrize("group", groups(), ids=lambda group: " ".join(["siltstone", *group]))
+def test_summaries_of_commands_fit_their_line_in_a_narrow_window(group: list[str]) -> None:
+    text = CliRunner(env={"COLUMNS": "80"}).invoke(app, [*group, "--help"], prog_name="siltstone").stdout
+    assert re.search(r"Examples?:\n +siltstone ", text)
+    lines = text.partition("Commands:\n")[2].partition("\n\n")[0].splitlines()
+    names = [command[len(group)] for command in commands() if command[: len(group)] == group]
+    assert [line.split()[0] for line in lines] == list(dict.fromkeys(names)), "one line each"
+    assert [line for line in lines if line.endswith("...") or len(line) > 80] == []

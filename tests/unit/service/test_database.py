@@ -167,7 +167,7 @@ def downgrade(database: Database, version: int) -> None:
             for statement in databases.MIGRATIONS[number]:
                 table, column = added.match(statement).groups()  # type: ignore[union-attr]
                 connection.execute(text(f"ALTER TABLE {table} DROP COLUMN {column}"))
-        for new in (tables.failures, tables.pauses, tables.audit):
+        for new in (tables.failures, tables.pauses, tables.audit, tables.backlogs):
             new.drop(connection)
         connection.execute(schema.update().values(version=version))
 

@@ -4,7 +4,7 @@ import json
 import logging
 import sys
 
-from siltstone.service import JsonFormatter
+from siltstone.service import JsonFormatter, TextFormatter
 
 
 def formatted(message: str, *given: object, **extra: object) -> dict[str, object]:
@@ -24,6 +24,14 @@ def test_a_record_is_one_line_of_json_with_its_fields() -> None:
     assert line["partitions"] == 3
     assert line["reason"] == 'with "quotes"\nand lines'
     assert str(line["time"]).endswith("Z")
+
+
+def test_people_see_a_partition_as_pages_and_commands_show_it() -> None:
+    fields = {"partition": "shop/orders/1/default/2026,eu", "table": "shop.orders"}
+    record = logging.makeLogRecord({"levelname": "WARNING", "msg": "partition not trimmed", **fields})
+    line = TextFormatter().format(record)
+    assert line.endswith("warning partition not trimmed partition=shop.orders 2026, eu table=shop.orders")
+    assert formatted("partition not trimmed", **fields)["partition"] == fields["partition"]
 
 
 def test_what_json_does_not_know_is_written_as_text() -> None:

@@ -12,6 +12,7 @@ from siltstone.service import Database, LakeTables, ServiceSettings, controls, o
 from siltstone.service.leader import Leader
 from siltstone.service.worker import Worker
 from siltstone.web.app import LOOPBACK_HOSTS, create_app
+from siltstone.web.row_reader import RowReader
 from siltstone.web.site import Access, LakeReader, Site
 from tests.unit.rounds.compaction import make_table, rows
 
@@ -42,6 +43,7 @@ class Service:
         self.ticks = 0
         self.wakings = 0
         self.is_alive = True
+        self.is_spark_starting = False
 
     def write(self, first: int, count: int = 50) -> None:
         for table in self.tables:
@@ -64,17 +66,21 @@ class Service:
         token: str | None = None,
         read_token: str | None = None,
         is_private: bool = False,
+        has_preview: bool = True,
         raise_server_exceptions: bool = True,
     ) -> "Browser":
+        lake = siltstone.open(self.root)
         site = Site(
             self.database,
-            LakeReader(siltstone.open(self.root), monotonic=self.tick),
+            LakeReader(lake, monotonic=self.tick),
             self.settings,
             Access(token, read_token),
             node="node",
             wake=self.wake,
             is_alive=lambda: self.is_alive,
             is_private=is_private,
+            rows=RowReader(lake, wait_seconds=0) if has_preview else None,
+            is_spark_starting=lambda: self.is_spark_starting,
         )
         return Browser(
             create_app(site, hosts=LOOPBACK_HOSTS),
@@ -84,9 +90,9 @@ class Service:
         )
 
     def tick(self) -> float:
-        """Time that goes back and forth, so that nothing is kept and looking takes none."""
+        """Time that passes between looks at the lake, so that nothing is kept and looking takes none."""
         self.ticks += 1
-        return self.ticks // 2 * 60
+        return (self.ticks - 1) // 2 * 60
 
     def wake(self) -> None:
         self.wakings += 1

@@ -44,11 +44,21 @@ def record(service: Service, drops: Path) -> dict[str, Shape]:
         "tables",
         "tables/shop.orders",
         "tables/shop.days",
+        "tables/shop.days/health",
         "tables/shop.days/ingests",
         "tables/shop.days/published",
+        "tables/shop.days/schema",
+        "tables/shop.days/readers",
+        "tables/shop.orders/rows",
+        "tables/shop.orders/keys?key.id=2",
+        "node",
         "nodes",
     ):
         shapes[f"GET /api/{path}"] = shape_of(browser.get(f"/api/{path}").json())
+    docs = table.lake.create_document_table("shop.reviews")
+    docs.update("r7", {"stars": 3, "old": True}, tags=["first"])
+    docs.update("r7", '{..,"stars":5,"old":~,"text":"good"}')
+    shapes["GET /api/tables/NAME/documents"] = shape_of(browser.get("/api/tables/shop.reviews/documents?key=r7").json())
     request_id = browser.post("/api/trigger", headers=JSON).json()["request_id"]
     shapes["GET /api/requests/"] = shape_of(browser.get(f"/api/requests/{request_id}").json())
     shapes["GET /api/cycles/99"] = shape_of(browser.get("/api/cycles/99").json())

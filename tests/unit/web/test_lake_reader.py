@@ -8,7 +8,7 @@ import siltstone
 from siltstone.errors import NotFoundError
 from siltstone.table import report
 from siltstone.table.report import TableReport, TableRound
-from siltstone.web.pages import size_chart
+from siltstone.web.charts import size_chart
 from siltstone.web.site import FRESH_SECONDS, LakeReader
 from tests.unit.rounds.compaction import make_table, rows
 from tests.unit.web.serving import Service

@@ -144,10 +144,14 @@ class TestTables:
         for action in ("compact", "pause", "resume"):
             assert browser.post(f"/api/tables/shop.orders/{action}", headers=JSON).status_code in (200, 202)
         assert browser.post("/api/tables/shop.nothing/pause", headers=JSON).status_code == 404
-        entries = browser.get("/api/audit").json()
+        *entries, created = browser.get("/api/audit?table=shop.orders").json()
         assert [entry["action"] for entry in entries] == ["resume", "pause", "trigger"]
-        assert {entry["about"] for entry in entries} == {"shop.orders"}
+        assert {(entry["about"], entry["table"]) for entry in entries} == {("shop.orders", "shop.orders")}
         assert all(entry["requester"].startswith("api from ") for entry in entries)
+        assert (created["action"], created["through"]) == ("create", "python")
+        whole = browser.get("/api/audit").json()
+        assert [entry["about"] for entry in whole if entry["action"] == "create"] == ["shop.items", "shop.orders"]
+        assert browser.get("/api/audit?table=shop.nothing").status_code == 404
 
 
 def write_certificate(folder: Path) -> tuple[str, str]:

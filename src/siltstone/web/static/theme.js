@@ -2,6 +2,8 @@
 "use strict";
 (() => {
   const root = document.documentElement;
+  // Buttons that only scripts can serve are shown where there are scripts.
+  root.dataset.scripts = "on";
   const system = matchMedia("(prefers-color-scheme: dark)");
   let chosen = null;
   try { chosen = localStorage.getItem("siltstone-theme"); } catch { /* storage is not allowed */ }
@@ -11,7 +13,7 @@
     const button = document.getElementById("theme");
     if (!button) return;
     button.hidden = false;
-    button.textContent = isDark() ? "Light theme" : "Dark theme";
+    button.textContent = isDark() ? "Switch to light" : "Switch to dark";
   };
   apply();
   document.addEventListener("DOMContentLoaded", () => {
