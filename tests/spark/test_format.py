@@ -469,3 +469,14 @@ def odd_values(tmp_path_factory: pytest.TempPathFactory) -> siltstone.Table:
     (bucket,) = completion_of(table).buckets
     assert [file.deletion_vector is None for file in bucket.files] == [False, True]
     return table
+
+
+@pytest.mark.parametrize("fresh", [False, True])
+def test_columns_that_must_not_be_null_are_read(spark: SparkSession, local_root: str, fresh: bool) -> None:
+    schema = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("note", pa.string(), nullable=False)])
+    table = siltstone.open(local_root).create_table("shop.notes", schema=schema, primary_keys=["id"])
+    table.write(pa.table({"id": [1, 2], "note": ["a", "b"]}))
+    compact(table)
+    table.write(pa.table({"id": [3], "note": ["c"]}))
+    frame = spark.read.format("siltstone").option("root", local_root).option("fresh", fresh).load("shop.notes")
+    assert sorted(row.note for row in frame.collect()) == (["a", "b", "c"] if fresh else ["a", "b"])

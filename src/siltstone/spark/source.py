@@ -107,12 +107,12 @@ def _feed_schema(options: Mapping[str, str]) -> StructType:
     if chosen.feed == "deltas":
         feed = chosen.deltas()
         return spark_schema(nullable(delta_schema(feed.version, feed.columns)))
-    # Spark wants batches to say of each column whether it may be null as it was told before.
     return spark_schema(nullable(chosen.changes(None, None).schema))
 
 
 def _columns(options: ReadOptions) -> pa.Schema:
-    schema = catalog.get_table_version(options.table, root=options.root).schema
+    # Spark compares the columns of batches with these, also by whether they may be null; those of batches all may.
+    schema = nullable(catalog.get_table_version(options.table, root=options.root).schema)
     if options.columns is None:
         return schema
     check_known(options.columns, schema, "column")

@@ -16,9 +16,9 @@ ROLES = {"__init__", "commit", "errors", "interface", "merge", "parquet", "read"
 OTHER_GERUNDS: set[str] = set()
 OTHER_NAMES = {"deltas"}
 # What there is. Lower these when there is less; think twice before you raise them.
-MAX_MODULES = 255
+MAX_MODULES = 270
 MAX_LINES = 59_500
-MAX_CLI_LINES = 4_900
+MAX_CLI_LINES = 5_400
 MAX_TELLING = 2
 
 
