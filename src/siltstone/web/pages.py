@@ -10,9 +10,9 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescap
 
 from siltstone import __version__, text
 from siltstone.service import cycle_details, cycle_records, list_nodes, service_status
-from siltstone.web.shown_values import format_cell, format_type
 from siltstone.web.charts import format_short, format_status, history_chart, timeline_rows, worker_lanes
 from siltstone.web.row_reader import RowReader
+from siltstone.web.shown_values import format_cell, format_type
 from siltstone.web.site import CONTROL, SESSION_COOKIE, SESSION_SECONDS, VISIT_COOKIE, Role, Site
 
 STATIC = Path(__file__).parent / "static"
