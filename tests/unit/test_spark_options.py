@@ -127,7 +127,7 @@ def test_options_say_what_a_write_means() -> None:
 
 
 @pytest.mark.parametrize(
-    ("section", "names"), [("## Options of a read", NAMES), ("## Options of a write", (*WRITE_NAMES, *CHANGE_NAMES))]
+    ("section", "names"), [("## Read options", NAMES), ("## Write options", (*WRITE_NAMES, *CHANGE_NAMES))]
 )
 def test_the_page_lists_exactly_the_options_there_are(section: str, names: tuple[str, ...]) -> None:
     options = PAGE.read_text(encoding="utf-8").partition(section)[2].partition("##")[0]

@@ -429,9 +429,9 @@ def write(
     ):
         if given_value is not None:
             raise typer.BadParameter("goes with change events; name their --format", param_hint=hint)
+    shell.when_interrupted = f"Nothing was written to {name}."
     if "-" in files and sys.stdin.isatty():
         typer.echo("Reading JSON lines from the terminal; end with Ctrl-D.", err=True)
-    shell.when_interrupted = f"Nothing was written to {name}."
 
     def begin_commit() -> None:
         progress("Committing")

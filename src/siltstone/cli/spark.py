@@ -72,9 +72,11 @@ def ending_java() -> Iterator[None]:
     """Let Ctrl-C end Java, so that nothing waits for it any longer, and what it says about that is not shown.
 
     What is running is of no use without the command, which commits when all of it is done. Calls into Java that are under
-    way then fail in many ways, all of which are the interrupt.
+    way then fail in many ways, all of which are the interrupt. A Java that ran before, for whoever runs commands in this
+    process, goes on.
     """
-    if threading.current_thread() is not threading.main_thread():
+    gateway = sys.modules.get("siltstone.spark.gateway")
+    if threading.current_thread() is not threading.main_thread() or (gateway is not None and gateway.is_running()):
         yield
         return
     is_interrupted = False

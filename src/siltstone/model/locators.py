@@ -1,6 +1,7 @@
 """Locators: the identity of namespaces, tables, versions, streams, partitions and deltas; and which names are allowed."""
 
 import difflib
+import functools
 import hashlib
 import re
 from collections.abc import Sequence
@@ -72,6 +73,8 @@ def check_column(name: str) -> str:
     return name
 
 
+# A commit or a round checks the same few paths again and again.
+@functools.lru_cache(maxsize=4096)
 def check_path(path: str) -> str:
     """Return the path of an object or folder that stays under the root. Raises: InvalidInputError."""
     if not path or "\0" in path or not {"", ".", ".."}.isdisjoint(path.split("/")):

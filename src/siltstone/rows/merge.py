@@ -72,10 +72,10 @@ def merge_stretch(job: RoundJob, stretch: Stretch, resolve_: Resolve | None = No
     files = StretchFiles(job.root, stretch.buckets)
     changes = (resolve_ or resolve_rows)(job, stretch, files)
     resolved_at = time.perf_counter()
-    results = absorb(job, stretch, files, changes)
-    count = len(results)
-    merging, writing = (resolved_at - started) / count, (time.perf_counter() - resolved_at) / count
-    return [replace(result, merge_seconds=merging, write_seconds=writing) for result in results]
+    first, *others = absorb(job, stretch, files, changes)
+    # The time of all of them: they are merged and written together.
+    done_at = time.perf_counter()
+    return [replace(first, merge_seconds=resolved_at - started, write_seconds=done_at - resolved_at), *others]
 
 
 def resolve_rows(job: RoundJob, stretch: Stretch, files: StretchFiles) -> Sequence[Change]:

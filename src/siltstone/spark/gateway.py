@@ -91,7 +91,7 @@ def launch(settings: Mapping[str, str], *, is_short: bool) -> None:
     Raises: NotInstalledError.
     """
     global _output
-    if SparkContext._gateway is not None:
+    if is_running():
         return
     output = _output = _Output()
     started: list[Popen[bytes]] = []
@@ -133,6 +133,11 @@ def _recorded() -> Iterator[list[Popen[bytes]]]:
         yield started
     finally:
         java_gateway.Popen = Popen  # type: ignore[attr-defined]
+
+
+def is_running() -> bool:
+    """Return whether this process has a Java for its sessions."""
+    return SparkContext._gateway is not None
 
 
 def end() -> None:

@@ -30,7 +30,7 @@ def reviews(service: Service) -> None:
     docs = siltstone.open(service.root).create_document_table("shop.reviews")
     docs.update("<r7>", {"stars": 3, "old": True})
     docs.update("<r7>", '{..,"stars":5,"old":~,"text":"<b>"}', tags=["<edited>"])
-    docs.compact()
+    docs.compact(engine="local")
 
 
 def test_the_first_rows_are_shown_and_how_many_there_are(service: Service) -> None:
