@@ -75,17 +75,18 @@ def ending_java() -> Iterator[None]:
     way then fail in many ways, all of which are the interrupt. A Java that ran before, for whoever runs commands in this
     process, goes on.
     """
-    gateway = sys.modules.get("siltstone.spark.gateway")
-    if threading.current_thread() is not threading.main_thread() or (gateway is not None and gateway.is_running()):
+    if threading.current_thread() is not threading.main_thread():
         yield
         return
+    before_it = sys.modules.get("siltstone.spark.gateway")
+    is_own = before_it is None or not before_it.is_running()
     is_interrupted = False
 
     def interrupt(number: int, frame: object) -> None:
         nonlocal is_interrupted
         is_interrupted = True
         gateway = sys.modules.get("siltstone.spark.gateway")
-        if gateway is not None:
+        if gateway is not None and is_own:
             gateway.end()
         raise KeyboardInterrupt
 
