@@ -25,7 +25,7 @@ def test_the_python_of_the_readme_runs_without_spark(tmp_path: Path) -> None:
 
 
 def test_every_kind_of_block_in_the_readme_is_run_by_a_test() -> None:
-    # The two commands are targets of make: tests of the demos run what they run, and compare the text.
+    # The two commands are targets of make: a test of the demo runs what that runs, and compares the text.
     assert {language for language, _ in BLOCKS} == {"console", "python", "shell", "text"}
     (two,) = (block for language, block in BLOCKS if language == "shell")
-    assert [line.partition("#")[0].split() for line in two.splitlines()] == [["make", "demo"], ["make", "demo-service"]]
+    assert [line.partition("#")[0].split() for line in two.splitlines()] == [["make", "demo"], ["make", "test"]]
