@@ -10,11 +10,8 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from siltstone.cli.main import app
-from siltstone.errors import CorruptionError
-from siltstone.service import controls
-from tests.unit.rounds.compaction import make_table, rows
 from tests.unit.web.conftest import service as service
-from tests.unit.web.serving import Service
+from tests.unit.web.serving import Service, exposition
 
 ROOT = Path(__file__).parents[3]
 DEPLOY = ROOT / "deploy"
@@ -28,18 +25,7 @@ def load(name: str) -> Any:
 
 def exported(service: Service) -> set[str]:
     """The names of all metrics of a service in which a table fails, and another one is paused."""
-    make_table(service.root, "shop.days", properties={"publish": "delta"}).write(rows([1], "v"))
-    service.write(1)
-    service.run_cycle()
-    service.write(2)
-
-    def fail(*_: object) -> None:
-        raise CorruptionError("damaged")
-
-    service.worker._tables.compact = fail  # type: ignore[method-assign, assignment]
-    service.run_cycle()
-    controls.pause_table(service.database, "shop.items")
-    text = service.browser().get("/metrics").text
+    text = exposition(service)
     return {sample.name for family in text_string_to_metric_families(text) for sample in family.samples}
 
 

@@ -7,6 +7,7 @@ from fastapi.testclient import TestClient
 from sqlalchemy import event
 
 import siltstone
+from siltstone.errors import CorruptionError
 from siltstone.rows.merge import run_here
 from siltstone.service import Database, LakeTables, ServiceSettings, controls, open_database
 from siltstone.service.leader import Leader
@@ -111,3 +112,19 @@ class Browser(TestClient):
         key = re.search(r'name="key" value="([0-9a-f]+)"', self.get(page).text)
         assert key is not None
         return int(self.post(path, data={"key": key[1], **values}).status_code)
+
+
+def exposition(service: Service) -> str:
+    """What a service exports in which a table fails, another one is paused, and one is published."""
+    make_table(service.root, "shop.days", properties={"publish": "delta"}).write(rows([1], "v"))
+    service.write(1)
+    service.run_cycle()
+    service.write(2)
+
+    def fail(*_: object) -> None:
+        raise CorruptionError("damaged")
+
+    service.worker._tables.compact = fail  # type: ignore[method-assign, assignment]
+    service.run_cycle()
+    controls.pause_table(service.database, "shop.items")
+    return service.browser().page("/metrics")

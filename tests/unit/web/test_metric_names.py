@@ -4,10 +4,7 @@ import re
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from siltstone.errors import CorruptionError
-from siltstone.service import controls
-from tests.unit.rounds.compaction import make_table, rows
-from tests.unit.web.serving import Service
+from tests.unit.web.serving import Service, exposition
 
 # What the help begins with or has in it, and what the name of such a metric ends with, but for `_total`.
 UNITS = (
@@ -21,22 +18,6 @@ OTHER_UNITS = re.compile(
     r"_(ms|milliseconds|us|minutes|hours|days|kb|mb|gb|kilobytes|megabytes|percent|ages?|since)(_|$)"
 )
 RESERVED = ("_count", "_sum", "_bucket", "_created")
-
-
-def exposition(service: Service) -> str:
-    """What a service exports in which a table fails, another one is paused, and one is published."""
-    make_table(service.root, "shop.days", properties={"publish": "delta"}).write(rows([1], "v"))
-    service.write(1)
-    service.run_cycle()
-    service.write(2)
-
-    def fail(*_: object) -> None:
-        raise CorruptionError("damaged")
-
-    service.worker._tables.compact = fail  # type: ignore[method-assign, assignment]
-    service.run_cycle()
-    controls.pause_table(service.database, "shop.items")
-    return service.browser().page("/metrics")
 
 
 def problems(text: str) -> list[str]:
