@@ -1,8 +1,8 @@
 """Compacted files by Spark's own Parquet reader, which lays filters and columns on them itself, without their dead rows.
 
-Spark has the file of a row and its position in `_metadata`. Dead rows go by a join that every executor does alone: it holds
-a bit for each row of the files that have dead ones, in chunks, of which those without a dead row are left out. So what is
-held grows by 128 MB for each billion rows, however many are dead.
+Spark has the file of a row and its position in `_metadata`. Which rows are dead tells a bit for each row of the files that have
+dead ones, in one array for all files of a scan, that a subquery brings to its tasks. Where there are very many rows, there are
+several scans, so that a task has only some megabytes of bits; the driver has 128 MB for each billion rows, however many are dead.
 """
 
 import contextlib
@@ -13,16 +13,18 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sf
-from pyspark.sql.types import StructType
+from pyspark.sql.types import ArrayType, LongType, StructField, StructType
 
 from siltstone.model.buckets import CompactedFile
 from siltstone.objects import local_path
+from siltstone.rows.columns import Integers
 from siltstone.rows.files import SharedObjects, StoredFile
 from siltstone.rows.slices import by_data_file
 from siltstone.spark.tasks import with_access
@@ -30,12 +32,15 @@ from siltstone.spark.tasks import with_access
 NATIVE_READS = "spark.siltstone.nativeReads"
 """The setting of a session that, when it is false, has all files read in Python."""
 
-CHUNK_ROWS = 1 << 15
 _WORD_ROWS = 64
-_FILE_BITS = 32
 _METADATA = "_metadata"
-_CHUNK, _BITS = "_siltstone_chunk", "_siltstone_bits"
+_PLACE, _WORDS, _DEAD = "place", "words", "_siltstone_dead"
+_WORDS_SCHEMA = StructType([StructField(_WORDS, ArrayType(LongType(), containsNull=False), nullable=False)])
 _FEW_FILES = 32
+# Of the files that are read in one scan; more rows only where there would be too many scans.
+_MOST_FILES = 1024
+_SCAN_ROWS = 1 << 26
+_MOST_SCANS = 64
 # Files without dead rows are read apart where they have more than this part of the rows of those with some.
 _LEAST_PART = 8
 _MEMORY_SHARE = 8
@@ -61,41 +66,42 @@ def read_files(
         return [], list(files)
     # A column of this name hides the one in which Spark has a row's file and position.
     room = 0 if _METADATA in map(str.lower, schema.names) else _most_rows(spark)
-    whole, groups, left = list[Slices](), list[dict[int, Slices]](), list[CompactedFile]()
+    whole, with_dead, left = list[Slices](), list[Slices](), list[CompactedFile]()
     by_file = list(by_data_file(files))
-    numbering = _choose_numbering(by_file)
     for slices in by_file:
-        file = slices[0]
         if not StoredFile.together(root, slices).has_dead:
             whole.append(slices)
             continue
-        room -= file.stored_rows
+        room -= slices[0].stored_rows
         if room < 0:
             left += slices
-            continue
-        # Two files of one number would lose each other's rows. There is hardly ever more than one group.
-        number = numbering.number(file)
-        group = next((each for each in groups if number not in each), None)
-        if group is None:
-            groups.append(group := {})
-        group[number] = slices
-    beside = _read_beside(whole, groups[0], numbering) if groups else []
-    whole = [slices for slices in whole if not beside or numbering.number(slices[0]) in groups[0]]
+        else:
+            with_dead.append(slices)
+    numbering = _choose_numbering(by_file)
+    scans = _shared_out(with_dead, numbering)
+    beside = _read_beside(whole, scans[0], numbering) if scans else {}
+    whole = [slices for slices in whole if beside.get(numbering.number(slices[0])) is not slices]
 
     def read(chosen: Iterable[Slices]) -> DataFrame:
         return spark.read.schema(schema).parquet(*(paths[slices[0].uri] for slices in chosen))
 
     frames = [read(whole)] if whole else []
-    for group in groups:
-        chunks = _dead_chunks(spark, root, group)
-        frames.append(_without_dead(read([*group.values(), *beside]), chunks, numbering))
-        beside = []
+    for scan in scans:
+        words = _Words(scan, beside)
+        frames.append(
+            _without_dead(read([*scan.values(), *beside.values()]), words.frame(spark, root), words, numbering)
+        )
+        beside = {}
     return frames, left
+
+
+Scan = dict[int, Slices]
+"""Files that are read together, by their numbers."""
 
 
 @dataclass(frozen=True)
 class _Numbering:
-    """A number for each file, 32 bits with a sign, that the JVM finds out as well: of a file that we know, or of a row's."""
+    """A number for each file, of 32 bits, that the JVM finds out as well: of a file that we know, or of a row's."""
 
     number: Callable[[CompactedFile], int]
     column: Callable[[], Column]
@@ -104,24 +110,40 @@ class _Numbering:
 def _choose_numbering(files: Sequence[Slices]) -> _Numbering:
     """Return the sizes of files as their numbers; where two have the same, hashes of their names, which take longer."""
     sizes = {slices[0].stored_length for slices in files}
-    is_unique = len(sizes) == len(files) and max(sizes, default=0) < 1 << (_FILE_BITS - 1)
-    return _BY_SIZE if is_unique else _BY_NAME
-
-
-def _name_number(file: CompactedFile) -> int:
-    number = zlib.crc32(file.uri.rpartition("/")[2].encode())
-    return number - (1 << _FILE_BITS) if number >> (_FILE_BITS - 1) else number
+    return _BY_SIZE if len(sizes) == len(files) and max(sizes, default=0) < 1 << 32 else _BY_NAME
 
 
 _BY_SIZE = _Numbering(lambda file: file.stored_length, lambda: sf.col(f"{_METADATA}.file_size"))
-_BY_NAME = _Numbering(_name_number, lambda: sf.crc32(sf.col(f"{_METADATA}.file_name").cast("binary")))
+_BY_NAME = _Numbering(
+    lambda file: zlib.crc32(file.uri.rpartition("/")[2].encode()),
+    lambda: sf.crc32(sf.col(f"{_METADATA}.file_name").cast("binary")),
+)
 
 
-def _read_beside(whole: list[Slices], with_dead: dict[int, Slices], numbering: _Numbering) -> list[Slices]:
+def _shared_out(files: Sequence[Slices], numbering: _Numbering) -> list[Scan]:
+    """Share files among as few scans as they need. Two of one number would lose each other's rows."""
+    scans: list[Scan] = []
+    rows: list[int] = []
+    most_rows = max(_SCAN_ROWS, _row_count(files) // _MOST_SCANS)
+    for slices in files:
+        number, own = numbering.number(slices[0]), slices[0].stored_rows
+        for place, scan in enumerate(scans):
+            if number not in scan and len(scan) < _MOST_FILES and rows[place] + own <= most_rows:
+                scan[number] = slices
+                rows[place] += own
+                break
+        else:
+            scans.append({number: slices})
+            rows.append(own)
+    return scans
+
+
+def _read_beside(whole: list[Slices], scan: Scan, numbering: _Numbering) -> Scan:
     """Return files to read with those that have dead rows: to look for a few rows in vain is quicker than one more scan."""
-    if _row_count(whole) * _LEAST_PART > _row_count(with_dead.values()):
-        return []
-    return [slices for slices in whole if numbering.number(slices[0]) not in with_dead]
+    if _row_count(whole) * _LEAST_PART > _row_count(scan.values()):
+        return {}
+    beside = {numbering.number(slices[0]): slices for slices in whole[:_MOST_FILES]}
+    return {number: slices for number, slices in beside.items() if number not in scan}
 
 
 def _row_count(files: Iterable[Slices]) -> int:
@@ -145,13 +167,80 @@ def _find_paths(spark: SparkSession, root: str, files: Sequence[CompactedFile]) 
     return paths if is_reached else None
 
 
-def _without_dead(rows: DataFrame, chunks: DataFrame, numbering: _Numbering) -> DataFrame:
-    """Leave out the rows whose bits are set in the chunk that their file and position lead to."""
-    number = numbering.column()
+class _Words:
+    """The array by which the rows of a scan are left out: where each file's words begin, words without a bit, those of the files.
+
+    Those without a bit are for the files `beside`, which have no dead rows. Where a file is in the first part, its number tells:
+    see `place_of`.
+    """
+
+    def __init__(self, scan: Scan, beside: Scan) -> None:
+        self._scan = scan
+        self._shift, self._size = _spread([*scan, *beside])
+        self._empty = max(map(_word_count, beside.values()), default=0)
+        self._starts = np.zeros(self._size, np.int64)
+        starts = self._size + self._empty + np.cumsum([0, *map(_word_count, scan.values())])
+        for number, start in zip(scan, starts.tolist(), strict=False):
+            self._starts[_place(number, self._shift, self._size)] = start
+        for number in beside:
+            self._starts[_place(number, self._shift, self._size)] = self._size
+
+    def place_of(self, number: Column) -> Column:
+        """Return where in the array the beginning of a file's words is."""
+        return number.bitwiseXOR(sf.shiftright(number, self._shift)).bitwiseAND(self._size - 1).cast("int")
+
+    def frame(self, spark: SparkSession, root: str) -> DataFrame:
+        """Return the array as the only row of a frame. Executors make it, but that of a few files sooner than they are asked."""
+        head = np.concatenate([self._starts, np.zeros(self._empty, np.int64)])
+        files = list(self._scan.values())
+        if len(files) <= _FEW_FILES:
+            words = np.concatenate([head, *(dead_words(root, slices) for slices in files)])
+            return spark.createDataFrame(_as_table([words]), _WORDS_SCHEMA)
+
+        def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            for batch in batches:
+                for place in batch.column("id").to_pylist():
+                    words = head if place < 0 else dead_words(root, files[place])
+                    yield _as_table([words]).add_column(0, _PLACE, pa.array([place])).to_batches()[0]
+
+        pieces = spark.range(-1, len(files)).mapInArrow(with_access(root, read), f"{_PLACE} long, {_WORDS} array<long>")
+        sorted_pieces = sf.array_sort(sf.collect_list(sf.struct(_PLACE, _WORDS)))
+        return pieces.select(sf.flatten(sf.transform(sorted_pieces, lambda piece: piece[_WORDS])))
+
+
+def _spread(numbers: Sequence[int]) -> tuple[int, int]:
+    """Return a shift, and a power of two, with which each number has a place of its own."""
+    given = np.array(numbers, np.int64)
+    size = 1 << len(given).bit_length()
+    while True:
+        for shift in range(1, 32):
+            if len(np.unique(_place(given, shift, size))) == len(given):
+                return shift, size
+        size *= 2
+
+
+def _place(number: Any, shift: int, size: int) -> Any:
+    return (number ^ number >> shift) & size - 1
+
+
+def _word_count(slices: Slices) -> int:
+    return -(-slices[0].stored_rows // _WORD_ROWS)
+
+
+def _as_table(words: Sequence[Integers]) -> pa.Table:
+    return pa.table({_WORDS: pa.array(words, pa.list_(pa.int64()))})
+
+
+def _without_dead(rows: DataFrame, array: DataFrame, words: _Words, numbering: _Numbering) -> DataFrame:
+    """Leave out the rows whose bits are set."""
     position = sf.col(f"{_METADATA}.row_index")
-    chunk = sf.shiftleft(number, _FILE_BITS).bitwiseOR(sf.shiftright(position, _log2(CHUNK_ROWS)))
-    is_dead = (chunk == sf.col(_CHUNK)) & (_bit(sf.col(_BITS), position.bitwiseAND(CHUNK_ROWS - 1)) == 1)
-    return rows.join(sf.broadcast(chunks), on=is_dead, how="left_anti")
+    start = sf.get(array.scalar(), words.place_of(numbering.column()))
+    word = sf.get(array.scalar(), (start + sf.shiftright(position, _log2(_WORD_ROWS))).cast("int"))
+    bit = sf.getbit(word, position.bitwiseAND(_WORD_ROWS - 1).cast("int"))
+    # No position is below zero. But an expression that Spark takes for expensive stays above the filters of queries, so that only
+    # rows that pass these are looked up.
+    is_dead = sf.when(position >= 0, bit).otherwise(position.cast("string").rlike("-").cast("tinyint"))
+    return rows.withColumn(_DEAD, is_dead).where(sf.col(_DEAD) == 0).drop(_DEAD)
 
 
 def with_nans(rows: DataFrame, schema: pa.Schema) -> DataFrame:
@@ -186,62 +275,24 @@ def quoted(name: str) -> str:
     return f"`{name.replace('`', '``')}`"
 
 
-def _bit(words: Column, position: Column) -> Column:
-    word = sf.get(words, sf.shiftright(position, _log2(_WORD_ROWS)).cast("int"))
-    return sf.getbit(word, position.bitwiseAND(_WORD_ROWS - 1).cast("int"))
-
-
 def _log2(power: int) -> int:
     return power.bit_length() - 1
 
 
-def _dead_chunks(spark: SparkSession, root: str, group: dict[int, Slices]) -> DataFrame:
-    """Return the chunks that have dead rows. Executors make them, but those of a few files sooner than that they are asked."""
-    schema = f"{_CHUNK} long, {_BITS} array<long>"
-    files = list(group.items())
-    if len(files) <= _FEW_FILES:
-        return spark.createDataFrame(pa.Table.from_batches([dead_chunks(root, *file) for file in files]), schema)
-
-    def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            for number in batch.column("id").to_pylist():
-                yield dead_chunks(root, *files[number])
-
-    return spark.range(len(files)).mapInArrow(with_access(root, read), schema)
-
-
-def dead_chunks(root: str, file: int, slices: Slices) -> pa.RecordBatch:
-    """Return the chunks of a file, by its number, that have rows which are dead, or in none of the slices.
-
-    A chunk has a number, and a bit for each row.
+def dead_words(root: str, slices: Slices) -> Integers:
+    """Return a bit for each row of a file, the first in the lowest bit of the first word, set where it is dead or in no slice.
 
     Raises: CorruptionError.
     """
-    words = _words(StoredFile.together(root, slices, shared=SharedObjects(root)))
-    size = CHUNK_ROWS // _WORD_ROWS
-    chunks = {number: words[number * size : (number + 1) * size] for number in range(-(-len(words) // size))}
-    found = {number: bits for number, bits in chunks.items() if bits.any()}
-    numbers = [file << _FILE_BITS | number for number in found]
-    return pa.record_batch(
-        {
-            _CHUNK: pa.array(numbers, pa.int64()),
-            _BITS: pa.array(list(found.values()), pa.list_(pa.int64())),
-        }
-    )
-
-
-def _words(stored: StoredFile) -> "np.ndarray[tuple[int], np.dtype[np.int64]]":
-    """Return a bit for each row of a file, set where it is dead, the first in the lowest bit of the first word."""
-    live = stored.live_flags()
+    live = StoredFile.together(root, slices, shared=SharedObjects(root)).live_flags()
     dead = np.zeros(-(-len(live) // _WORD_ROWS) * _WORD_ROWS, np.bool_)
     np.logical_not(live, out=dead[: len(live)])
     return np.packbits(dead, bitorder="little").view("<i8")
 
 
 def _most_rows(spark: SparkSession) -> int:
-    """Return for how many rows a bit each leaves room for all else in the driver, and in each executor."""
-    memory = [_bytes(spark.conf.get(f"spark.{where}.memory", "1g") or "") for where in ("driver", "executor")]
-    return min(memory) // _MEMORY_SHARE * 8
+    """Return for how many rows a bit each leaves room for all else in the driver."""
+    return _bytes(spark.conf.get("spark.driver.memory", "1g") or "") // _MEMORY_SHARE * 8
 
 
 def _bytes(size: str) -> int:
