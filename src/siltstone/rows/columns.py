@@ -27,7 +27,7 @@ _BYTE_FACTOR = np.uint64(0x00000100000001B3 | 0x5851F42D00000000)
 _PRIME = np.uint64((1 << 61) - 1)
 NULL_HASH = np.uint64(0x6E756C6C6E756C6C)
 _ROWS_PER_STEP = 1 << 16
-_DIGIT_BITS = 16
+_COUNTED_BITS = 16
 
 
 def hash_keys(table: pa.Table | pa.RecordBatch, columns: Sequence[str]) -> Hashes:
@@ -196,20 +196,26 @@ def _numbered_lists(lists: Any) -> "pa.Array[Any]":
 def rising_order(numbers: Integers | Hashes) -> Integers:
     """Return the order in which numbers rise, equal ones as they come.
 
-    It goes by the highest 32 bits in which they differ, 16 at a time, which NumPy counts instead of comparing: of hashes that
-    takes half the time of sorting them. The few that agree in these are put right at the end.
+    NumPy sorts words three times as fast as it finds the order of any. So each number, or as many of its highest bits as there is
+    room for, becomes one word with its place behind it. The few that agree in these bits are put right at the end.
     """
     if len(numbers) <= 1:
         return np.arange(len(numbers))
     rest = (numbers - numbers.min()).view(np.uint64)
     bits = int(rest.max()).bit_length()
-    lowest = max(bits - 2 * _DIGIT_BITS, 0)
-    order = np.argsort(_digits(rest, lowest), kind="stable")
-    if bits - lowest > _DIGIT_BITS:
-        order = order[np.argsort(_digits(rest, lowest + _DIGIT_BITS)[order], kind="stable")]
+    if bits <= _COUNTED_BITS:
+        # These it counts instead of comparing them.
+        return np.argsort(rest.astype(np.uint16), kind="stable")
+    place_bits = np.uint64((len(numbers) - 1).bit_length())
+    lowest = np.uint64(max(bits + int(place_bits) - 64, 0))
+    words = rest >> lowest
+    words <<= place_bits
+    words |= np.arange(len(numbers), dtype=np.uint64)
+    words.sort()
+    order: Integers = (words & ((np.uint64(1) << place_bits) - np.uint64(1))).view(np.int64)
     if lowest:
-        highest = rest[order] >> np.uint64(lowest)
-        is_same = highest[1:] == highest[:-1]
+        words >>= place_bits
+        is_same = words[1:] == words[:-1]
         if is_same.any():
             is_unsure = np.zeros(len(order), np.bool_)
             is_unsure[1:] = is_same
@@ -217,10 +223,6 @@ def rising_order(numbers: Integers | Hashes) -> Integers:
             unsure = order[is_unsure]
             order[is_unsure] = unsure[np.argsort(rest[unsure], kind="stable")]
     return order
-
-
-def _digits(numbers: Hashes, lowest: int) -> "np.ndarray[tuple[int], np.dtype[np.uint16]]":
-    return (numbers >> np.uint64(lowest)).astype(np.uint16)
 
 
 def hash_ids(hashes: Sequence[Hashes]) -> tuple[list[Integers], Hashes]:

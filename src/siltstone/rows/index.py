@@ -43,6 +43,7 @@ _SMALL_BYTES = 64 << 10
 _JOINED_BYTES = 1 << 20
 _ROWS_PER_BLOCK = 3 * BLOCK_CELLS // 2
 _COUNT_BITS = (4, 8, 16, 32)
+_TURNED_ROWS = 64
 
 _PLAIN_MAGIC = b"SILTPKI1"
 _PLAIN_BLOCK_ROWS = 4096
@@ -449,9 +450,12 @@ def _choose_cells(hashes: Hashes) -> tuple[int, int, int]:
 
 def _packed(values: Hashes, places: Integers, total: int, width: int) -> bytes:
     """Return numbers of `width` bits at their places among `total`, without gaps: 64 of them are `width` words."""
-    spread = np.zeros(-(-total // 64) * 64, np.uint64)
-    spread[places] = values
-    columns = np.ascontiguousarray(spread.reshape(-1, 64).T)
+    spread = np.zeros((-(-total // 64), 64), np.uint64)
+    spread.reshape(-1)[places] = values
+    columns = np.empty(spread.shape[::-1], np.uint64)
+    # Turned in pieces that fit into the processor's nearest memory.
+    for start in range(0, len(spread), _TURNED_ROWS):
+        columns[:, start : start + _TURNED_ROWS] = spread[start : start + _TURNED_ROWS].T
     words = np.zeros((width, columns.shape[1]), np.uint64)
     for place, column in enumerate(columns) if width else ():
         word, shift = divmod(place * width, 64)

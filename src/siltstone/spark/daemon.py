@@ -14,15 +14,17 @@ import sys
 from collections.abc import Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
+from socket import socket
 from types import ModuleType
 
 import pyarrow as pa
 import pyspark.worker  # noqa: F401
-from pyspark.daemon import manager
+from pyspark import daemon
 
 import siltstone.spark.tasks  # noqa: F401
 
 _PANDAS = "pandas"
+_worker = daemon.worker
 
 
 class _Hidden(MetaPathFinder):
@@ -81,12 +83,21 @@ def hide_pandas() -> None:
     sys.meta_path.insert(0, _Told())
 
 
+def _quiet_worker(sock: socket, authenticated: bool) -> int:
+    """Run tasks for as long as Java sends any, and let it hang up without a trace of that being printed."""
+    try:
+        return _worker(sock, authenticated)
+    except BrokenPipeError:
+        return 1
+
+
 def main() -> None:
     """Fork workers until Spark closes the standard input."""
     hide_pandas()
+    daemon.worker = _quiet_worker
     # What is shared with workers is not written to by their garbage collection, nor scanned.
     gc.freeze()
-    manager()
+    daemon.manager()
 
 
 if __name__ == "__main__":

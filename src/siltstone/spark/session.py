@@ -5,6 +5,7 @@ import hashlib
 import os
 import shlex
 import shutil
+import socket
 import sys
 import threading
 import time
@@ -43,6 +44,9 @@ _SHORT_SETTINGS = {
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.sql.codegen.wholeStage": "false",
 }
+# The names that Spark gives to sockets are as long as this one. On macOS, a path has at most so many bytes; on Linux, 107.
+_SOCKET_NAME = f".{uuid.UUID(int=0)}.sock"
+_MAX_SOCKET_PATH = 103
 _LOGGING = """\
 rootLogger.level = error
 rootLogger.appenderRef.console.ref = console
@@ -101,7 +105,7 @@ def local_session(
     }
     # Elsewhere, what is installed may come to workers only after they were forked.
     if settings.get("spark.master", "local").startswith("local"):
-        settings.setdefault("spark.python.daemon.module", "siltstone.spark.daemon")
+        settings = {"spark.python.daemon.module": "siltstone.spark.daemon", **_socket_settings(folder), **settings}
     # The workers need what this process has installed, whichever Python comes first on the path.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     threading.Thread(target=_import_pandas, daemon=True).start()
@@ -111,6 +115,16 @@ def local_session(
     for key, value in settings.items():
         builder = builder.config(key, value)
     return _made_elsewhere(builder.getOrCreate) if is_short else builder.getOrCreate()
+
+
+def _socket_settings(folder: Path) -> dict[str, str]:
+    """Return how Java and the Python workers talk: over sockets that are files, where their paths are not too long for that.
+
+    Over TCP, each task would wait 40 ms for an acknowledgement, since Java sends its input in small pieces.
+    """
+    if not hasattr(socket, "AF_UNIX") or len(os.fsencode(folder / _SOCKET_NAME)) > _MAX_SOCKET_PATH:
+        return {}
+    return {"spark.python.unix.domain.socket.enabled": "true", "spark.python.unix.domain.socket.dir": str(folder)}
 
 
 def _made_elsewhere(make: Callable[[], SparkSession]) -> SparkSession:

@@ -244,15 +244,13 @@ def _map_jobs(
     than which pages hold its buckets.
     """
     units = _units(jobs, shares)
-    parts = _read_on_spark(spark, jobs, units, LASTING_ERRORS if report_error is not None else ())
-    # A part without rows for each task that has buckets which are visited even if there is nothing else for them.
+    # Units with buckets that are visited even if there is nothing for them.
     visited = [
         [*range(tasks.count)] if share.is_all else _tasks_with(tasks, share.visited or ())
         for tasks, share in zip(units.tasks, shares, strict=True)
     ]
     empty = [first + own for first, chosen in zip(units.firsts, visited, strict=False) for own in chosen]
-    if empty:
-        parts = parts.unionByName(_empty_parts(spark, units, empty))
+    parts = _read_on_spark(spark, jobs, units, empty, LASTING_ERRORS if report_error is not None else ())
     visiting = frozenset(number for number, chosen in enumerate(visited) if chosen)
     wanting = frozenset(number for number, share in enumerate(shares) if share.visited is None)
     sent = _sent(jobs)
@@ -271,19 +269,6 @@ def _map_jobs(
     return shuffled.mapInArrow(with_access(jobs[0].root, run), schema)
 
 
-def _empty_parts(spark: SparkSession, units: _Units, chosen: Sequence[int]) -> DataFrame:
-    """Return a part without rows for some units."""
-    wanted = frozenset(chosen) if len(chosen) < units.total else None
-
-    def make(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            for unit in batch.column("id").to_pylist():
-                if wanted is None or unit in wanted:
-                    yield _part_row(units, unit, None, None)
-
-    return spark.range(0, units.total, 1, 1).mapInArrow(make, _PART_SCHEMA)
-
-
 def _tasks_with(tasks: Tasks, numbers: Sequence[range]) -> list[int]:
     """Return the tasks that have any of some buckets."""
     found = {int(task) for own in numbers for task in tasks.of(np.arange(own.start, own.stop))}
@@ -291,34 +276,48 @@ def _tasks_with(tasks: Tasks, numbers: Sequence[range]) -> list[int]:
 
 
 def _read_on_spark(
-    spark: SparkSession, jobs: Sequence[RoundJob], units: _Units, reported: tuple[type[SiltstoneError], ...]
+    spark: SparkSession,
+    jobs: Sequence[RoundJob],
+    units: _Units,
+    empty: Sequence[int],
+    reported: tuple[type[SiltstoneError], ...],
 ) -> DataFrame:
-    """Read the files of deltas into parts by task. Errors that are `reported` fail their job, and no other."""
+    """Read the files of deltas into parts by unit, after a part without rows for each of the units `empty`.
+
+    Errors that are `reported` fail their job, and no other.
+    """
     reads = [(number, read) for number, job in enumerate(jobs) for read in _shared(job)]
     size = sum(job.input_bytes for job in jobs)
-    count = max(1, min(len(reads), max(size // _BYTES_PER_TASK, len(reads) // _READS_PER_TASK) + _LEAST_TASKS))
+    count = min(len(reads), _power_of_two(max(size // _BYTES_PER_TASK, len(reads) // _READS_PER_TASK) + _LEAST_TASKS))
     sent = _sent(jobs)
+    emptied = range(units.total) if len(empty) == units.total else empty
 
     def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        own = [reads[number] for batch in batches for number in batch.column("id").to_pylist()]
+        numbers = [number for batch in batches for number in batch.column("id").to_pylist()]
+        if -1 in numbers:
+            yield _part_rows(units, emptied)
+        own = [reads[number] for number in numbers if number >= 0]
         for job, of_job in itertools.groupby(own, key=lambda each: each[0]):
             first = units.firsts[job]
             try:
                 for task, part in read_parts(sent[job], (read for _, read in of_job), units.tasks[job]):
-                    yield _part_row(units, first + task, part, None)
+                    yield _part_rows(units, [first + task], part)
             except reported as error:
-                yield _part_row(units, first, None, _named_error(error))
+                yield _part_rows(units, [first], error=_named_error(error))
 
-    return spark.range(0, len(reads), 1, count).mapInArrow(with_access(jobs[0].root, read), _PART_SCHEMA)
+    first = -1 if empty else 0
+    return spark.range(first, len(reads), 1, max(1, count)).mapInArrow(with_access(jobs[0].root, read), _PART_SCHEMA)
 
 
-def _part_row(units: _Units, unit: int, part: bytes | None, error: str | None) -> pa.RecordBatch:
+def _part_rows(
+    units: _Units, own: Sequence[int], part: bytes | None = None, *, error: str | None = None
+) -> pa.RecordBatch:
     return pa.record_batch(
         {
-            "task": pa.array([units.spark_task(unit)], pa.int32()),
-            "unit": pa.array([unit], pa.int32()),
-            "part": pa.array([part], pa.binary()),
-            "error": pa.array([error], pa.string()),
+            "task": pa.array([units.spark_task(unit) for unit in own], pa.int32()),
+            "unit": pa.array(own, pa.int32()),
+            "part": pa.array([part] * len(own), pa.binary()),
+            "error": pa.array([error] * len(own), pa.string()),
         }
     )
 
@@ -337,8 +336,12 @@ def merge_tasks(job: RoundJob, *, is_full: bool) -> int:
     if not is_full and not job.due_numbers():
         return min(_MOST_TASKS, job.input_bytes // _MERGED_BYTES_PER_TASK + _LEAST_TASKS)
     rewritten = job.input_bytes + job.buckets.totals.content_length
-    # A power of two, as the number of buckets mostly is, so that tasks get as many buckets each.
-    return min(_MOST_TASKS, 1 << max(_LEAST_TASKS, rewritten // _REWRITTEN_BYTES_PER_TASK).bit_length() - 1)
+    return min(_MOST_TASKS, _power_of_two(max(_LEAST_TASKS, rewritten // _REWRITTEN_BYTES_PER_TASK)))
+
+
+def _power_of_two(count: int) -> int:
+    """Return the next lower power of two, as the numbers of buckets and of cores mostly are, so that each gets as many tasks."""
+    return 1 << count.bit_length() - 1
 
 
 def _gathered_by_unit(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[int, list[bytes], str | None]]:

@@ -16,6 +16,8 @@ from siltstone.objects import local_path, open_objects
 ROW_GROUP_ROWS = MAX_ROW_GROUP_ROWS
 TARGET_FILE_BYTES = 256 << 20
 _SAMPLE_ROWS = 4096
+_PAGE_BYTES = 1 << 20
+_MAX_BATCH_ROWS = 16_384
 _COMPRESSION_LEVEL = 1
 _ARROW_SCHEMA = "ARROW:schema"
 # What the Parquet reader raises for bytes that are not what they were: whatever Arrow has, and text that is none.
@@ -112,6 +114,8 @@ def open_writer(sink: IO[bytes], sample: pa.Table, schema: pa.Schema) -> pq.Parq
         ),
         compression="zstd",
         compression_level=_COMPRESSION_LEVEL,
+        data_page_size=_PAGE_BYTES,
+        write_batch_size=_batch_rows(sample),
         use_dictionary=[name for name in sample.schema.names if _repeats(sample.column(name))],
         write_page_index=True,
         write_page_checksum=True,
@@ -120,6 +124,16 @@ def open_writer(sink: IO[bytes], sample: pa.Table, schema: pa.Schema) -> pq.Parq
     # Arrow would note the types of `sample`; what a reader is to get are the types behind the dictionaries.
     writer.add_key_value_metadata({_ARROW_SCHEMA: base64.b64encode(_plain(sample.schema).serialize()).decode()})
     return writer
+
+
+def _batch_rows(sample: pa.Table) -> int:
+    """Return after how many rows to see whether a page is full, and to look at their values for the statistics.
+
+    The values of a dictionary are looked at once for each batch, which for large ones takes longer than to write them. But no
+    page gets much larger than it should be, however large a row is.
+    """
+    row_bytes: int = sample.nbytes // max(1, sample.num_rows)
+    return max(1, min(_MAX_BATCH_ROWS, _PAGE_BYTES // max(1, row_bytes)))
 
 
 def _plain(schema: pa.Schema) -> pa.Schema:
