@@ -1,12 +1,17 @@
 """Compaction on Spark gives the rows that the oracle says, and the files that it gives without Spark."""
 
+import os
+import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyspark
 import pytest
 from pyspark.sql import SparkSession
 from tests.unit.rounds.compaction import (
@@ -230,10 +235,54 @@ def test_workers_are_forked_from_a_process_that_has_imported_what_they_need(spar
     def program(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for _ in batches:
             main = sys.modules["__main__"].__spec__
-            yield pa.record_batch({"name": [main.name if main else ""]})
+            found = {"name": [main.name if main else ""], "spark": [pyspark.__file__], "parent": [os.getppid()]}
+            yield pa.record_batch(found)
 
-    found = {row.name for row in spark.range(2).mapInArrow(program, "name string").collect()}
-    assert found == {"siltstone.spark.daemon"}
+    found = spark.range(2).mapInArrow(program, "name string, spark string, parent long").collect()
+    assert {row.name for row in found} == {"siltstone.spark.daemon"}
+    # Of an archive, each file would be compiled anew.
+    assert not [row.spark for row in found if ".zip" in row.spark]
+    if isinstance(spark, SparkSession):
+        parents = spark.sparkContext.parallelize([0], 1).map(lambda _: os.getppid()).collect()
+        assert {row.parent for row in found} == set(parents), "a worker that is started early serves data frames, too"
+
+
+QUIET = """
+import time
+from siltstone.spark import local_session
+spark = local_session(cores=4)
+
+def wait(batches):
+    for batch in batches:
+        # So that each core gets a worker.
+        time.sleep(0.05)
+        yield batch
+
+for _ in range(4):
+    assert spark.range(0, 8, 1, 8).mapInArrow(wait, "id long").count() == 8
+print(spark.conf.get("spark.python.unix.domain.socket.enabled", "false") == "true")
+spark.stop()
+# Whatever workers say now is still passed on.
+time.sleep(1)
+"""
+
+
+@pytest.mark.parametrize("name", ["t", "t" * 100], ids=["over files", "over TCP"])
+def test_a_session_ends_without_a_word_however_its_workers_are_reached(name: str) -> None:
+    environment = {name: value for name, value in os.environ.items() if name != "SPARK_REMOTE"}
+    # Not in a folder of pytest, whose path may be too long for sockets.
+    with tempfile.TemporaryDirectory(dir="/tmp") as short:
+        folder = Path(short, name)
+        folder.mkdir()
+        done = subprocess.run(
+            [sys.executable, "-c", QUIET],
+            capture_output=True,
+            text=True,
+            env={**environment, "TMPDIR": str(folder)},
+            check=False,
+        )
+        assert (done.returncode, done.stdout, done.stderr) == (0, f"{name == 't'}\n", "")
+        assert list(folder.iterdir()) == []
 
 
 def test_functions_of_pandas_run_in_these_workers_too(spark: SparkSession) -> None:

@@ -4,6 +4,9 @@ Spark starts it as `python -m siltstone.spark.daemon` where a session says so in
 imported here starts a thread that holds a lock while a worker is forked: Arrow's allocator unlocks its own after a fork, and Spark
 lets numpy's library of matrices have one thread.
 
+Spark puts an archive of its own Python files first on the path, of which Python would compile each file anew. So those that are
+installed with it are imported instead.
+
 pandas is left out. Arrow imports it for any list that becomes an array, to see whether that is a series, which takes each worker
 longer than a small task. So Arrow is told that there is none, until somebody else imports it.
 """
@@ -17,11 +20,15 @@ from importlib.machinery import ModuleSpec, PathFinder
 from socket import socket
 from types import ModuleType
 
-import pyarrow as pa
-import pyspark.worker  # noqa: F401
-from pyspark import daemon
+from siltstone.spark.search_path import prefer_installed
 
-import siltstone.spark.tasks  # noqa: F401
+prefer_installed()
+
+import pyarrow as pa  # noqa: E402
+import pyspark.worker  # noqa: E402, F401
+from pyspark import daemon  # noqa: E402
+
+import siltstone.spark.tasks  # noqa: E402, F401
 
 _PANDAS = "pandas"
 _worker = daemon.worker

@@ -1,19 +1,23 @@
 """The Java process of a session in this process: how it starts, which of its messages are shown, and how it is ended."""
 
 import contextlib
+import importlib.util
 import os
+import shlex
+import signal
 import sys
 import threading
+import time
 from collections.abc import Iterator, Mapping
-from subprocess import Popen
-from typing import Any
-
-from pyspark import SparkConf, SparkContext, java_gateway
-from pyspark.errors import PySparkRuntimeError
-from pyspark.java_gateway import launch_gateway
+from pathlib import Path
+from subprocess import PIPE, Popen
 
 from siltstone.errors import NotInstalledError
+from siltstone.java import SUBMITTED
 
+_SECRET = "PYSPARK_GATEWAY_SECRET"  # noqa: S105 - a name
+_CONNECTION = "_PYSPARK_DRIVER_CONN_INFO_PATH"
+_POLL_SECONDS = 0.01
 # What every start of Spark says, though all is well. Its log is quiet by our own configuration; these come before that is
 # read, or from Java itself.
 _USUAL = (
@@ -77,6 +81,7 @@ class _Output:
 
 
 _output: _Output | None = None
+_process: Popen[bytes] | None = None
 
 
 def is_usual(line: str) -> bool:
@@ -84,60 +89,106 @@ def is_usual(line: str) -> bool:
     return line.startswith(_USUAL) or any(text in line for text in _USUAL_WITHIN)
 
 
-def launch(settings: Mapping[str, str], *, is_short: bool) -> None:
-    """Start Java for the sessions of this process, unless it runs already.
+def spark_home() -> Path:
+    """Return where Spark is, without importing it where it is part of the package, which takes a while."""
+    found = importlib.util.find_spec("pyspark")
+    home = Path(os.environ.get("SPARK_HOME") or Path(found.origin if found and found.origin else "").parent)
+    if _script(home).is_file():
+        return home
+    from pyspark.find_spark_home import _find_spark_home
 
-    Of a short session, what Java writes on standard output goes to standard error: the output is that of the command.
-    Raises: NotInstalledError.
+    return Path(_find_spark_home())
+
+
+def _script(home: Path) -> Path:
+    return home / "bin" / "spark-submit"
+
+
+def launch(settings: Mapping[str, str], folder: Path, *, is_short: bool) -> None:
+    """Start Java for the sessions of this process, unless it runs already; `folder` is for what is written meanwhile.
+
+    While it starts, pyspark is imported. Of a short session, what Java writes on standard output goes to standard error: the
+    output is that of the command. Raises: NotInstalledError.
     """
-    global _output
+    global _output, _process
     if is_running():
         return
     output = _output = _Output()
-    started: list[Popen[bytes]] = []
-    files = {"stderr": output.sink, **({"stdout": output.sink} if is_short else {})}
-    conf = SparkConf(loadDefaults=False).setAll(list(settings.items()))
+    connection = folder / "connection"
     try:
-        with _recorded() as started:
-            gateway = launch_gateway(conf, popen_kwargs=files)  # type: ignore[no-untyped-call]
-    except PySparkRuntimeError as error:
-        output.close()
-        output.drain()
-        raise NotInstalledError(
-            "Java ended before Spark could start; see what it says above, and what `siltstone doctor --spark` finds"
-        ) from error
-    except BaseException:
+        _process = _start(settings, connection, output, is_short=is_short)
+        from pyspark import SparkConf, SparkContext
+        from pyspark.java_gateway import launch_gateway
+
+        conf = SparkConf(loadDefaults=False).setAll(list(settings.items()))
+        port, secret = _await_connection(_process, connection)
+        with _environment({SUBMITTED: str(port), _SECRET: secret}):
+            gateway = launch_gateway(conf)  # type: ignore[no-untyped-call]
+    except BaseException as error:
         # An interrupt: Java would notice that nobody is there only after it has started, and written to its folder.
-        output.is_muted = True
+        output.is_muted = not isinstance(error, NotInstalledError)
         output.close()
-        for process in started:
-            process.kill()
-            process.wait()
+        if _process is not None:
+            _process.kill()
+            _process.wait()
+        output.drain()
         raise
     output.close()
+    gateway.proc = _process
     SparkContext._ensure_initialized(gateway=gateway, conf=conf)
 
 
+def _start(settings: Mapping[str, str], connection: Path, output: _Output, *, is_short: bool) -> Popen[bytes]:
+    """Start Java, which writes to a file how it can be reached, and ends when this process does."""
+    home = spark_home()
+    options = [part for name, value in settings.items() for part in ("--conf", f"{name}={value}")]
+    submitted = shlex.split(os.environ.get("PYSPARK_SUBMIT_ARGS", "pyspark-shell"))
+    return Popen(  # noqa: S603
+        [_script(home), *options, *submitted],
+        stdin=PIPE,
+        stdout=output.sink if is_short else None,
+        stderr=output.sink,
+        env={**os.environ, "SPARK_HOME": str(home), "SPARK_CONNECT_MODE": "0", _CONNECTION: str(connection)},
+        # Ctrl-C is for the command, which ends Java.
+        preexec_fn=_ignore_interrupts,
+    )
+
+
+def _ignore_interrupts() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def _await_connection(process: Popen[bytes], connection: Path) -> tuple[int, str]:
+    """Return the port of Java, and the secret that it asks for. Raises: NotInstalledError."""
+    while not connection.exists():
+        if process.poll() is not None:
+            raise NotInstalledError(
+                "Java ended before Spark could start; see what it says above, and what `siltstone doctor --spark` finds"
+            )
+        time.sleep(_POLL_SECONDS)
+    data = connection.read_bytes()
+    return int.from_bytes(data[:4], "big"), data[8:].decode()
+
+
 @contextlib.contextmanager
-def _recorded() -> Iterator[list[Popen[bytes]]]:
-    """Yield a list of the processes that are started for the gateway, which it keeps to itself until they are ready."""
-    started: list[Popen[bytes]] = []
-
-    class Recorded(Popen[bytes]):
-        def __init__(self, *args: Any, **options: Any) -> None:
-            super().__init__(*args, **options)
-            started.append(self)
-
-    java_gateway.Popen = Recorded  # type: ignore[attr-defined, assignment]
+def _environment(variables: Mapping[str, str]) -> Iterator[None]:
+    """Set variables of the environment meanwhile, which tell pyspark of a Java that runs."""
+    os.environ.update(variables)
     try:
-        yield started
+        yield
     finally:
-        java_gateway.Popen = Popen  # type: ignore[attr-defined]
+        for name in variables:
+            del os.environ[name]
 
 
 def is_running() -> bool:
     """Return whether this process has a Java for its sessions."""
-    return SparkContext._gateway is not None
+    return getattr(_context(), "_gateway", None) is not None
+
+
+def _context() -> object:
+    """Return the class of Spark's contexts, None where pyspark is not imported."""
+    return getattr(sys.modules.get("pyspark"), "SparkContext", None)
 
 
 def end() -> None:
@@ -145,9 +196,8 @@ def end() -> None:
     if _output is not None:
         _output.is_muted = True
     # It prints a trace when Java hangs up on it.
-    server = getattr(SparkContext._active_spark_context, "_accumulatorServer", None)
+    server = getattr(getattr(_context(), "_active_spark_context", None), "_accumulatorServer", None)
     if server is not None:
         server.handle_error = lambda request, address: None
-    process = getattr(SparkContext._gateway, "proc", None)
-    if process is not None:
-        process.kill()
+    if _process is not None:
+        _process.kill()

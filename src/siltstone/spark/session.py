@@ -2,6 +2,7 @@
 
 import contextlib
 import hashlib
+import mmap
 import os
 import shlex
 import shutil
@@ -11,16 +12,18 @@ import threading
 import time
 import uuid
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from pathlib import Path
-
-import pyspark
-from pyspark.sql import SparkSession
+from typing import TYPE_CHECKING
+from weakref import WeakSet
 
 from siltstone.java import REMOTE, SUBMITTED, require_java
 from siltstone.spark import gateway
 from siltstone.spark.folders import make_folder
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 CACHE_VARIABLE = "SILTSTONE_CACHE"
 _STALE_SECONDS = 600
@@ -40,6 +43,8 @@ _LATE_OPTIMIZATION = [
 ]
 # What rounds have Spark do is done before it would have compiled anything for it, or planned it anew.
 _SHORT_SETTINGS = {
+    # Tasks of data frames have it; with it in all others, they use the same workers.
+    "spark.executorEnv.SPARK_SIMPLIFIED_TRACEBACK": "1",
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.sql.codegen.wholeStage": "false",
@@ -47,6 +52,7 @@ _SHORT_SETTINGS = {
 # The names that Spark gives to sockets are as long as this one. On macOS, a path has at most so many bytes; on Linux, 107.
 _SOCKET_NAME = f".{uuid.UUID(int=0)}.sock"
 _MAX_SOCKET_PATH = 103
+_without_worker: "WeakSet[SparkSession]" = WeakSet()
 _LOGGING = """\
 rootLogger.level = error
 rootLogger.appenderRef.console.ref = console
@@ -66,7 +72,7 @@ def local_session(
     cores: int | str = "*",
     conf: Mapping[str, str] | None = None,
     is_short: bool = False,
-) -> SparkSession:
+) -> "SparkSession":
     """Return a session inside this process, lean and quiet: no web page, no Hive, nothing left behind on disk.
 
     `conf` adds settings or overrides the ones here. A short session, of a command that compacts and ends, compiles in a
@@ -76,11 +82,16 @@ def local_session(
 
     Raises: NotInstalledError.
     """
-    existing = SparkSession.getActiveSession()
-    if existing is not None:
-        return existing
-    if SUBMITTED in os.environ or REMOTE in os.environ:
-        return SparkSession.builder.appName(name).getOrCreate()
+    is_elsewhere = SUBMITTED in os.environ or REMOTE in os.environ
+    # Whatever is imported before Java is started is waited for twice.
+    if is_elsewhere or gateway.is_running():
+        from pyspark.sql import SparkSession
+
+        existing = SparkSession.getActiveSession()
+        if existing is not None:
+            return existing
+        if is_elsewhere:
+            return SparkSession.builder.appName(name).getOrCreate()
     require_java()
     folder = make_folder()
     logging = folder / "log4j2.properties"
@@ -103,18 +114,51 @@ def local_session(
         **(_SHORT_SETTINGS if is_short else {}),
         **(conf or {}),
     }
+    is_local = settings.get("spark.master", "local").startswith("local")
     # Elsewhere, what is installed may come to workers only after they were forked.
-    if settings.get("spark.master", "local").startswith("local"):
+    if is_local:
         settings = {"spark.python.daemon.module": "siltstone.spark.daemon", **_socket_settings(folder), **settings}
     # The workers need what this process has installed, whichever Python comes first on the path.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    threading.Thread(target=_import_pandas, daemon=True).start()
     settings = {"spark.master": f"local[{cores}]", "spark.app.name": name, **settings}
-    gateway.launch(settings, is_short=is_short)
+    gateway.launch(settings, folder, is_short=is_short)
+    threading.Thread(target=_import_pandas, daemon=True).start()
+    if not is_short:
+        return _make(settings)
+    session = _made_elsewhere(lambda: _make(settings))
+    if is_local:
+        _without_worker.add(session)
+    return session
+
+
+def _make(settings: Mapping[str, str]) -> "SparkSession":
+    from pyspark.sql import SparkSession
+
     builder = SparkSession.builder
     for key, value in settings.items():
         builder = builder.config(key, value)
-    return _made_elsewhere(builder.getOrCreate) if is_short else builder.getOrCreate()
+    return builder.getOrCreate()
+
+
+@contextlib.contextmanager
+def starting_worker(session: "SparkSession") -> Iterator[None]:
+    """Meanwhile, where a short session has no Python worker yet, have Spark start one: that takes as long as to plan a first job."""
+    if session not in _without_worker:
+        yield
+        return
+    _without_worker.discard(session)
+    thread = threading.Thread(target=_start_worker, args=[session], daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        # A session that ends while a worker starts complains.
+        thread.join()
+
+
+def _start_worker(session: "SparkSession") -> None:
+    with contextlib.suppress(Exception):
+        session.sparkContext.parallelize([0], 1).count()
 
 
 def _socket_settings(folder: Path) -> dict[str, str]:
@@ -127,7 +171,7 @@ def _socket_settings(folder: Path) -> dict[str, str]:
     return {"spark.python.unix.domain.socket.enabled": "true", "spark.python.unix.domain.socket.dir": str(folder)}
 
 
-def _made_elsewhere(make: Callable[[], SparkSession]) -> SparkSession:
+def _made_elsewhere(make: "Callable[[], SparkSession]") -> "SparkSession":
     """Return a session that another thread makes, so that this one can be interrupted meanwhile.
 
     In the main thread, Spark would also install a handler of interrupts that talks to Java while an answer is awaited.
@@ -143,7 +187,7 @@ def _made_elsewhere(make: Callable[[], SparkSession]) -> SparkSession:
     threading.Thread(target=run, daemon=True).start()
     session = made.result()
     # Spark takes it for that of the thread which made it.
-    SparkSession._get_j_spark_session_class(session._jvm).setActiveSession(session._jsparkSession)
+    type(session)._get_j_spark_session_class(session._jvm).setActiveSession(session._jsparkSession)
     return session
 
 
@@ -198,9 +242,8 @@ def _fingerprint() -> str:
     """Return a hash that identifies the installed Java and Spark."""
     home = os.environ.get("JAVA_HOME")
     java = Path(home, "bin", "java") if home else Path(shutil.which("java") or "java")
-    jars = Path(os.environ.get("SPARK_HOME") or Path(pyspark.__file__).parent) / "jars"
-    parts = [pyspark.__version__]
-    for path in (java.resolve(), jars.resolve()):
+    parts = []
+    for path in (java.resolve(), (gateway.spark_home() / "jars").resolve()):
         parts += [str(path), str(path.stat().st_mtime_ns) if path.exists() else ""]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
 
@@ -234,12 +277,11 @@ def _discard(file: Path) -> None:
 
 
 def _checksum(file: Path) -> str:
-    checksum = size = 0
-    with file.open("rb") as opened:
-        while chunk := opened.read(1 << 20):
-            checksum = zlib.crc32(chunk, checksum)
-            size += len(chunk)
-    return f"{size} {checksum:08x}"
+    size = file.stat().st_size
+    if not size:
+        return "0 00000000"
+    with file.open("rb") as opened, mmap.mmap(opened.fileno(), size, access=mmap.ACCESS_READ) as data:
+        return f"{size} {zlib.crc32(data):08x}"
 
 
 def _is_ours_to_make(lock: Path) -> bool:

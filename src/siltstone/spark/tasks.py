@@ -38,6 +38,7 @@ from siltstone.rows.job import (
     Stretch,
 )
 from siltstone.rows.parts import Tasks, read_parts, stretches
+from siltstone.spark.session import starting_worker
 
 _OUR_ERROR = re.compile(r"^siltstone\.errors\.(\w+): (.*)$", re.MULTILINE)
 _STEPS = ("read", "merge")
@@ -96,11 +97,11 @@ class _SparkEngine:
             Share(range(len(job.buckets)), [range(len(job.buckets))] if job.settings.full else job.due_numbers())
             for job in jobs
         ]
-        merged = _map_jobs(
-            self._spark, jobs, shares, merge_stretch, report_error, "job int, results binary, error string"
-        )
+        schema = "job int, results binary, error string"
         try:
-            rows = collect(self._spark, merged, _STEPS, self._progress)
+            with starting_worker(self._spark):
+                merged = _map_jobs(self._spark, jobs, shares, merge_stretch, report_error, schema)
+                rows = collect(self._spark, merged, _STEPS, self._progress)
         except PythonException as error:
             raise translated(error) from error
         results: list[list[BucketResult]] = [[] for _ in jobs]
