@@ -279,7 +279,7 @@ def test_exactly_the_dead_rows_are_left_out(
     if where == "in two scans":
         monkeypatch.setattr(native, "_LEAST_PART", SIZE + 1)
     if where == "on executors":
-        monkeypatch.setattr(native, "_FEW_FILES", 0)
+        monkeypatch.setattr(native, "_FEW_SCANS", 0)
     if where == "in Python":
         monkeypatch.setattr(native, "_most_rows", lambda spark: SIZE - 1)
     frame = long_table.to_spark(spark)
@@ -378,7 +378,7 @@ def test_a_file_without_a_live_row_has_none(spark: SparkSession, local_root: str
 def test_a_damaged_deletion_vector_is_noticed(
     spark: SparkSession, local_root: str, monkeypatch: pytest.MonkeyPatch, few: int
 ) -> None:
-    monkeypatch.setattr(native, "_FEW_FILES", few)
+    monkeypatch.setattr(native, "_FEW_SCANS", few)
     table = siltstone.open(local_root).create_table("shop.orders", schema={"id": "int64"}, primary_keys=["id"])
     table.write(pa.table({"id": [1, 2]}))
     compact(table)
@@ -399,7 +399,7 @@ def test_files_that_buckets_share_are_read_once_and_without_what_was_rewritten_a
     if how == "in a scan for each":
         monkeypatch.setattr(native, "_MOST_FILES", 1)
     if how == "on executors":
-        monkeypatch.setattr(native, "_FEW_FILES", 0)
+        monkeypatch.setattr(native, "_FEW_SCANS", 0)
     if how == "in Python":
         monkeypatch.setattr(native, "_most_rows", lambda spark: 0)
     table = siltstone.open(local_root).create_table(

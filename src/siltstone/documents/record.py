@@ -4,6 +4,7 @@ Change ids are version-1 UUIDs, which carry their time; they are made in order a
 """
 
 import datetime
+import functools
 import os
 import re
 import threading
@@ -113,6 +114,8 @@ def to_bytes(change_id: str) -> bytes:
     return bytes.fromhex(change_id.replace("-", ""))
 
 
+# The first and the last change of a document are often the same.
+@functools.lru_cache(maxsize=64)
 def to_iso_time(change_id: str) -> str:
     """Return the time of an id in ISO 8601, to the millisecond, in UTC."""
     return iso_time(to_ms(change_id))

@@ -6,12 +6,13 @@ several scans, so that a task has only some megabytes of bits; the driver has 12
 """
 
 import contextlib
+import functools
 import re
 import threading
 import uuid
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -36,11 +37,13 @@ _WORD_ROWS = 64
 _METADATA = "_metadata"
 _PLACE, _WORDS, _DEAD = "place", "words", "_siltstone_dead"
 _WORDS_SCHEMA = StructType([StructField(_WORDS, ArrayType(LongType(), containsNull=False), nullable=False)])
-_FEW_FILES = 32
+_READERS = 8
 # Of the files that are read in one scan; more rows only where there would be too many scans.
 _MOST_FILES = 1024
 _SCAN_ROWS = 1 << 26
 _MOST_SCANS = 64
+# What is dead in so many scans is known sooner than executors would be asked.
+_FEW_SCANS = 2
 # Files without dead rows are read apart where they have more than this part of the rows of those with some.
 _LEAST_PART = 8
 _MEMORY_SHARE = 8
@@ -88,9 +91,8 @@ def read_files(
     frames = [read(whole)] if whole else []
     for scan in scans:
         words = _Words(scan, beside)
-        frames.append(
-            _without_dead(read([*scan.values(), *beside.values()]), words.frame(spark, root), words, numbering)
-        )
+        array = words.frame(spark, root, is_made_here=len(scans) <= _FEW_SCANS)
+        frames.append(_without_dead(read([*scan.values(), *beside.values()]), array, words, numbering))
         beside = {}
     return frames, left
 
@@ -189,12 +191,14 @@ class _Words:
         """Return where in the array the beginning of a file's words is."""
         return number.bitwiseXOR(sf.shiftright(number, self._shift)).bitwiseAND(self._size - 1).cast("int")
 
-    def frame(self, spark: SparkSession, root: str) -> DataFrame:
-        """Return the array as the only row of a frame. Executors make it, but that of a few files sooner than they are asked."""
+    def frame(self, spark: SparkSession, root: str, *, is_made_here: bool) -> DataFrame:
+        """Return the array as the only row of a frame: made once, in this process, or by executors whenever it is read."""
         head = np.concatenate([self._starts, np.zeros(self._empty, np.int64)])
         files = list(self._scan.values())
-        if len(files) <= _FEW_FILES:
-            words = np.concatenate([head, *(dead_words(root, slices) for slices in files)])
+        if is_made_here:
+            # What takes time is to await a store.
+            with ThreadPoolExecutor(_READERS) as pool:
+                words = np.concatenate([head, *pool.map(functools.partial(dead_words, root), files)])
             return spark.createDataFrame(_as_table([words]), _WORDS_SCHEMA)
 
         def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
