@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from py4j.protocol import Py4JJavaError
-from pyspark.errors import PythonException
+from pyspark.errors import PythonException, SparkRuntimeException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 from tests.unit.rounds.compaction import MINOR, compact
@@ -358,6 +358,19 @@ def test_a_column_may_have_the_name_that_spark_has_for_a_file_and_position(
     table.write(pa.table({"id": [1]}), "delete")
     compact(table)
     assert rows(table.to_spark(spark)) == [{"id": 2, name: "b"}]
+
+
+def test_another_file_in_place_of_a_data_file_with_dead_rows_is_noticed(spark: SparkSession, local_root: str) -> None:
+    table = siltstone.open(local_root).create_table("shop.orders", schema={"id": "int64"}, primary_keys=["id"])
+    table.write(pa.table({"id": range(1000)}))
+    compact(table)
+    table.write(pa.table({"id": [3]}), "delete")
+    compact(table)
+    (file,) = [file for file in table.current_rounds()[0].files if file.deletion_vector]
+    for count in range(1001, 1009):
+        pq.write_table(pa.table({"id": pa.array(range(count))}), Path(local_root, file.uri), compression="none")
+        with pytest.raises(SparkRuntimeException, match="not the one that was compacted; run `siltstone fsck`"):
+            table.to_spark(spark).collect()
 
 
 def test_a_file_without_a_live_row_has_none(spark: SparkSession, local_root: str) -> None:

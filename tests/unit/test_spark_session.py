@@ -1,4 +1,4 @@
-"""Where a session's workers find Spark's modules, and how Java talks to them."""
+"""Where a session finds Spark, and its workers Spark's modules."""
 
 import os
 import sys
@@ -8,30 +8,20 @@ import pytest
 
 from siltstone.spark.gateway import spark_home
 from siltstone.spark.search_path import prefer_installed
-from siltstone.spark.session import _socket_settings
 
 
 def test_a_package_comes_before_its_own_archive_and_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     site, elsewhere = tmp_path / "site", tmp_path / "elsewhere"
     own, other, missing = (
-        str(folder / "spark" / "python" / "lib" / "spark.zip") for folder in (site, elsewhere, tmp_path / "no")
+        str(folder / "pyspark" / "python" / "lib" / "pyspark.zip") for folder in (site, elsewhere, tmp_path / "no")
     )
-    (site / "spark").mkdir(parents=True)
-    (site / "spark" / "__init__.py").touch()
-    (elsewhere / "spark").mkdir(parents=True)
-    monkeypatch.setattr(sys, "path", ["", own, other, str(site), missing, str(elsewhere)])
+    of_user = own.replace("pyspark.zip", "mine.zip")
+    (site / "pyspark").mkdir(parents=True)
+    (site / "pyspark" / "__init__.py").touch()
+    (elsewhere / "pyspark").mkdir(parents=True)
+    monkeypatch.setattr(sys, "path", ["", own, of_user, other, str(site), missing, str(elsewhere)])
     prefer_installed()
-    assert sys.path == ["", other, str(site), missing, str(elsewhere), own]
-
-
-def test_sockets_are_files_where_their_paths_are_short_enough(tmp_path: Path) -> None:
-    assert _socket_settings(Path("/tmp/x"))["spark.python.unix.domain.socket.dir"] == "/tmp/x"
-    # What Spark adds has 43 characters.
-    fits = Path("/tmp", "x" * (103 - 5 - 43))
-    assert _socket_settings(fits)["spark.python.unix.domain.socket.enabled"] == "true"
-    assert _socket_settings(fits.with_name(f"{fits.name}y")) == {}
-    # Bytes count, not characters.
-    assert _socket_settings(Path("/tmp", "ä" * 40)) == {}
+    assert sys.path == ["", of_user, other, str(site), missing, str(elsewhere), own]
 
 
 def test_spark_is_found_without_importing_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

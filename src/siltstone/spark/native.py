@@ -39,9 +39,10 @@ _PLACE, _WORDS, _DEAD = "place", "words", "_siltstone_dead"
 _WORDS_SCHEMA = StructType([StructField(_WORDS, ArrayType(LongType(), containsNull=False), nullable=False)])
 _READERS = 8
 # Of the files that are read in one scan; more rows only where there would be too many scans.
-_MOST_FILES = 1024
+_MOST_FILES = 512
 _SCAN_ROWS = 1 << 26
 _MOST_SCANS = 64
+_OTHER_FILE = "a data file is not the one that was compacted; run `siltstone fsck` on the table"
 # What is dead in so many scans is known sooner than executors would be asked.
 _FEW_SCANS = 2
 # Files without dead rows are read apart where they have more than this part of the rows of those with some.
@@ -170,30 +171,29 @@ def _find_paths(spark: SparkSession, root: str, files: Sequence[CompactedFile]) 
 
 
 class _Words:
-    """The array by which the rows of a scan are left out: where each file's words begin, words without a bit, those of the files.
+    """The array by which the rows of a scan are left out: a table of its files, words without a bit, and the words of the files.
 
-    Those without a bit are for the files `beside`, which have no dead rows. Where a file is in the first part, its number tells:
-    see `place_of`.
+    The table has where each file's words begin, then the numbers of the files, each at a place that follows from its number, see
+    `place_of`. The words without a bit are for the files `beside`, which have no dead rows.
     """
 
     def __init__(self, scan: Scan, beside: Scan) -> None:
         self._scan = scan
-        self._shift, self._size = _spread([*scan, *beside])
+        self._shift, self.size = _spread([*scan, *beside])
         self._empty = max(map(_word_count, beside.values()), default=0)
-        self._starts = np.zeros(self._size, np.int64)
-        starts = self._size + self._empty + np.cumsum([0, *map(_word_count, scan.values())])
-        for number, start in zip(scan, starts.tolist(), strict=False):
-            self._starts[_place(number, self._shift, self._size)] = start
-        for number in beside:
-            self._starts[_place(number, self._shift, self._size)] = self._size
+        self._table = np.full((2, self.size), -1)
+        first = 2 * self.size
+        starts = first + self._empty + np.cumsum([0, *map(_word_count, scan.values())])
+        for number, start in [*zip(scan, starts.tolist(), strict=False), *((number, first) for number in beside)]:
+            self._table[:, _place(number, self._shift, self.size)] = start, number
 
     def place_of(self, number: Column) -> Column:
-        """Return where in the array the beginning of a file's words is."""
-        return number.bitwiseXOR(sf.shiftright(number, self._shift)).bitwiseAND(self._size - 1).cast("int")
+        """Return where in the array the beginning of a file's words is; its number is `size` places further on."""
+        return number.bitwiseXOR(sf.shiftright(number, self._shift)).bitwiseAND(self.size - 1).cast("int")
 
     def frame(self, spark: SparkSession, root: str, *, is_made_here: bool) -> DataFrame:
         """Return the array as the only row of a frame: made once, in this process, or by executors whenever it is read."""
-        head = np.concatenate([self._starts, np.zeros(self._empty, np.int64)])
+        head = np.concatenate([*self._table, np.zeros(self._empty, np.int64)])
         files = list(self._scan.values())
         if is_made_here:
             # What takes time is to await a store.
@@ -237,13 +237,17 @@ def _as_table(words: Sequence[Integers]) -> pa.Table:
 
 def _without_dead(rows: DataFrame, array: DataFrame, words: _Words, numbering: _Numbering) -> DataFrame:
     """Leave out the rows whose bits are set."""
-    position = sf.col(f"{_METADATA}.row_index")
-    start = sf.get(array.scalar(), words.place_of(numbering.column()))
-    word = sf.get(array.scalar(), (start + sf.shiftright(position, _log2(_WORD_ROWS))).cast("int"))
-    bit = sf.getbit(word, position.bitwiseAND(_WORD_ROWS - 1).cast("int"))
-    # No position is below zero. But an expression that Spark takes for expensive stays above the filters of queries, so that only
-    # rows that pass these are looked up.
-    is_dead = sf.when(position >= 0, bit).otherwise(position.cast("string").rlike("-").cast("tinyint"))
+    number, position = numbering.column(), sf.col(f"{_METADATA}.row_index")
+    place = words.place_of(number)
+    word = sf.get(array.scalar(), place) + sf.shiftright(position, _log2(_WORD_ROWS))
+    bit = sf.getbit(sf.get(array.scalar(), word.cast("int")), position.bitwiseAND(_WORD_ROWS - 1).cast("int"))
+    is_dead = (
+        sf.when(sf.get(array.scalar(), place + words.size) == number, bit)
+        # No number has that. But an expression that Spark takes for expensive stays above the filters of queries, so that
+        # only rows that pass these are looked up.
+        .when(number.cast("string").rlike("-"), sf.lit(0).cast("tinyint"))
+        .otherwise(sf.raise_error(sf.lit(_OTHER_FILE)))
+    )
     return rows.withColumn(_DEAD, is_dead).where(sf.col(_DEAD) == 0).drop(_DEAD)
 
 

@@ -6,7 +6,6 @@ import mmap
 import os
 import shlex
 import shutil
-import socket
 import sys
 import threading
 import time
@@ -49,9 +48,6 @@ _SHORT_SETTINGS = {
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.sql.codegen.wholeStage": "false",
 }
-# The names that Spark gives to sockets are as long as this one. On macOS, a path has at most so many bytes; on Linux, 107.
-_SOCKET_NAME = f".{uuid.UUID(int=0)}.sock"
-_MAX_SOCKET_PATH = 103
 _without_worker: "WeakSet[SparkSession]" = WeakSet()
 _LOGGING = """\
 rootLogger.level = error
@@ -117,7 +113,7 @@ def local_session(
     is_local = settings.get("spark.master", "local").startswith("local")
     # Elsewhere, what is installed may come to workers only after they were forked.
     if is_local:
-        settings = {"spark.python.daemon.module": "siltstone.spark.daemon", **_socket_settings(folder), **settings}
+        settings = {"spark.python.daemon.module": "siltstone.spark.daemon", **settings}
     # The workers need what this process has installed, whichever Python comes first on the path.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     settings = {"spark.master": f"local[{cores}]", "spark.app.name": name, **settings}
@@ -159,16 +155,6 @@ def starting_worker(session: "SparkSession") -> Iterator[None]:
 def _start_worker(session: "SparkSession") -> None:
     with contextlib.suppress(Exception):
         session.sparkContext.parallelize([0], 1).count()
-
-
-def _socket_settings(folder: Path) -> dict[str, str]:
-    """Return how Java and the Python workers talk: over sockets that are files, where their paths are not too long for that.
-
-    Over TCP, each task would wait 40 ms for an acknowledgement, since Java sends its input in small pieces.
-    """
-    if not hasattr(socket, "AF_UNIX") or len(os.fsencode(folder / _SOCKET_NAME)) > _MAX_SOCKET_PATH:
-        return {}
-    return {"spark.python.unix.domain.socket.enabled": "true", "spark.python.unix.domain.socket.dir": str(folder)}
 
 
 def _made_elsewhere(make: "Callable[[], SparkSession]") -> "SparkSession":

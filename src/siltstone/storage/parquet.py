@@ -130,10 +130,10 @@ def _batch_rows(sample: pa.Table) -> int:
     """Return after how many rows to see whether a page is full, and to look at their values for the statistics.
 
     The values of a dictionary are looked at once for each batch, which for large ones takes longer than to write them. But no
-    page gets much larger than it should be, however large a row is.
+    page gets much larger than it should be, however large a value is.
     """
-    row_bytes: int = sample.nbytes // max(1, sample.num_rows)
-    return max(1, min(_MAX_BATCH_ROWS, _PAGE_BYTES // max(1, row_bytes)))
+    widest: int = max((column.nbytes for column in sample.columns), default=0) // max(1, sample.num_rows)
+    return max(1, min(_MAX_BATCH_ROWS, _PAGE_BYTES // max(1, widest)))
 
 
 def _plain(schema: pa.Schema) -> pa.Schema:
