@@ -167,6 +167,7 @@ def _await_connection(process: Popen[bytes], connection: Path) -> tuple[int, str
             )
         time.sleep(_POLL_SECONDS)
     data = connection.read_bytes()
+    connection.unlink()
     return int.from_bytes(data[:4], "big"), data[8:].decode()
 
 
