@@ -54,3 +54,15 @@ def test_a_java_that_does_not_start_says_why(tmp_path: Path) -> None:
     assert done.stderr.splitlines()[-1].startswith("siltstone.errors.NotInstalledError: Java ended before Spark")
     assert done.stdout == ""
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_spark_that_is_not_there_is_named(tmp_path: Path) -> None:
+    program = "from siltstone.spark import local_session; local_session(is_short=True)"
+    environment = {**os.environ, "SPARK_HOME": str(tmp_path / "no"), "TMPDIR": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment, check=False)
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith(
+        f"siltstone.errors.NotInstalledError: {tmp_path}/no/bin/spark-submit: Spark does not start (No such"
+    )
+    assert last.endswith("set SPARK_HOME to where Spark is")
+    assert list(tmp_path.iterdir()) == []

@@ -124,14 +124,17 @@ def launch(settings: Mapping[str, str], folder: Path, *, is_short: bool) -> None
         port, secret = _await_connection(_process, connection)
         with _environment({SUBMITTED: str(port), _SECRET: secret}):
             gateway = launch_gateway(conf)  # type: ignore[no-untyped-call]
-    except BaseException as error:
+    except NotInstalledError:
+        output.close()
+        output.drain()
+        raise
+    except BaseException:
         # An interrupt: Java would notice that nobody is there only after it has started, and written to its folder.
-        output.is_muted = not isinstance(error, NotInstalledError)
+        output.is_muted = True
         output.close()
         if _process is not None:
             _process.kill()
             _process.wait()
-        output.drain()
         raise
     output.close()
     gateway.proc = _process
@@ -139,19 +142,24 @@ def launch(settings: Mapping[str, str], folder: Path, *, is_short: bool) -> None
 
 
 def _start(settings: Mapping[str, str], connection: Path, output: _Output, *, is_short: bool) -> Popen[bytes]:
-    """Start Java, which writes to a file how it can be reached, and ends when this process does."""
+    """Start Java, which writes to a file how it can be reached, and ends when this process does. Raises: NotInstalledError."""
     home = spark_home()
     options = [part for name, value in settings.items() for part in ("--conf", f"{name}={value}")]
     submitted = shlex.split(os.environ.get("PYSPARK_SUBMIT_ARGS", "pyspark-shell"))
-    return Popen(  # noqa: S603
-        [_script(home), *options, *submitted],
-        stdin=PIPE,
-        stdout=output.sink if is_short else None,
-        stderr=output.sink,
-        env={**os.environ, "SPARK_HOME": str(home), "SPARK_CONNECT_MODE": "0", _CONNECTION: str(connection)},
-        # Ctrl-C is for the command, which ends Java.
-        preexec_fn=_ignore_interrupts,
-    )
+    try:
+        return Popen(  # noqa: S603
+            [_script(home), *options, *submitted],
+            stdin=PIPE,
+            stdout=output.sink if is_short else None,
+            stderr=output.sink,
+            env={**os.environ, "SPARK_HOME": str(home), "SPARK_CONNECT_MODE": "0", _CONNECTION: str(connection)},
+            # Ctrl-C is for the command, which ends Java.
+            preexec_fn=_ignore_interrupts,
+        )
+    except OSError as error:
+        raise NotInstalledError(
+            f"{_script(home)}: Spark does not start ({error.strerror}); install pyspark, or set SPARK_HOME to where Spark is"
+        ) from error
 
 
 def _ignore_interrupts() -> None:

@@ -98,7 +98,7 @@ def read_files(
     return frames, left
 
 
-Scan = dict[int, Slices]
+_Scan = dict[int, Slices]
 """Files that are read together, by their numbers."""
 
 
@@ -123,9 +123,9 @@ _BY_NAME = _Numbering(
 )
 
 
-def _shared_out(files: Sequence[Slices], numbering: _Numbering) -> list[Scan]:
+def _shared_out(files: Sequence[Slices], numbering: _Numbering) -> list[_Scan]:
     """Share files among as few scans as they need. Two of one number would lose each other's rows."""
-    scans: list[Scan] = []
+    scans: list[_Scan] = []
     rows: list[int] = []
     most_rows = max(_SCAN_ROWS, _row_count(files) // _MOST_SCANS)
     for slices in files:
@@ -141,7 +141,7 @@ def _shared_out(files: Sequence[Slices], numbering: _Numbering) -> list[Scan]:
     return scans
 
 
-def _read_beside(whole: list[Slices], scan: Scan, numbering: _Numbering) -> Scan:
+def _read_beside(whole: list[Slices], scan: _Scan, numbering: _Numbering) -> _Scan:
     """Return files to read with those that have dead rows: to look for a few rows in vain is quicker than one more scan."""
     if _row_count(whole) * _LEAST_PART > _row_count(scan.values()):
         return {}
@@ -177,7 +177,7 @@ class _Words:
     `place_of`. The words without a bit are for the files `beside`, which have no dead rows.
     """
 
-    def __init__(self, scan: Scan, beside: Scan) -> None:
+    def __init__(self, scan: _Scan, beside: _Scan) -> None:
         self._scan = scan
         self._shift, self.size = _spread([*scan, *beside])
         self._empty = max(map(_word_count, beside.values()), default=0)

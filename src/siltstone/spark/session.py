@@ -79,7 +79,7 @@ def local_session(
     Raises: NotInstalledError.
     """
     is_elsewhere = SUBMITTED in os.environ or REMOTE in os.environ
-    # Whatever is imported before Java is started is waited for twice.
+    # Else pyspark is imported while Java starts.
     if is_elsewhere or gateway.is_running():
         from pyspark.sql import SparkSession
 
