@@ -346,7 +346,7 @@ def test_files_of_one_name_keep_their_own_rows(
     assert sorted(row.id for frame in frames for row in frame.collect()) == [2, 3, 10, 11, 13, 20, 21, 22, 23]
 
 
-@pytest.mark.parametrize("name", ["_metadata", "_Metadata"])
+@pytest.mark.parametrize("name", ["_metadata", "_Metadata", "_tmp_metadata_row_index"])
 def test_a_column_may_have_the_name_that_spark_has_for_a_file_and_position(
     spark: SparkSession, local_root: str, name: str
 ) -> None:

@@ -1,6 +1,6 @@
 """Compacted files by Spark's own Parquet reader, which lays filters and columns on them itself, without their dead rows.
 
-Spark has the file of a row and its position in `_metadata`. Which rows are dead tells a bit for each row of the files that have
+Spark tells the file of a row, and its position there. Which rows are dead tells a bit for each row of the files that have
 dead ones, in one array for all files of a scan, that a subquery brings to its tasks. Where there are very many rows, there are
 several scans, so that a task has only some megabytes of bits; the driver has 128 MB for each billion rows, however many are dead.
 """
@@ -34,8 +34,13 @@ NATIVE_READS = "spark.siltstone.nativeReads"
 """The setting of a session that, when it is false, has all files read in Python."""
 
 _WORD_ROWS = 64
+_HALF = 32
 _METADATA = "_metadata"
-_PLACE, _WORDS, _DEAD = "place", "words", "_siltstone_dead"
+# In a schema to read, Spark's reader takes it for the position of a row in its file, as `_metadata.row_index`, but without making
+# an object for each row.
+_POSITION = "_tmp_metadata_row_index"
+_PLACE, _WORDS = "place", "words"
+_ARRAY, _NUMBER, _DEAD = "_siltstone_words", "_siltstone_file", "_siltstone_dead"
 _WORDS_SCHEMA = StructType([StructField(_WORDS, ArrayType(LongType(), containsNull=False), nullable=False)])
 _READERS = 8
 # Of the files that are read in one scan; more rows only where there would be too many scans.
@@ -68,8 +73,8 @@ def read_files(
     paths = _find_paths(spark, root, files)
     if paths is None:
         return [], list(files)
-    # A column of this name hides the one in which Spark has a row's file and position.
-    room = 0 if _METADATA in map(str.lower, schema.names) else _most_rows(spark)
+    # Columns of these names hide those in which Spark has a row's file and position.
+    room = 0 if {_METADATA, _POSITION} & set(map(str.lower, schema.names)) else _most_rows(spark)
     whole, with_dead, left = list[Slices](), list[Slices](), list[CompactedFile]()
     by_file = list(by_data_file(files))
     for slices in by_file:
@@ -86,14 +91,15 @@ def read_files(
     beside = _read_beside(whole, scans[0], numbering) if scans else {}
     whole = [slices for slices in whole if beside.get(numbering.number(slices[0])) is not slices]
 
-    def read(chosen: Iterable[Slices]) -> DataFrame:
-        return spark.read.schema(schema).parquet(*(paths[slices[0].uri] for slices in chosen))
+    def read(chosen: Iterable[Slices], columns: StructType) -> DataFrame:
+        return spark.read.schema(columns).parquet(*(paths[slices[0].uri] for slices in chosen))
 
-    frames = [read(whole)] if whole else []
+    frames = [read(whole, schema)] if whole else []
+    with_position = StructType([*schema, StructField(_POSITION, LongType())])
     for scan in scans:
         words = _Words(scan, beside)
         array = words.frame(spark, root, is_made_here=len(scans) <= _FEW_SCANS)
-        frames.append(_without_dead(read([*scan.values(), *beside.values()]), array, words, numbering))
+        frames.append(_without_dead(read([*scan.values(), *beside.values()], with_position), array, words, numbering))
         beside = {}
     return frames, left
 
@@ -173,27 +179,29 @@ def _find_paths(spark: SparkSession, root: str, files: Sequence[CompactedFile]) 
 class _Words:
     """The array by which the rows of a scan are left out: a table of its files, words without a bit, and the words of the files.
 
-    The table has where each file's words begin, then the numbers of the files, each at a place that follows from its number, see
-    `place_of`. The words without a bit are for the files `beside`, which have no dead rows.
+    The table has a file's number in the upper half of an entry, and where its words begin in the lower one, at a place that
+    follows from the number, see `entry_of`. The words without a bit are for the files `beside`, which have no dead rows.
     """
 
     def __init__(self, scan: _Scan, beside: _Scan) -> None:
         self._scan = scan
-        self._shift, self.size = _spread([*scan, *beside])
+        self._shift, self._size = _spread([*scan, *beside])
         self._empty = max(map(_word_count, beside.values()), default=0)
-        self._table = np.full((2, self.size), -1)
-        first = 2 * self.size
+        self._table = np.full(self._size, -1, np.int64)
+        first = self._size
         starts = first + self._empty + np.cumsum([0, *map(_word_count, scan.values())])
         for number, start in [*zip(scan, starts.tolist(), strict=False), *((number, first) for number in beside)]:
-            self._table[:, _place(number, self._shift, self.size)] = start, number
+            entry = np.uint64(number << _HALF | start)
+            self._table[_place(number, self._shift, self._size)] = entry.view(np.int64)
 
-    def place_of(self, number: Column) -> Column:
-        """Return where in the array the beginning of a file's words is; its number is `size` places further on."""
-        return number.bitwiseXOR(sf.shiftright(number, self._shift)).bitwiseAND(self.size - 1).cast("int")
+    def entry_of(self, number: Column, array: Column) -> Column:
+        """Return the entry of a file; of a file that is not in the table it is another one's, or null."""
+        place = number.bitwiseXOR(sf.shiftright(number, self._shift)).bitwiseAND(self._size - 1)
+        return sf.get(array, place.cast("int"))
 
     def frame(self, spark: SparkSession, root: str, *, is_made_here: bool) -> DataFrame:
         """Return the array as the only row of a frame: made once, in this process, or by executors whenever it is read."""
-        head = np.concatenate([*self._table, np.zeros(self._empty, np.int64)])
+        head = np.concatenate([self._table, np.zeros(self._empty, np.int64)])
         files = list(self._scan.values())
         if is_made_here:
             # What takes time is to await a store.
@@ -237,18 +245,22 @@ def _as_table(words: Sequence[Integers]) -> pa.Table:
 
 def _without_dead(rows: DataFrame, array: DataFrame, words: _Words, numbering: _Numbering) -> DataFrame:
     """Leave out the rows whose bits are set."""
-    number, position = numbering.column(), sf.col(f"{_METADATA}.row_index")
-    place = words.place_of(number)
-    word = sf.get(array.scalar(), place) + sf.shiftright(position, _log2(_WORD_ROWS))
-    bit = sf.getbit(sf.get(array.scalar(), word.cast("int")), position.bitwiseAND(_WORD_ROWS - 1).cast("int"))
-    is_dead = (
-        sf.when(sf.get(array.scalar(), place + words.size) == number, bit)
+    # As columns, so that each is computed once.
+    rows = rows.withColumns({_ARRAY: array.scalar(), _NUMBER: numbering.column()})
+    bits, number, position = map(sf.col, (_ARRAY, _NUMBER, _POSITION))
+    entry = words.entry_of(number, bits)
+    word = entry.bitwiseAND((1 << _HALF) - 1) + sf.shiftright(position, _log2(_WORD_ROWS))
+    bit = sf.getbit(sf.get(bits, word.cast("int")), position.bitwiseAND(_WORD_ROWS - 1).cast("int"))
+    is_known = (
+        sf.when(sf.shiftrightunsigned(entry, _HALF) == number, sf.lit(0))
         # No number has that. But an expression that Spark takes for expensive stays above the filters of queries, so that
         # only rows that pass these are looked up.
-        .when(number.cast("string").rlike("-"), sf.lit(0).cast("tinyint"))
-        .otherwise(sf.raise_error(sf.lit(_OTHER_FILE)))
+        .when(number.cast("string").rlike("-"), sf.lit(0))
     )
-    return rows.withColumn(_DEAD, is_dead).where(sf.col(_DEAD) == 0).drop(_DEAD)
+    # Null where the file is another one, and where Spark tells no position.
+    is_dead = sf.coalesce(is_known + bit, sf.raise_error(sf.lit(_OTHER_FILE)))
+    rows = rows.withColumn(_DEAD, is_dead).where(sf.col(_DEAD) == 0)
+    return rows.drop(_DEAD, _ARRAY, _NUMBER, _POSITION)
 
 
 def with_nans(rows: DataFrame, schema: pa.Schema) -> DataFrame:
