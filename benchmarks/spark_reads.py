@@ -1,6 +1,6 @@
 """Reads of a table with dead rows on Spark, beside Spark reading plain Parquet files of the same live rows in the same run.
 
-`python -m benchmarks.spark_reads [--rows 5000000] [--dead 0.02] [--runs 10] [--json]` prints a table, and writes
+`python -m benchmarks.spark_reads [--rows 5000000] [--dead 0.02] [--runs 20] [--json]` prints a table, and writes
 benchmarks/results/spark_reads.json. The plain files are those of the same table when all of it is rewritten. Both are read in
 alternation, first as many times as Java takes to optimize either; of seconds the least counts, of CPU seconds, those of this
 process and of all it started, the median.
@@ -121,7 +121,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, default=5_000_000)
     parser.add_argument("--dead", type=float, default=0.02, help="changes, as a part of the rows")
-    parser.add_argument("--runs", type=int, default=10)
+    parser.add_argument("--runs", type=int, default=20)
     parser.add_argument("--json", action="store_true", help="print the results as JSON")
     options = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="siltstone-benchmark-"))

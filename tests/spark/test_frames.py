@@ -310,6 +310,14 @@ def test_filters_and_columns_reach_files_with_dead_rows(spark: SparkSession, lon
     assert (physical.index("Filter (isnotnull(_siltstone_dead") < physical.index("Filter (isnotnull(id")) is is_put_off
 
 
+def test_queries_can_ask_for_the_file_and_position_of_a_row(spark: SparkSession, long_table: siltstone.Table) -> None:
+    file = next(file for file in long_table.current_rounds()[0].files if file.deletion_vector)
+    found = long_table.to_spark(spark).where("id = 5").select("_metadata.file_name", "_metadata.row_index", "_metadata")
+    (row,) = found.collect()
+    assert (row.file_name, row.row_index) == (file.uri.rpartition("/")[2], row._metadata.row_index)
+    assert 0 <= row.row_index < SIZE
+
+
 def test_rows_of_no_columns_are_counted_without_reading_a_file(spark: SparkSession, local_root: str) -> None:
     table = siltstone.open(local_root).create_table("shop.orders", schema={"id": "int64"}, primary_keys=["id"])
     assert table.to_spark(spark, []).count() == 0
@@ -346,7 +354,7 @@ def test_files_of_one_name_keep_their_own_rows(
     assert sorted(row.id for frame in frames for row in frame.collect()) == [2, 3, 10, 11, 13, 20, 21, 22, 23]
 
 
-@pytest.mark.parametrize("name", ["_metadata", "_Metadata", "_tmp_metadata_row_index"])
+@pytest.mark.parametrize("name", ["_metadata", "_Metadata"])
 def test_a_column_may_have_the_name_that_spark_has_for_a_file_and_position(
     spark: SparkSession, local_root: str, name: str
 ) -> None:

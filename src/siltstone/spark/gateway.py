@@ -107,7 +107,7 @@ def _script(home: Path) -> Path:
 def launch(settings: Mapping[str, str], folder: Path, *, is_short: bool) -> None:
     """Start Java for the sessions of this process, unless it runs already; `folder` is for what is written meanwhile.
 
-    While it starts, pyspark is imported. Of a short session, what Java writes on standard output goes to standard error: the
+    While it starts, pyspark is imported, and pandas. Of a short session, what Java writes on standard output goes to standard error: the
     output is that of the command. Raises: NotInstalledError.
     """
     global _output, _process
@@ -120,6 +120,7 @@ def launch(settings: Mapping[str, str], folder: Path, *, is_short: bool) -> None
         from pyspark import SparkConf, SparkContext
         from pyspark.java_gateway import launch_gateway
 
+        threading.Thread(target=_import_converters, daemon=True).start()
         conf = SparkConf(loadDefaults=False).setAll(list(settings.items()))
         port, secret = _await_connection(_process, connection)
         with _environment({SUBMITTED: str(port), _SECRET: secret}):
@@ -160,6 +161,12 @@ def _start(settings: Mapping[str, str], connection: Path, output: _Output, *, is
         raise NotInstalledError(
             f"{_script(home)}: Spark does not start ({error.strerror}); install pyspark, or set SPARK_HOME to where Spark is"
         ) from error
+
+
+def _import_converters() -> None:
+    """Import what Spark imports when it first hands over a list: with it pandas, if that is there, which takes a while."""
+    with contextlib.suppress(Exception):
+        import pyspark.testing.utils  # noqa: F401
 
 
 def _ignore_interrupts() -> None:

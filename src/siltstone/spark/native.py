@@ -1,6 +1,6 @@
 """Compacted files by Spark's own Parquet reader, which lays filters and columns on them itself, without their dead rows.
 
-Spark tells the file of a row, and its position there. Which rows are dead tells a bit for each row of the files that have
+Spark has the file of a row and its position in `_metadata`. Which rows are dead tells a bit for each row of the files that have
 dead ones, in one array for all files of a scan, that a subquery brings to its tasks. Where there are very many rows, there are
 several scans, so that a task has only some megabytes of bits; the driver has 128 MB for each billion rows, however many are dead.
 """
@@ -36,11 +36,8 @@ NATIVE_READS = "spark.siltstone.nativeReads"
 _WORD_ROWS = 64
 _HALF = 32
 _METADATA = "_metadata"
-# In a schema to read, Spark's reader takes it for the position of a row in its file, as `_metadata.row_index`, but without making
-# an object for each row.
-_POSITION = "_tmp_metadata_row_index"
 _PLACE, _WORDS = "place", "words"
-_ARRAY, _NUMBER, _DEAD = "_siltstone_words", "_siltstone_file", "_siltstone_dead"
+_ARRAY, _NUMBER, _POSITION, _DEAD = "_siltstone_words", "_siltstone_file", "_siltstone_position", "_siltstone_dead"
 _WORDS_SCHEMA = StructType([StructField(_WORDS, ArrayType(LongType(), containsNull=False), nullable=False)])
 _READERS = 8
 # Of the files that are read in one scan; more rows only where there would be too many scans.
@@ -73,8 +70,8 @@ def read_files(
     paths = _find_paths(spark, root, files)
     if paths is None:
         return [], list(files)
-    # Columns of these names hide those in which Spark has a row's file and position.
-    room = 0 if {_METADATA, _POSITION} & set(map(str.lower, schema.names)) else _most_rows(spark)
+    # A column of this name hides the one in which Spark has a row's file and position.
+    room = 0 if _METADATA in map(str.lower, schema.names) else _most_rows(spark)
     whole, with_dead, left = list[Slices](), list[Slices](), list[CompactedFile]()
     by_file = list(by_data_file(files))
     for slices in by_file:
@@ -91,15 +88,14 @@ def read_files(
     beside = _read_beside(whole, scans[0], numbering) if scans else {}
     whole = [slices for slices in whole if beside.get(numbering.number(slices[0])) is not slices]
 
-    def read(chosen: Iterable[Slices], columns: StructType) -> DataFrame:
-        return spark.read.schema(columns).parquet(*(paths[slices[0].uri] for slices in chosen))
+    def read(chosen: Iterable[Slices]) -> DataFrame:
+        return spark.read.schema(schema).parquet(*(paths[slices[0].uri] for slices in chosen))
 
-    frames = [read(whole, schema)] if whole else []
-    with_position = StructType([*schema, StructField(_POSITION, LongType())])
+    frames = [read(whole)] if whole else []
     for scan in scans:
         words = _Words(scan, beside)
         array = words.frame(spark, root, is_made_here=len(scans) <= _FEW_SCANS)
-        frames.append(_without_dead(read([*scan.values(), *beside.values()], with_position), array, words, numbering))
+        frames.append(_without_dead(read([*scan.values(), *beside.values()]), array, words, numbering))
         beside = {}
     return frames, left
 
@@ -246,7 +242,8 @@ def _as_table(words: Sequence[Integers]) -> pa.Table:
 def _without_dead(rows: DataFrame, array: DataFrame, words: _Words, numbering: _Numbering) -> DataFrame:
     """Leave out the rows whose bits are set."""
     # As columns, so that each is computed once.
-    rows = rows.withColumns({_ARRAY: array.scalar(), _NUMBER: numbering.column()})
+    position_column = sf.col(f"{_METADATA}.row_index")
+    rows = rows.withColumns({_ARRAY: array.scalar(), _NUMBER: numbering.column(), _POSITION: position_column})
     bits, number, position = map(sf.col, (_ARRAY, _NUMBER, _POSITION))
     entry = words.entry_of(number, bits)
     word = entry.bitwiseAND((1 << _HALF) - 1) + sf.shiftright(position, _log2(_WORD_ROWS))
@@ -257,7 +254,7 @@ def _without_dead(rows: DataFrame, array: DataFrame, words: _Words, numbering: _
         # only rows that pass these are looked up.
         .when(number.cast("string").rlike("-"), sf.lit(0))
     )
-    # Null where the file is another one, and where Spark tells no position.
+    # Null where the file is another one.
     is_dead = sf.coalesce(is_known + bit, sf.raise_error(sf.lit(_OTHER_FILE)))
     rows = rows.withColumn(_DEAD, is_dead).where(sf.col(_DEAD) == 0)
     return rows.drop(_DEAD, _ARRAY, _NUMBER, _POSITION)

@@ -118,7 +118,6 @@ def local_session(
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     settings = {"spark.master": f"local[{cores}]", "spark.app.name": name, **settings}
     gateway.launch(settings, folder, is_short=is_short)
-    threading.Thread(target=_import_pandas, daemon=True).start()
     if not is_short:
         return _make(settings)
     session = _made_elsewhere(lambda: _make(settings))
@@ -175,12 +174,6 @@ def _made_elsewhere(make: "Callable[[], SparkSession]") -> "SparkSession":
     # Spark takes it for that of the thread which made it.
     type(session)._get_j_spark_session_class(session._jvm).setActiveSession(session._jsparkSession)
     return session
-
-
-def _import_pandas() -> None:
-    """Import what Spark imports for every session, if it is there, but only when Java has started."""
-    with contextlib.suppress(Exception):
-        import pandas  # noqa: F401
 
 
 def archive_options() -> list[str]:
