@@ -3,8 +3,8 @@
 `python -m benchmarks.wide [--buckets 128 4096] [--changes 312500] [--rows 200] [--rounds 2]` makes a table for each number of
 buckets, all with the same rows, `--rows` for each bucket of the largest. It then changes as many keys, spread evenly, in
 each of several rounds in this process, and prints the CPU of the last one, what it wrote, and the ratio to the first table. It writes
-benchmarks/results/wide.json. By default it is a part of 10,000,000 changes in 131,072 buckets, with 76 for each bucket as there: nearly all of the
-time goes into making the files of the many buckets, of which that would need a quarter of a million.
+benchmarks/results/wide.json. By default it is a part of 10,000,000 changes in 131,072 buckets, with 76 for each bucket as there, but a bucket
+costs less than in the whole of it: nearly all of the time goes into making the files of the many buckets, a quarter of a million there.
 """
 
 import argparse
