@@ -67,7 +67,8 @@ def _compaction_prose(found: Found, sizes: Sequence[Found]) -> str:
         f"{found['worker megabytes, minor']} MB at most for the changes to {found['rows']:,} rows, and "
         f"{sizes[-1]['worker megabytes']} MB for those to {sizes[-1]['rows']:,}. The first compaction from "
         f"a cold shell took {cold['siltstone']['total']:.1f} s, {cold[cold_start.COMMAND]['total']:.1f} s until the command "
-        f"had ended, and {cold['untuned']['total']:.1f} s in a session that is not tuned; reading through Spark took {plain[c.WHOLE][c.OURS]:.2f} s, and {plain[c.WHOLE][c.PLAIN]:.2f} s for the "
+        f"had ended, and {cold['untuned']['total']:.1f} s in a session that is not tuned; reading through Spark took "
+        f"{plain[c.WHOLE][c.OURS]:.2f} s, and {plain[c.WHOLE][c.PLAIN]:.2f} s for the "
         f"same files as plain Parquet ({dead[c.WHOLE][c.OURS]:.2f} s and {dead[c.WHOLE][c.PLAIN]:.2f} s with 2 % of the rows "
         f"dead; {dead[c.FEW][c.OURS]:.2f} s and {dead[c.FEW][c.PLAIN]:.2f} s for two columns and a filter)."
     )

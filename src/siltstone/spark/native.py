@@ -35,6 +35,8 @@ NATIVE_READS = "spark.siltstone.nativeReads"
 
 _WORD_ROWS = 64
 _HALF = 32
+# Of a number that no file has; its words are somewhere in the array, so that any row of another file can be looked up.
+_EMPTY_ENTRY = -1 << _HALF
 _METADATA = "_metadata"
 _PLACE, _WORDS = "place", "words"
 _ARRAY, _NUMBER, _POSITION, _DEAD = "_siltstone_words", "_siltstone_file", "_siltstone_position", "_siltstone_dead"
@@ -183,7 +185,7 @@ class _Words:
         self._scan = scan
         self._shift, self._size = _spread([*scan, *beside])
         self._empty = max(map(_word_count, beside.values()), default=0)
-        self._table = np.full(self._size, -1, np.int64)
+        self._table = np.full(self._size, _EMPTY_ENTRY, np.int64)
         first = self._size
         starts = first + self._empty + np.cumsum([0, *map(_word_count, scan.values())])
         for number, start in [*zip(scan, starts.tolist(), strict=False), *((number, first) for number in beside)]:
@@ -191,7 +193,7 @@ class _Words:
             self._table[_place(number, self._shift, self._size)] = entry.view(np.int64)
 
     def entry_of(self, number: Column, array: Column) -> Column:
-        """Return the entry of a file; of a file that is not in the table it is another one's, or null."""
+        """Return the entry of a file; for a file that is not in the table, another one's or an empty one."""
         place = number.bitwiseXOR(sf.shiftright(number, self._shift)).bitwiseAND(self._size - 1)
         return sf.get(array, place.cast("int"))
 
