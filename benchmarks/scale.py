@@ -26,7 +26,7 @@ from rich.console import Console
 from rich.table import Table
 
 import siltstone
-from siltstone.model.buckets import Bucket, Buckets, CompactedFile
+from siltstone.model.buckets import Bucket, BucketLine, Buckets, CompactedFile
 from siltstone.objects import open_objects
 from siltstone.rows.columns import hash_keys
 from siltstone.rows.parts import Tasks, read_parts, stretches
@@ -79,7 +79,9 @@ def make_lake(root: str, files: int) -> None:
             ],
         )
 
-    completion.buckets = Buckets.even(depth).replaced({bits: [bucket(bits)] for bits in range(1 << depth)})
+    completion.buckets = Buckets.even(depth).replaced(
+        {bits: [BucketLine.of(bucket(bits))] for bits in range(1 << depth)}
+    )
     completion.round_id = 2
     commit_round(destination, completion, write_completion(destination, completion, 0), 1)
 

@@ -8,6 +8,7 @@ import pytest
 from siltstone.errors import CorruptionError, InvalidInputError
 from siltstone.model.buckets import (
     Bucket,
+    BucketLine,
     Buckets,
     CompactedFile,
     DeletionVector,
@@ -103,11 +104,7 @@ def test_a_change_reads_and_writes_only_the_pages_that_it_touches(store: Store) 
     before = store.store(Buckets.of(filled(4, bits) for bits in range(16)))
     after = store.store(
         before.replaced(
-            {
-                5: [
-                    filled(4, 5, "b"),
-                ]
-            }
+            {5: [BucketLine.of(filled(4, 5, "b"))]},
         )
     )
     assert store.read == ["page-1"]
@@ -119,7 +116,7 @@ def test_a_change_reads_and_writes_only_the_pages_that_it_touches(store: Store) 
 
 def test_a_bucket_that_splits_makes_its_page_longer_until_it_is_cut(store: Store) -> None:
     before = store.store(Buckets.of(filled(4, bits, due_at=9 - bits % 4) for bits in range(16)))
-    split = before.replaced({5: [filled(6, bits) for bits in range(20, 24)]})
+    split = before.replaced({5: [BucketLine.of(filled(6, bits)) for bits in range(20, 24)]})
     stored = store.store(split)
     assert [sum(count for _, count in page.depths) for page in stored.pages] == [4, 4, 3, 4, 4]
     assert list(stored) == list(split)
@@ -129,9 +126,9 @@ def test_a_bucket_that_splits_makes_its_page_longer_until_it_is_cut(store: Store
 def test_buckets_that_do_not_have_the_hashes_of_those_they_replace_are_refused(store: Store) -> None:
     before = store.store(Buckets.even(4))
     with pytest.raises(InvalidInputError, match="do not cover the hash space"):
-        before.replaced({5: [Bucket(depth=5, bits=10)]})
+        before.replaced({5: [BucketLine.of(Bucket(depth=5, bits=10))]})
     with pytest.raises(InvalidInputError, match="do not cover the hash space"):
-        before.replaced({5: [Bucket(depth=4, bits=6)]})
+        before.replaced({5: [BucketLine.of(Bucket(depth=4, bits=6))]})
 
 
 def test_only_pages_with_buckets_that_are_due_are_found(store: Store) -> None:

@@ -21,7 +21,7 @@ from siltstone.model.properties import (
 )
 from siltstone.model.rounds import Accounting
 from siltstone.rows import merge
-from siltstone.rows.absorb import Change, Marks
+from siltstone.rows.absorb import Change, Marks, Rows
 from siltstone.rows.columns import Flags, Integers, align, equal_ids, hash_keys
 from siltstone.rows.files import StoredFile
 from siltstone.rows.job import BucketResult, Part, RoundJob, Stretch
@@ -61,9 +61,10 @@ def _bucket_change(job: RoundJob, bucket: Bucket, stored: Sequence[StoredFile], 
     kept = new.filter(pa.array(~gone))
     # Rows of one document beside each other, in their order: a reader then finds them in one place.
     kept = kept.take(pa.array(np.argsort(hash_keys(kept, [KEY]), kind="stable")))
+    records, archived = record_rows(pass_.records), archive_rows(pass_.archived)
     return Change(
         dead=[np.union1d(own[flags], old) for own, flags, old in zip(rows, dead, expired, strict=True)],
-        rows=pa.concat_tables([kept, record_rows(pass_.records), archive_rows(pass_.archived)]),
+        rows=Rows.all_of(pa.concat_tables([kept, records, archived])),
         accounting=Accounting(
             base_rows=bucket.live_count,
             delta_rows=new.num_rows,

@@ -21,7 +21,7 @@ from siltstone.rows.columns import Hashes, Integers, align, hash_keys
 from siltstone.rows.files import KnownFiles, StoredFile
 from siltstone.rows.job import RoundJob
 from siltstone.rows.kept import Kept
-from siltstone.rows.parts import first_hashes, gather_here
+from siltstone.rows.parts import bucket_numbers, gather_here
 from siltstone.storage.parquet import read_data_file
 from siltstone.table.completion import KeptCompletions
 
@@ -98,10 +98,9 @@ class RecentDeltas:
             yield from ((stretch.numbers[0], arrived_rows(stretch.parts)) for stretch in gather_here(job))
             return
         rows = pa.concat_tables([SCHEMA.empty_table(), *self._tables_of(job)])
-        starts = first_hashes(job.buckets)
-        buckets = np.searchsorted(starts, hash_keys(rows, [KEY]), "right") - 1
+        buckets = bucket_numbers(job.buckets)(hash_keys(rows, [KEY]))
         order = np.argsort(buckets, kind="stable")
-        ends = np.searchsorted(buckets[order], np.arange(len(starts)), "right")
+        ends = np.searchsorted(buckets[order], np.arange(len(job.buckets)), "right")
         for number, own in enumerate(np.split(order, ends[:-1])):
             yield number, rows.take(pa.array(own))
 

@@ -177,7 +177,7 @@ class _Repair:
         job = self._job(state, region.position, deltas)
         numbers = [number for number, bucket in enumerate(job.buckets) if region.has(bucket)]
         results = [result for stretch in gather_here(job, numbers, every=False) for result in self._merge(job, stretch)]
-        changed = {result.number: result.buckets for result in results}
+        changed = {result.number: [line.bucket for line in result.buckets] for result in results}
         made = [bucket for number in numbers for bucket in changed.get(number, [job.buckets[number]])]
         kept = set(bucket_objects(base))
         self._written += [uri for uri in bucket_objects(made) if uri not in kept]

@@ -11,7 +11,7 @@ from siltstone.log.commit import Changes
 from siltstone.log.horizon import announced
 from siltstone.log.state import LogState
 from siltstone.maintenance.key_search import SoughtKey
-from siltstone.model.buckets import Bucket
+from siltstone.model.buckets import Bucket, BucketLine
 from siltstone.model.properties import ROW_GROUP_ROWS
 from siltstone.model.rounds import Accounting, RoundCompletion
 from siltstone.objects import open_objects
@@ -124,7 +124,7 @@ def _rewritten(job: RoundJob, bucket: Bucket, key: SoughtKey, dirty: Collection[
 
 
 def _completion(before: RoundCompletion, changed: dict[int, list[Bucket]], job: RoundJob) -> RoundCompletion:
-    buckets = before.buckets.replaced(changed)
+    buckets = before.buckets.replaced({number: [*map(BucketLine.of, several)] for number, several in changed.items()})
     kept = {*bucket_objects(before.buckets)}
     files = [file for several in changed.values() for bucket in several for file in bucket.files]
     fresh = [file for file in files if file.uri not in kept]

@@ -201,6 +201,29 @@ class Totals(NamedTuple):
         )
 
 
+class BucketLine(NamedTuple):
+    """A bucket as it is stored, as JSON, with which one it is and what it has in numbers.
+
+    Rounds hold one for each bucket that they change, which takes a small part of the memory of a model.
+    """
+
+    data: bytes
+    depth: int
+    bits: int
+    totals: Totals
+
+    @classmethod
+    def of(cls, bucket: Bucket) -> "BucketLine":
+        """Return a bucket in this form."""
+        # A bucket is a dictionary of values that were checked when they were set.
+        return cls(orjson.dumps(bucket), bucket["depth"], bucket["bits"], Totals.of((bucket,)))
+
+    @property
+    def bucket(self) -> Bucket:
+        """The bucket itself."""
+        return _decoded(self.data)
+
+
 def is_due(of: Bucket | Totals, now_ms: int, floor_ms: int | None) -> bool:
     """Return whether a bucket, or any of several, has something to do though no delta is for it.
 
@@ -458,41 +481,47 @@ class Buckets(Sequence[Bucket]):
             if is_due(page.totals, now_ms, floor_ms)
         ]
 
-    def replaced(self, changes: Mapping[int, Sequence[Bucket]]) -> "Buckets":
+    def replaced(self, changes: Mapping[int, Sequence[BucketLine]]) -> "Buckets":
         """Return the buckets with others in place of some, by their numbers; pages of which none changes stay as they are.
 
         Raises: CorruptionError, InvalidInputError where the others do not have the same hashes.
         """
-        by_page: dict[int, dict[int, Sequence[Bucket]]] = {}
-        for number, buckets in changes.items():
-            by_page.setdefault(self._page_of(number), {})[number] = buckets
+        by_page: dict[int, dict[int, Sequence[BucketLine]]] = {}
+        for number, lines in changes.items():
+            by_page.setdefault(self._page_of(number), {})[number] = lines
         pages = [
             self._changed(place, by_page[place]) if place in by_page else page for place, page in enumerate(self._pages)
         ]
         return Buckets(pages, self.reader)
 
-    def _changed(self, place: int, changes: Mapping[int, Sequence[Bucket]]) -> _Page:
-        page, first = self._pages[place], self._starts.numbers[place]
+    def _changed(self, place: int, changes: Mapping[int, Sequence[BucketLine]]) -> _Page:
+        page, first, start = self._pages[place], self._starts.numbers[place], self._starts.hashes[place]
+        # Where all go, they need not be read.
+        before = self._lines(place) if len(changes) < page.count else ()
         lines: list[Line] = []
         depths: list[int] = []
-        before: list[Mapping[str, Any]] = []
-        after: list[Bucket] = []
-        for number, (line, depth) in enumerate(zip(self._lines(place), page.each_depth, strict=True), first):
-            if number not in changes:
-                lines.append(line)
+        gone: list[Line] = []
+        after: list[Totals] = []
+        for number, depth in enumerate(page.each_depth):
+            others = changes.get(first + number)
+            if others is None:
+                lines.append(before[number])
                 depths.append(depth)
-                continue
+            else:
+                if not others or others[0].bits << (HASH_BITS - others[0].depth) != start:
+                    raise InvalidInputError(f"buckets do not cover the hash space at {start:016x}")
+                gone += before[number : number + 1]
+                for other in others:
+                    lines.append(other.data)
+                    depths.append(other.depth)
+                    after.append(other.totals)
+            start += 1 << (HASH_BITS - depth)
+        if len(changes) == page.count:
+            totals = Totals.sum(after)
+        elif page.totals.due_at is None and page.totals.held_at is None:
             # Models of what goes would be made, and checked, for nothing.
-            bucket, others = line if isinstance(line, Bucket) else orjson.loads(line), changes[number]
-            first_hash = bucket["bits"] << (HASH_BITS - depth)
-            if [other.first_hash for other in others[:1]] != [first_hash]:
-                raise InvalidInputError(f"buckets do not cover the hash space at {first_hash:016x}")
-            before.append(bucket)
-            after += others
-            lines += others
-            depths += [other.depth for other in others]
-        if page.totals.due_at is None and page.totals.held_at is None:
-            totals = _difference(page.totals, Totals.of(before), Totals.of(after))
+            numbers = Totals.of(line if isinstance(line, Bucket) else orjson.loads(line) for line in gone)
+            totals = _difference(page.totals, numbers, Totals.sum(after))
         else:
             totals = Totals.of(map(_decoded, lines))
         return _Page.of(lines, depths, totals)
@@ -514,7 +543,9 @@ class Buckets(Sequence[Bucket]):
     def stored(self, page_buckets: int, write: WritePage) -> "Buckets":
         """Return the same buckets, all in stored pages if they are more than one page holds, else all in memory."""
         if len(self) <= page_buckets:
-            return Buckets.of(self) if self.pages or len(self._pages) > 1 else self
+            lines = self._pages[0].lines if len(self._pages) == 1 else None
+            are_models = lines is not None and all(isinstance(line, Bucket) for line in lines)
+            return self if are_models else Buckets.of(self)
         pages: list[_Page] = []
         for number, page in enumerate(self._pages):
             if page.stored is not None:
@@ -606,8 +637,7 @@ def _decoded(line: Line) -> Bucket:
 
 
 def _encoded(line: Line) -> bytes:
-    # A bucket is a dictionary of values that were checked when they were set.
-    return orjson.dumps(line) if isinstance(line, Bucket) else line
+    return BucketLine.of(line).data if isinstance(line, Bucket) else line
 
 
 def _stored(page: _Page, write: WritePage) -> _Page:

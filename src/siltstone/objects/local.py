@@ -60,7 +60,7 @@ class LocalObjects:
     def _refuse_way_out(self, full: str) -> None:
         """Refuse what leads out of the root through a symbolic link: what lies there is not of this lake."""
         parent = full.rpartition("/")[0]
-        end = len(parent) if parent in self._plain_folders else len(self.root)
+        end = len(parent) if self._is_in_plain_folder(full) else len(self.root)
         has_links = False
         while end >= 0:
             end = full.find("/", end + 1)
@@ -81,18 +81,33 @@ class LocalObjects:
                 self._plain_folders.clear()
             self._plain_folders.add(parent)
 
+    def _is_in_plain_folder(self, full: str) -> bool:
+        """Return whether it is known that no link leads to the folder of an object, so that only the object may be one."""
+        return full.rpartition("/")[0] in self._plain_folders
+
     def _has(self, real: str) -> bool:
         root = os.path.realpath(self.root)
         return real == root or real.startswith(f"{root.rstrip('/')}/")
 
     def read(self, path: str) -> bytes:
         """Return the whole object."""
-        with self._translated(path), open(self.locate(path), "rb") as file:
+        with self._translated(path), self._open(path) as file:
             return file.read()
+
+    def _open(self, path: str) -> IO[bytes]:
+        full = f"{self.root}/{check_path(path)}"
+        if not self._is_in_plain_folder(full):
+            return open(self.locate(path), "rb", buffering=0)
+        try:
+            return open(os.open(full, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW), "rb", buffering=0)
+        except OSError as error:
+            if error.errno != errno.ELOOP:
+                raise
+            return open(self.locate(path), "rb", buffering=0)
 
     def read_start(self, path: str, length: int) -> bytes:
         """Return the first bytes of the object."""
-        with self._translated(path), open(self.locate(path), "rb", buffering=0) as file:
+        with self._translated(path), self._open(path) as file:
             return file.read(length)
 
     def stream(self, path: str) -> Iterator[bytes]:
@@ -105,7 +120,11 @@ class LocalObjects:
         """Return size and time of one object, or None."""
         try:
             with self._translated(path):
-                return _object_info(path, os.stat(self.locate(path)))
+                full = f"{self.root}/{check_path(path)}"
+                status = os.lstat(full) if self._is_in_plain_folder(full) else None
+                if status is None or stat.S_ISLNK(status.st_mode):
+                    status = os.stat(self.locate(path))
+                return _object_info(path, status)
         except NotFoundError:
             return None
 

@@ -14,6 +14,7 @@ import numpy as np
 from siltstone.errors import ConflictError, CorruptionError, SiltstoneError
 from siltstone.log.actions import Action
 from siltstone.log.horizon import announced, began_at
+from siltstone.model.buckets import BucketLine
 from siltstone.model.properties import ROWS_KIND
 from siltstone.model.rounds import Accounting, RoundCompletion, ratio
 from siltstone.model.schema import SchemaField
@@ -24,7 +25,17 @@ from siltstone.rounds.plan import PartitionPlan, RoundPlan, plan_partition, plan
 from siltstone.rounds.request import Request, TableRequest, partition_requests
 from siltstone.rows.choice import choose
 from siltstone.rows.deaths import write_deaths
-from siltstone.rows.job import LASTING_ERRORS, BucketResult, Engine, JointEngine, Outcome, RoundJob, Stretch, run_jobs
+from siltstone.rows.job import (
+    LASTING_ERRORS,
+    BucketResult,
+    Died,
+    Engine,
+    JointEngine,
+    Outcome,
+    RoundJob,
+    Stretch,
+    run_jobs,
+)
 from siltstone.rows.merge import Resolve
 from siltstone.rows.parts import gather_here
 from siltstone.rows.slices import StretchFiles
@@ -391,21 +402,20 @@ def _run_round(plan: RoundPlan, engine: Engine, progress: Progress) -> RoundComp
             high_watermark=plan.high_watermark,
         )
     )
-    results: list[BucketResult] = []
+    results = _Results()
     for result in engine(plan.job):
-        results.append(result)
+        results.add(result)
         progress(BucketMerged(plan.round_id, result.action, result.accounting))
     merged_at = time.perf_counter()
     completion = _complete(plan, results)
     completion.seconds = {
         "tasks": merged_at - started,
-        "merge": sum(result.merge_seconds for result in results),
-        "write": sum(result.write_seconds for result in results),
+        "merge": results.merge_seconds,
+        "write": results.write_seconds,
         "total": time.perf_counter() - started,
     }
     if plan.previous is not None and not plan.replaced_rows and plan.job.kind == ROWS_KIND:
-        died = (each for result in results for each in result.died)
-        completion.deaths = write_deaths(plan.job.root, plan.destination.folder, plan.job.began, died)
+        completion.deaths = write_deaths(plan.job.root, plan.destination.folder, plan.job.began, results.died)
     written = write_completion(plan.destination, completion, plan.job.began, plan.job.settings.page_buckets)
     try:
         commit_round(
@@ -417,7 +427,7 @@ def _run_round(plan: RoundPlan, engine: Engine, progress: Progress) -> RoundComp
             action=_rebase_action(completion),
         )
     except ConflictError:
-        after = bucket_objects(bucket for result in results for bucket in result.buckets)
+        after = bucket_objects(line.bucket for lines in results.buckets.values() for line in lines)
         # What was carried over was written by rounds that began before the one that this was planned on.
         new = [uri for uri in after if began_at(uri).batch_id == plan.job.began]
         open_objects(plan.job.root).delete([*written.uris, *new])
@@ -435,21 +445,45 @@ def _rebase_action(completion: RoundCompletion) -> Action | None:
     return Action("rebase", {**details, "from": "" if rows_of is None else rows_of.table_locator.full_name})
 
 
-def _complete(plan: RoundPlan, results: Sequence[BucketResult]) -> RoundCompletion:
+class _Results:
+    """What the buckets of a round became, and all else of their results as sums: there may be very many."""
+
+    def __init__(self) -> None:
+        self.buckets: dict[int, Sequence[BucketLine]] = {}
+        self.actions: Counter[str] = Counter()
+        self.accounting: Counter[str] = Counter()
+        self.died: list[Died] = []
+        self.merge_seconds = self.write_seconds = 0.0
+        self.written_files = self.written_bytes = self.written_rows = 0
+
+    def add(self, result: BucketResult) -> None:
+        """Add the result of a bucket."""
+        self.buckets[result.number] = result.buckets
+        self.actions[result.action] += 1
+        for name, count in result.accounting.items():
+            self.accounting[name] += count
+        self.died += result.died
+        self.merge_seconds += result.merge_seconds
+        self.write_seconds += result.write_seconds
+        self.written_files += result.written_files
+        self.written_bytes += result.written_bytes
+        self.written_rows += result.written_rows
+
+
+def _complete(plan: RoundPlan, results: _Results) -> RoundCompletion:
     job = plan.job
-    buckets = job.buckets.replaced({result.number: result.buckets for result in results})
-    actions = Counter(result.action for result in results)
-    actions["untouched"] += len(job.buckets) - len(results)
-    untouched = job.buckets.totals.live_count - sum(result.accounting.base_rows for result in results)
+    buckets = job.buckets.replaced(results.buckets)
+    actions = results.actions + Counter(untouched=len(job.buckets) - len(results.buckets))
+    untouched = job.buckets.totals.live_count - results.accounting["base_rows"]
     total = Accounting.sum(
         [
-            *(result.accounting for result in results),
+            Accounting(**results.accounting),
             Accounting(base_rows=untouched, live_rows=untouched),
             Accounting(base_rows=plan.replaced_rows, deleted_rows=plan.replaced_rows),
         ]
     )
     _check_arrival(plan, total)
-    files, written_files = buckets.totals.file_count, sum(result.written_files for result in results)
+    files, written_files = buckets.totals.file_count, results.written_files
     return RoundCompletion(
         round_id=plan.round_id,
         previous_round_id=plan.state.round_id,
@@ -470,11 +504,11 @@ def _complete(plan: RoundPlan, results: Sequence[BucketResult]) -> RoundCompleti
         delta_count=plan.delta_count,
         input_bytes=job.input_bytes,
         written_files=written_files,
-        written_bytes=sum(result.written_bytes for result in results),
-        written_rows=sum(result.written_rows for result in results),
+        written_bytes=results.written_bytes,
+        written_rows=results.written_rows,
         carried_files=files - written_files,
         copied_by_reference_ratio=(files - written_files) / files if files else 0.0,
-        bucket_actions={action: count for action, count in actions.items() if count},
+        bucket_actions=dict(actions),
         accounting=total,
         completed_at=open_objects(job.root).now_ms(),
     )
@@ -599,7 +633,7 @@ def _plan_stretch(job: RoundJob, stretch: Stretch, resolve: Resolve) -> Iterator
         new_rows = dead_rows = 0
         action, reason = "untouched", "no delta has rows for it"
         if changes is not None and (has_all or number in touched or job.visits(bucket)):
-            new_rows, dead_rows = changes[place].rows.num_rows, changes[place].dead_count
+            new_rows, dead_rows = changes[place].rows.row_count, changes[place].dead_count
             action, reason, _ = choose(job, bucket, new_rows, changes[place].dead_counts)
         yield BucketPlan(
             bucket=bucket.name,

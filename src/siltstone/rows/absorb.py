@@ -18,7 +18,7 @@ from pyroaring import BitMap64
 
 from siltstone.errors import CorruptionError
 from siltstone.log.horizon import new_round_name
-from siltstone.model.buckets import Bucket, CompactedFile
+from siltstone.model.buckets import Bucket, BucketLine, CompactedFile
 from siltstone.model.properties import ROWS_KIND
 from siltstone.model.rounds import Accounting
 from siltstone.objects import close_together, open_objects
@@ -44,6 +44,34 @@ class Marks(NamedTuple):
     held_at: int | None
 
 
+class Rows(NamedTuple):
+    """Rows of a table from one on: a round has some for each bucket, and to cut a table takes longer than to merge them."""
+
+    table: pa.Table
+    first_row: int
+    row_count: int
+
+    @classmethod
+    def all_of(cls, table: pa.Table) -> "Rows":
+        """Return all rows of a table."""
+        return cls(table, 0, table.num_rows)
+
+    def cut(self) -> pa.Table:
+        """Return them as a table."""
+        return self.table.slice(self.first_row, self.row_count)
+
+
+def _cut_together(several: Sequence[Rows]) -> Iterator[pa.Table]:
+    """Yield all rows in order, those that are neighbours in a table as one."""
+    table, start, stop = several[0].table, several[0].first_row, several[0].first_row
+    for own, first_row, row_count in several:
+        if own is not table or first_row != stop:
+            yield table.slice(start, stop - start)
+            table, start = own, first_row
+        stop = first_row + row_count
+    yield table.slice(start, stop - start)
+
+
 @dataclass(frozen=True)
 class Change:
     """What the deltas do to a bucket: rows that die, by file; rows that come; tombstones, where there are any.
@@ -52,7 +80,7 @@ class Change:
     """
 
     dead: list[Integers]
-    rows: pa.Table
+    rows: Rows
     accounting: Accounting
     tombstones: pa.Table | None = None
     marks: Marks | None = None
@@ -74,7 +102,7 @@ def absorb(job: RoundJob, stretch: Stretch, files: StretchFiles, changes: Sequen
     Raises: CorruptionError where rows do not add up, or files that are carried over are missing.
     """
     chosen = [
-        choose(job, bucket, change.rows.num_rows, change.dead_counts)
+        choose(job, bucket, change.rows.row_count, change.dead_counts)
         for bucket, change in zip(stretch.buckets, changes, strict=True)
     ]
     merged = {place: choice.merged for place, choice in enumerate(chosen) if choice.action in ("minor", "tiered")}
@@ -85,7 +113,7 @@ def absorb(job: RoundJob, stretch: Stretch, files: StretchFiles, changes: Sequen
         if choice.action == "major":
             outcomes.append(_rewrite(job, bucket, files.of(place), changes[place]))
         else:
-            outcomes.append(added.get(place) or _Outcome([bucket.replaced()], []))
+            outcomes.append(added.get(place) or _Outcome([bucket.replaced()]))
     _finish(job, outcomes, changes)
     return [
         _result(job, number, bucket, choice, outcome, change)
@@ -96,28 +124,27 @@ def absorb(job: RoundJob, stretch: Stretch, files: StretchFiles, changes: Sequen
 
 
 class _Outcome(NamedTuple):
-    """What a bucket became, and which of its files were written for that."""
+    """What a bucket became, which of its files were written for that, and the places of those that it no longer has."""
 
     buckets: list[Bucket]
-    written: list[CompactedFile]
+    written: Sequence[CompactedFile] = ()
+    dropped: Sequence[int] = ()
 
 
 def _died(job: RoundJob, bucket: Bucket, outcome: _Outcome, change: Change) -> tuple[Died, ...]:
     """Return which rows died of files that the bucket no longer has."""
-    kept = {(file["uri"], file["first_row"]) for child in outcome.buckets for file in child["files"]}
-    return tuple(
-        died_rows(file.uri, file.first_row, dead)
-        for file, dead in zip(bucket["files"], change.dead, strict=True)
-        if len(dead) and job.kind == ROWS_KIND and (file["uri"], file["first_row"]) not in kept
-    )
+    if job.kind != ROWS_KIND:
+        return ()
+    dropped = [(bucket.files[place], change.dead[place]) for place in outcome.dropped]
+    return tuple(died_rows(file.uri, file.first_row, dead) for file, dead in dropped if len(dead))
 
 
 def _result(
     job: RoundJob, number: int, bucket: Bucket, choice: Choice, outcome: _Outcome, change: Change
 ) -> BucketResult:
     """Return the result of a bucket. Raises: CorruptionError where rows do not add up."""
-    accounting = change.accounting
-    accounting.live_rows = sum(child.live_count for child in outcome.buckets)
+    accounting, lines = change.accounting, tuple(map(BucketLine.of, outcome.buckets))
+    accounting.live_rows = sum(line.totals.live_count for line in lines)
     if not accounting.is_balanced:
         raise CorruptionError(
             f"bucket {bucket.name}: rows do not add up, so nothing is committed: {dict(accounting)}; keep the data and "
@@ -127,7 +154,7 @@ def _result(
         number,
         choice.action,
         choice.reason,
-        tuple(outcome.buckets),
+        lines,
         accounting,
         written_files=len(outcome.written),
         written_bytes=sum(file["content_length"] for file in outcome.written),
@@ -140,7 +167,7 @@ def _finish(job: RoundJob, outcomes: Sequence[_Outcome], changes: Sequence[Chang
     """Give buckets the tombstones and times that their changes say."""
     children: list[Bucket] = []
     tombstones: list[pa.Table] = []
-    for (buckets, _), change in zip(outcomes, changes, strict=True):
+    for (buckets, *_), change in zip(outcomes, changes, strict=True):
         if change.tombstones is not None:
             children += buckets
             tombstones += split_tombstones(job, buckets, change.tombstones)
@@ -178,24 +205,24 @@ def _add(
     carried = dict.fromkeys(merged, 0)
     for carries, places in itertools.groupby(merged, key=lambda place: bool(merged[place])):
         if not carries:
-            writer.write_all([changes[place].rows for place in places])
+            writer.write_all([*_cut_together([changes[place].rows for place in places])])
             continue
         for place in places:
             change, stored = changes[place], files.of(place)
             carried[place] = sum(
                 _carry(job, writer, stored[position], change.dead[position]) for position in merged[place]
             )
-            writer.write(align(change.rows, job.schema))
-    counts = [carried[place] + changes[place].rows.num_rows for place in merged]
+            writer.write(align(change.rows.cut(), job.schema))
+    counts = [carried[place] + changes[place].rows.row_count for place in merged]
     outcomes = []
     for place, written in zip(merged, slices_of(writer.close(), counts, list(carried.values())), strict=True):
         bucket = stretch.buckets[place]
         others = [
-            marked.get((place, position), file)
+            marked.get((place, position), file) if (place, position) in kept else None
             for position, file in enumerate(bucket.files)
-            if (place, position) in kept
         ]
-        outcomes.append(_Outcome([bucket.replaced(files=[*filter(None, others), *written])], written))
+        dropped = [position for position, file in enumerate(others) if file is None]
+        outcomes.append(_Outcome([bucket.replaced(files=[*filter(None, others), *written])], written, dropped))
     return outcomes
 
 
@@ -241,7 +268,7 @@ def _with_vectors(
 
 
 def _rewrite(job: RoundJob, bucket: Bucket, stored: Sequence[StoredFile], change: Change) -> _Outcome:
-    rows_after = bucket.live_count - change.dead_count + change.rows.num_rows
+    rows_after = bucket.live_count - change.dead_count + change.rows.row_count
     children = _children(job, bucket, rows_after)
     writers = [CompactedWriter(job) for _ in children]
 
@@ -264,10 +291,10 @@ def _rewrite(job: RoundJob, bucket: Bucket, stored: Sequence[StoredFile], change
         if not file.file.is_shared:
             file.release()
     carried = [writer.row_count for writer in writers]
-    write(align(change.rows, schema))
+    write(align(change.rows.cut(), schema))
     for child, writer, count in zip(children, writers, carried, strict=True):
         (child.files,) = slices_of(writer.close(), [writer.row_count], [count])
-    return _Outcome(children, [file for child in children for file in child.files])
+    return _Outcome(children, [file for child in children for file in child.files], range(len(stored)))
 
 
 def _encoded_schema(job: RoundJob, stored: Sequence[StoredFile]) -> pa.Schema:

@@ -34,23 +34,23 @@ def choose(job: RoundJob, bucket: Bucket, new_rows: int, dead_rows: Sequence[int
         return Choice("untouched", "no row changes")
     if not bucket.files:
         return Choice("major", "the bucket is empty")
-    stored = bucket.record_count
-    dead = stored - bucket.live_count + dying
+    stored, live_rows = bucket.record_count, [file.live_count for file in bucket["files"]]
+    rows = sum(live_rows) - dying + new_rows
+    dead = stored - rows + new_rows
     if dead > settings.max_dead_fraction * stored:
         return Choice("major", f"{dead} of {stored} rows would be dead, more than {settings.max_dead_fraction:.0%}")
     if new_rows > settings.max_delta_fraction * stored:
         return Choice(
             "major", f"{new_rows} new rows come to {stored}: to rewrite those costs little more than to add to them"
         )
-    rows = bucket.live_count - dying + new_rows
     if new_rows * _SPLIT_WORTH > settings.max_delta_fraction * stored and split_count(job, bucket, rows):
         return Choice(
             "major", f"with {new_rows} new rows it would have {rows}, more than twice {job.bucket_rows}, so it splits"
         )
     live = {
-        place: file.live_count - dies
-        for place, (file, dies) in enumerate(zip(bucket.files, dead_rows, strict=True))
-        if file.live_count > dies and not _is_full(file, settings)
+        place: alive - dies
+        for place, (file, alive, dies) in enumerate(zip(bucket["files"], live_rows, dead_rows, strict=True))
+        if alive > dies and not _is_full(file, settings)
     }
     if len(live) + bool(new_rows) > settings.max_files:
         return _with_fewer_files(job, bucket, new_rows, live, rows)

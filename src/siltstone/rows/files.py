@@ -459,15 +459,15 @@ def read_vector(root: str, vector: DeletionVector, shared: SharedObjects | None 
             f"{where}: the deletion vector is damaged: its object has {len(data)} bytes instead of {object_length}; "
             "restore it, or rebase the partition"
         )
-    place = Framed(start, length, checksum)
-    is_sound = not vector.is_framed or is_whole(data, place)
+    is_framed = vector.is_framed
+    is_sound = not is_framed or is_whole(data, Framed(start, length, checksum))
     data = data if is_alone else data[start:stop]
-    if not is_sound or zlib.crc32(data) != checksum:
+    if not is_sound or (not is_framed and zlib.crc32(data) != checksum):
         raise CorruptionError(
             f"{where}: the deletion vector is damaged (wrong checksum); restore it, or rebase the partition"
         )
     try:
-        dead = parse_vector(data) if vector.is_framed else BitMap64.deserialize(data)
+        dead = parse_vector(data) if is_framed else BitMap64.deserialize(data)
     except (ValueError, TypeError) as error:
         raise CorruptionError(f"{where}: the deletion vector is damaged ({error}); rebase") from error
     if len(dead) != vector.record_count:

@@ -18,7 +18,7 @@ import threading
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import IO
+from typing import IO, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -30,7 +30,10 @@ from siltstone.rows.columns import Flags, Hashes, Integers, rising_order
 MAGIC = b"SILTPKI2"
 BLOCK_CELLS = 2048
 _TRAILER = struct.Struct("<QQQBBxx")
-_CHECKSUM_BYTES = 4
+_CHECKSUM = struct.Struct("<I")
+_CHECKSUM_BYTES = _CHECKSUM.size
+# How many rows the block has, and its CRC-32.
+_ONLY_BLOCK = struct.Struct("<II")
 _TRAILER_BYTES = _TRAILER.size + _CHECKSUM_BYTES + len(MAGIC)
 _BYTES_PER_BLOCK = 8
 _CELL_ROWS = 2
@@ -104,23 +107,6 @@ class StoredIndex:
             raise self._damaged(str(error)) from error
         order = np.argsort(rows)
         return rows[order], inside[which[order]]
-
-    def only_block(self, wanted: int) -> "Block | None":
-        """Return the block of an index that has one with small counts, as most small ones, or None. Raises: CorruptionError."""
-        with self._lock:
-            try:
-                layout = self._open(wanted)
-                if len(layout.rows) != 1 or layout.count_bits != _COUNT_BITS[0] or self._reader is not None:
-                    return None
-                counts, _ = self._read_counts(layout)
-            except _DamageError as error:
-                raise self._damaged(str(error)) from error
-        return Block(self, layout, self._data, counts)
-
-    def check_rows(self, rows: Integers) -> None:
-        """Refuse rows that are not in the file. Raises: CorruptionError."""
-        if rows.max(initial=-1) >= self._row_count:
-            raise self._damaged("a row that is not in the file")
 
     def hashes_by_row(self) -> Hashes:
         """Return the hash of each row, in row order. Raises: CorruptionError."""
@@ -214,8 +200,6 @@ class StoredIndex:
 
     def _read_cells(self, layout: "_Layout", cells: Integers) -> "_Cells":
         """Return where the rows of some cells are."""
-        if len(layout.rows) == 1:
-            return self._read_only_block(layout, cells)
         block_of = cells // BLOCK_CELLS
         blocks = np.flatnonzero(np.bincount(block_of, minlength=len(layout.rows)))
         if not len(blocks):
@@ -242,23 +226,6 @@ class StoredIndex:
             numbers[block_of] + ranks * layout.row_bits,
         )
 
-    def _read_only_block(self, layout: "_Layout", cells: Integers) -> "_Cells":
-        """Return where the rows of some cells are in an index of one block, as small tables have many of."""
-        counts, ends = self._read_counts(layout)
-        low, number = int(layout.lows[0]), int(layout.numbers[0])
-        sizes = counts[cells].astype(np.int64)
-        ranks = ends[cells] - sizes
-        return _Cells(sizes, low * 8 + ranks * layout.low_bits, number * 8 + ranks * layout.row_bits)
-
-    def _read_counts(self, layout: "_Layout") -> tuple[npt.NDArray[np.unsignedinteger], Integers]:
-        """Return how many rows each cell of an index of one block has, and how many there are up to each."""
-        self._read_blocks(layout, np.zeros(1, np.int64))
-        counts = _unpacked_counts(self._data[int(layout.starts[0]) : int(layout.lows[0])], layout.count_bits)
-        ends = counts.cumsum(dtype=np.int64)
-        if ends[-1] != layout.row_count:
-            raise _DamageError("cells do not add up")
-        return counts, ends
-
     def _rows(self, layout: "_Layout", at: Integers) -> Integers:
         rows = self._bits(at, layout.row_bits).view(np.int64)
         if rows.max(initial=-1) >= self._row_count:
@@ -279,19 +246,46 @@ class StoredIndex:
         )
 
 
-class Block:
-    """The only block of an index, checked; `counts` has how many rows each of its cells has."""
+class SmallIndex(NamedTuple):
+    """An index of one block with small counts, checked: its bytes, its cells, and where in it two lists begin.
 
-    def __init__(
-        self, index: StoredIndex, layout: "_Layout", data: Bytes, counts: npt.NDArray[np.unsignedinteger]
-    ) -> None:
-        self.check_rows = index.check_rows
-        self.data = data
-        self.counts = counts
-        # The first cell, how many there are, and how many bits the low part of a hash and the number of a row have.
-        self.numbers = layout.first_cell, layout.cell_count, layout.low_bits, layout.row_bits
-        # Where the lists of the two begin.
-        self.lists = int(layout.lows[0]), int(layout.numbers[0])
+    These have the low part of each row's hash, and its number.
+    """
+
+    data: bytes
+    row_count: int
+    first_cell: int
+    cell_count: int
+    low_bits: int
+    row_bits: int
+    lows: int
+    numbers: int
+
+
+def parse_small(data: bytes, row_count: int) -> SmallIndex | None:
+    """Take an index apart that is small, as those of small files are; None where it is another, or damaged.
+
+    That its cells add up is not checked.
+    """
+    footer = len(data) - _TRAILER_BYTES - _BYTES_PER_BLOCK
+    if footer < 0 or not data.endswith(MAGIC):
+        return None
+    found, first_cell, cell_count, low_bits, count_bits = _TRAILER.unpack_from(data, footer + _BYTES_PER_BLOCK)
+    rows, checksum = _ONLY_BLOCK.unpack_from(data, footer)
+    row_bits = _row_bits(row_count)
+    lows = (cell_count + 1) // 2
+    numbers = lows + (row_count + 7) // 8 * low_bits
+    is_sound = (
+        0 < cell_count <= BLOCK_CELLS
+        and count_bits == _COUNT_BITS[0]
+        and low_bits <= _MAX_LOW_BITS
+        and found == rows == row_count
+        and numbers + (row_count + 7) // 8 * row_bits == footer
+        and zlib.crc32(data[footer : -_CHECKSUM_BYTES - len(MAGIC)])
+        == _CHECKSUM.unpack_from(data, len(data) - _CHECKSUM_BYTES - len(MAGIC))[0]
+        and zlib.crc32(data[:footer]) == checksum
+    )
+    return SmallIndex(data, row_count, first_cell, cell_count, low_bits, row_bits, lows, numbers) if is_sound else None
 
 
 @dataclass(frozen=True)
@@ -348,12 +342,6 @@ def _lay_out(
     rows: Integers,
     checksums: Integers,
 ) -> _Layout:
-    if len(rows) == 1:
-        low = (cell_count * count_bits + 7) // 8
-        number = low + (row_count + 7) // 8 * low_bits
-        end = number + (row_count + 7) // 8 * _row_bits(row_count)
-        places = np.array([0, end]), np.array([low]), np.array([number])
-        return _Layout(row_count, first_cell, cell_count, low_bits, count_bits, rows, checksums, *places)
     cells = np.full(len(rows), BLOCK_CELLS)
     cells[-1:] = cell_count - BLOCK_CELLS * (len(rows) - 1)
     eighths = (rows + 7) // 8

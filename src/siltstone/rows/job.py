@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from siltstone.errors import CorruptionError, InvalidInputError, NotFoundError, SiltstoneError
 from siltstone.model import MergeEngine
-from siltstone.model.buckets import Bucket, Buckets, CompactedFile, is_due
+from siltstone.model.buckets import Bucket, BucketLine, Buckets, CompactedFile, is_due
 from siltstone.model.entities import HISTORY_COLUMNS
 from siltstone.model.properties import MAX_ROW_GROUP_ROWS, ROWS_KIND, TOMBSTONE_RETENTION_SECONDS
 from siltstone.model.rounds import Accounting
@@ -36,7 +36,7 @@ class Settings:
     max_carried_fraction: float = 0.5
     page_buckets: int = PAGE_BUCKETS
     # Neighbours that are merged together have at most so many changed rows, unless there is only one bucket.
-    stretch_buckets: int = PAGE_BUCKETS
+    stretch_buckets: int = 4 * PAGE_BUCKETS
     stretch_rows: int = 1 << 18
     full: bool = False
 
@@ -245,7 +245,7 @@ class BucketResult:
     number: int
     action: Action
     reason: str
-    buckets: tuple[Bucket, ...]
+    buckets: tuple[BucketLine, ...]
     accounting: Accounting
     written_files: int
     written_bytes: int

@@ -12,7 +12,7 @@ import pyarrow as pa
 from siltstone.errors import InvalidInputError
 from siltstone.model.properties import ROWS_KIND
 from siltstone.model.rounds import Accounting
-from siltstone.rows.absorb import Change, absorb
+from siltstone.rows.absorb import Change, Rows, absorb
 from siltstone.rows.columns import (
     NULL_HASH,
     Flags,
@@ -112,7 +112,7 @@ class Resolved:
         return [
             Change(
                 own,
-                self.rows.slice(end - count, count),
+                Rows(self.rows, end - count, count),
                 Accounting(**dict(zip(self.accounts, account, strict=True))),
                 stones,
             )
@@ -279,14 +279,17 @@ def _find_base(job: RoundJob, deltas: _Deltas, stretch: Stretch, files: StretchF
     rows: list[Integers] = []
     tables: list[pa.Table] = [columns.empty_table()]
     keys: list[Integers] = [_NO_ROWS]
-    starts = np.searchsorted(concerned, np.array([bucket.first_hash for bucket in stretch.buckets], np.uint64))
-    stops = np.searchsorted(concerned, np.array([bucket.last_hash for bucket in stretch.buckets], np.uint64), "right")
+    bounds = [(bucket.first_hash, bucket.last_hash) for bucket in stretch.buckets]
+    firsts, lasts = np.array(bounds, np.uint64).reshape(-1, 2).T
+    starts = np.searchsorted(concerned, firsts).tolist()
+    stops = np.searchsorted(concerned, lasts, "right").tolist()
     # Only keys of the buckets that have rows in a file.
     spans = [
-        (min(starts[place] for place, _ in owners), max(stops[place] for place, _ in owners)) for owners in files.owners
+        (starts[min(place for place, _ in owners)], stops[max(place for place, _ in owners)]) for owners in files.owners
     ]
     small = [place for place, file in enumerate(stored) if file.has_small_index]
-    found = find_in_each([stored[place].index for place in small], [concerned[slice(*spans[place])] for place in small])
+    own_hashes = [concerned[slice(*spans[place])] for place in small]
+    found = find_in_each(job.root, [stored[place].file for place in small], own_hashes)
     found_in = dict(zip(small, found, strict=True))
     for place, (file, (start, stop)) in enumerate(zip(stored, spans, strict=True)):
         file_rows = _NO_ROWS

@@ -103,20 +103,25 @@ def gather_here(
 
 def read_parts(job: RoundJob, reads: Iterable[ReadTask], tasks: Tasks) -> Iterator[tuple[int, bytes]]:
     """Yield (task, part as bytes) for the files of some deltas: rows of one delta for the buckets of one task."""
-    starts = first_hashes(job.buckets)
+    number_of = bucket_numbers(job.buckets)
     for read in reads:
         for first_row, table in _row_groups(job, read):
-            yield from _split(job, read, table, first_row, starts, tasks)
+            yield from _split(job, read, table, first_row, number_of, tasks)
 
 
-def first_hashes(buckets: Buckets) -> Hashes:
-    """Return the smallest hash of each bucket."""
-    starts = [np.zeros(0, np.uint64)]
-    for start, depth, count in buckets.runs():
-        # A single bucket has all hashes; they cannot be shifted by that many bits.
-        steps = np.arange(count, dtype=np.uint64) << np.uint64(min(HASH_BITS - depth, HASH_BITS - 1))
-        starts.append(steps + np.uint64(start))
-    return np.concatenate(starts)
+def bucket_numbers(buckets: Buckets) -> Callable[[Hashes], Integers]:
+    """Return what tells the numbers of the buckets that hashes belong to: the depth of its neighbours leads to each."""
+    starts, depths, counts = zip(*buckets.runs(), strict=True)
+    first_hashes, firsts = np.array(starts, np.uint64), np.cumsum([0, *counts[:-1]])
+    # Less one: a single bucket has all hashes, and they cannot be shifted by 64 bits.
+    shifts = np.uint64(HASH_BITS - 1) - np.array(depths, np.uint64)
+
+    def numbers_of(hashes: Hashes) -> Integers:
+        runs = np.searchsorted(first_hashes, hashes, "right") - 1 if len(starts) > 1 else 0
+        places = (hashes - first_hashes[runs]) >> np.uint64(1) >> shifts[runs]
+        return firsts[runs] + places.view(np.int64)
+
+    return numbers_of
 
 
 def _row_groups(job: RoundJob, read: ReadTask) -> Iterator[tuple[int, pa.Table]]:
@@ -191,7 +196,12 @@ def _typed(job: RoundJob, read: ReadTask, table: pa.Table) -> pa.Table:
 
 
 def _split(
-    job: RoundJob, read: ReadTask, table: pa.Table, first_row: int, starts: Hashes, tasks: Tasks
+    job: RoundJob,
+    read: ReadTask,
+    table: pa.Table,
+    first_row: int,
+    number_of: Callable[[Hashes], Integers],
+    tasks: Tasks,
 ) -> Iterator[tuple[int, bytes]]:
     """Yield the rows of a row group as parts, sorted by bucket, in stream order within each."""
     if not table.num_rows or not tasks.numbers:
@@ -208,9 +218,9 @@ def _split(
         hashes = hash_keys(table, job.primary_keys)
     else:
         hashes = hash_sequence(np.arange(first_row, first_row + table.num_rows))
-    buckets = np.searchsorted(starts, hashes, "right") - 1
+    buckets, is_single = number_of(hashes), len(job.buckets) == 1
     kept = _combined(job, read, table, hashes)
-    order = rising_order(buckets) if len(starts) > 1 else np.arange(table.num_rows)
+    order = np.arange(table.num_rows) if is_single else rising_order(buckets)
     order = order[kept[order]]
     removed = np.zeros(table.num_rows, np.bool_) if read.is_delete else np.asarray(table.column(REMOVAL))
     combined = _counted(buckets[~kept], removed[~kept])
@@ -220,7 +230,7 @@ def _split(
     for start, stop in itertools.pairwise(cuts):
         if start == stop or owners[start] < 0:
             continue
-        is_whole = stop - start == table.num_rows and len(starts) == 1
+        is_whole = is_single and stop - start == table.num_rows
         rows = table if is_whole else table.take(pa.array(order[start:stop]))
         part = _Rows(rows, own_buckets[start:stop], combined)
         yield from ((int(owners[start]), data) for data in _encoded_parts(read, part, first_row))
@@ -316,7 +326,7 @@ def stretches(
 
     These are the buckets that have parts; with `visits`, also those that the job reads anyway; or else `every` bucket.
     """
-    parts = sorted(map(_decode_part, data), key=lambda part: (part.run, part.first_row))
+    parts = _joined(sorted(map(_decode_part, data), key=lambda part: (part.run, part.first_row)))
     sizes = _sizes(numbers, parts)
     is_anywhere = any(part.buckets is None for part in parts)
     chosen = range(len(numbers)) if every or visits or is_anywhere else np.flatnonzero(sizes[0]).tolist()
@@ -345,6 +355,37 @@ def stretches(
             taken, rows, weight = [], 0, 0
     if taken:
         yield _stretch(taken, parts)
+
+
+def _joined(parts: Sequence[Part]) -> list[Part]:
+    """Return parts with small neighbours of the same kind as one: each stretch takes its own from all of them."""
+    joined: list[list[Part]] = []
+    size = 0
+    for part in parts:
+        size += part.table.nbytes
+        if not joined or size > _PART_BYTES or not _are_alike(joined[-1][0], part):
+            joined.append([])
+            size = part.table.nbytes
+        joined[-1].append(part)
+    return [_join(several) if len(several) > 1 else several[0] for several in joined]
+
+
+def _are_alike(one: Part, other: Part) -> bool:
+    """Return whether the rows of a part can follow those of another in one; of deletes, only those by key can."""
+    kinds = [(part.is_delete, part.delete_columns, part.table.schema) for part in (one, other)]
+    return kinds[0] == kinds[1] and all(part.buckets is not None and part.floor is None for part in (one, other))
+
+
+def _join(parts: Sequence[Part]) -> Part:
+    buckets = np.concatenate([part.buckets for part in parts if part.buckets is not None])
+    order = rising_order(buckets)
+    table = pa.concat_tables([part.table for part in parts]).combine_chunks().take(pa.array(order))
+    counts = np.concatenate([np.stack(part.combined) for part in parts], axis=1)
+    present, places = np.unique(counts[0], return_inverse=True)
+    upserts, removals = np.zeros((2, len(present)), np.int64)
+    np.add.at(upserts, places, counts[1])
+    np.add.at(removals, places, counts[2])
+    return replace(parts[0], table=table, buckets=buckets[order], combined=Combined(present, upserts, removals))
 
 
 def _sizes(numbers: Sequence[int], parts: Sequence[Part]) -> tuple[Integers, Integers]:

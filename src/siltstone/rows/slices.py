@@ -21,7 +21,8 @@ class StretchFiles:
         self.whole: list[StoredFile] = []
         self.owners: list[list[tuple[int, int]]] = []
         for slices in places.values():
-            slices.sort(key=lambda each: each[0].first_row)
+            if len(slices) > 1:
+                slices.sort(key=lambda each: each[0].first_row)
             self.whole.append(StoredFile.together(root, [file for file, _, _ in slices], shared=self._shared))
             self.owners.append([(place, position) for _, place, position in slices])
 

@@ -22,7 +22,7 @@ from pyspark.sql.types import StructType
 from siltstone import errors
 from siltstone.documents.merge import merge_any
 from siltstone.errors import SiltstoneError
-from siltstone.model.buckets import Bucket
+from siltstone.model.buckets import BucketLine, Totals
 from siltstone.model.rounds import Accounting
 from siltstone.objects import share_access
 from siltstone.rounds.events import JobAwaited, Progress, TasksDone
@@ -150,13 +150,22 @@ def _error_of(text: str) -> SiltstoneError:
 
 def _encoded(results: Sequence[BucketResult]) -> bytes:
     """Return the results of a stretch as they travel."""
-    return orjson.dumps([vars(result) for result in results])
+    lines = [line for result in results for line in result.buckets]
+    about = [
+        {**vars(result), "buckets": [(line.depth, line.bits, tuple(line.totals)) for line in result.buckets]}
+        for result in results
+    ]
+    return b"\n".join([orjson.dumps(about), *(line.data for line in lines)])
 
 
 def _decoded(data: bytes) -> Iterator[BucketResult]:
-    """Yield the results of a stretch, which travelled as JSON."""
-    for fields in orjson.loads(data):
-        fields["buckets"] = tuple(map(Bucket.from_serializable, fields["buckets"]))
+    """Yield the results of a stretch, which travelled as JSON, a line for each bucket after a line about all."""
+    about, *lines = data.split(b"\n")
+    following = iter(lines)
+    for fields in orjson.loads(about):
+        fields["buckets"] = tuple(
+            BucketLine(next(following), depth, bits, Totals(*totals)) for depth, bits, totals in fields["buckets"]
+        )
         fields["died"] = tuple(Died(**died) for died in fields["died"])
         fields["accounting"] = Accounting.from_serializable(fields["accounting"])
         yield BucketResult(**fields)

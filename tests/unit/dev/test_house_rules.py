@@ -17,7 +17,7 @@ OTHER_GERUNDS: set[str] = set()
 OTHER_NAMES = {"deltas"}
 # What there is. Lower these when there is less; think twice before you raise them.
 MAX_MODULES = 270
-MAX_LINES = 60_500
+MAX_LINES = 60_650
 MAX_CLI_LINES = 5_400
 MAX_TELLING = 2
 

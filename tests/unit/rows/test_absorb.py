@@ -17,7 +17,7 @@ from siltstone.model.schema import schema_from_json, schema_to_json
 from siltstone.objects import canonical_root, open_objects
 from siltstone.rounds.plan import RoundPlan, plan_partition
 from siltstone.rows import merge
-from siltstone.rows.absorb import Change, CompactedWriter, absorb
+from siltstone.rows.absorb import Change, CompactedWriter, Rows, absorb
 from siltstone.rows.columns import hash_keys
 from siltstone.rows.files import StoredFile, read_vector, write_vectors
 from siltstone.rows.job import BucketResult, RoundJob, Settings, Stretch, bucket_rows
@@ -389,7 +389,7 @@ def test_accounting_tells_where_every_row_went(local_root: str) -> None:
 
 def test_rows_that_do_not_add_up_are_refused(local_root: str) -> None:
     root = canonical_root(local_root)
-    change = Change(dead=[], rows=rows([1, 2]), accounting=Accounting(delta_rows=3))
+    change = Change(dead=[], rows=Rows.all_of(rows([1, 2])), accounting=Accounting(delta_rows=3))
     buckets = (Bucket(depth=0, bits=0),)
     with pytest.raises(CorruptionError, match="bucket all: rows do not add up, so nothing is committed"):
         absorb(make_job(root), Stretch((0,), buckets), StretchFiles(root, buckets), [change])

@@ -10,6 +10,7 @@ import obstore
 import pytest
 
 from siltstone.errors import CorruptionError
+from siltstone.model.buckets import CompactedFile
 from siltstone.objects import canonical_root, open_objects
 from siltstone.rows.columns import Hashes
 from siltstone.rows.index import BLOCK_CELLS, MAGIC, StoredIndex, plain_index_bytes, write_index
@@ -29,6 +30,13 @@ def stored(root: str, values: Hashes) -> StoredIndex:
     length = write_index(root, "a.pki", values)
     assert length == len(open_objects(root).read("a.pki"))
     return StoredIndex(root, "a.pki", len(values), length)
+
+
+def sealed(data: bytes | bytearray) -> bytes:
+    """Return an index of one block that was changed, with checksums that are right."""
+    block, rows, trailer = bytes(data[:-48]), bytes(data[-48:-44]), bytes(data[-40:-12])
+    footer = rows + zlib.crc32(block).to_bytes(4, "little") + trailer
+    return block + footer + zlib.crc32(footer).to_bytes(4, "little") + MAGIC
 
 
 def plain_index(values: Hashes) -> bytes:
@@ -204,9 +212,7 @@ def test_a_block_that_lies_is_noticed(at: int, local_root: str) -> None:
     stored(root, hashes(3, 1, 2**63 + 5, 2))
     data = bytearray(open_objects(root).read("a.pki"))
     data[at] ^= 5
-    data[-44:-40] = zlib.crc32(data[:-48]).to_bytes(4, "little")
-    data[-12:-8] = zlib.crc32(data[-48:-12]).to_bytes(4, "little")
-    open_objects(root).replace("a.pki", bytes(data))
+    open_objects(root).replace("a.pki", sealed(data))
     with pytest.raises(CorruptionError, match=r"a\.pki.*cells do not add up.*rebase"):
         StoredIndex(root, "a.pki", 4).find(hashes(1))
 
@@ -216,9 +222,7 @@ def test_rows_that_the_file_does_not_have_are_noticed(local_root: str) -> None:
     stored(root, hashes(3, 1, 2))
     data = bytearray(open_objects(root).read("a.pki"))
     data[-50] |= 3
-    data[-44:-40] = zlib.crc32(data[:-48]).to_bytes(4, "little")
-    data[-12:-8] = zlib.crc32(data[-48:-12]).to_bytes(4, "little")
-    open_objects(root).replace("a.pki", bytes(data))
+    open_objects(root).replace("a.pki", sealed(data))
     with pytest.raises(CorruptionError, match=r"a\.pki.*a row that is not in the file.*rebase"):
         StoredIndex(root, "a.pki", 3).check()
 
@@ -341,9 +345,12 @@ class TestSeveral:
     """Indices that are asked together say what each says alone."""
 
     @staticmethod
-    def write(root: str, number: int, values: Hashes) -> StoredIndex:
+    def write(root: str, number: int, values: Hashes) -> CompactedFile:
         path = f"{number}.pki"
-        return StoredIndex(root, path, len(values), write_index(root, path, values))
+        length = write_index(root, path, values)
+        return CompactedFile(
+            uri=f"{number}.parquet", record_count=len(values), content_length=9, index_uri=path, index_length=length
+        )
 
     @pytest.mark.parametrize("kind", ["local", "memory"])
     def test_each_finds_its_own_rows(self, kind: str, new_root: Callable[[str], str]) -> None:
@@ -361,11 +368,11 @@ class TestSeveral:
             rng.integers(0, 2**64, 3 * BLOCK_ROWS, dtype=np.uint64),
             rng.integers(0, 50, 90).astype(np.uint64),
         ]
-        indices = [self.write(root, number, values) for number, values in enumerate(all_values)]
+        files = [self.write(root, number, values) for number, values in enumerate(all_values)]
         several = [np.unique(np.concatenate([values[::2], hashes(0, 3, 7, 2**64 - 1)])) for values in all_values]
         several[2] = hashes()
         for wanted in (several, [each[:1] for each in several], [hashes(2**62)] * len(several)):
-            together = find_in_each(indices, wanted)
+            together = find_in_each(root, files, wanted)
             alone = [
                 StoredIndex(root, f"{number}.pki", len(values)).find(own)
                 for number, (values, own) in enumerate(zip(all_values, wanted, strict=True))
@@ -375,15 +382,38 @@ class TestSeveral:
             ):
                 assert rows.tolist() == own_rows.tolist()
                 assert own[places].tolist() == own[own_places].tolist() == values[rows].tolist()
-        assert find_in_each([], []) == []
+        assert find_in_each(root, [], []) == []
 
-    def test_the_one_that_is_damaged_is_named(self, local_root: str) -> None:
+    @pytest.mark.parametrize(
+        ("damage", "how"),
+        [
+            (lambda data: bytes([data[0] ^ 1]) + data[1:], "wrong checksum"),
+            (lambda data: data[:-1], "bytes instead of"),
+            (lambda _: b"", ""),
+            # More rows in a cell than the index has, so many that they would lie beyond its end.
+            (lambda data: sealed(b"\xff" + data[1:]), "cells do not add up"),
+            (lambda data: sealed(data[:-50] + bytes([data[-50] | 3]) + data[-49:]), "a row that is not in the file"),
+        ],
+        ids=["another byte", "cut", "empty", "cells", "rows"],
+    )
+    @pytest.mark.parametrize("place", [0, 1, 2])
+    def test_the_one_that_is_damaged_is_named(
+        self, place: int, damage: Callable[[bytes], bytes], how: str, local_root: str
+    ) -> None:
         root = canonical_root(local_root)
-        indices = [self.write(root, number, hashes(1, 2, 3)) for number in range(3)]
-        data = open_objects(root).read("1.pki")
-        open_objects(root).replace("1.pki", bytes([data[0] ^ 1]) + data[1:])
-        with pytest.raises(CorruptionError, match=r"1\.pki.*damaged.*rebase"):
-            find_in_each(indices, [hashes(2)] * 3)
+        files = [self.write(root, number, hashes(1, 2, 3)) for number in range(3)]
+        data = open_objects(root).read(f"{place}.pki")
+        open_objects(root).replace(f"{place}.pki", damage(data))
+        with pytest.raises(CorruptionError, match=rf"{place}\.pki.*damaged.*{how}.*rebase"):
+            find_in_each(root, files, [hashes(1, 2, 3)] * 3)
+        assert [rows.tolist() for rows, _ in find_in_each(root, files[:place], [hashes(2)] * place)] == [[1]] * place
+
+    def test_the_one_that_is_missing_is_named(self, local_root: str) -> None:
+        root = canonical_root(local_root)
+        files = [self.write(root, number, hashes(1, 2, 3)) for number in range(3)]
+        open_objects(root).delete(["1.pki"])
+        with pytest.raises(CorruptionError, match=r"1\.pki.*missing.*rebase"):
+            find_in_each(root, files, [hashes(2)] * 3)
 
 
 class TestPlain:

@@ -16,7 +16,7 @@ from siltstone.rows.job import Part, ReadTask, RoundJob, Settings
 from siltstone.rows.parts import (
     GatheredParts,
     Tasks,
-    first_hashes,
+    bucket_numbers,
     gather_here,
     read_parts,
     stretches,
@@ -50,13 +50,17 @@ def test_every_bucket_has_one_task_and_neighbours_are_together(numbers: Sequence
     assert max(map(len, shared)) - min(map(len, shared)) <= 1
 
 
-@pytest.mark.parametrize("depths", [[0], [1, 1], [2, 2, 1], [1, 2, 3, 3]])
-def test_the_first_hashes_are_those_of_the_buckets(depths: list[int]) -> None:
+@pytest.mark.parametrize("depths", [[0], [1, 1], [3] * 8, [2, 2, 1], [1, 2, 3, 3], [*[9] * 256, 2, *range(3, 33), 32]])
+def test_hashes_belong_to_the_buckets_that_have_them(depths: list[int]) -> None:
     start, buckets = 0, []
     for depth in depths:
         buckets.append(Bucket(depth=depth, bits=start >> (64 - depth)))
         start += 1 << (64 - depth)
-    assert first_hashes(Buckets.of(buckets)).tolist() == [bucket.first_hash for bucket in buckets]
+    whole = Buckets.of(buckets)
+    edges = [hash_ for bucket in buckets for hash_ in (bucket.first_hash, bucket.last_hash)]
+    hashes = np.concatenate([np.array(edges, np.uint64), np.random.default_rng(1).integers(0, 2**64, 1000, np.uint64)])
+    assert bucket_numbers(whole)(hashes).tolist() == [whole.number_of(hash_) for hash_ in hashes.tolist()]
+    assert bucket_numbers(whole)(hashes[:0]).tolist() == []
 
 
 def job_of(path: Path, table: pa.Table, depth: int, *, rows: int = 1 << 20, **read: object) -> RoundJob:
@@ -103,7 +107,7 @@ def test_rows_reach_their_bucket_in_stream_order_whatever_the_tasks_and_the_size
     by_task: dict[int, list[bytes]] = {}
     for task, part in read_parts(job, job.reads, tasks):
         by_task.setdefault(task, []).append(part)
-    owners = np.searchsorted(first_hashes(job.buckets), hash_keys(table, ["id"]), "right") - 1
+    owners = bucket_numbers(job.buckets)(hash_keys(table, ["id"]))
     found: dict[int, Sequence[Part]] = {}
     for task, data in by_task.items():
         found |= parts_by_bucket(job, tasks.numbers_of(task), data[::-1])
@@ -120,8 +124,8 @@ def test_a_large_row_group_is_read_in_pieces(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(parts_module, "_READ_BYTES", 2000)
     table = pa.table({"id": list(range(300)), "v": ["x" * 50 + str(number) for number in range(300)]})
     job = job_of(tmp_path, table, 0)
+    assert len([*read_parts(job, job.reads, Tasks(range(1), 1))]) > 3
     (parts,) = gathered(job).values()
-    assert len(parts) > 3
     assert rows_of(parts) == [(row["id"], row["v"]) for row in table.to_pylist()]
 
 
@@ -195,3 +199,65 @@ def test_few_duplicates_are_sent_along_since_finding_them_costs_more(tmp_path: P
     table = pa.table({"id": [*range(100), 5], "v": ["a"] * 101})
     part = only_part(job_of(tmp_path, table, 0))
     assert part.table.num_rows == 101
+
+
+def several_deltas(path: Path, deltas: Sequence[tuple[pa.Table, dict[str, object]]], depth: int) -> RoundJob:
+    """Return a job that reads one delta after another."""
+    reads = []
+    for run, (table, about) in enumerate(deltas):
+        pq.write_table(table, path / f"{run}.parquet")
+        details = {"is_delete": False, "columns": tuple(table.column_names), **about}
+        reads.append(ReadTask(f"{run}.parquet", run, 10 * run, table.num_rows, 1, **details))  # type: ignore[arg-type]
+    return make_job(str(path), Settings(), buckets=Buckets.even(depth), reads=tuple(reads))
+
+
+@pytest.mark.parametrize("depth", [0, 3])
+def test_small_deltas_that_follow_each_other_become_one_part_and_what_was_left_out_adds_up(
+    tmp_path: Path, depth: int
+) -> None:
+    deltas = [pa.table({"id": [1, 2, 1, 3], "v": [f"{run}{place}" for place in "abcd"]}) for run in range(5)]
+    job = several_deltas(tmp_path, [(delta, {}) for delta in deltas], depth)
+    (stretch,) = gather_here(job)
+    (part,) = stretch.parts
+    by_key = {key: [value for own, value in rows_of([part]) if own == key] for key in (1, 2, 3)}
+    # The first row of key 1 is left out of each delta.
+    assert by_key == {key: [f"{run}{place}" for run in range(5)] for key, place in ((1, "c"), (2, "b"), (3, "d"))}
+    assert part.buckets is not None
+    assert part.buckets.tolist() == sorted(part.buckets.tolist())
+    assert part.combined.upserts.tolist() == [5]
+    assert part.combined.buckets.tolist() == [bucket_numbers(job.buckets)(hash_keys(deltas[0], ["id"]))[0]]
+
+
+def test_deltas_of_another_kind_are_not_joined_with_those_before_and_after_them(tmp_path: Path) -> None:
+    rows, other = pa.table({"id": [1, 2], "v": ["a", "b"]}), pa.table({"id": [1, 2]})
+    key = {"is_delete": True, "delete_columns": ("id",)}
+    value = pa.table({"v": ["a"]})
+    by_value: dict[str, object] = {"is_delete": True, "delete_columns": ("v",)}
+    deltas = [
+        (rows, {}),
+        (rows, {}),
+        (other, {}),
+        (other, key),
+        (other, key),
+        (rows, {}),
+        (value, by_value),
+        (rows, {}),
+    ]
+    (stretch,) = gather_here(several_deltas(tmp_path, deltas, 2))
+    assert [(part.run, part.is_delete, part.columns, part.table.num_rows) for part in stretch.parts] == [
+        (0, False, ("id", "v"), 4),
+        (2, False, ("id",), 2),
+        (3, True, ("id",), 4),
+        (5, False, ("id", "v"), 2),
+        (6, True, ("v",), 1),
+        (7, False, ("id", "v"), 2),
+    ]
+
+
+def test_parts_are_joined_up_to_the_size_that_a_part_may_have(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    delta = pa.table({"id": list(range(10)), "v": ["a" * 50] * 10})
+    job = several_deltas(tmp_path, [(delta, {})] * 6, 0)
+    (stretch,) = gather_here(job)
+    monkeypatch.setattr(parts_module, "_PART_BYTES", stretch.parts[0].table.nbytes // 2)
+    (stretch,) = gather_here(job)
+    assert [part.table.num_rows for part in stretch.parts] == [30, 30]

@@ -13,7 +13,7 @@ import siltstone
 from siltstone.cdc import SOURCE_POSITION
 from siltstone.cdc.debezium_events import encode_changes
 from siltstone.errors import ConflictError, InvalidInputError, NotFoundError
-from siltstone.model.buckets import Bucket, Buckets, StoredPage
+from siltstone.model.buckets import Bucket, BucketLine, Buckets, StoredPage
 from siltstone.rounds.request import Request
 from siltstone.rounds.session import run_session
 from siltstone.rows.difference import unlike_pairs
@@ -220,7 +220,7 @@ def test_pages_that_both_states_name_are_not_read() -> None:
     assert list(unlike_pairs(older.read_by(unread), older.read_by(unread))) == []
     file = {"uri": "x", "record_count": 1, "content_length": 1}
     halves = [Bucket.from_serializable({"depth": 4, "bits": bits, "files": [file]}) for bits in (0, 1)]
-    newer = older.read_by(lambda page: stored[int(page.uri[4:]) - 1]).replaced({0: halves})
+    newer = older.read_by(lambda page: stored[int(page.uri[4:]) - 1]).replaced({0: [*map(BucketLine.of, halves)]})
     (one, other) = unlike_pairs(older.read_by(lambda page: stored[int(page.uri[4:]) - 1]), newer)
     assert [bucket.name for bucket in (*one.newer, *other.newer)] == ["0000", "0001"]
 
