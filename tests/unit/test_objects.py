@@ -26,6 +26,15 @@ def test_an_object_is_created_once_and_whole(root: str) -> None:
     assert (objects.read("a/b/1"), b"".join(objects.stream("a/b/2"))) == (b"one", b"two")
 
 
+def test_the_start_of_an_object_is_all_of_a_shorter_one(root: str) -> None:
+    objects = open_objects(root)
+    for path, data in (("none", b""), ("short", b"ab"), ("long", b"abcdef")):
+        objects.create(path, data)
+    assert [objects.read_start(path, 3) for path in ("none", "short", "long")] == [b"", b"ab", b"abc"]
+    with pytest.raises(errors.NotFoundError, match="missing"):
+        objects.read_start("missing", 3)
+
+
 def test_one_of_many_racing_creators_wins(root: str) -> None:
     objects = open_objects(root)
     winners: list[int] = []

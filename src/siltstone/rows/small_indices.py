@@ -34,13 +34,11 @@ def find_in_each(root: str, files: Sequence[CompactedFile], hashes: Sequence[Has
 
 
 def _read(root: str, file: CompactedFile) -> SmallIndex | None:
-    length = file["index_length"]
     try:
-        # One byte more, to notice an object that is longer.
-        data = open_objects(root).read_start(file["index_uri"], length + 1)
+        data = open_objects(root).read(file["index_uri"])
     except NotFoundError:
         return None
-    return parse_small(data, file.stored_rows) if len(data) == length else None
+    return parse_small(data, file.stored_rows) if len(data) == file["index_length"] else None
 
 
 def _find_alone(root: str, file: CompactedFile, hashes: Hashes) -> Found:

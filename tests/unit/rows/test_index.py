@@ -396,11 +396,12 @@ class TestSeveral:
         ],
         ids=["another byte", "cut", "empty", "cells", "rows"],
     )
+    @pytest.mark.parametrize("kind", ["local", "memory"])
     @pytest.mark.parametrize("place", [0, 1, 2])
     def test_the_one_that_is_damaged_is_named(
-        self, place: int, damage: Callable[[bytes], bytes], how: str, local_root: str
+        self, kind: str, place: int, damage: Callable[[bytes], bytes], how: str, new_root: Callable[[str], str]
     ) -> None:
-        root = canonical_root(local_root)
+        root = canonical_root(new_root(kind))
         files = [self.write(root, number, hashes(1, 2, 3)) for number in range(3)]
         data = open_objects(root).read(f"{place}.pki")
         open_objects(root).replace(f"{place}.pki", damage(data))
