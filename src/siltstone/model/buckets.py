@@ -174,18 +174,21 @@ class Totals(NamedTuple):
     @classmethod
     def of(cls, buckets: Iterable[Mapping[str, Any]]) -> "Totals":
         """Return buckets, or what is stored of them, in numbers; one without files has nothing to do."""
-        filled = [bucket for bucket in buckets if bucket["files"]]
-        files = [file for bucket in filled for file in bucket["files"]]
-        vectors = [file["deletion_vector"] for file in files if file["deletion_vector"]]
-        rows = sum(file["record_count"] for file in files)
-        return cls(
-            len(files),
-            rows,
-            rows - sum(vector["record_count"] for vector in vectors),
-            sum(file["content_length"] for file in files),
-            min((bucket["due_at"] for bucket in filled if bucket["due_at"] is not None), default=None),
-            min((bucket["held_at"] for bucket in filled if bucket["held_at"] is not None), default=None),
-        )
+        files = rows = dead = size = 0
+        due: list[int] = []
+        held: list[int] = []
+        for bucket in buckets:
+            # In one pass: a round asks for this of each bucket.
+            for file in bucket["files"]:
+                files += 1
+                rows += file["record_count"]
+                size += file["content_length"]
+                vector = file["deletion_vector"]
+                dead += vector["record_count"] if vector else 0
+            if bucket["files"]:
+                due += [] if bucket["due_at"] is None else [bucket["due_at"]]
+                held += [] if bucket["held_at"] is None else [bucket["held_at"]]
+        return cls(files, rows, rows - dead, size, min(due, default=None), min(held, default=None))
 
     @classmethod
     def sum(cls, totals: "Iterable[Totals]") -> "Totals":

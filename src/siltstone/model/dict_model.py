@@ -41,16 +41,20 @@ class _Field:
         return _check_of(self._hint)
 
     @functools.cached_property
-    def plain(self) -> frozenset[type]:
-        """Types of which any value is right as it is: most values of models are numbers, and there are millions of them."""
+    def _fitting(self) -> frozenset[type]:
+        """Types of which any value fits the hint."""
         union = typing.get_origin(self._hint) in (typing.Union, types.UnionType)
         hints = typing.get_args(self._hint) if union else (self._hint,)
-        return frozenset(hint for hint in hints if hint in _PLAIN_TYPES and (self._check is None or hint in _NOTHING))
+        return frozenset(hint for hint in hints if hint in _PLAIN_TYPES)
+
+    @functools.cached_property
+    def plain(self) -> frozenset[type]:
+        """Types of which any value is right as it is: most values of models are numbers, and there are millions of them."""
+        return self._fitting if self._check is None else self._fitting & frozenset(_NOTHING)
 
     def conform(self, model: str, value: Any) -> Any:
-        if type(value) in self.plain:
-            return value
-        value = self._conform(value, f"{model}.{self.name}")
+        if type(value) not in self._fitting:
+            value = self._conform(value, f"{model}.{self.name}")
         return value if self._check is None or value is None else self._check(value)
 
     def __get__(self, model: "Model | None", owner: type) -> Any:
