@@ -326,7 +326,8 @@ def stretches(
 
     These are the buckets that have parts; with `visits`, also those that the job reads anyway; or else `every` bucket.
     """
-    parts = _joined(sorted(map(_decode_part, data), key=lambda part: (part.run, part.first_row)))
+    in_order = sorted(map(_decode_part, data), key=lambda part: (part.run, part.first_row))
+    parts = _joined(in_order) if len(numbers) > 1 else in_order
     sizes = _sizes(numbers, parts)
     is_anywhere = any(part.buckets is None for part in parts)
     chosen = range(len(numbers)) if every or visits or is_anywhere else np.flatnonzero(sizes[0]).tolist()
@@ -357,17 +358,21 @@ def stretches(
         yield _stretch(taken, parts)
 
 
-def _joined(parts: Sequence[Part]) -> list[Part]:
-    """Return parts with small neighbours of the same kind as one: each stretch takes its own from all of them."""
-    joined: list[list[Part]] = []
-    size = 0
-    for part in parts:
-        size += part.table.nbytes
-        if not joined or size > _PART_BYTES or not _are_alike(joined[-1][0], part):
-            joined.append([])
-            size = part.table.nbytes
-        joined[-1].append(part)
-    return [_join(several) if len(several) > 1 else several[0] for several in joined]
+def _joined(parts: list[Part]) -> list[Part]:
+    """Return parts with small neighbours of the same kind as one: each stretch takes its own from all of them.
+
+    They are taken out of the list, so that a few are in memory twice at a time, and not all.
+    """
+    joined: list[Part] = []
+    parts.reverse()
+    while parts:
+        several = [parts.pop()]
+        size = several[0].table.nbytes
+        while parts and size + parts[-1].table.nbytes <= _PART_BYTES and _are_alike(several[0], parts[-1]):
+            several.append(parts.pop())
+            size += several[-1].table.nbytes
+        joined.append(_join(several) if len(several) > 1 else several[0])
+    return joined
 
 
 def _are_alike(one: Part, other: Part) -> bool:

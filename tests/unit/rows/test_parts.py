@@ -211,7 +211,7 @@ def several_deltas(path: Path, deltas: Sequence[tuple[pa.Table, dict[str, object
     return make_job(str(path), Settings(), buckets=Buckets.even(depth), reads=tuple(reads))
 
 
-@pytest.mark.parametrize("depth", [0, 3])
+@pytest.mark.parametrize("depth", [1, 3])
 def test_small_deltas_that_follow_each_other_become_one_part_and_what_was_left_out_adds_up(
     tmp_path: Path, depth: int
 ) -> None:
@@ -256,7 +256,9 @@ def test_deltas_of_another_kind_are_not_joined_with_those_before_and_after_them(
 
 def test_parts_are_joined_up_to_the_size_that_a_part_may_have(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     delta = pa.table({"id": list(range(10)), "v": ["a" * 50] * 10})
-    job = several_deltas(tmp_path, [(delta, {})] * 6, 0)
+    (stretch,) = gather_here(several_deltas(tmp_path, [(delta, {})] * 6, 0))
+    assert len(stretch.parts) == 6, "a single bucket takes all of each part"
+    job = several_deltas(tmp_path, [(delta, {})] * 6, 1)
     (stretch,) = gather_here(job)
     monkeypatch.setattr(parts_module, "_PART_BYTES", stretch.parts[0].table.nbytes // 2)
     (stretch,) = gather_here(job)
