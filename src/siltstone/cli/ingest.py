@@ -1,7 +1,6 @@
 """`siltstone ingest`: files that are dropped into a folder become deltas of a table."""
 
 import signal
-import threading
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -114,11 +113,12 @@ def ingest(
             taken = drops.take(dry_run=dry_run, progress=progress)
         shell.emit(taken, _taken_text(taken))
         return
-    stopping, is_interrupted = threading.Event(), False
+    is_stopping = is_interrupted = False
 
     def stop(number: int, frame: object) -> None:
-        # In a thread: this one may be just about to wait for the event, and hold its lock.
-        threading.Thread(target=stopping.set).start()
+        # A flag and no event: this thread may hold any lock just now.
+        nonlocal is_stopping
+        is_stopping = True
 
     def interrupt(number: int, frame: object) -> None:
         # An error that is raised where Python passes over it, e.g. while an object is deleted, must not be all there is.
@@ -133,7 +133,7 @@ def ingest(
         watch(
             drops,
             pause,
-            stopping,
+            lambda: is_stopping,
             lambda taken: shell.emit(taken, _taken_text(taken), one_line=True),
             lambda error: shell.warning(f"{error}; trying again"),
         )

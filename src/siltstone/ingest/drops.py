@@ -7,7 +7,6 @@ so that nobody can commit under it, where the files are no longer what was liste
 
 import contextlib
 import dataclasses
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -48,6 +47,7 @@ from siltstone.text import format_bytes, format_count
 
 # What is tried so often: files that change while they are being taken.
 _ATTEMPTS = 20
+_STEP_SECONDS = 0.2
 _RETRY_SECONDS = 60.0
 _STATUS_SECONDS = 60.0
 
@@ -382,16 +382,16 @@ def _sum(done: Ingested, ended: Ended) -> Ingested:
 def watch(
     drops: Drops,
     every_seconds: float,
-    stopping: threading.Event,
+    is_stopping: Callable[[], bool],
     taken: Callable[[Ingested], None],
     failed: Callable[[SiltstoneError], None],
 ) -> None:
     """Take what arrives, again and again, until it is to stop. Raises: what the first look raises; later ones are reported."""
     is_first = True
-    while not stopping.is_set():
+    while not is_stopping():
         pause = every_seconds
         try:
-            result = drops.take(is_stopping=stopping.is_set)
+            result = drops.take(is_stopping=is_stopping)
             if is_first or result.files or result.rejected:
                 taken(result)
         except SiltstoneError as error:
@@ -400,4 +400,7 @@ def watch(
             failed(error)
             pause = max(every_seconds, _RETRY_SECONDS)
         is_first = False
-        stopping.wait(pause)
+        # In steps: a signal does not end a wait where the system hands it to another thread of the process.
+        while pause > 0 and not is_stopping():
+            clock.sleep(min(pause, _STEP_SECONDS))
+            pause -= _STEP_SECONDS
