@@ -182,7 +182,7 @@ def cost_of(size: float, changed_a_day: float, rounds_a_day: int, cores: int, me
     shared = stretches * life.small
     files = touched * base_files + shared
     # In every stretch rows die, and each of its files has dead ones; of what is merged, footer and rows are read.
-    puts, gets = 2 + 3 * stretches + pages, 14 + 2 * (files + stretches * life.merged) + stretches + shared + 2 * pages
+    puts, gets = 2 + 3 * stretches + pages, 14 + 2 * (files + stretches * life.merged) + stretches + shared + pages
     dead = touched * life.dead
     merged_bytes = carried * (measured.row + measured.index)
     replaced = rewritten * bucket_bytes + merged_bytes + dead * measured.vector + pages * measured.page
