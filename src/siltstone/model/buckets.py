@@ -218,8 +218,7 @@ class BucketLine(NamedTuple):
     @classmethod
     def of(cls, bucket: Bucket) -> "BucketLine":
         """Return a bucket in this form."""
-        # A bucket is a dictionary of values that were checked when they were set.
-        return cls(orjson.dumps(bucket), bucket["depth"], bucket["bits"], Totals.of((bucket,)))
+        return cls(_encoded(bucket), bucket["depth"], bucket["bits"], Totals.of((bucket,)))
 
     @property
     def bucket(self) -> Bucket:
@@ -640,7 +639,8 @@ def _decoded(line: Line) -> Bucket:
 
 
 def _encoded(line: Line) -> bytes:
-    return BucketLine.of(line).data if isinstance(line, Bucket) else line
+    # A bucket is a dictionary of values that were checked when they were set.
+    return orjson.dumps(line) if isinstance(line, Bucket) else line
 
 
 def _stored(page: _Page, write: WritePage) -> _Page:

@@ -99,7 +99,7 @@ class LocalObjects:
         if not self._is_in_plain_folder(full):
             return open(self.locate(path), "rb", buffering=0)
         try:
-            return open(os.open(full, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW), "rb", buffering=0)
+            return open(full, "rb", buffering=0, opener=_open_unless_link)
         except OSError as error:
             if error.errno != errno.ELOOP:
                 raise
@@ -273,6 +273,10 @@ class LocalObjects:
             if error.errno == errno.EROFS:
                 raise AccessDeniedError(f"{where}: the file system is read-only; choose another root") from error
             raise StorageError(f"{where}: {error.strerror or error}") from error
+
+
+def _open_unless_link(full: str, flags: int) -> int:
+    return os.open(full, flags | os.O_NOFOLLOW)
 
 
 def _object_info(path: str, status: os.stat_result) -> ObjectInfo:
