@@ -31,6 +31,7 @@ SETTINGS = st.sampled_from(TIERED) | st.builds(
     max_files=st.sampled_from([100, 3]),
     records_per_compacted_file=st.sampled_from([1000, 3]),
     stretch_buckets=st.sampled_from([128, 2]),
+    shared_rows=st.sampled_from([1000, 0]),
     page_buckets=st.sampled_from([128, 2]),
     full=st.sampled_from([False, False, True]),
 )

@@ -45,6 +45,7 @@ SCHEDULES = st.sampled_from([[BESIDE] * 8, [TIERED] * 8]) | st.lists(
         max_carried_fraction=st.sampled_from([0.5, 1.0]),
         stretch_buckets=st.sampled_from([1, 2, 128]),
         stretch_rows=st.sampled_from([2, 1 << 16]),
+        shared_rows=st.sampled_from([0, 2, 1000]),
         page_buckets=st.sampled_from([1, 2, 128]),
         records_per_compacted_file=st.sampled_from([1, 3, 1000]),
         full=st.booleans(),
@@ -164,6 +165,7 @@ def check_cut(made: TableSettings, writes: list[Write], cut: Sequence[bool], how
         max_files=st.integers(2, 4),
         records_per_compacted_file=st.sampled_from([1000, 20]),
         stretch_buckets=st.sampled_from([1, 128]),
+        shared_rows=st.sampled_from([0, 1000]),
     ),
     st.sampled_from([[], ["at"]]),
 )

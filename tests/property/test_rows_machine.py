@@ -50,6 +50,7 @@ SETTINGS = st.sampled_from(TIERED) | st.builds(
     records_per_compacted_file=st.sampled_from([1000, 3, 1]),
     stretch_buckets=st.sampled_from([128, 2, 1]),
     stretch_rows=st.sampled_from([1 << 16, 2]),
+    shared_rows=st.sampled_from([1000, 2, 0]),
     full=st.sampled_from([False, False, False, True]),
 )
 ROUND_BYTES = st.sampled_from([1 << 30, 1])

@@ -1,8 +1,8 @@
 """Three ways to absorb the changes of a bucket: beside its files (minor), in place of its small ones (tiered), or of all (major).
 
-Neighbours that are merged together, and keep files of theirs, share one data file with one index, and one object with their
-deletion vectors; those that leave tombstones share one file of these. In a data file, a bucket's rows that were there
-before, which are carried over, come before those that the deltas bring.
+Neighbours that are merged together, and keep files of theirs or are small, share one data file with one index, and one object
+with their deletion vectors; those that leave tombstones share one file of these. In a data file, a bucket's rows that were
+there before, which are carried over, come before those that the deltas bring.
 """
 
 import itertools
@@ -105,15 +105,14 @@ def absorb(job: RoundJob, stretch: Stretch, files: StretchFiles, changes: Sequen
         choose(job, bucket, change.rows.row_count, change.dead_counts)
         for bucket, change in zip(stretch.buckets, changes, strict=True)
     ]
-    merged = {place: choice.merged for place, choice in enumerate(chosen) if choice.action in ("minor", "tiered")}
+    merged = _merged(job, stretch, chosen, changes)
     added = dict(zip(merged, _add(job, stretch, files, changes, merged), strict=True))
     outcomes: list[_Outcome] = []
-    for place, choice in enumerate(chosen):
-        bucket = stretch.buckets[place]
-        if choice.action == "major":
-            outcomes.append(_rewrite(job, bucket, files.of(place), changes[place]))
-        else:
-            outcomes.append(added.get(place) or _Outcome([bucket.replaced()]))
+    for place, (bucket, choice) in enumerate(zip(stretch.buckets, chosen, strict=True)):
+        outcome = added.get(place)
+        if outcome is None and choice.action == "major":
+            outcome = _rewrite(job, bucket, files.of(place), changes[place])
+        outcomes.append(outcome or _Outcome([bucket.replaced()]))
     _finish(job, outcomes, changes)
     return [
         _result(job, number, bucket, choice, outcome, change)
@@ -121,6 +120,28 @@ def absorb(job: RoundJob, stretch: Stretch, files: StretchFiles, changes: Sequen
             stretch.numbers, stretch.buckets, chosen, outcomes, changes, strict=True
         )
     ]
+
+
+def _merged(
+    job: RoundJob, stretch: Stretch, chosen: Sequence[Choice], changes: Sequence[Change]
+) -> dict[int, Sequence[int]]:
+    """Return the places of the buckets whose rows go to the file that they share, each with those of files that are merged.
+
+    A small bucket that is rewritten is one of which all files are merged, unless it has no neighbours or splits.
+    """
+    merged: dict[int, Sequence[int]] = {}
+    for place, (bucket, choice, change) in enumerate(zip(stretch.buckets, chosen, changes, strict=True)):
+        if choice.action in ("minor", "tiered"):
+            merged[place] = choice.merged
+        elif choice.action == "major" and len(chosen) > 1:
+            rows = _rows_after(bucket, change)
+            if rows <= job.settings.shared_rows and not split_count(job, bucket, rows):
+                merged[place] = range(len(bucket.files))
+    return merged
+
+
+def _rows_after(bucket: Bucket, change: Change) -> int:
+    return bucket.live_count - change.dead_count + change.rows.row_count
 
 
 class _Outcome(NamedTuple):
@@ -268,8 +289,7 @@ def _with_vectors(
 
 
 def _rewrite(job: RoundJob, bucket: Bucket, stored: Sequence[StoredFile], change: Change) -> _Outcome:
-    rows_after = bucket.live_count - change.dead_count + change.rows.row_count
-    children = _children(job, bucket, rows_after)
+    children = _children(job, bucket, _rows_after(bucket, change))
     writers = [CompactedWriter(job) for _ in children]
 
     def write(table: pa.Table) -> None:

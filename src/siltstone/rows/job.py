@@ -38,6 +38,8 @@ class Settings:
     # Neighbours that are merged together have at most so many changed rows, unless there is only one bucket.
     stretch_buckets: int = 4 * PAGE_BUCKETS
     stretch_rows: int = 1 << 18
+    # A bucket that is rewritten, and has no more rows, shares a file with neighbours that are merged together with it.
+    shared_rows: int = 4096
     full: bool = False
 
 

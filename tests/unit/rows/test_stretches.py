@@ -104,7 +104,7 @@ def test_buckets_that_are_merged_together_share_a_data_file_an_index_and_an_obje
         "bin": 1,
         "tombstones": 1,
     }
-    slices = [file for file in completion.files if file.is_shared]
+    slices = [file for file in completion.files if file.uri in new]
     assert {(file.stored_rows, file.stored_length) for file in slices} == {
         (sum(file.record_count for file in slices), sum(file.content_length for file in slices))
     }
@@ -135,6 +135,47 @@ def test_stretches_of_any_size_leave_the_same_rows(new_root: Callable[[str], str
         replace(SMALL, max_dead_fraction=0.4),
     ):
         check_everything(make_wide(new_root("memory"), settings))
+
+
+def test_small_buckets_that_are_rewritten_together_share_a_file(new_root: Callable[[str], str]) -> None:
+    table = make_table(new_root("memory"))
+    table.write(rows(range(40), "first"))
+    compact(table, SMALL)
+    table.write(rows(range(0, 40, 2), "second"))
+    compact(table, replace(SMALL, max_dead_fraction=0.0))
+    completion = completion_of(table)
+    assert completion.bucket_actions["major"] > 4
+    (uri,) = {file.uri for file in completion.files}
+    assert open_parquet(table.lake.root, uri).metadata.num_rows == 40
+    assert not any(file.deletion_vector for file in completion.files)
+    assert sum(file.carried_rows or 0 for file in completion.files) == 20
+    assert (completion.written_rows, completion.written_bytes) == (40, completion.files[0].stored_length)
+    check_everything(table)
+    table.write(pa.table({"id": range(40)}), "delete")
+    compact(table, replace(SMALL, max_dead_fraction=0.0))
+    assert completion_of(table).files == []
+    check_everything(table)
+
+
+def test_buckets_with_more_rows_than_may_share_have_files_of_their_own(new_root: Callable[[str], str]) -> None:
+    table = make_table(new_root("memory"))
+    settings = replace(SMALL, bucket_rows=20, shared_rows=8)
+    table.write(rows(range(64), "first"))
+    compact(table, settings)
+    depth = next(iter(completion_of(table).buckets)).depth
+    hashes = hash_keys(pa.table({"id": range(400)}), ["id"]) >> (64 - depth)
+    own = [number for number in range(64, 400) if hashes[number] == 0][:12]
+    for value in ("second", "third"):
+        table.write(rows([*own, *(number for number in range(64) if hashes[number])], value))
+        compact(table, replace(settings, max_dead_fraction=0.0))
+        sizes = {bucket.bits: bucket.live_count for bucket in completion_of(table).buckets}
+        assert min(sizes.values()) > 8
+        assert not shared_uris(table)
+    table.write(rows([*own, *range(64)], "fourth"))
+    compact(table, replace(settings, max_dead_fraction=0.0, shared_rows=max(sizes.values()) - 1))
+    shared = {bucket.bits for bucket in completion_of(table).buckets if any(file.is_shared for file in bucket.files)}
+    assert shared == {bits for bits, count in sizes.items() if count < max(sizes.values())}
+    check_everything(table)
 
 
 def test_slices_that_are_rewritten_away_one_by_one_leave_the_file_to_the_others(table: siltstone.Table) -> None:

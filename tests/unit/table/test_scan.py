@@ -179,8 +179,8 @@ def test_rows_that_deltas_change_are_counted_by_the_index_of_their_keys(local_ro
     compact(table)
     table.write(pa.table({"id": [98, 99, 100]}))
     table.write(pa.table({"id": [0, 1, 100, 500]}), "delete")
-    for file in table.current_rounds()[0].files:
-        Path(local_root, file.uri).unlink()
+    for uri in {file.uri for file in table.current_rounds()[0].files}:
+        Path(local_root, uri).unlink()
     assert table.scan(fresh=True).count() == 98
 
 

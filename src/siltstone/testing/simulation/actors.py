@@ -149,6 +149,7 @@ class Actor:
             max_carried_fraction=1.0,
             page_buckets=2,
             stretch_buckets=self.chance.choice((1, 3, 128)),
+            shared_rows=self.chance.choice((0, 4096)),
         )
         result = run_session(replace(request, settings=settings), run_here)
         for completion in result.rounds:
