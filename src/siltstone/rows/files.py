@@ -23,8 +23,6 @@ from siltstone.storage.parquet import DAMAGE_ERRORS, open_parquet
 
 _FOOTERS_BYTES = 32 << 20
 _INDICES_BYTES = 256 << 20
-# Of about a thousand rows.
-_SMALL_INDEX_BYTES = 8 << 10
 _FEW_ROWS = 16_384
 _MOST_SHARED = 8
 
@@ -240,12 +238,6 @@ class StoredFile:
     def index(self) -> StoredIndex:
         """The primary key index, of all rows of the data file."""
         return self._data.index
-
-    @property
-    def has_small_index(self) -> bool:
-        """Whether the index, of all rows that are numbered, is so small that to look into it costs by the step."""
-        length = self.file["index_length"]
-        return length is not None and length <= _SMALL_INDEX_BYTES and self._count == self.file.stored_rows
 
     def release(self) -> None:
         """Close what is open, so that many files can be read one after another; it is opened again when it is needed."""

@@ -18,7 +18,7 @@ import threading
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import IO, NamedTuple
+from typing import IO
 
 import numpy as np
 import numpy.typing as npt
@@ -32,8 +32,6 @@ BLOCK_CELLS = 2048
 _TRAILER = struct.Struct("<QQQBBxx")
 _CHECKSUM = struct.Struct("<I")
 _CHECKSUM_BYTES = _CHECKSUM.size
-# How many rows the block has, and its CRC-32.
-_ONLY_BLOCK = struct.Struct("<II")
 _TRAILER_BYTES = _TRAILER.size + _CHECKSUM_BYTES + len(MAGIC)
 _BYTES_PER_BLOCK = 8
 _CELL_ROWS = 2
@@ -244,48 +242,6 @@ class StoredIndex:
         return CorruptionError(
             f"{self._root}/{self._path}: the primary key index is damaged ({how}); restore it, or rebase"
         )
-
-
-class SmallIndex(NamedTuple):
-    """An index of one block with small counts, checked: its bytes, its cells, and where in it two lists begin.
-
-    These have the low part of each row's hash, and its number.
-    """
-
-    data: bytes
-    row_count: int
-    first_cell: int
-    cell_count: int
-    low_bits: int
-    row_bits: int
-    lows: int
-    numbers: int
-
-
-def parse_small(data: bytes, row_count: int) -> SmallIndex | None:
-    """Take an index apart that is small, as those of small files are; None where it is another, or damaged.
-
-    That its cells add up is not checked.
-    """
-    footer = len(data) - _TRAILER_BYTES - _BYTES_PER_BLOCK
-    if footer < 0 or not data.endswith(MAGIC):
-        return None
-    found, first_cell, cell_count, low_bits, count_bits = _TRAILER.unpack_from(data, footer + _BYTES_PER_BLOCK)
-    rows, checksum = _ONLY_BLOCK.unpack_from(data, footer)
-    row_bits = _row_bits(row_count)
-    lows = (cell_count + 1) // 2
-    numbers = lows + (row_count + 7) // 8 * low_bits
-    is_sound = (
-        0 < cell_count <= BLOCK_CELLS
-        and count_bits == _COUNT_BITS[0]
-        and low_bits <= _MAX_LOW_BITS
-        and found == rows == row_count
-        and numbers + (row_count + 7) // 8 * row_bits == footer
-        and zlib.crc32(data[footer : -_CHECKSUM_BYTES - len(MAGIC)])
-        == _CHECKSUM.unpack_from(data, len(data) - _CHECKSUM_BYTES - len(MAGIC))[0]
-        and zlib.crc32(data[:footer]) == checksum
-    )
-    return SmallIndex(data, row_count, first_cell, cell_count, low_bits, row_bits, lows, numbers) if is_sound else None
 
 
 @dataclass(frozen=True)

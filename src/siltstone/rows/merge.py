@@ -44,7 +44,6 @@ from siltstone.rows.fold import (
 from siltstone.rows.job import BucketResult, Merge, Part, RoundJob, Stretch
 from siltstone.rows.parts import REMOVAL, gather_here
 from siltstone.rows.slices import StretchFiles
-from siltstone.rows.small_indices import find_in_each
 from siltstone.rows.validity import change_versions
 
 _NO_ROWS = np.zeros(0, np.int64)
@@ -287,14 +286,10 @@ def _find_base(job: RoundJob, deltas: _Deltas, stretch: Stretch, files: StretchF
     spans = [
         (starts[min(place for place, _ in owners)], stops[max(place for place, _ in owners)]) for owners in files.owners
     ]
-    small = [place for place, file in enumerate(stored) if file.has_small_index]
-    own_hashes = [concerned[slice(*spans[place])] for place in small]
-    found = find_in_each(job.root, [stored[place].file for place in small], own_hashes)
-    found_in = dict(zip(small, found, strict=True))
-    for place, (file, (start, stop)) in enumerate(zip(stored, spans, strict=True)):
+    for file, (start, stop) in zip(stored, spans, strict=True):
         file_rows = _NO_ROWS
         if stop > start:
-            file_rows, own = found_in.get(place) or file.find(concerned[start:stop])
+            file_rows, own = file.find(concerned[start:stop])
             if file.has_dead and len(file_rows):
                 live = file.live_flags()[file_rows]
                 file_rows, own = file_rows[live], own[live]

@@ -10,11 +10,9 @@ import obstore
 import pytest
 
 from siltstone.errors import CorruptionError
-from siltstone.model.buckets import CompactedFile
 from siltstone.objects import canonical_root, open_objects
 from siltstone.rows.columns import Hashes
 from siltstone.rows.index import BLOCK_CELLS, MAGIC, StoredIndex, plain_index_bytes, write_index
-from siltstone.rows.small_indices import find_in_each
 
 TRAILER = "<QQQBBxx"
 # Hashes one after another fill cells of two rows each.
@@ -339,82 +337,6 @@ class TestRequests:
         monkeypatch.setattr("siltstone.objects.store._StoredObject.read", lambda *_: b"")
         with pytest.raises(CorruptionError, match=r"a\.pki.*damaged.*rebase"):
             index.find(self.VALUES[300_000:300_001])
-
-
-class TestSeveral:
-    """Indices that are asked together say what each says alone."""
-
-    @staticmethod
-    def write(root: str, number: int, values: Hashes) -> CompactedFile:
-        path = f"{number}.pki"
-        length = write_index(root, path, values)
-        return CompactedFile(
-            uri=f"{number}.parquet", record_count=len(values), content_length=9, index_uri=path, index_length=length
-        )
-
-    @pytest.mark.parametrize("kind", ["local", "memory"])
-    def test_each_finds_its_own_rows(self, kind: str, new_root: Callable[[str], str]) -> None:
-        root = canonical_root(new_root(kind))
-        rng = np.random.default_rng(5)
-        all_values = [
-            rng.integers(0, 2**64, 100, dtype=np.uint64),
-            hashes(),
-            hashes(2**64 - 1),
-            hashes(0, 2**64 - 1, 0),
-            # More rows with one hash than a small count has room for.
-            np.full(40, 7, np.uint64),
-            rng.integers(2**63, 2**63 + 2**48, 37, dtype=np.uint64),
-            # More than one block.
-            rng.integers(0, 2**64, 3 * BLOCK_ROWS, dtype=np.uint64),
-            rng.integers(0, 50, 90).astype(np.uint64),
-        ]
-        files = [self.write(root, number, values) for number, values in enumerate(all_values)]
-        several = [np.unique(np.concatenate([values[::2], hashes(0, 3, 7, 2**64 - 1)])) for values in all_values]
-        several[2] = hashes()
-        for wanted in (several, [each[:1] for each in several], [hashes(2**62)] * len(several)):
-            together = find_in_each(root, files, wanted)
-            alone = [
-                StoredIndex(root, f"{number}.pki", len(values)).find(own)
-                for number, (values, own) in enumerate(zip(all_values, wanted, strict=True))
-            ]
-            for (rows, places), (own_rows, own_places), own, values in zip(
-                together, alone, wanted, all_values, strict=True
-            ):
-                assert rows.tolist() == own_rows.tolist()
-                assert own[places].tolist() == own[own_places].tolist() == values[rows].tolist()
-        assert find_in_each(root, [], []) == []
-
-    @pytest.mark.parametrize(
-        ("damage", "how"),
-        [
-            (lambda data: bytes([data[0] ^ 1]) + data[1:], "wrong checksum"),
-            (lambda data: data[:-1], "bytes instead of"),
-            (lambda _: b"", ""),
-            # More rows in a cell than the index has, so many that they would lie beyond its end.
-            (lambda data: sealed(b"\xff" + data[1:]), "cells do not add up"),
-            (lambda data: sealed(data[:-50] + bytes([data[-50] | 3]) + data[-49:]), "a row that is not in the file"),
-        ],
-        ids=["another byte", "cut", "empty", "cells", "rows"],
-    )
-    @pytest.mark.parametrize("kind", ["local", "memory"])
-    @pytest.mark.parametrize("place", [0, 1, 2])
-    def test_the_one_that_is_damaged_is_named(
-        self, kind: str, place: int, damage: Callable[[bytes], bytes], how: str, new_root: Callable[[str], str]
-    ) -> None:
-        root = canonical_root(new_root(kind))
-        files = [self.write(root, number, hashes(1, 2, 3)) for number in range(3)]
-        data = open_objects(root).read(f"{place}.pki")
-        open_objects(root).replace(f"{place}.pki", damage(data))
-        with pytest.raises(CorruptionError, match=rf"{place}\.pki.*damaged.*{how}.*rebase"):
-            find_in_each(root, files, [hashes(1, 2, 3)] * 3)
-        assert [rows.tolist() for rows, _ in find_in_each(root, files[:place], [hashes(2)] * place)] == [[1]] * place
-
-    def test_the_one_that_is_missing_is_named(self, local_root: str) -> None:
-        root = canonical_root(local_root)
-        files = [self.write(root, number, hashes(1, 2, 3)) for number in range(3)]
-        open_objects(root).delete(["1.pki"])
-        with pytest.raises(CorruptionError, match=r"1\.pki.*missing.*rebase"):
-            find_in_each(root, files, [hashes(2)] * 3)
 
 
 class TestPlain:
