@@ -2,11 +2,12 @@
 
 `python -m benchmarks.compaction [--rows 5000000] [--json]` prints tables, and writes benchmarks/results/compaction.json and a
 plot. The Spark session is warm; its start is measured apart. Every result is checked: the number of rows, and the sum of a
-column. What can be repeated runs twice, and the quicker run counts. CPU seconds are those of all processes. Delta Lake and
-Iceberg run on the Spark that they have jars for, in processes of their own; where they cannot be had, the results say why.
+column. What can be repeated runs three times, and the quickest run counts; what is compared runs in turn, since a machine is not
+equally fast all the time. CPU seconds are those of all processes. Delta Lake and Iceberg run on the Spark that they have jars for, in processes of their own; where they cannot be had, the results say why.
 """
 
 import argparse
+import functools
 import json
 import math
 import os
@@ -36,6 +37,7 @@ from benchmarks.workers import forget_peaks, peak_megabytes, timed
 from siltstone.spark import local_session
 
 RESULTS = Path(__file__).parent / "results"
+RUNS = 3
 INITIAL, MINOR, MAJOR = "Siltstone, initial", "Siltstone, minor", "Siltstone, major"
 ONE, TINY = "Siltstone, minor, 1 % changed", "Siltstone, minor, 0.01 % changed"
 WINDOW, DUCK, DUCK_ONE = "Spark, union and window, overwrite", "DuckDB, anti-join and union", "DuckDB, 1 % changed"
@@ -52,12 +54,16 @@ class Times:
     seconds: dict[str, float] = field(default_factory=dict)
     cpu: dict[str, float] = field(default_factory=dict)
 
-    def add(self, name: str, *runs: tuple[float, float]) -> None:
-        """Note the quickest run."""
-        self.seconds[name], self.cpu[name] = min(runs)
+    def add(self, name: str, run: tuple[float, float]) -> None:
+        """Note a run, unless there was a quicker one."""
+        before = self.seconds.get(name, math.inf), self.cpu.get(name, math.inf)
+        self.seconds[name], self.cpu[name] = min(before, run)
 
-    def twice(self, name: str, work: Callable[[], object]) -> None:
-        self.add(name, timed(work), timed(work))
+    def take_turns(self, works: dict[str, Callable[[], tuple[float, float]]]) -> None:
+        """Note several runs of each, one of all of them after another."""
+        for _ in range(RUNS):
+            for name, work in works.items():
+                self.add(name, work())
 
 
 def summary(table: pa.Table) -> tuple[int, int]:
@@ -65,16 +71,16 @@ def summary(table: pa.Table) -> tuple[int, int]:
 
 
 class Ours:
-    """Rounds of one table; before a round is run again, the table is rolled back."""
+    """Rounds of one table, each from the same round on."""
 
     def __init__(self, spark: SparkSession, table: siltstone.Table) -> None:
         self.spark, self.table = spark, table
+        self.first = self.current()
 
     def round(self, *, full: bool = False) -> tuple[float, float]:
-        first = self.current()
-        runs = [timed(lambda: self.table.compact(spark=self.spark, full=full))]
-        self.table.rollback(first)
-        return min(*runs, timed(lambda: self.table.compact(spark=self.spark, full=full)))
+        if self.current() != self.first:
+            self.table.rollback(self.first)
+        return timed(lambda: self.table.compact(spark=self.spark, full=full))
 
     def read(self) -> tuple[float, float]:
         """Read every value on Spark."""
@@ -125,23 +131,30 @@ def measure(folder: Path, rows: int, count: int) -> dict[str, Any]:
     times = Times()
     result: dict[str, Any] = {"rows": rows, "changes": count, "seconds": times.seconds, "CPU seconds": times.cpu}
     spark = start(folder, result)
-    tables = [create(siltstone.open(folder / "lake"), f"shop.{name}", base) for name in ("first", "orders")]
-    times.add(INITIAL, *(timed(lambda table=table: table.compact(spark=spark)) for table in tables))  # type: ignore[misc]
-    table = tables[-1]
     changes = Changes(rows, count, 1)
-    expected = measure_peers(Peers(spark, base, changes.save(folder / "changes"), folder / "peers"), times)
-    ours = Ours(spark, table)
-    measure_rounds(ours, changes, times, result, expected)
+    peers = Peers(spark, base, changes.save(folder / "changes"), folder / "peers")
+    tables = [create(siltstone.open(folder / "lake"), f"shop.orders_{run}", base) for run in range(RUNS)]
+    waiting = iter(tables)
+    times.take_turns(
+        {
+            INITIAL: lambda: timed(lambda: next(waiting).compact(spark=spark)),
+            REPARTITION: lambda: timed(peers.repartition),
+        }
+    )
+    expected = measure_peers(peers, times)
+    table = tables[-1]
+    changes.write_to(table)
+    measure_rounds(Ours(spark, table), peers, times, result, expected)
     result["read, no dead rows"] = measure_reads(spark, table)
     Changes(rows, rows // 50, 5).write_to(table)
     table.compact(spark=spark)
     result["read, 2 % dead"] = measure_reads(spark, table)
     few = Changes(rows, rows // 100, 3)
-    times.twice(DUCK_ONE, Peers(spark, base, few.save(folder / "few"), folder / "peers-few").duck)
+    few_of_duck = Peers(spark, base, few.save(folder / "few"), folder / "peers-few").duck
     few.write_to(table)
-    times.add(ONE, ours.round())
+    times.take_turns({ONE: Ours(spark, table).round, DUCK_ONE: lambda: timed(few_of_duck)})
     Changes(rows, max(rows // 10_000, 8 * 20), 4).write_to(table)
-    times.add(TINY, ours.round())
+    times.take_turns({TINY: Ours(spark, table).round})
     assert table.fsck(deep=True) == []
     spark.stop()
     measure_formats(folder, base, times, result, expected)
@@ -150,32 +163,26 @@ def measure(folder: Path, rows: int, count: int) -> dict[str, Any]:
 
 def measure_peers(peers: Peers, times: Times) -> tuple[int, int]:
     """Let the others do the same, and return the rows and the sum that all of them find."""
-    times.twice(REPARTITION, peers.repartition)
-    times.twice(FLOOR, peers.floor)
-    times.twice(WINDOW, peers.window)
-    times.twice(DUCK, peers.duck)
+    times.take_turns({FLOOR: lambda: timed(peers.floor), WINDOW: lambda: timed(peers.window)})
     peers.prepare_delta()
     times.add(DELTA_RS, timed(peers.delta_rs))
     expected = summary(peers.spark.read.parquet(str(peers.folder / "window")).select("quantity").toArrow())
-    assert summary(pq.read_table(peers.folder / "duck.parquet", columns=["quantity"])) == expected
     assert summary(DeltaTable(str(peers.folder / "delta")).to_pyarrow_table(columns=["quantity"])) == expected
     return expected
 
 
-def measure_rounds(
-    ours: Ours, changes: Changes, times: Times, result: dict[str, Any], expected: tuple[int, int]
-) -> None:
-    first = ours.current()
+def measure_rounds(ours: Ours, peers: Peers, times: Times, result: dict[str, Any], expected: tuple[int, int]) -> None:
     reads = result["read of all values after"] = {}
-    changes.write_to(ours.table)
     forget_peaks(os.getpid())
     times.add(MINOR, ours.round())
     result["worker megabytes, minor"] = peak_megabytes(os.getpid())
     assert ours.table.current_rounds()[0].bucket_actions.keys() == {"minor"}
     assert summary(ours.table.to_arrow(["quantity"])) == expected
     reads[MINOR] = ours.read()
-    ours.table.rollback(first)
-    times.add(MAJOR, ours.round(full=True))
+    times.take_turns(
+        {DUCK: lambda: timed(peers.duck), MINOR: ours.round, MAJOR: functools.partial(ours.round, full=True)}
+    )
+    assert summary(pq.read_table(peers.folder / "duck.parquet", columns=["quantity"])) == expected
     assert summary(ours.table.to_arrow(["quantity"])) == expected
     reads[MAJOR] = ours.read()
 
