@@ -1,6 +1,6 @@
 """Reads of a table with dead rows on Spark, beside Spark reading plain Parquet files of the same live rows in the same run.
 
-`python -m benchmarks.spark_reads [--rows 5000000] [--dead 0.02] [--runs 20] [--json]` prints a table, and writes
+`python -m benchmarks.spark_reads [--rows 5000000] [--dead 0.02] [--runs 40] [--json]` prints a table, and writes
 benchmarks/results/spark_reads.json. The plain files are those of the same table when all of it is rewritten. Both are read in
 alternation, first as many times as Java takes to optimize either; of seconds the least counts, of CPU seconds, those of this
 process and of all it started, the median.
@@ -8,12 +8,10 @@ process and of all it started, the median.
 
 import argparse
 import json
-import os
 import shutil
 import statistics
 import sys
 import tempfile
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -24,7 +22,7 @@ from rich.table import Table
 
 import siltstone
 from benchmarks.orders import Changes, create, save_base
-from benchmarks.workers import cpu_seconds
+from benchmarks.workers import timed
 from siltstone.spark import local_session
 
 RESULTS = Path(__file__).parent / "results"
@@ -46,13 +44,6 @@ READS: dict[str, Callable[[DataFrame], object]] = {
     TWO: lambda frame: drain(frame.where("quantity = 3").select("order_id", "amount")),
     COUNT: lambda frame: frame.count(),
 }
-
-
-def measured(read: Callable[[], object]) -> tuple[float, float]:
-    """Return the seconds, and the CPU seconds, that a read takes."""
-    cpu, started = cpu_seconds(os.getpid()), time.perf_counter()
-    read()
-    return time.perf_counter() - started, cpu_seconds(os.getpid()) - cpu
 
 
 def make_table(spark: SparkSession, folder: Path, rows: int, dead: float) -> tuple[siltstone.Table, list[str]]:
@@ -79,10 +70,10 @@ def measure(folder: Path, rows: int, dead: float, runs: int) -> dict[str, Any]:
     for run in range(_WARM_UP + runs):
         for name, read in READS.items():
             for what, frame in frames.items():
-                taken = measured(lambda read=read, frame=frame: read(frame))  # type: ignore[misc]
+                taken = timed(lambda read=read, frame=frame: read(frame))  # type: ignore[misc]
                 if run >= _WARM_UP:
                     times.setdefault((name, what), []).append(taken)
-    times[METADATA, OURS] = [measured(lambda: table.to_spark(spark, []).count()) for _ in range(runs)]
+    times[METADATA, OURS] = [timed(lambda: table.to_spark(spark, []).count()) for _ in range(runs)]
     files = table.current_rounds()[0].files
     return {
         "rows": sum(file.live_count for file in files),
@@ -121,7 +112,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, default=5_000_000)
     parser.add_argument("--dead", type=float, default=0.02, help="changes, as a part of the rows")
-    parser.add_argument("--runs", type=int, default=20)
+    parser.add_argument("--runs", type=int, default=40)
     parser.add_argument("--json", action="store_true", help="print the results as JSON")
     options = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="siltstone-benchmark-"))

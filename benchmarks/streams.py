@@ -6,13 +6,12 @@ seconds are those of this process and of all it started; of seconds the least co
 """
 
 import argparse
+import functools
 import json
-import os
 import shutil
 import statistics
 import sys
 import tempfile
-import time
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,7 @@ from rich.table import Table
 
 import siltstone
 from benchmarks.orders import SCHEMA, orders
-from benchmarks.workers import cpu_seconds
+from benchmarks.workers import timed
 from siltstone.spark import local_session
 
 RESULTS = Path(__file__).parent / "results/streams.json"
@@ -62,9 +61,7 @@ def measure(folder: Path, batches: int, rows: int, runs: int) -> dict[str, Any]:
     for run in range(runs + 1):
         for sink, measured in times.items():
             place = folder / f"{sink}-{run}"
-            cpu, started = cpu_seconds(os.getpid()), time.perf_counter()
-            stream(spark, source, place, sink)
-            took = time.perf_counter() - started, cpu_seconds(os.getpid()) - cpu
+            took = timed(functools.partial(stream, spark, source, place, sink))
             if sink == OURS:
                 table = siltstone.open(place / "lake").table("shop.orders")
                 assert [delta.stream_position for delta in table.deltas()] == list(range(1, batches + 1))

@@ -36,23 +36,30 @@ def _workers(parent: int) -> list[Path]:
     return found
 
 
-def cpu_seconds(parent: int) -> float:
-    """Return what a process and all below it have taken so far."""
-    ticks = 0
+def _ticks(parent: int) -> dict[Path, int]:
+    """Return what a process and each one below it have taken so far."""
+    ticks = {}
     for process in [Path("/proc", str(parent)), *_below(parent)]:
         # One that has ended meanwhile is among what its parent has of children that ended.
         with contextlib.suppress(OSError):
             # The name, which comes second, may hold anything; user, system, and both of children that ended.
             fields = (process / "stat").read_text().rpartition(")")[2].split()
-            ticks += sum(map(int, fields[11:15]))
-    return ticks / os.sysconf("SC_CLK_TCK")
+            ticks[process] = sum(map(int, fields[11:15]))
+    return ticks
 
 
 def timed(work: Callable[[], object]) -> tuple[float, float]:
     """Return the seconds of some work on the clock, and of CPU, of this process and all below it."""
-    started, cpu = time.perf_counter(), cpu_seconds(os.getpid())
+    parent = os.getpid()
+    workers, before = _workers(parent), _ticks(parent)
+    started = time.perf_counter()
     work()
-    return time.perf_counter() - started, cpu_seconds(os.getpid()) - cpu
+    seconds = time.perf_counter() - started
+    after = _ticks(parent)
+    # Spark ends workers that are idle, and nobody waits for them, so that what they have taken is in no sum any more.
+    ended = {worker for worker in workers if worker not in after}
+    ticks = sum(after.values()) - sum(taken for process, taken in before.items() if process not in ended)
+    return seconds, ticks / os.sysconf("SC_CLK_TCK")
 
 
 def forget_peaks(parent: int) -> None:
