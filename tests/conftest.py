@@ -1,6 +1,7 @@
 """Fixtures for all tests: roots on every kind of store, and an S3 server of our own. What Hypothesis draws, and when."""
 
 import os
+import signal
 import tempfile
 import uuid
 from collections.abc import Callable, Iterator
@@ -15,6 +16,9 @@ from xdist.scheduler import LoadScopeScheduling
 from siltstone.log.commit import forget_logs
 
 BUCKET = "siltstone-tests"
+
+# A shell without job control starts what is in its background with Ctrl-C ignored, and each command of a test would inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # A test draws the same values on every machine; `make test-search` asks for the other profile, and gives it seeds.
 # How fast or how much is drawn is no failure.
