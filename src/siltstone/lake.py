@@ -84,7 +84,7 @@ from siltstone.rounds.events import Progress
 from siltstone.rounds.request import TableRequest
 from siltstone.rounds.session import Compacted, Plan, compact_table, preview_table
 from siltstone.rows.job import Engine
-from siltstone.spark.compaction import LazyEngine, Spark, round_bytes
+from siltstone.spark.compaction import LazyEngine, Spark
 from siltstone.storage import object_store as storage
 from siltstone.storage.interface import ArrowData, StreamLog
 from siltstone.storage.layout import CATALOG_FOLDER
@@ -970,7 +970,6 @@ class Table:
         Raises: InvalidInputError, NotFoundError, CorruptionError.
         """
         asked = self._asked(to, full, rebase_from, on_behalf_of, high_watermark)
-        asked = dataclasses.replace(asked, max_round_bytes=round_bytes(spark))
         compacted = compact_table(asked, choose_engine(engine, spark, progress), progress)
         return dataclasses.replace(compacted, published=publish_by_property(self.name, root=self.lake.root))
 

@@ -14,11 +14,10 @@ from tests.unit.service.cycling import World
 
 import siltstone
 from siltstone.errors import CorruptionError
-from siltstone.rounds.request import MAX_ROUND_BYTES
 from siltstone.rows.job import Outcome, RoundJob
 from siltstone.service.lake_tables import LakeTables
 from siltstone.spark import tasks
-from siltstone.spark.compaction import round_bytes
+from siltstone.spark.compaction import LazyEngine
 from siltstone.testing.oracle import oracle_of, same_rows
 
 DAYS = [f"day {number}" for number in range(40)]
@@ -116,13 +115,10 @@ def test_a_claim_of_the_service_is_one_job(
     world.close()
 
 
-def test_rounds_are_larger_where_a_session_has_many_cores(spark: SparkSession) -> None:
-    class Large:
-        class sparkContext:  # noqa: N801
-            defaultParallelism = 64  # noqa: N815
-
-    assert round_bytes(spark) == round_bytes(None) == round_bytes(lambda: spark) == MAX_ROUND_BYTES
-    assert round_bytes(Large()) == 8 * MAX_ROUND_BYTES  # type: ignore[arg-type]
+@pytest.mark.jvm
+def test_rounds_go_by_the_cores_of_the_session_however_it_is_given(spark: SparkSession) -> None:
+    cores = spark.sparkContext.defaultParallelism
+    assert LazyEngine(spark).core_count() == LazyEngine(lambda: spark).core_count() == cores > 0
 
 
 def test_no_part_of_a_fresh_read_gives_rows_without_changes_that_cannot_be_read(

@@ -12,7 +12,7 @@ from siltstone.model.buckets import CompactedFile
 from siltstone.model.rounds import Origin, RoundCompletion
 from siltstone.model.schema import evolve, schema_from_json
 from siltstone.rounds.events import Progress, TasksDone
-from siltstone.rounds.request import Request, check_request
+from siltstone.rounds.request import MAX_ROUND_BYTES, Request, check_request
 from siltstone.rows.job import LASTING_ERRORS, ReadTask, RoundJob
 from siltstone.rows.slices import by_data_file
 from siltstone.storage import object_store as storage
@@ -216,7 +216,7 @@ def _plan_next(plan: PartitionPlan, *, is_first: bool, is_alone: bool) -> Partit
         _check_order(request, watermark)
     deltas = _new_deltas(plan, watermark)
     counted, is_overwritten = since_overwrite(deltas)
-    chosen = _that_fit(counted, request.max_round_bytes)
+    chosen = _that_fit(counted, request.max_round_bytes or MAX_ROUND_BYTES)
     left_over = counted[len(chosen) :]
     reads, schema = delta_reads(chosen, columns), columns.schema_after(watermark)
     floor = floor_before(chosen)

@@ -46,12 +46,11 @@ class TableRequest:
     on_behalf_of: Source | None = None
     high_watermark: int | None = None
     now_ms: int | None = None
-    max_round_bytes: int = MAX_ROUND_BYTES
 
 
 @dataclass(frozen=True)
 class Request:
-    """What a compaction session was asked for."""
+    """What a compaction session was asked for. Without `max_round_bytes`, rounds are as large as suits the engine."""
 
     source: PartitionLocator
     destination: PartitionLocator
@@ -62,7 +61,7 @@ class Request:
     rebase_source: PartitionLocator | None = None
     rebase_high_watermark: int | None = None
     settings: Settings = field(default_factory=Settings)
-    max_round_bytes: int = MAX_ROUND_BYTES
+    max_round_bytes: int | None = None
     now_ms: int | None = None
 
     def __post_init__(self) -> None:
@@ -136,7 +135,6 @@ def _request(
         last_stream_position=table_request.to,
         rebase_high_watermark=table_request.high_watermark,
         settings=Settings(full=table_request.full),
-        max_round_bytes=table_request.max_round_bytes,
         now_ms=table_request.now_ms,
     )
 
@@ -293,7 +291,8 @@ def check_request(request: Request, table: TableVersion, source: SourceState) ->
     Raises: InvalidInputError, NotFoundError.
     """
     _check_settings(request.settings)
-    _check_count("max_round_bytes", request.max_round_bytes, 1)
+    if request.max_round_bytes is not None:
+        _check_count("max_round_bytes", request.max_round_bytes, 1)
     _check_destination(request, table, source)
     _check_sources(request, table, source)
 

@@ -22,7 +22,7 @@ from siltstone.objects import open_objects
 from siltstone.publish.outcomes import Published, PublishFailure
 from siltstone.rounds.events import BucketMerged, Progress, RoundCommitted, RoundStarted, TasksDone
 from siltstone.rounds.plan import PartitionPlan, RoundPlan, plan_partition, plan_partitions
-from siltstone.rounds.request import Request, TableRequest, partition_requests
+from siltstone.rounds.request import MAX_ROUND_BYTES, Request, TableRequest, partition_requests
 from siltstone.rows.choice import choose
 from siltstone.rows.deaths import write_deaths
 from siltstone.rows.job import (
@@ -56,6 +56,7 @@ _log = logging.getLogger(__name__)
 _CONFLICTS = 20
 # What travels to every task has a line for each partition of a job.
 JOINT_ROUNDS = 1000
+_CORES_PER_ROUND = 8
 _STEPS = ("tasks", "merge", "write")
 
 
@@ -195,8 +196,14 @@ def run_planned(plans: Sequence[PartitionPlan], engine: Engine, progress: Progre
             waiting.append(_Waiting(number, session, plan))
         else:
             yield number, session.result()
-    for chosen in _chunks(waiting, JOINT_ROUNDS if isinstance(engine, JointEngine) else 1):
+    for chosen in _chunks(waiting, engine):
         yield from _run_first_rounds(chosen, engine)
+
+
+def _round_bytes(engine: Engine) -> int:
+    """Return how many bytes of deltas a round may read where nobody has said: more where the engine has many cores."""
+    cores = engine.core_count() if isinstance(engine, JointEngine) else 0
+    return MAX_ROUND_BYTES * max(1, cores // _CORES_PER_ROUND)
 
 
 class _Waiting(NamedTuple):
@@ -207,16 +214,23 @@ class _Waiting(NamedTuple):
     plan: RoundPlan
 
 
-def _chunks(waiting: Sequence[_Waiting], most: int) -> Iterator[list[_Waiting]]:
-    """Yield rounds that are run together: no more than are asked for, nor than fit one job."""
+def _chunks(waiting: Sequence[_Waiting], engine: Engine) -> Iterator[list[_Waiting]]:
+    """Yield rounds that are run together: no more than the engine takes, nor than fit one job."""
+    most = JOINT_ROUNDS if isinstance(engine, JointEngine) else 1
+    most_bytes = next((each.plan.request.max_round_bytes for each in waiting), None)
+    if most_bytes is None:
+        is_much = sum(each.plan.job.input_bytes for each in waiting) > MAX_ROUND_BYTES
+        most_bytes = _round_bytes(engine) if is_much else MAX_ROUND_BYTES
     chunk: list[_Waiting] = []
     size = 0
     for each in waiting:
-        if chunk and (len(chunk) == most or size + each.plan.job.input_bytes > each.plan.request.max_round_bytes):
+        # A round that leaves deltas over may be planned anew, as large as a round can be.
+        own = max(most_bytes, each.plan.job.input_bytes) if each.plan.deltas_left_over else each.plan.job.input_bytes
+        if chunk and (len(chunk) == most or size + own > most_bytes):
             yield chunk
             chunk, size = [], 0
         chunk.append(each)
-        size += each.plan.job.input_bytes
+        size += own
     if chunk:
         yield chunk
 
@@ -307,9 +321,13 @@ class _Session:
 
     def prepare(self, planned: RoundPlan | None = None) -> RoundPlan | None:
         """Return the next round, None where there is none; what was `planned` before, if that still holds."""
-        plan = _prepared(
-            self._request, planned, is_first=not self._rounds, is_alone=not (self._rounds or self._conflicts)
-        )
+        is_first, is_alone = not self._rounds, not (self._rounds or self._conflicts)
+        plan = _prepared(self._request, planned, is_first=is_first, is_alone=is_alone)
+        if isinstance(plan, RoundPlan) and plan.deltas_left_over and self._request.max_round_bytes is None:
+            # Not earlier: an engine that is to say how many cores it has is started, which takes some work to do.
+            self._request = replace(self._request, max_round_bytes=_round_bytes(self._engine))
+            if self._request.max_round_bytes != MAX_ROUND_BYTES:
+                plan = _prepared(self._request, None, is_first=is_first, is_alone=is_alone)
         self._rows, self._high_watermark = _row_counts(plan), plan.state.watermark
         if not isinstance(plan, RoundPlan):
             self.is_over = True

@@ -162,6 +162,16 @@ class RoundJob:
         """Bytes of all files that the round reads."""
         return sum(read.content_length for read in self.reads)
 
+    def goes_by_key(self, read: ReadTask) -> bool:
+        """Return whether the keys of its rows tell which buckets it is for; a delete by other columns is for all of them."""
+        is_by_key = not read.is_delete or (set(read.delete_columns) == set(self.primary_keys) and read.floor is None)
+        return bool(self.primary_keys) and is_by_key
+
+    @property
+    def searches_all(self) -> bool:
+        """Whether every bucket is searched for rows to delete."""
+        return any(read.is_delete and not self.goes_by_key(read) for read in self.reads)
+
     @property
     def keeps_one_row(self) -> bool:
         """Whether a key has one row at most."""
@@ -275,6 +285,9 @@ class JointEngine(Protocol):
 
     def run_all(self, jobs: Sequence[RoundJob]) -> Sequence[Outcome]:
         """Run rounds, and return the outcome of each; what fails in no lasting way is raised."""
+
+    def core_count(self) -> int:
+        """Return how many cores there are to run them, 0 where nobody says; asked only where there is much to do."""
 
 
 def run_jobs(engine: Engine, jobs: Sequence[RoundJob]) -> Sequence[Outcome]:

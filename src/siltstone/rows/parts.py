@@ -206,9 +206,7 @@ def _split(
     """Yield the rows of a row group as parts, sorted by bucket, in stream order within each."""
     if not table.num_rows or not tasks.numbers:
         return
-    by_key = bool(job.primary_keys) and (
-        not read.is_delete or (set(read.delete_columns) == set(job.primary_keys) and read.floor is None)
-    )
+    by_key = job.goes_by_key(read)
     if read.is_delete and not by_key:
         # Any bucket may have such rows: all tasks get the delete, and apply it to each of their buckets.
         parts = list(_encoded_parts(read, _Rows(table, None), first_row))

@@ -1,6 +1,5 @@
 """Compaction of one partition on Spark."""
 
-import contextlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeAlias
@@ -9,17 +8,15 @@ from siltstone.errors import InvalidInputError
 from siltstone.model import PartitionLocator
 from siltstone.objects import canonical_root
 from siltstone.rounds.events import Progress
-from siltstone.rounds.request import MAX_ROUND_BYTES, Request
+from siltstone.rounds.request import Request
 from siltstone.rounds.session import SessionResult, run_session
-from siltstone.rows.job import BucketResult, Engine, Outcome, RoundJob, Settings, run_jobs
+from siltstone.rows.job import BucketResult, Engine, JointEngine, Outcome, RoundJob, Settings, run_jobs
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 Spark: TypeAlias = "SparkSession | Callable[[], SparkSession] | None"
 """A session, or what starts one; None means one in this process."""
-
-_CORES_PER_ROUND = 8
 
 
 def compact_partition(
@@ -36,7 +33,7 @@ def compact_partition(
     sort_keys: str | Iterable[str] | None = None,
     records_per_compacted_file: int | None = None,
     target_file_bytes: int | None = None,
-    max_round_bytes: int = MAX_ROUND_BYTES,
+    max_round_bytes: int | None = None,
     full: bool = False,
     now_ms: int | None = None,
     settings: Settings | None = None,
@@ -69,16 +66,6 @@ def compact_partition(
     return run_session(request, LazyEngine(spark, progress), progress)
 
 
-def round_bytes(spark: Spark) -> int:
-    """Return how many bytes of deltas a round may read: more where a session that runs has many cores."""
-    cores = 0
-    if spark is not None and not callable(spark):
-        # Over Spark Connect nobody says how many there are.
-        with contextlib.suppress(AttributeError):
-            cores = int(spark.sparkContext.defaultParallelism)
-    return MAX_ROUND_BYTES * max(1, cores // _CORES_PER_ROUND)
-
-
 class LazyEngine:
     """An engine on a Spark session, or on what a function returns that starts one, by default in this process.
 
@@ -96,6 +83,11 @@ class LazyEngine:
     def run_all(self, jobs: Sequence[RoundJob]) -> Sequence[Outcome]:
         """Run rounds as one job of Spark's."""
         return run_jobs(self._started(), jobs)
+
+    def core_count(self) -> int:
+        """Return how many cores the session has, 0 where it does not say."""
+        engine = self._started()
+        return engine.core_count() if isinstance(engine, JointEngine) else 0
 
     def _started(self) -> Engine:
         from siltstone.spark.session import local_session

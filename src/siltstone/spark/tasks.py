@@ -45,6 +45,7 @@ _STEPS = ("read", "merge")
 _BYTES_PER_TASK = 8 << 20
 _MERGED_BYTES_PER_TASK = 1 << 20
 _REWRITTEN_BYTES_PER_TASK = 16 << 20
+_SEARCHED_BYTES_PER_TASK = 128 << 20
 _LEAST_TASKS = 2
 # Each row group becomes as many parts as there are tasks, so that more tasks would make parts of a few rows.
 _MOST_TASKS = 2048
@@ -112,6 +113,10 @@ class _SparkEngine:
             else:
                 errors.setdefault(row.job, _error_of(row.error))
         return [errors.get(number, own) for number, own in enumerate(results)]
+
+    def core_count(self) -> int:
+        """Return how many tasks run at once, 0 over Spark Connect, where nobody says."""
+        return int(self._spark.sparkContext.defaultParallelism) if isinstance(self._spark, SparkSession) else 0
 
 
 def _sent(jobs: Sequence[RoundJob]) -> list[RoundJob]:
@@ -344,7 +349,10 @@ def _shared(job: RoundJob) -> list[ReadTask]:
 def merge_tasks(job: RoundJob, *, is_full: bool) -> int:
     """Return how many tasks to merge in: starting one costs as much as merging some ten thousand rows."""
     if not is_full and not job.due_numbers():
-        return min(_MOST_TASKS, job.input_bytes // _MERGED_BYTES_PER_TASK + _LEAST_TASKS)
+        # Some columns of all rows are searched for those that a delete by other columns means.
+        searched = job.buckets.totals.content_length if job.searches_all else 0
+        tasks = job.input_bytes // _MERGED_BYTES_PER_TASK + searched // _SEARCHED_BYTES_PER_TASK + _LEAST_TASKS
+        return min(_MOST_TASKS, tasks)
     rewritten = job.input_bytes + job.buckets.totals.content_length
     return min(_MOST_TASKS, _power_of_two(max(_LEAST_TASKS, rewritten // _REWRITTEN_BYTES_PER_TASK)))
 

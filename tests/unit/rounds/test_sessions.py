@@ -1,6 +1,6 @@
 """Sessions: which rounds they run, where each one starts, and what is left when they fail or meet others."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from decimal import Decimal
 from typing import Any
@@ -14,10 +14,11 @@ from siltstone.model import PartitionLocator
 from siltstone.model.rounds import RoundCompletion
 from siltstone.model.schema import MAX_NESTING
 from siltstone.objects import open_objects
+from siltstone.rounds import plan, session
 from siltstone.rounds.events import BucketMerged, Event, RoundCommitted, RoundStarted
 from siltstone.rounds.request import Request
 from siltstone.rounds.session import run_session
-from siltstone.rows.job import BucketResult, RoundJob, Settings
+from siltstone.rows.job import BucketResult, Outcome, RoundJob, Settings, run_jobs
 from siltstone.rows.merge import run_here
 from siltstone.storage import object_store as storage
 from siltstone.table.completion import current_completion, get_round, list_rounds, write_completion
@@ -55,6 +56,24 @@ def watermarks(table: siltstone.Table) -> list[int]:
 
 def everything_below(root: str) -> list[str]:
     return sorted(object_.path for object_ in open_objects(root).list_objects("", recursive=True))
+
+
+class Cluster:
+    """Runs rounds in this process, but says that it has many cores; `asked` has how often."""
+
+    def __init__(self, cores: int) -> None:
+        self.cores = cores
+        self.asked = 0
+
+    def __call__(self, job: RoundJob) -> Iterator[BucketResult]:
+        return run_here(job)
+
+    def run_all(self, jobs: Sequence[RoundJob]) -> Sequence[Outcome]:
+        return run_jobs(run_here, jobs)
+
+    def core_count(self) -> int:
+        self.asked += 1
+        return self.cores
 
 
 class TestRange:
@@ -193,6 +212,26 @@ class TestRounds:
         result = compact(written, max_round_bytes=2 * size)
         assert [(round_.delta_count, round_.high_watermark) for round_ in result.rounds] == [(2, 2), (2, 4), (1, 5)]
         check_rows(written)
+
+    @pytest.mark.parametrize(("cores", "counts"), [(0, [1] * 5), (15, [1] * 5), (17, [2, 2, 1]), (64, [5])])
+    def test_rounds_are_larger_where_the_engine_has_many_cores(
+        self, written: siltstone.Table, monkeypatch: pytest.MonkeyPatch, cores: int, counts: list[int]
+    ) -> None:
+        size = max(delta.manifest.content_length for delta in written.deltas())
+        for module in (plan, session):
+            monkeypatch.setattr(module, "MAX_ROUND_BYTES", size)
+        engine = Cluster(cores)
+        result = compact(written, engine=engine)
+        assert [round_.delta_count for round_ in result.rounds] == counts
+        check_rows(written)
+        assert engine.asked == 1
+        # Nobody asks, which starts Spark, where a round holds all there is, or where its size was given.
+        written.write(rows([1], "small-"))
+        compact(written, engine=engine)
+        for number in range(2):
+            written.write(rows([number], "more-"))
+        assert len(compact(written, max_round_bytes=1, engine=engine).rounds) == 2
+        assert engine.asked == 1
 
     def test_a_delta_that_does_not_fit_is_a_round_by_itself(self, written: siltstone.Table) -> None:
         assert len(compact(written, max_round_bytes=1).rounds) == 5

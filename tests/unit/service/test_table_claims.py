@@ -14,6 +14,7 @@ from siltstone.errors import ConflictError, LeaseLostError
 from siltstone.log.commit import forget_logs
 from siltstone.model import Follower, PartitionLocator
 from siltstone.objects import open_objects
+from siltstone.rounds import plan, session
 from siltstone.rounds.events import Event, RoundCommitted, RoundStarted
 from siltstone.rows.job import BucketResult, Outcome, RoundJob, run_jobs
 from siltstone.rows.merge import run_here
@@ -38,6 +39,7 @@ class CountingEngine:
 
     def __init__(self) -> None:
         self.jobs: list[int] = []
+        self.cores = 0
 
     def __call__(self, job: RoundJob) -> Iterator[BucketResult]:
         self.jobs.append(1)
@@ -46,6 +48,9 @@ class CountingEngine:
     def run_all(self, jobs: Sequence[RoundJob]) -> Sequence[Outcome]:
         self.jobs.append(len(jobs))
         return run_jobs(run_here, jobs)
+
+    def core_count(self) -> int:
+        return self.cores
 
 
 @pytest.fixture
@@ -116,6 +121,27 @@ def test_hundreds_of_partitions_are_one_job_and_a_damaged_one_fails_alone_by_its
     world.due()
     assert again.tick().partitions == 1, "what was compacted is not due, and is trimmed"
     assert [delta.partition_values for delta in visits.deltas()] == [["0123"]]
+
+
+@pytest.mark.parametrize(("cores", "jobs"), [(8, [1] * 6), (32, [1, 4])])
+def test_a_job_has_no_more_bytes_than_fit_its_cores(
+    monkeypatch: pytest.MonkeyPatch,
+    world: World,
+    visits: siltstone.Table,
+    engine: CountingEngine,
+    cores: int,
+    jobs: list[int],
+) -> None:
+    engine.cores = cores
+    write(visits, "a", 5)
+    # The second one has more than fits a round, so that it is planned anew, once it is known how many cores there are.
+    visits.write(pa.table({"day": ["0000"], "id": [2], "v": ["b"]}))
+    sizes = {delta.partition_values[0]: delta.manifest.content_length for delta in visits.deltas()}
+    for module in (plan, session):
+        monkeypatch.setattr(module, "MAX_ROUND_BYTES", 2 * max(sizes.values()) - 2)
+    run_to_the_end(world, world.begin(), "one")
+    assert engine.jobs == jobs
+    assert len(visits.current_rounds()) == 5
 
 
 @pytest.mark.parametrize("is_checked", [False, True])
