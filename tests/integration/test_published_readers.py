@@ -32,7 +32,10 @@ from tests.unit.web.serving import TOKEN, open_test_database
 pytestmark = [pytest.mark.integration, pytest.mark.filterwarnings("ignore:Iceberg scan planning")]
 ROUNDS = int(os.environ.get("SILTSTONE_PUBLISHED_ROUNDS", "8"))
 REGIONS = ["north", "50 %", None]
-SMALL = Settings(max_dead_fraction=0.4, max_delta_fraction=1.0, max_files=4, page_buckets=2, bucket_rows=40)
+# Some buckets share files where they are rewritten, others have more rows than that.
+SMALL = Settings(
+    max_dead_fraction=0.4, max_delta_fraction=1.0, max_files=4, page_buckets=2, bucket_rows=40, shared_rows=16
+)
 
 
 @pytest.fixture(scope="module")

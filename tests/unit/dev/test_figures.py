@@ -5,11 +5,9 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
-from benchmarks import cost_model, figures, summary
+from benchmarks import figures, summary
 from benchmarks.lost_executors import Round, seconds_lost
 from benchmarks.versions import Ledger, rows_of
-
-from siltstone.rows.job import Settings
 
 PROJECT = Path(__file__).parents[3]
 
@@ -89,19 +87,3 @@ def test_a_kill_costs_what_its_round_took_more_than_its_like_on_both_sides() -> 
     rounds = [plain(10), plain(50, is_rewrite=True), Round(17, 3.0, False, 1), plain(14), Round(70, 9.0, True, 1)]
     assert seconds_lost(rounds) == [5, 20]
     assert seconds_lost([Round(17, 3.0, False, 1)]) == []
-
-
-@pytest.mark.parametrize(("fraction", "rounds"), [(0.1, 4), (0.2, 2), (0.3, 1), (3, 1)])
-def test_a_bucket_is_rewritten_for_its_dead_rows_or_its_new_ones(fraction: float, rounds: int) -> None:
-    life = cost_model.life_of(1000, 1000 * fraction, 1, Settings())
-    assert (life.rounds, life.carried) == (rounds, 0)
-
-
-@pytest.mark.parametrize("base_files", [1, 2])
-def test_a_bucket_of_few_changes_has_its_small_files_merged_until_it_is_rewritten(base_files: int) -> None:
-    life = cost_model.life_of(1e7, 1e3, base_files, Settings())
-    assert life.rounds > 3000
-    assert 1e3 < life.carried < 1e4
-    assert 4 < life.small < 8
-    rewriting = cost_model.life_of(1e7, 1e3, base_files, Settings(max_carried_fraction=0))
-    assert (rewriting.rounds, rewriting.carried) == (8, 0)
