@@ -13,7 +13,7 @@ ALL = {
     "log": [],
     "commits": [],
     "scale": [],
-    "wide": [],
+    "wide": ["--buckets", "128", "131072", "--changes", "10000000", "--runs", "2"],
     "small_rounds": [],
     "compaction": [],
     "growth": [],

@@ -20,6 +20,8 @@ PROJECT = Path(__file__).parents[1]
 PAGES = ("README.md", "docs/numbers.md", "docs/scale.md")
 BLOCK = re.compile(r"(<!-- figures: (\w+) -->\n).*?(<!-- end of figures -->)", re.DOTALL)
 CORES = 64
+# What Amazon published of a quarter: input, and the vCPU years that it took.
+AMAZON_BYTES, AMAZON_CORE_HOURS = 1.5 * 2**60, 10_000 * 365.25 * 24
 WIDTH = 120
 
 
@@ -181,11 +183,15 @@ def _growth(results: Results) -> str:
 def _constants(results: Results) -> str:
     found = results["constants"]
     measured = cost_model.Constants.measured()
-    lines = [[words, f"{found[name]:,.2f}"] for name, words in constants.WORDS.items()]
-    lines.append(["CPU of a touched bucket, ms", f"{measured.bucket_seconds * 1e3:,.2f}"])
-    row_ns = measured.stored_row_seconds * 1e9
-    lines.append(["CPU of a row that does not change, in a touched bucket, ns", f"{row_ns:,.2f}"])
-    return _table([f"of {found['rows']:,} rows of eight columns, on Spark", "measured"], lines)
+    lines = [[words, f"{found[name]:,.2f}", "constants"] for name, words in constants.WORDS.items()]
+    lines += [
+        ["CPU of a touched bucket, ms", f"{measured.bucket_seconds * 1e3:,.2f}", "wide"],
+        ["CPU of a row that does not change, in a touched bucket, ns", f"{measured.stored_row_seconds * 1e9:,.2f}", "growth"],
+        ["memory of a worker for each row of its bucket, bytes", f"{measured.bucket_row:,.2f}", "growth"],
+        ["memory of a worker besides, MB", f"{measured.worker_mb:,.2f}", "growth"],
+        ["a page of 128 buckets, kB", f"{measured.page / 1e3:,.2f}", "scale"],
+    ]  # fmt: skip
+    return _table([f"of {found['rows']:,} rows of eight columns, on Spark", "measured", "by"], lines)
 
 
 def _rounds(results: Results) -> str:
@@ -198,14 +204,24 @@ def _dollars(results: Results) -> str:
     return _table(head, lines)
 
 
+def _cores(results: Results) -> str:
+    head, *lines = cost_model.core_lines(cost_model.Constants.measured())
+    return _table(head, lines)
+
+
 def _amazon(results: Results) -> str:
     measured = cost_model.Constants.measured()
-    cost = cost_model.cost_of(1e13, 0.01, 1, CORES, measured)
-    hours = 1e13 / measured.rewritten_a_second / 3600
+    size, changed = 1e13, 0.01
+    cost = cost_model.cost_of(size, changed, 1, CORES, measured)
+    hours, rewritten = cost.core_hours_a_day, measured.rewritten_a_second * 3600
+    deltas = size / measured.row * changed * measured.delta
     return _prose(
-        f"By the model, 10 TB of which 1 % changes take {cost.core_hours_a_day:.0f} core-hours, rewriting of old files "
-        f"included; a rewrite of all of it is bound by reading, decoding and writing Parquet, of which one core here does "
-        f"{measured.rewritten_a_second / 1e6:.0f} MB a second, so that 10 TB take {hours:.0f} core-hours."
+        f"In bytes of input for a core-hour, Amazon's figures come to about {AMAZON_BYTES / AMAZON_CORE_HOURS / 1e9:.0f} GB. "
+        f"By the model, 10 TB of which 1 % changes take {hours:.0f} core-hours on {CORES} cores, in {cost.rounds} rounds, "
+        f"rewriting of old files included: {deltas / hours / 1e9:.0f} GB of deltas for a core-hour, or {size / hours / 1e9:,.0f} GB "
+        f"if the whole table counts as input. A rewrite of all of it is bound by reading, decoding and writing Parquet, "
+        f"of which one core here does {measured.rewritten_a_second / 1e6:.0f} MB a second: {rewritten / 1e9:.0f} GB for a "
+        f"core-hour, so that 10 TB take {size / rewritten:.0f} core-hours."
     )
 
 
@@ -264,6 +280,7 @@ BLOCKS: dict[str, Callable[[Results], str]] = {
     "rounds": _rounds,
     "dollars": _dollars,
     "amazon": _amazon,
+    "cores": _cores,
     "kills": _kills,
 }
 

@@ -3,14 +3,15 @@
 `python -m benchmarks.growth [--rows 5000000 20000000 40000000] [--changes 500000] [--new 5000000] [--onto 15000000] [--json]`
 loads a table of each size on Spark, in a warm session, and compacts the same changes as a minor round: on Spark, and with
 `engine="local"`. Then it adds `--new` keys to a table of `--onto` rows, and loads the same rows into a table of their own. It
-prints seconds on the clock and of CPU, those of all processes; a round runs twice, and the quicker one counts. It writes
-benchmarks/results/growth.json and a plot.
+prints seconds on the clock and of CPU, those of all processes; a round runs twice, and the quicker one counts. The memory of a worker
+is that of a session of its own, whose workers have done nothing else. It writes benchmarks/results/growth.json and a plot.
 """
 
 import argparse
 import json
 import os
 import shutil
+import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
@@ -24,7 +25,7 @@ from rich.table import Table
 
 import siltstone
 from benchmarks.orders import SCHEMA, Changes, orders
-from benchmarks.workers import forget_peaks, peak_megabytes, timed
+from benchmarks.workers import peak_megabytes, timed
 from siltstone.spark import local_session
 
 RESULTS = Path(__file__).parent / "results"
@@ -82,11 +83,11 @@ class Sizes:
         (loaded,) = table.current_rounds()
         Changes(rows, count, 1).write_to(table)
         result: dict[str, Any] = {"rows": rows, "buckets": len(loaded.buckets)}
-        forget_peaks(os.getpid())
         result[SPARK] = self.minor(table, SPARK)
-        result["worker megabytes"] = peak_megabytes(os.getpid())
         result["actions"] = dict(table.current_rounds()[0].bucket_actions)
         live_rows = table.current_rounds()[0].live_rows
+        table.rollback(loaded.round_id)
+        result["worker megabytes"] = worker_megabytes(table)
         table.rollback(loaded.round_id)
         result[LOCAL] = self.minor(table, LOCAL)
         assert table.current_rounds()[0].live_rows == live_rows
@@ -114,6 +115,18 @@ class Sizes:
         """Make room on the disk for the next one."""
         table.drop()
         shutil.rmtree(self._folder / "tables" / "shop" / table.name.rpartition(".")[2])
+
+
+def worker_megabytes(table: siltstone.Table) -> int:
+    """Compact in a process of its own, and return the peak memory of a worker."""
+    command = [sys.executable, "-m", "benchmarks.growth", "--worker", table.lake.root, table.name]
+    return int(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout.split()[-1])
+
+
+def compact_alone(root: str, name: str) -> int:
+    """Compact in a session that has done nothing else, and return the peak memory of a worker."""
+    siltstone.open(root).table(name).compact(spark=local_session("benchmark"))
+    return peak_megabytes(os.getpid())
 
 
 def measure(folder: Path, sizes: list[int], count: int, new: int, onto: int) -> dict[str, Any]:
@@ -186,7 +199,13 @@ def main() -> None:
     parser.add_argument("--new", type=int, default=5_000_000, help="new keys to add to a table, 0 for none")
     parser.add_argument("--onto", type=int, default=15_000_000, help="rows of that table")
     parser.add_argument("--json", action="store_true", help="print the results as JSON")
+    parser.add_argument(
+        "--worker", nargs=2, metavar=("ROOT", "TABLE"), help="only compact a table, and print the MB of a worker"
+    )
     options = parser.parse_args()
+    if options.worker:
+        print(compact_alone(*options.worker))
+        return
     folder = Path(tempfile.mkdtemp(prefix="siltstone-growth-"))
     try:
         result = measure(folder, options.rows, options.changes, options.new, options.onto)

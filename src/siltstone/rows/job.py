@@ -178,6 +178,16 @@ class RoundJob:
         return bool(self.primary_keys) and self.drop_duplicates and not self.keeps_history
 
     @property
+    def keeps_newest(self) -> bool:
+        """Whether of a key only its newest row counts."""
+        return self.keeps_one_row and self.merge_engine == "deduplicate"
+
+    @property
+    def keeps_first(self) -> bool:
+        """Whether of a key only the row counts that came first."""
+        return self.keeps_one_row and self.merge_engine == "first_row"
+
+    @property
     def keeps_history(self) -> bool:
         """Whether a key has a row for each of its versions, which its sort key tells apart."""
         return self.merge_engine == "history"

@@ -244,15 +244,17 @@ def _counted(buckets: Integers, removed: Flags) -> Combined:
 
 
 def _combined(job: RoundJob, read: ReadTask, table: pa.Table, hashes: Hashes) -> Flags:
-    """Flag the rows of one delta that count: where only the newest row of a key, or version, does, others may be left out.
+    """Flag the rows of one delta that count: where only one row of a key, or version, does, others may be left out.
 
     So a key that changes often is not sent, and gathered, once for each change.
     """
     all_rows = np.ones(table.num_rows, np.bool_)
     needed = {*job.primary_keys, *job.sort_keys}
-    is_newest = (job.keeps_one_row and job.merge_engine == "deduplicate") or job.keeps_history
-    is_newest = is_newest and job.kind == ROWS_KIND
-    if read.is_delete or not is_newest or not needed <= set(table.column_names):
+    if read.is_delete or job.kind != ROWS_KIND or not needed <= set(table.column_names):
+        return all_rows
+    # After a removal, another row is the first.
+    is_first = job.keeps_first and not pc.any(table.column(REMOVAL)).as_py()
+    if not (is_first or job.keeps_newest or job.keeps_history):
         return all_rows
     rising = np.sort(hashes)
     if np.count_nonzero(rising[1:] == rising[:-1]) < _LEAST_DUPLICATES * table.num_rows:
@@ -262,11 +264,13 @@ def _combined(job: RoundJob, read: ReadTask, table: pa.Table, hashes: Hashes) ->
     if job.sort_keys and not job.keeps_history:
         (ranks,) = sort_ranks([table], job.sort_keys)
         order = np.argsort(ranks, kind="stable")
-    newest = np.zeros(count, np.int64)
+    if is_first:
+        order = order[::-1]
+    chosen = np.zeros(count, np.int64)
     # Of several assignments to one place, the last one stays.
-    newest[ids[order]] = order
+    chosen[ids[order]] = order
     flags = np.zeros(table.num_rows, np.bool_)
-    flags[newest] = True
+    flags[chosen] = True
     return flags
 
 

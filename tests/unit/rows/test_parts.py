@@ -178,11 +178,22 @@ def test_row_level_deletes_that_are_left_out_are_counted_apart(tmp_path: Path) -
     assert combined(part) == (2, 1)
 
 
+def test_where_the_first_row_of_a_key_counts_the_later_ones_are_left_out_unless_some_are_deletes(
+    tmp_path: Path,
+) -> None:
+    job = replace(job_of(tmp_path, HOT, 0), merge_engine="first_row")
+    part = only_part(job)
+    assert rows_of([part]) == [(7, "a"), (1, "b"), (None, "d")]
+    assert combined(part) == (3, 0)
+    table = HOT.append_column("op", pa.array(["c", "c", "d", "c", "c", "c"]))
+    job = replace(job_of(tmp_path, table, 0, op_column="op", columns=("id", "v")), merge_engine="first_row")
+    assert rows_of([only_part(job)]) == [(row["id"], row["v"]) for row in HOT.to_pylist()]
+
+
 @pytest.mark.parametrize(
     "more",
     [
         {"merge_engine": "partial_update"},
-        {"merge_engine": "first_row"},
         {"drop_duplicates": False},
         {"primary_keys": ()},
         {"kind": "documents"},
