@@ -33,7 +33,7 @@ from benchmarks import cold_start
 from benchmarks.format_merge import WAYS, read_all
 from benchmarks.orders import SCHEMA, Changes, create, orders, save_base
 from benchmarks.peers import FormatsOnSpark, Peers
-from benchmarks.workers import forget_peaks, peak_megabytes, timed
+from benchmarks.workers import timed
 from siltstone.spark import local_session
 
 RESULTS = Path(__file__).parent / "results"
@@ -173,9 +173,7 @@ def measure_peers(peers: Peers, times: Times) -> tuple[int, int]:
 
 def measure_rounds(ours: Ours, peers: Peers, times: Times, result: dict[str, Any], expected: tuple[int, int]) -> None:
     reads = result["read of all values after"] = {}
-    forget_peaks(os.getpid())
     times.add(MINOR, ours.round())
-    result["worker megabytes, minor"] = peak_megabytes(os.getpid())
     assert ours.table.current_rounds()[0].bucket_actions.keys() == {"minor"}
     assert summary(ours.table.to_arrow(["quantity"])) == expected
     reads[MINOR] = ours.read()

@@ -65,8 +65,8 @@ def _compaction_prose(found: Found, sizes: Sequence[Found]) -> str:
     after = ", ".join(f"{name} {seconds:.2f} s" for name, (seconds, _) in reads.items())
     plain, dead = found["read, no dead rows"], found["read, 2 % dead"]
     return _prose(
-        f"Reading every value on Spark afterwards took: {after}.{formats}{left_out} A Python worker took "
-        f"{found['worker megabytes, minor']} MB at most for the changes to {found['rows']:,} rows, and "
+        f"Reading every value on Spark afterwards took: {after}.{formats}{left_out} A Python worker that has done "
+        f"nothing else took {sizes[0]['worker megabytes']} MB at most for the changes to {sizes[0]['rows']:,} rows, and "
         f"{sizes[-1]['worker megabytes']} MB for those to {sizes[-1]['rows']:,}. The first compaction from "
         f"a cold shell took {cold['siltstone']['total']:.1f} s, {cold[cold_start.COMMAND]['total']:.1f} s until the command "
         f"had ended, and {cold['untuned']['total']:.1f} s in a session that is not tuned; reading through Spark took "
