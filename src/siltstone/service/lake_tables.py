@@ -6,10 +6,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from siltstone.catalog import main as catalog
-from siltstone.clock import monotonic
 from siltstone.errors import CorruptionError, NotFoundError, SiltstoneError
 from siltstone.lake import Lake, choose_engine
-from siltstone.log.state import Entry
 from siltstone.model import PartitionLocator, TableVersion
 from siltstone.model.properties import PRIORITY
 from siltstone.publish.outcomes import Published, PublishFailure
@@ -19,14 +17,12 @@ from siltstone.rounds.plan import PartitionPlan, plan_each
 from siltstone.rounds.request import Request
 from siltstone.rounds.session import SessionResult, run_planned
 from siltstone.rows.job import LASTING_ERRORS, Engine
+from siltstone.service.daily_checks import DailyChecks
 from siltstone.service.results import Checkpointed, CheckpointResult, KeepAlive, PendingPartition, Trimmed
 from siltstone.service.settings import DAY_SECONDS
 from siltstone.service.trims import trim_table
 from siltstone.storage import object_store as storage
 from siltstone.table.completion import (
-    Destination,
-    check_whole,
-    current_completion,
     current_entry,
     locate_compacted,
     read_state,
@@ -55,25 +51,30 @@ class LakeTables:
         self._engine = engine
         self._retention_seconds = delta_retention_seconds
         self._is_time_uncertain = False
-        # When this process has last found all files of a partition in place, by the clock that only goes forward.
-        self._checked_at: dict[str, float] = {}
+        self._checks = DailyChecks()
 
     def find_work(self, keep_alive: KeepAlive) -> Sequence[PendingPartition]:
         """Return the partitions with deltas after their watermark, or due without any. Raises: StorageError.
 
-        A table or partition that cannot be read is returned with its problem, and does not hide the others.
+        A table or partition that cannot be read is returned with its problem, and does not hide the others. So is one
+        that has nothing to do, but of which files are missing: some of these are checked each time, each once a day.
         """
         pending: list[PendingPartition] = []
+        self._checks.begin_pass()
         for table in self.lake.tables():
             keep_alive()
             damaged: list[PendingPartition] = []
             try:
                 on_damage = partial(_note_damage, damaged, table.name)
                 work = read_work(table.name, root=self.lake.root, keep_alive=keep_alive, on_damage=on_damage)
+                waiting, idle = list[PartitionWork](), list[PartitionWork]()
                 for partition in work:
                     keep_following(partition)
+                    (waiting if partition.is_waiting else idle).append(partition)
                 priority = PRIORITY.of(table.properties, table.name) if work else 0
-                pending += [_pending(table.name, partition, priority) for partition in work if partition.is_waiting]
+                pending += [_pending(table.name, partition, priority) for partition in waiting]
+                for partition, error in self._checks.check_idle(idle, keep_alive):
+                    _note_damage(damaged, table.name, partition.own, error)
                 pending += damaged
             except SiltstoneError as error:
                 if not isinstance(error, NotFoundError) or self._is_in_use(table.name):
@@ -122,7 +123,7 @@ class LakeTables:
             try:
                 destination = sources.destination(partition)
                 entry = current_entry(destination)
-                self._check_daily(destination, entry)
+                self._checks.check(destination, entry)
                 request = Request(sources.followed_by(partition, entry), destination.locator, keys, root=root)
             except LASTING_ERRORS as error:
                 yield partition, error
@@ -154,16 +155,6 @@ class LakeTables:
             for done in publish_by_property(table.name, root=self.lake.root):
                 if isinstance(done, PublishFailure) or done.is_new:
                     yield done
-
-    def _check_daily(self, destination: Destination, entry: Entry | None) -> None:
-        """Check that all files of a partition are there: rounds notice that only of what they touch. Raises: CorruptionError."""
-        name, now = str(destination.locator), monotonic()
-        if now - self._checked_at.get(name, -DAY_SECONDS) < DAY_SECONDS:
-            return
-        completion = None if entry is None else current_completion(destination, entry)
-        if completion is not None:
-            check_whole(destination, completion)
-        self._checked_at[name] = now
 
     def _warn_if_uncertain(self, uncertainty: str | None) -> None:
         """Log that deltas are kept because of a clock, once until it is right again."""
