@@ -33,5 +33,10 @@ def test_a_delete_by_other_columns_is_searched_for_in_as_many_tasks_as_the_table
     assert merge_tasks(job_of(tmp_path, read_of(1000, "id", "v")), is_full=False) == 64 * 8 + 2
 
 
+def test_a_large_delete_by_other_columns_is_not_copied_to_so_many_tasks(tmp_path: Path) -> None:
+    assert merge_tasks(job_of(tmp_path, read_of(8 << 20, "v")), is_full=False) == 8 + 128 + 2
+    assert merge_tasks(job_of(tmp_path, read_of(2 << 30, "v")), is_full=False) == 2048
+
+
 def test_a_rewrite_has_as_many_tasks_as_the_table_needs_up_to_a_limit(tmp_path: Path) -> None:
     assert merge_tasks(job_of(tmp_path, read_of(1000), full=True), is_full=True) == 2048

@@ -92,6 +92,8 @@ class RoundPlan(PartitionPlan):
     deltas_left_over: int
     # The newest delta that was there to be read, which may be one of a later round; None where that was not looked for.
     newest_position: int | None = None
+    # Whether a larger round would read more of what there is.
+    is_cut: bool = False
     # Rows of the round before that an overwrite replaces: they are gone, and not read.
     replaced_rows: int = 0
 
@@ -237,6 +239,7 @@ def _plan_next(plan: PartitionPlan, *, is_first: bool, is_alone: bool) -> Partit
         read_watermark=reached,
         delta_count=len(deltas) - len(left_over),
         deltas_left_over=len(left_over),
+        is_cut=bool(left_over),
         newest_position=deltas[-1].stream_position if deltas else watermark,
         replaced_rows=previous.live_rows if previous and is_overwritten else 0,
     )

@@ -302,6 +302,8 @@ def _check_settings(settings: Settings) -> None:
         value = getattr(settings, name)
         if name != "bucket_rows" or value is not None:
             _check_count(name, value, 1)
+    for name in ("shared_rows", "shared_bytes"):
+        _check_count(name, getattr(settings, name), 0)
     for name in _FRACTIONS:
         value = getattr(settings, name)
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
@@ -362,6 +364,11 @@ def _check_sources(request: Request, table: TableVersion, source: SourceState) -
                 f"{request.destination}: is partitioned by {_listed(table.partition_keys)}, but {where} by "
                 f"{_listed(version.partition_keys)}; compact from a table with the same partition keys"
             )
+    if request.sort_keys and source.version.merge_engine == "first_row":
+        raise InvalidInputError(
+            f"{request.destination}: {source.locator} keeps the first row of each key as it comes; leave out the sort keys "
+            f"{_listed(request.sort_keys)}"
+        )
     for what, names in (("key", request.primary_keys), ("sort key", request.sort_keys or ())):
         for name in names:
             for where, version in versions.items():

@@ -224,8 +224,8 @@ def _chunks(waiting: Sequence[_Waiting], engine: Engine) -> Iterator[list[_Waiti
     chunk: list[_Waiting] = []
     size = 0
     for each in waiting:
-        # A round that leaves deltas over may be planned anew, as large as a round can be.
-        own = max(most_bytes, each.plan.job.input_bytes) if each.plan.deltas_left_over else each.plan.job.input_bytes
+        # A round that is cut may be planned anew, as large as a round can be.
+        own = max(most_bytes, each.plan.job.input_bytes) if each.plan.is_cut else each.plan.job.input_bytes
         if chunk and (len(chunk) == most or size + own > most_bytes):
             yield chunk
             chunk, size = [], 0
@@ -323,7 +323,7 @@ class _Session:
         """Return the next round, None where there is none; what was `planned` before, if that still holds."""
         is_first, is_alone = not self._rounds, not (self._rounds or self._conflicts)
         plan = _prepared(self._request, planned, is_first=is_first, is_alone=is_alone)
-        if isinstance(plan, RoundPlan) and plan.deltas_left_over and self._request.max_round_bytes is None:
+        if isinstance(plan, RoundPlan) and plan.is_cut and self._request.max_round_bytes is None:
             # Not earlier: an engine that is to say how many cores it has is started, which takes some work to do.
             self._request = replace(self._request, max_round_bytes=_round_bytes(self._engine))
             if self._request.max_round_bytes != MAX_ROUND_BYTES:

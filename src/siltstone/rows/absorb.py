@@ -130,12 +130,16 @@ def _merged(
     A small bucket that is rewritten is one of which all files are merged, unless it has no neighbours or splits.
     """
     merged: dict[int, Sequence[int]] = {}
+    tables = {id(change.rows.table): change.rows.table for change in changes}
+    row_bytes = {each: table.nbytes / max(1, table.num_rows) for each, table in tables.items()}
     for place, (bucket, choice, change) in enumerate(zip(stretch.buckets, chosen, changes, strict=True)):
         if choice.action in ("minor", "tiered"):
             merged[place] = choice.merged
         elif choice.action == "major" and len(chosen) > 1:
             rows = _rows_after(bucket, change)
-            if rows <= job.settings.shared_rows and not split_count(job, bucket, rows):
+            size = bucket.content_length + change.rows.row_count * row_bytes[id(change.rows.table)]
+            is_small = rows <= job.settings.shared_rows and size <= job.settings.shared_bytes
+            if is_small and not split_count(job, bucket, rows):
                 merged[place] = range(len(bucket.files))
     return merged
 

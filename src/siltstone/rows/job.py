@@ -38,8 +38,9 @@ class Settings:
     # Neighbours that are merged together have at most so many changed rows, unless there is only one bucket.
     stretch_buckets: int = 4 * PAGE_BUCKETS
     stretch_rows: int = 1 << 18
-    # A bucket that is rewritten, and has no more rows, shares a file with neighbours that are merged together with it.
+    # A bucket that is rewritten, and has no more rows and bytes, shares a file with neighbours that are merged together with it.
     shared_rows: int = 4096
+    shared_bytes: int = 256 << 10
     full: bool = False
 
 
@@ -168,9 +169,9 @@ class RoundJob:
         return bool(self.primary_keys) and is_by_key
 
     @property
-    def searches_all(self) -> bool:
-        """Whether every bucket is searched for rows to delete."""
-        return any(read.is_delete and not self.goes_by_key(read) for read in self.reads)
+    def copied_bytes(self) -> int:
+        """Bytes of deltas that every task gets, since any bucket may have rows that they delete."""
+        return sum(read.content_length for read in self.reads if read.is_delete and not self.goes_by_key(read))
 
     @property
     def keeps_one_row(self) -> bool:

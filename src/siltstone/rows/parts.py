@@ -261,11 +261,11 @@ def _combined(job: RoundJob, read: ReadTask, table: pa.Table, hashes: Hashes) ->
         return all_rows
     (ids,), count = equal_ids([table], [*job.primary_keys, *(job.sort_keys if job.keeps_history else ())])
     order = np.arange(table.num_rows)
-    if job.sort_keys and not job.keeps_history:
-        (ranks,) = sort_ranks([table], job.sort_keys)
-        order = np.argsort(ranks, kind="stable")
     if is_first:
         order = order[::-1]
+    elif job.sort_keys and not job.keeps_history:
+        (ranks,) = sort_ranks([table], job.sort_keys)
+        order = np.argsort(ranks, kind="stable")
     chosen = np.zeros(count, np.int64)
     # Of several assignments to one place, the last one stays.
     chosen[ids[order]] = order

@@ -46,6 +46,8 @@ _BYTES_PER_TASK = 8 << 20
 _MERGED_BYTES_PER_TASK = 1 << 20
 _REWRITTEN_BYTES_PER_TASK = 16 << 20
 _SEARCHED_BYTES_PER_TASK = 128 << 20
+# More tasks do not pay where each gets a copy of much.
+_COPIED_BYTES = 1 << 30
 _LEAST_TASKS = 2
 # Each row group becomes as many parts as there are tasks, so that more tasks would make parts of a few rows.
 _MOST_TASKS = 2048
@@ -349,9 +351,11 @@ def _shared(job: RoundJob) -> list[ReadTask]:
 def merge_tasks(job: RoundJob, *, is_full: bool) -> int:
     """Return how many tasks to merge in: starting one costs as much as merging some ten thousand rows."""
     if not is_full and not job.due_numbers():
-        # Some columns of all rows are searched for those that a delete by other columns means.
-        searched = job.buckets.totals.content_length if job.searches_all else 0
-        tasks = job.input_bytes // _MERGED_BYTES_PER_TASK + searched // _SEARCHED_BYTES_PER_TASK + _LEAST_TASKS
+        tasks = job.input_bytes // _MERGED_BYTES_PER_TASK + _LEAST_TASKS
+        if job.copied_bytes:
+            # Some columns of all rows are searched for those that a delete by other columns means.
+            searching = job.buckets.totals.content_length // _SEARCHED_BYTES_PER_TASK
+            tasks += min(searching, _COPIED_BYTES // job.copied_bytes)
         return min(_MOST_TASKS, tasks)
     rewritten = job.input_bytes + job.buckets.totals.content_length
     return min(_MOST_TASKS, _power_of_two(max(_LEAST_TASKS, rewritten // _REWRITTEN_BYTES_PER_TASK)))

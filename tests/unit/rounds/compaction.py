@@ -16,7 +16,7 @@ from siltstone.objects import open_objects
 from siltstone.rounds.request import Request
 from siltstone.rounds.session import SessionResult, run_session
 from siltstone.rows.files import StoredFile
-from siltstone.rows.job import BucketResult, Engine, RoundJob, Settings
+from siltstone.rows.job import BucketResult, Engine, Outcome, RoundJob, Settings, run_jobs
 from siltstone.rows.merge import run_here
 from siltstone.storage import object_store as storage
 from siltstone.table.completion import Destination, current_completion, locate_destination
@@ -46,6 +46,27 @@ def only_partition(table: siltstone.Table) -> PartitionLocator:
     root = table.lake.root
     (partition,) = storage.list_partitions(delta_stream(table.name, root=root), root=root)
     return partition.locator
+
+
+class Cluster:
+    """Runs rounds in this process, and says how many cores it has; notes how many rounds each job has."""
+
+    def __init__(self, cores: int) -> None:
+        self.cores = cores
+        self.asked = 0
+        self.jobs: list[int] = []
+
+    def __call__(self, job: RoundJob) -> Iterator[BucketResult]:
+        self.jobs.append(1)
+        return run_here(job)
+
+    def run_all(self, jobs: Sequence[RoundJob]) -> Sequence[Outcome]:
+        self.jobs.append(len(jobs))
+        return run_jobs(run_here, jobs)
+
+    def core_count(self) -> int:
+        self.asked += 1
+        return self.cores
 
 
 def compacted(table: siltstone.Table) -> PartitionLocator:

@@ -162,6 +162,17 @@ def test_a_key_or_sort_column_that_is_not_there_is_named(orders: siltstone.Table
     )
 
 
+def test_sort_keys_are_refused_where_the_first_row_counts(
+    orders: siltstone.Table, refused: Callable[..., None]
+) -> None:
+    first = make_table(orders.lake.root, "shop.first", merge_engine="first_row")
+    first.write(rows([1]))
+    partition = only_partition(first)
+    destination = PartitionLocator(**{**partition, "stream": "compacted"})
+    keys = {"source_partition_locator": partition, "destination_partition_locator": destination, "sort_keys": ["v"]}
+    refused("keeps the first row of each key as it comes; leave out the sort keys v", **keys)
+
+
 @pytest.mark.parametrize("name", ["records_per_compacted_file", "target_file_bytes", "max_round_bytes"])
 @pytest.mark.parametrize("value", [0, -1, 1 << 63, 1.5, True, "7"])
 def test_sizes_that_make_no_sense_are_refused(refused: Callable[..., None], name: str, value: Any) -> None:
@@ -173,6 +184,8 @@ def test_sizes_that_make_no_sense_are_refused(refused: Callable[..., None], name
     [
         ("bucket_rows", 0),
         ("max_files", 0),
+        ("shared_rows", -1),
+        ("shared_bytes", 0.5),
         ("max_dead_fraction", -0.1),
         ("max_delta_fraction", math.nan),
         ("max_delta_fraction", math.inf),

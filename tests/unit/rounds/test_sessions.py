@@ -1,6 +1,6 @@
 """Sessions: which rounds they run, where each one starts, and what is left when they fail or meet others."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from decimal import Decimal
 from typing import Any
@@ -18,7 +18,7 @@ from siltstone.rounds import plan, session
 from siltstone.rounds.events import BucketMerged, Event, RoundCommitted, RoundStarted
 from siltstone.rounds.request import Request
 from siltstone.rounds.session import run_session
-from siltstone.rows.job import BucketResult, Outcome, RoundJob, Settings, run_jobs
+from siltstone.rows.job import BucketResult, RoundJob, Settings
 from siltstone.rows.merge import run_here
 from siltstone.storage import object_store as storage
 from siltstone.table.completion import current_completion, get_round, list_rounds, write_completion
@@ -26,6 +26,7 @@ from siltstone.testing.oracle import oracle_of, same_rows
 from tests.unit.rounds.compaction import (
     MAJOR,
     MINOR,
+    Cluster,
     TaskError,
     check_rows,
     compact,
@@ -56,24 +57,6 @@ def watermarks(table: siltstone.Table) -> list[int]:
 
 def everything_below(root: str) -> list[str]:
     return sorted(object_.path for object_ in open_objects(root).list_objects("", recursive=True))
-
-
-class Cluster:
-    """Runs rounds in this process, but says that it has many cores; `asked` has how often."""
-
-    def __init__(self, cores: int) -> None:
-        self.cores = cores
-        self.asked = 0
-
-    def __call__(self, job: RoundJob) -> Iterator[BucketResult]:
-        return run_here(job)
-
-    def run_all(self, jobs: Sequence[RoundJob]) -> Sequence[Outcome]:
-        return run_jobs(run_here, jobs)
-
-    def core_count(self) -> int:
-        self.asked += 1
-        return self.cores
 
 
 class TestRange:

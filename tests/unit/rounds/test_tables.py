@@ -17,7 +17,7 @@ from siltstone.rows import bucket_pages
 from siltstone.rows.job import BucketResult, Engine, RoundJob
 from siltstone.spark.compaction import compact_partition
 from siltstone.testing.oracle import oracle_of, same_rows
-from tests.unit.rounds.compaction import MINOR, compact, completion_of, make_table, objects_below, rows
+from tests.unit.rounds.compaction import MINOR, Cluster, compact, completion_of, make_table, objects_below, rows
 
 
 @pytest.fixture
@@ -96,6 +96,20 @@ def test_a_partition_that_another_session_compacts_after_it_was_planned_is_plann
     assert others == [2]
     assert [(len(result.rounds), result.conflicts) for result in done] == [(0, 1), (0, 0)]
     assert done.live_rows == 3
+    same_rows(days.to_arrow().to_pylist(), oracle_of(days, None).rows())
+
+
+def test_rebases_of_partitions_are_one_job_however_much_they_leave_to_later_rounds(days: siltstone.Table) -> None:
+    days.compact(engine="local")
+    days.write(pa.table({"id": [4, 5], "day": ["mon", "tue"]}))
+    engine = Cluster(64)
+    (done, *others) = compact_table(
+        TableRequest(days.name, days.lake.root, rebase_from=days.name, high_watermark=1), engine
+    )
+    assert len(others) == 1
+    assert engine.jobs[0] == 2
+    assert engine.asked == 0
+    assert len(done.rounds) == 2
     same_rows(days.to_arrow().to_pylist(), oracle_of(days, None).rows())
 
 

@@ -185,6 +185,7 @@ def test_where_the_first_row_of_a_key_counts_the_later_ones_are_left_out_unless_
     part = only_part(job)
     assert rows_of([part]) == [(7, "a"), (1, "b"), (None, "d")]
     assert combined(part) == (3, 0)
+    assert rows_of([only_part(replace(job, sort_keys=("v",)))]) == rows_of([part]), "however they sort"
     table = HOT.append_column("op", pa.array(["c", "c", "d", "c", "c", "c"]))
     job = replace(job_of(tmp_path, table, 0, op_column="op", columns=("id", "v")), merge_engine="first_row")
     assert rows_of([only_part(job)]) == [(row["id"], row["v"]) for row in HOT.to_pylist()]

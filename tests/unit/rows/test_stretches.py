@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -155,6 +156,21 @@ def test_small_buckets_that_are_rewritten_together_share_a_file(new_root: Callab
     compact(table, replace(SMALL, max_dead_fraction=0.0))
     assert completion_of(table).files == []
     check_everything(table)
+
+
+def test_small_buckets_of_large_rows_have_files_of_their_own(new_root: Callable[[str], str]) -> None:
+    table = make_table(new_root("memory"))
+    table.write(rows(range(40), "first"))
+    settings = replace(SMALL, max_dead_fraction=0.0, max_delta_fraction=0.0, shared_bytes=2000)
+    compact(table, settings)
+    assert len(shared_uris(table)) == 1
+    large = np.random.default_rng(1).bytes(2500).hex()
+    for value, is_shared in ((large, False), ("last", False), ("small again", True)):
+        table.write(rows(range(40), value))
+        compact(table, settings)
+        assert completion_of(table).bucket_actions.keys() == {"major"}
+        assert bool(shared_uris(table)) is is_shared, "what is there, and what comes"
+        check_everything(table)
 
 
 def test_buckets_with_more_rows_than_may_share_have_files_of_their_own(new_root: Callable[[str], str]) -> None:
