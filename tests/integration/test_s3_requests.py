@@ -51,19 +51,24 @@ def formula(kind: str, **values: int) -> int:
 
 
 @pytest.mark.parametrize(
-    ("changed", "page_buckets", "stretch_buckets"),
+    ("changed", "deltas", "page_buckets", "stretch_buckets"),
     [
-        ([7], 128, 128),
-        (list(range(5)), 128, 128),
-        (list(range(5)), 4, 128),
-        (list(range(5)), 4, 1),
-        (list(range(400)), 4, 128),
-        (list(range(400)), 4, 3),
+        ([7], 1, 128, 128),
+        (list(range(5)), 1, 128, 128),
+        (list(range(5)), 3, 4, 128),
+        (list(range(5)), 1, 4, 1),
+        (list(range(400)), 1, 4, 128),
+        (list(range(400)), 7, 4, 3),
     ],
-    ids=str,
+    ids=lambda value: str(len(value) if isinstance(value, list) else value),
 )
 def test_a_minor_round_asks_for_what_it_touches(
-    proxy: Proxy, new_root: Callable[[str], str], changed: list[int], page_buckets: int, stretch_buckets: int
+    proxy: Proxy,
+    new_root: Callable[[str], str],
+    changed: list[int],
+    deltas: int,
+    page_buckets: int,
+    stretch_buckets: int,
 ) -> None:
     table = siltstone.open(new_root("s3")).create_table(
         "shop.orders", schema={"id": "int64", "v": "string"}, primary_keys=["id"]
@@ -72,7 +77,8 @@ def test_a_minor_round_asks_for_what_it_touches(
         table.write(pa.table({"id": numbers, "v": [value] * len(numbers)}))
         compact(table, page_buckets, stretch_buckets)
     rows = pa.table({"id": changed, "v": ["d"] * len(changed)})
-    table.write(rows)
+    for number in range(deltas):
+        table.write(rows.take(list(range(number, len(changed), deltas))))
     before = state_of(table)
     proxy.requests.clear()
     compact(table, page_buckets, stretch_buckets)
@@ -83,7 +89,7 @@ def test_a_minor_round_asks_for_what_it_touches(
     files = [[file for number in stretch for file in before[number].files] for stretch in stretches]
     pages = Counter(number // page_buckets for number in touched) if before.pages else Counter[int]()
     values = {
-        "d": 1,
+        "d": deltas,
         "s": len(stretches),
         "f": sum(len({file.uri for file in own}) for own in files),
         "w": sum(len(vectors(own)) for own in files),
