@@ -36,6 +36,7 @@ from siltstone.cli import (
     tables,
     tags,
 )
+from siltstone.cli.interrupts import heed_interrupts
 from siltstone.cli.options import DEFAULT_ROOT, ROOT_VARIABLE, Debug, Json, Shell, examples, option, shell_of
 from siltstone.errors import SiltstoneError, SiltstoneWarning
 from siltstone.text import mask_secrets
@@ -168,6 +169,7 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(AttributeError):
             stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+    heed_interrupts()
     try:
         app(prog_name="siltstone")
     except SystemExit as ended:

@@ -2,6 +2,8 @@
 
 import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -66,3 +68,31 @@ def test_while_a_question_is_asked(table: Table, tmp_path: Path) -> None:
         terminal.interrupt()
         check_end(terminal)
     assert Lake(tmp_path / "lake").table("shop.t").name == "shop.t"
+
+
+# Another thread gets the signal, once the main thread waits: as with one that comes just before, nothing ends the wait.
+UNNOTICED = """\
+import os, signal, sys, threading, time
+from pathlib import Path
+from siltstone.cli.interrupts import heed_interrupts
+
+heed_interrupts()
+waiting = Path("/proc/self/task", str(threading.main_thread().native_id), "wchan")
+
+def interrupt():
+    until = time.monotonic() + 5
+    while "pipe" not in waiting.read_text() and time.monotonic() < until:
+        pass
+    signal.pthread_kill(threading.get_ident(), signal.SIGINT)
+
+threading.Thread(target=interrupt).start()
+try:
+    os.read(os.pipe()[0], 1)
+except KeyboardInterrupt:
+    print("noticed")
+"""
+
+
+def test_that_comes_just_before_a_command_waits() -> None:
+    done = subprocess.run([sys.executable, "-c", UNNOTICED], capture_output=True, text=True, timeout=60)
+    assert done.stdout == "noticed\n", done.stderr

@@ -65,7 +65,7 @@ def test_a_round_reads_more_for_every_eight_cores(cores: int, times: int) -> Non
 
 @pytest.mark.parametrize("megabytes", [0, 1, 10, 5000])
 def test_a_round_has_the_tasks_that_spark_is_given(megabytes: int) -> None:
-    job = SimpleNamespace(input_bytes=megabytes << 20, due_numbers=list, searches_all=False)
+    job = SimpleNamespace(input_bytes=megabytes << 20, due_numbers=list, copied_bytes=0)
     wanted = tasks.merge_tasks(cast("RoundJob", job), is_full=False)
     assert cost_model.merge_tasks(megabytes << 20, 10_000) == wanted
     assert cost_model.merge_tasks(megabytes << 20, 2) == 2
