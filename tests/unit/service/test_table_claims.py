@@ -3,7 +3,7 @@
 import dataclasses
 import uuid
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -16,8 +16,6 @@ from siltstone.model import Follower, PartitionLocator
 from siltstone.objects import open_objects
 from siltstone.rounds import plan, session
 from siltstone.rounds.events import Event, RoundCommitted, RoundStarted
-from siltstone.rows.job import BucketResult, Outcome, RoundJob, run_jobs
-from siltstone.rows.merge import run_here
 from siltstone.service import trims
 from siltstone.service.history import cycle_details
 from siltstone.service.lake_tables import LakeTables
@@ -30,32 +28,13 @@ from siltstone.table.completion import locate_destination
 from siltstone.table.followers import TrimLimit, trim_limit
 from siltstone.testing import Killed
 from siltstone.testing.oracle import oracle_of, same_rows
-from tests.unit.rounds.compaction import overwrite
+from tests.unit.rounds.compaction import Cluster, overwrite
 from tests.unit.service.cycling import World, status_of
 
 
-class CountingEngine:
-    """Runs rounds in this process, and counts those of each job."""
-
-    def __init__(self) -> None:
-        self.jobs: list[int] = []
-        self.cores = 0
-
-    def __call__(self, job: RoundJob) -> Iterator[BucketResult]:
-        self.jobs.append(1)
-        return run_here(job)
-
-    def run_all(self, jobs: Sequence[RoundJob]) -> Sequence[Outcome]:
-        self.jobs.append(len(jobs))
-        return run_jobs(run_here, jobs)
-
-    def core_count(self) -> int:
-        return self.cores
-
-
 @pytest.fixture
-def engine() -> CountingEngine:
-    return CountingEngine()
+def engine() -> Cluster:
+    return Cluster(0)
 
 
 @pytest.fixture
@@ -70,7 +49,7 @@ def visits() -> siltstone.Table:
 
 
 @pytest.fixture
-def world(tmp_path: Path, visits: siltstone.Table, engine: CountingEngine) -> Iterator[World]:
+def world(tmp_path: Path, visits: siltstone.Table, engine: Cluster) -> Iterator[World]:
     made = World(f"sqlite:///{tmp_path}/service.db", tables="")
     made.tables = LakeTables(visits.lake, engine=engine)  # type: ignore[assignment]
     yield made
@@ -98,7 +77,7 @@ def rounds(table: siltstone.Table) -> dict[object, int]:
 
 
 def test_hundreds_of_partitions_are_one_job_and_a_damaged_one_fails_alone_by_its_name(
-    world: World, visits: siltstone.Table, engine: CountingEngine
+    world: World, visits: siltstone.Table, engine: Cluster
 ) -> None:
     write(visits, "a", 250)
     (damaged,) = [delta for delta in visits.deltas() if delta.partition_values == ["0123"]]
@@ -128,7 +107,7 @@ def test_a_job_has_no_more_bytes_than_fit_its_cores(
     monkeypatch: pytest.MonkeyPatch,
     world: World,
     visits: siltstone.Table,
-    engine: CountingEngine,
+    engine: Cluster,
     cores: int,
     jobs: list[int],
 ) -> None:
@@ -147,7 +126,7 @@ def test_a_job_has_no_more_bytes_than_fit_its_cores(
 @pytest.mark.parametrize("is_checked", [False, True])
 @pytest.mark.parametrize("what", ["log", "rounds", "a file"])
 def test_a_partition_whose_compacted_rows_are_damaged_fails_alone(
-    world: World, visits: siltstone.Table, engine: CountingEngine, what: str, is_checked: bool
+    world: World, visits: siltstone.Table, engine: Cluster, what: str, is_checked: bool
 ) -> None:
     write(visits, "a", 4)
     leader = world.begin()
@@ -173,7 +152,7 @@ def test_a_partition_whose_compacted_rows_are_damaged_fails_alone(
     assert engine.jobs == [4, 4 if is_checked and what == "a file" else 3]
 
 
-def test_two_workers_share_a_very_large_table(world: World, visits: siltstone.Table, engine: CountingEngine) -> None:
+def test_two_workers_share_a_very_large_table(world: World, visits: siltstone.Table, engine: Cluster) -> None:
     world.settings = dataclasses.replace(world.settings, claim_partitions=5)
     write(visits, "a", 12)
     record = run_to_the_end(world, world.begin(), "one", "two")
@@ -187,7 +166,7 @@ def test_two_workers_share_a_very_large_table(world: World, visits: siltstone.Ta
 @pytest.mark.parametrize("dies_at", [RoundStarted, RoundCommitted])
 @pytest.mark.parametrize("committed", [0, 5])
 def test_what_a_worker_leaves_behind_that_dies_in_the_middle_is_taken_over_and_nothing_is_done_twice(
-    world: World, visits: siltstone.Table, engine: CountingEngine, dies_at: type[Event], committed: int
+    world: World, visits: siltstone.Table, engine: Cluster, dies_at: type[Event], committed: int
 ) -> None:
     write(visits, "a", 12)
     leader = world.begin()
@@ -212,7 +191,7 @@ def test_what_a_worker_leaves_behind_that_dies_in_the_middle_is_taken_over_and_n
 
 
 def test_a_worker_that_loses_its_claim_commits_nothing_more(
-    world: World, visits: siltstone.Table, engine: CountingEngine
+    world: World, visits: siltstone.Table, engine: Cluster
 ) -> None:
     write(visits, "a", 6)
     leader = world.begin()
