@@ -45,6 +45,7 @@ def compact_partition(
     source, the whole source partition is compacted into a fresh destination on behalf of the rebase source, and later
     rounds continue with that one from its high watermark. A watermark without a rebase sets where the first round
     starts.
+    A round reads up to `max_round_bytes` of deltas, by default 2 GiB, or that much for every 8 cores of the session.
     Raises: InvalidInputError, NotFoundError, CorruptionError, ConflictError.
     """
     settings = settings or Settings()
